@@ -1,0 +1,21 @@
+"""What a format raises when the bytes are wrong."""
+
+from __future__ import annotations
+
+
+class FormatError(ValueError):
+    """The bytes are not what the format allows, or need something this version does not know."""
+
+
+class CorruptError(FormatError):
+    """Damage at a known place: what, in which file, at which byte offset, expected, found."""
+
+    def __init__(
+        self, what: str, *, file: str, offset: int, expected: object = None, found: object = None
+    ) -> None:
+        text = f"{file}: {what} at byte {offset}"
+        if expected is not None or found is not None:
+            text += f": expected {expected}, found {found}"
+        super().__init__(text)
+        self.what, self.file, self.offset = what, file, offset
+        self.expected, self.found = expected, found

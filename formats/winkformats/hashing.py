@@ -1,0 +1,74 @@
+"""Hash algorithms of keys (HTALGO): which slot a key takes and which 64 bits a cell stores of it.
+
+    HTALGO  hash of the key                    slot                                       S
+    1       MD5                                low 63 bits of the digest (big-endian)     first 8 bytes
+    2       XXH3-64, seed 0                    low 63 bits                                all 64 bits
+    3       MurmurHash3 x64 128, seed 0        low 63 bits of the first 8 bytes (little)  those 8 bytes
+
+The slot is the 63 bits modulo HTSIZE. With 2 and 3 it follows from S.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import mmh3
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from winkformats.errors import FormatError
+
+MD5: Final = 1
+XXH3: Final = 2
+MURMUR3: Final = 3
+MASK63: Final = (1 << 63) - 1
+SLOT_FROM_S: Final = frozenset({XXH3, MURMUR3})
+
+UInt64 = npt.NDArray[np.uint64]
+Key = bytes | bytearray | memoryview
+_TWO = struct.Struct(">QQ")
+
+
+def check(htalgo: int, file: str = "") -> int:
+    """-> htalgo, or FormatError where no such algorithm is defined."""
+    if htalgo not in (MD5, XXH3, MURMUR3):
+        where = f"{file}: " if file else ""
+        raise FormatError(f"{where}HTALGO {htalgo} is not a known hash algorithm (1, 2, 3)")
+    return htalgo
+
+
+def hash_key(htalgo: int, key: Key) -> tuple[int, int]:
+    """-> (S, the 63 bits that give the slot)."""
+    if htalgo == XXH3:
+        s = xxhash.xxh3_64_intdigest(key)
+        return s, s & MASK63
+    if htalgo == MURMUR3:
+        s = int.from_bytes(mmh3.hash_bytes(bytes(key), 0, True)[:8], "little")
+        return s, s & MASK63
+    s, low = _TWO.unpack(hashlib.md5(key, usedforsecurity=False).digest())
+    return s, low & MASK63
+
+
+def hash_keys(htalgo: int, keys: Sequence[Key]) -> tuple[UInt64, UInt64]:
+    """Hash many keys -> S: uint64[n], slot bits: uint64[n]. Cost: 40 to 110 ns a key with XXH3."""
+    n = len(keys)
+    if htalgo == XXH3:
+        s = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, n)
+        return s, s & np.uint64(MASK63)
+    if htalgo == MURMUR3:
+        raw = b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
+        s = np.frombuffer(raw, "<u8").reshape(n, 2)[:, 0].astype(np.uint64)
+        return s, s & np.uint64(MASK63)
+    raw = b"".join([hashlib.md5(key, usedforsecurity=False).digest() for key in keys])
+    pair = np.frombuffer(raw, ">u8").reshape(n, 2).astype(np.uint64)
+    return np.ascontiguousarray(pair[:, 0]), pair[:, 1] & np.uint64(MASK63)
+
+
+def xxh3_many(buffers: Iterable[Any], seeds: Iterable[int], n: int) -> UInt64:
+    """XXH3-64 of each buffer with its seed -> uint64[n]. The map runs in C: 25 ns a call plus bytes."""
+    digest: Callable[[Any, int], int] = xxhash.xxh3_64_intdigest
+    return np.fromiter(map(digest, buffers, seeds), np.uint64, n)

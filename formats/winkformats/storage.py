@@ -1,0 +1,299 @@
+"""The seam to the disk: all bytes of a container go through here, and the page-cache policy lives here.
+
+    FileStorage     one open file: positional reads and writes, sync, size, preallocate, a read-only view
+    MemoryStorage   the same over a bytearray, for tests
+
+Page-cache policy
+    cached      ordinary reads and writes; the kernel keeps the pages
+    uncached    the pages a pass touches do not stay. Writes: RWF_DONTCACHE where kernel and
+                filesystem know it (6.14+), else sync_file_range and POSIX_FADV_DONTNEED in a window
+                that slides behind the write. Reads (`windows`): ordinary reads, and DONTNEED behind
+                the window for the pages that were not resident before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
+PAGE: Final = mmap.PAGESIZE
+WINDOW: Final = 8 << 20  # bytes of one bulk read; the issue's ceiling is 64 MiB
+BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
+_SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
+_SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
+
+
+class Storage(Protocol):
+    """What a format asks of the disk. Offsets and lengths are bytes from the start of the file."""
+
+    name: str
+    uncached: bool
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+
+    def view(self, length: int) -> memoryview | mmap.mmap:
+        """The first `length` bytes, read-only, without a copy; later writes may show through."""
+
+    def windows(
+        self, start: int, stop: int, size: int = WINDOW, *, uncached: bool = True
+    ) -> Iterator[tuple[int, memoryview]]:
+        """(offset, bytes) over [start, stop) in order; each view is valid until the next step.
+
+        uncached    pages that were not in the page cache before do not stay in it
+        """
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """Write all buffers back to back from `offset` -> bytes written. Raises OSError."""
+
+    def sync(self) -> None:
+        """Return when everything written is on the disk."""
+
+    def size(self) -> int: ...
+
+    def preallocate(self, length: int) -> None:
+        """Make the file at least `length` bytes long with blocks behind it, where the disk can."""
+
+    def truncate(self, length: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _libc(name: str, *types: Any) -> Any:
+    """A function of the C library that Python's os does not offer, or None."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if function is not None:
+        function.argtypes = types
+    return function
+
+
+_sync_file_range = _libc(
+    "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+)
+_mincore = _libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+class FileStorage:
+    """One file on disk.
+
+    path        the file
+    mode        "r": reading, "w": reading and writing, "x": the same, and the file must not exist
+    uncached    page-cache policy of `write`; `windows` takes its own
+    raises      OSError as `open` does
+    """
+
+    def __init__(self, path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False):
+        self.name = os.fspath(path)
+        self.uncached = uncached
+        flags = {"r": os.O_RDONLY, "w": os.O_RDWR, "x": os.O_RDWR | os.O_CREAT | os.O_EXCL}[mode]
+        self.fd = os.open(self.name, flags | os.O_CLOEXEC, 0o666)
+        self._dontcache = uncached
+        self._written = 0  # start of the window of dirty pages behind an uncached write
+
+    def __enter__(self) -> FileStorage:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self.fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]  # a read may be cut at 2 GiB or by a signal
+        got = len(data)
+        while got < length and (data := os.pread(self.fd, length - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def view(self, length: int) -> memoryview | mmap.mmap:
+        if length == 0:
+            return memoryview(b"")
+        return mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
+
+    def windows(
+        self, start: int, stop: int, size: int = WINDOW, *, uncached: bool = True
+    ) -> Iterator[tuple[int, memoryview]]:
+        whole = memoryview(bytearray(min(size, max(stop - start, 0))))
+        absent = self._absent_pages(start, stop) if uncached else None
+        for offset in range(start, stop, size):
+            got = self._fill(whole[: min(size, stop - offset)], offset)
+            if not got:
+                return
+            if absent is not None:  # cached reads + DONTNEED: 0.27 s, RWF_DONTCACHE reads: 0.39 s
+                self._drop_pages(absent, offset, offset + got)
+            yield offset, whole[:got]
+
+    def _fill(self, into: memoryview, offset: int) -> int:
+        got = 0
+        while got < len(into):
+            n = os.preadv(self.fd, [into[got:]], offset + got)
+            if n == 0:
+                break
+            got += n
+        return got
+
+    def _absent_pages(self, start: int, stop: int) -> npt.NDArray[np.bool_] | None:
+        """Which pages of [0, stop) the page cache did not hold: only these may be dropped again."""
+        stop = min(stop, self.size())
+        if _mincore is None or stop <= start:
+            return None
+        with mmap.mmap(self.fd, stop, access=mmap.ACCESS_READ) as mapped:
+            base = np.frombuffer(mapped, np.uint8)
+            vector = np.zeros(-(-stop // PAGE), np.uint8)
+            failed = _mincore(base.ctypes.data, stop, vector.ctypes.data)
+            del base  # the mapping cannot close before its last user is gone
+        return None if failed else (vector & 1) == 0
+
+    def _drop_pages(self, absent: npt.NDArray[np.bool_], start: int, stop: int) -> None:
+        first, last = start // PAGE, -(-stop // PAGE)
+        edges = np.flatnonzero(np.diff(absent[first:last], prepend=False, append=False)) + first
+        for a, b in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            os.posix_fadvise(self.fd, a * PAGE, (b - a) * PAGE, os.POSIX_FADV_DONTNEED)
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        total = 0
+        for at in range(0, len(buffers), 1024):  # IOV_MAX
+            total += self._write(offset + total, list(buffers[at : at + 1024]))
+        if self.uncached and not self._dontcache:
+            self._drop_behind(offset, offset + total)
+        return total
+
+    def _write(self, offset: int, parts: list[Buffer]) -> int:
+        total = 0
+        while parts:
+            n = self._pwritev(parts, offset + total)
+            total += n
+            while parts and n >= len(parts[0]):
+                n -= len(parts.pop(0))
+            if n:
+                parts[0] = memoryview(parts[0])[n:]
+        return total
+
+    def _pwritev(self, parts: list[Buffer], offset: int) -> int:
+        if self._dontcache:
+            try:
+                return os.pwritev(self.fd, parts, offset, RWF_DONTCACHE)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+                self._dontcache = False
+        return os.pwritev(self.fd, parts, offset)
+
+    def _drop_behind(self, start: int, stop: int) -> None:
+        if start < self._written or self._written == 0:
+            self._written = start
+        if stop - self._written < BEHIND:
+            if _sync_file_range:
+                _sync_file_range(self.fd, start, stop - start, _SFR_WRITE)
+            return
+        self._drop(self._written, stop)
+        self._written = stop
+
+    def _drop(self, start: int, stop: int) -> None:
+        if _sync_file_range:
+            _sync_file_range(self.fd, start, stop - start, _SFR_WAIT)
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+    def sync(self) -> None:
+        os.fdatasync(self.fd)  # also flushes the size, where reading needs it
+        if self.uncached and not self._dontcache and self._written:
+            self._drop(self._written, self.size())
+            self._written = 0
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def preallocate(self, length: int) -> None:
+        size = self.size()
+        if length <= size:
+            return
+        try:
+            os.posix_fallocate(self.fd, size, length - size)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                os.ftruncate(self.fd, size)  # no room for the reserve; the write itself will tell
+            elif error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self.fd, length)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class MemoryStorage:
+    """A file in memory."""
+
+    def __init__(self, data: bytes = b"", name: str = "memory") -> None:
+        self.name = name
+        self.uncached = False
+        self.data = bytearray(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self.data[offset : offset + length])
+
+    def view(self, length: int) -> memoryview | mmap.mmap:
+        return memoryview(bytes(self.data[:length]))
+
+    def windows(
+        self, start: int, stop: int, size: int = WINDOW, *, uncached: bool = True
+    ) -> Iterator[tuple[int, memoryview]]:
+        for offset in range(start, min(stop, len(self.data)), size):
+            yield offset, memoryview(bytes(self.data[offset : min(offset + size, stop)]))
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        data = b"".join(buffers)
+        if offset > len(self.data):
+            self.data.extend(bytes(offset - len(self.data)))
+        self.data[offset : offset + len(data)] = data
+        return len(data)
+
+    def sync(self) -> None:
+        pass
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def preallocate(self, length: int) -> None:
+        if length > len(self.data):
+            self.data.extend(bytes(length - len(self.data)))
+
+    def truncate(self, length: int) -> None:
+        del self.data[length:]
+        self.preallocate(length)
+
+    def close(self) -> None:
+        pass
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names in the directory of `path` durable."""
+    fd = os.open(Path(path).absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def publish(temporary: str, final: str) -> None:
+    """Give a finished, synced file its name: rename over what was there, then sync the directory."""
+    os.replace(temporary, final)  # noqa: PTH105 - both are plain strings here
+    sync_directory(final)
