@@ -1,9 +1,9 @@
 """Hash algorithms of keys (HTALGO): which slot a key takes and which 64 bits a cell stores of it.
 
-    HTALGO  hash of the key                    slot                                       S
-    1       MD5                                low 63 bits of the digest (big-endian)     first 8 bytes
-    2       XXH3-64, seed 0                    low 63 bits                                all 64 bits
-    3       MurmurHash3 x64 128, seed 0        low 63 bits of the first 8 bytes (little)  those 8 bytes
+    HTALGO  hash of the key               slot bits                            S
+    1       MD5                           low 63 of the digest (big-endian)    first 8 bytes
+    2       XXH3-64, seed 0               low 63                               all 64 bits
+    3       MurmurHash3 x64 128, seed 0   low 63 of the first 8 (little)       those 8 bytes
 
 The slot is the 63 bits modulo HTSIZE. With 2 and 3 it follows from S.
 """
@@ -69,6 +69,6 @@ def hash_keys(htalgo: int, keys: Sequence[Key]) -> tuple[UInt64, UInt64]:
 
 
 def xxh3_many(buffers: Iterable[Any], seeds: Iterable[int], n: int) -> UInt64:
-    """XXH3-64 of each buffer with its seed -> uint64[n]. The map runs in C: 25 ns a call plus bytes."""
+    """XXH3-64 of each buffer with its seed -> uint64[n]. A map in C: 25 ns a call plus bytes."""
     digest: Callable[[Any, int], int] = xxhash.xxh3_64_intdigest
     return np.fromiter(map(digest, buffers, seeds), np.uint64, n)

@@ -80,7 +80,7 @@ class Superblock(dict[str, int]):
         return value_text(self["PURPOSE"])
 
     def encode(self) -> bytes:
-        """-> bytes[SBSIZE]. Raises ValueError where the variables do not fit or a value is no int64."""
+        """-> bytes[SBSIZE]. Raises ValueError where the variables do not fit or are no int64."""
         size = self["SBSIZE"]
         if 8 + 16 * len(self) + 8 > size:
             raise ValueError(f"{len(self)} variables do not fit into SBSIZE {size}")
@@ -176,8 +176,6 @@ def _read_once(storage: Storage) -> bytes:
     data = storage.read(0, SBSIZE)
     if data[8:16] == b"SBSIZE  ":
         size = PAIR.unpack_from(data.ljust(24, b"\0"), 8)[1]
-        if SBSIZE < size <= MAX_SBSIZE:
-            data = storage.read(0, size)
-        else:
-            data = data[: max(size, 64)]
+        known = SBSIZE < size <= MAX_SBSIZE
+        data = storage.read(0, size) if known else data[: max(size, 64)]
     return data

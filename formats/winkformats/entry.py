@@ -1,0 +1,211 @@
+"""Entry: how one (delflag, key, value) of a kvseq lies in the file.
+
+    part      size            present
+    delflag   1               KVDELFL 1; 0 live, 1 deleted
+    key       see below
+    value     see below
+    checksum  4               KVCKSUM 1; low 32 bits of XXH3-64 over key and value parts,
+                              seed (CONTID + position of the entry) mod 2^64
+
+    KEYREPR / VALREPR r    layout
+    0, 1, 2, 3             length as uint8, 16, 32, 64, then the bytes
+    4 .. 259               exactly r - 4 bytes
+    260 .. 514             length as uint8, then r - 259 bytes, the unused ones zero
+
+Big-endian. Under ALIGN a an entry starts at a multiple of a; skipped bytes are zero.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+import xxhash
+
+from winkformats.errors import CorruptError, FormatError
+
+PREFIXES: Final = (
+    struct.Struct(">B"),
+    struct.Struct(">H"),
+    struct.Struct(">I"),
+    struct.Struct(">Q"),
+)
+MASK64: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The representation of a key or a value.
+
+    prefix  bytes of the length before it, 0 for a fixed length
+    room    bytes always taken, or -1 where the length decides
+    limit   longest string it can hold, bytes
+    """
+
+    code: int
+    prefix: int
+    room: int
+    limit: int
+
+    @classmethod
+    def of(cls, code: int, what: str = "KEYREPR", file: str = "") -> Self:
+        if 0 <= code < 4:
+            prefix = 1 << code
+            return cls(code, prefix, -1, min((1 << (8 * prefix)) - 1, (1 << 63) - 1))
+        if 4 <= code <= 259:
+            return cls(code, 0, code - 4, code - 4)
+        if 260 <= code <= 514:
+            return cls(code, 1, code - 259, code - 259)
+        raise FormatError(f"{file}: {what} {code} is not defined (0 to 514)".lstrip(": "))
+
+    def encode(self, data: bytes) -> bytes:
+        """-> prefix, bytes, padding. Raises ValueError where `data` cannot be represented."""
+        n = len(data)
+        if n > self.limit or (self.prefix == 0 and n != self.room):
+            need = f"exactly {self.room}" if self.prefix == 0 else f"at most {self.limit}"
+            raise ValueError(f"{n} bytes do not fit: the file takes {need}")
+        head = PREFIXES[self.prefix.bit_length() - 1].pack(n) if self.prefix else b""
+        return head + data + bytes(self.room - n if self.room > n else 0)
+
+    def size(self, length: int) -> int:
+        """Bytes that a string of `length` takes."""
+        return self.prefix + (length if self.room < 0 else self.room)
+
+
+class KVEntry(NamedTuple):
+    """One entry. `pos` and `size` are bytes; padding before the entry is not part of it."""
+
+    pos: int
+    deleted: bool
+    key: bytes
+    value: bytes
+    size: int
+
+
+class Span(NamedTuple):
+    """Where the parts of an entry lie, in bytes from the start of a buffer."""
+
+    key: int
+    key_len: int
+    value: int
+    value_len: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything about the bytes of an entry that the superblock decides."""
+
+    delflag: int  # bytes: 0 or 1
+    key: Field
+    value: Field
+    align: int
+    checksum: int  # bytes: 0 or 4
+    contid: int
+
+    @classmethod
+    def of(cls, variables: Mapping[str, int], file: str = "") -> Self:
+        """Read it off a superblock. Raises FormatError for a representation not defined."""
+        kvcksum, align = variables.get("KVCKSUM", 0), variables.get("ALIGN", 0)
+        if kvcksum not in (0, 1):
+            raise FormatError(f"{file}: KVCKSUM {kvcksum} is not known (0, 1)")
+        for name in ("KEYREPR", "VALREPR"):
+            if name not in variables:
+                raise FormatError(f"{file}: a kvseq needs the variable {name}")
+        return cls(
+            1 if variables.get("KVDELFL") == 1 else 0,
+            Field.of(variables["KEYREPR"], "KEYREPR", file),
+            Field.of(variables["VALREPR"], "VALREPR", file),
+            max(align, 0),
+            4 if kvcksum else 0,
+            variables.get("CONTID", 0),
+        )
+
+    @property
+    def standard(self) -> bool:
+        """The layout of new data files, which the batch paths know by heart."""
+        return (self.delflag, self.key.code, self.value.code, self.align, self.checksum) == (
+            1, 1, 2, 0, 4,
+        )  # fmt: skip
+
+    @property
+    def minimum(self) -> int:
+        """Bytes of the smallest possible entry."""
+        return self.delflag + self.key.size(0) + self.value.size(0) + self.checksum
+
+    def aligned(self, pos: int) -> int:
+        """The first position at or after `pos` where an entry may start."""
+        return pos if self.align <= 1 else -(-pos // self.align) * self.align
+
+    def size(self, key_len: int, value_len: int) -> int:
+        return self.delflag + self.key.size(key_len) + self.value.size(value_len) + self.checksum
+
+    def encode(self, pos: int, key: bytes, value: bytes, *, deleted: bool = False) -> bytes:
+        """The bytes of an entry that starts at file position `pos`."""
+        body = self.key.encode(key) + self.value.encode(value)
+        flag = bytes([deleted]) if self.delflag else b""
+        return flag + body + (self.sum(pos, body) if self.checksum else b"")
+
+    def sum(self, pos: int, body: bytes | memoryview) -> bytes:
+        """The four checksum bytes for the part between delflag and checksum."""
+        return xxhash.xxh3_64_digest(body, (self.contid + pos) & MASK64)[4:]
+
+    def locate(self, data: bytes | memoryview, at: int) -> Span | None:
+        """Find the parts of the entry at `at`; None where `data` ends before its value length.
+
+        The span's `end` may lie beyond the data: compare it. Unchecked bytes.
+        """
+        at += self.delflag
+        limit = len(data)
+        if at + self.key.prefix > limit:
+            return None
+        key_len = self._length(self.key, data, at)
+        key = at + self.key.prefix
+        at = key + (key_len if self.key.room < 0 else self.key.room)
+        if at + self.value.prefix > limit:
+            return None
+        value_len = self._length(self.value, data, at)
+        value = at + self.value.prefix
+        stop = value + (value_len if self.value.room < 0 else self.value.room)
+        return Span(key, key_len, value, value_len, stop + self.checksum)
+
+    @staticmethod
+    def _length(field: Field, data: bytes | memoryview, at: int) -> int:
+        if field.prefix == 0:
+            return field.room
+        length: int = PREFIXES[field.prefix.bit_length() - 1].unpack_from(data, at)[0]
+        return length
+
+    def decode(self, data: bytes | memoryview, at: int, pos: int, file: str) -> KVEntry:
+        """The entry whose bytes start at data[at] and which stands at file position `pos`.
+
+        raises  CorruptError: cut short, a delflag other than 0 or 1, a wrong length or checksum
+        """
+        span = self.locate(data, at)
+        if span is None or span.end > len(data):
+            raise CorruptError("entry reaches past the end", file=file, offset=pos)
+        self.check(data, at, span, pos, file)
+        key = bytes(data[span.key : span.key + span.key_len])
+        value = bytes(data[span.value : span.value + span.value_len])
+        return KVEntry(pos, bool(self.delflag and data[at]), key, value, span.end - at)
+
+    def check(self, data: bytes | memoryview, at: int, span: Span, pos: int, file: str) -> None:
+        """Raise CorruptError unless the entry at data[at] is good."""
+        if self.delflag and data[at] > 1:
+            raise CorruptError("delflag", file=file, offset=pos, expected="0 or 1", found=data[at])
+        for field, length in ((self.key, span.key_len), (self.value, span.value_len)):
+            if length > field.limit:
+                raise CorruptError(
+                    "length", file=file, offset=pos, expected=f"<= {field.limit}", found=length
+                )
+        if self.checksum:
+            body = data[at + self.delflag : span.end - 4]
+            found = bytes(data[span.end - 4 : span.end])
+            expected = self.sum(pos, body)
+            if expected != found:
+                raise CorruptError(
+                    "entry checksum", file=file, offset=pos,
+                    expected=expected.hex(), found=found.hex(),
+                )  # fmt: skip
