@@ -1,0 +1,119 @@
+"""Packing for the oracle's writer: strings, superblocks, hindex, perm; from the documents alone."""
+
+import hashlib
+import struct
+
+import mmh3
+import xxhash
+
+NEW = {
+    "KVDELFL": 1,
+    "KEYREPR": 1,
+    "VALREPR": 2,
+    "ISZ": 128,
+    "HAVEDUPS": 0,
+    "HTALGO": 2,
+    "CELLSZ": 2,
+    "HTFREE": 0,
+    "HTDEL": 1,
+    "KVCKSUM": 1,
+    "CKALGO": 2,
+    "MTIMENS": 1,
+    "PAIROFF": 1,
+    "ATTRS": 1,
+    "INCOMPAT": 1 | 2 | 4 | 8 | 16,
+    "CONTID": 0x0123456789ABCDEF,
+    "NEXTFID": 1,
+    "SBCKSUM": 0,
+}
+CLASSIC = {
+    "KVDELFL": 1,
+    "KEYREPR": 1,
+    "VALREPR": 2,
+    "ISZ": 128,
+    "HAVEDUPS": 0,
+    "HTALGO": 1,
+    "CELLSZ": 1,
+    "HTFREE": 0,
+    "HTDEL": 1,
+}
+
+
+def pack_string(data: bytes, representation: int) -> bytes:
+    """A key or value as KEYREPR or VALREPR has it."""
+    if representation < 4:
+        return len(data).to_bytes(1 << representation, "big") + data
+    if representation < 260:
+        assert len(data) == representation - 4, "fixed length"
+        return data
+    room = representation - 259
+    assert len(data) <= room, "longer than the field"
+    return bytes([len(data)]) + data + bytes(room - len(data))
+
+
+def pack_superblock(variables: dict[str, int], purpose: bytes, checksummed: bool) -> bytes:
+    """SBSIZE bytes; `purpose` stands in the place of the variable's number."""
+    variables = dict(variables)
+    variables["PURPOSE"] = int.from_bytes(purpose.ljust(8, b"\0"), "big")
+    if checksummed:
+        variables["SBCKSUM"] = 0
+    block = b"#!WINKME"
+    for name, value in variables.items():
+        block += name.encode().ljust(8) + struct.pack(">q", value)
+    block += bytes(8)
+    assert len(block) <= variables["SBSIZE"]
+    block += bytes(variables["SBSIZE"] - len(block))
+    if checksummed:
+        digest = xxhash.xxh3_64_digest(block)
+        at = block.index(b"SBCKSUM ") + 8
+        block = block[:at] + digest + block[at + 8 :]
+    return block
+
+
+def slot_and_word(key: bytes, algorithm: int, htsize: int) -> tuple[int, bytes]:
+    """(slot, the eight bytes S) of a key."""
+    if algorithm == 1:
+        digest = hashlib.md5(key).digest()
+        number = struct.unpack(">Q", digest[8:])[0]
+        return (number % 2**63) % htsize, digest[:8]
+    if algorithm == 2:
+        number = xxhash.xxh3_64(key).intdigest()
+    else:
+        number = struct.unpack("<Q", mmh3.hash_bytes(key, 0, True)[:8])[0]
+    return (number % 2**63) % htsize, struct.pack(">Q", number)
+
+
+def pack_hindex(
+    variables: dict[str, int], purpose: bytes, keys: list[tuple[bytes, int | None]], user: int = 0
+) -> bytes:
+    """A whole hindex file. keys: in the order of insertion, None for the ones deleted since."""
+    htsize, cellsz = variables["HTSIZE"], variables["CELLSZ"]
+    free, deleted = variables.get("HTFREE", 0), variables.get("HTDEL", 1)
+    cells: list[tuple[int, bytes] | None] = [None] * htsize
+    for key, pointer in keys:
+        slot, word = slot_and_word(key, variables["HTALGO"], htsize)
+        while cells[slot] is not None:
+            slot = (slot + 1) % htsize
+        words = (word + struct.pack(">q", user) * (cellsz - 1))[: 8 * (cellsz - 1)]
+        cells[slot] = (deleted, bytes(8 * (cellsz - 1))) if pointer is None else (pointer, words)
+    body = b""
+    for cell in cells:
+        pointer, words = cell or (free, bytes(8 * (cellsz - 1)))
+        body += struct.pack(">q", pointer) + words
+    size = variables["SBSIZE"] + len(body)
+    variables = dict(variables)
+    variables["ENTRIES"] = len(keys)
+    variables["AENTRIES"] = sum(pointer is not None for _, pointer in keys)
+    variables["FILESIZE"] = size
+    return pack_superblock(variables, purpose, "SBCKSUM" in variables) + body
+
+
+def pack_perm(variables: dict[str, int], purpose: bytes, keys: list[tuple[bytes, int]]) -> bytes:
+    """A whole perm file of (key, kv_pointer)."""
+    body = b""
+    for key, pointer in keys:
+        modulus = variables.get("HTSIZE", 0) or 2**63
+        slot, _ = slot_and_word(key, variables["HTALGO"], modulus)
+        body += struct.pack(">2q", pointer, slot)
+    variables = dict(variables, PERMSIZE=len(keys), FILESIZE=variables["SBSIZE"] + len(body))
+    return pack_superblock(variables, purpose, "SBCKSUM" in variables) + body

@@ -1,0 +1,332 @@
+"""Containers of every variant, made by the oracle's writer: RECIPES[name](base) -> expected files.
+
+OPTIONS[name] are the arguments for `check` of those that no clean close leaves behind.
+"""
+
+from pathlib import Path
+
+from oracle_lives import (
+    ODD_NAMES,
+    OPTIONS,
+    RECIPES,
+    SECOND,
+    T0,
+    Files,
+    append_only_life,
+    finish,
+    pattern,
+    recipe,
+    seed_life,
+    without,
+)
+from oracle_write import CLASSIC, NEW, Writer
+
+__all__ = ["OPTIONS", "RECIPES", "Files"]
+
+# --- classic -----------------------------------------------------------------------------------
+
+
+@recipe()
+def classic(base: Path) -> Files:
+    writer = Writer(base, CLASSIC)
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def classic_seqdb(base: Path) -> Files:
+    """KEYREPR 0, VALREPR 3, ISZ 512, deletion by delflags alone, unknown variables."""
+    variables = CLASSIC | {"KEYREPR": 0, "VALREPR": 3, "ISZ": 512, "MYVAR": -5, "X": 1, "A B": 2}
+    writer = Writer(base, variables)
+    writer.tombstones = False
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def classic_negative_cells(base: Path) -> Files:
+    """HTFREE -1, HTDEL -2 and stored hashes, with deleted cells in the index."""
+    writer = Writer(base, CLASSIC | {"HTFREE": -1, "HTDEL": -2, "CELLSZ": 2})
+    writer.ghosts = True
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def classic_defaults_missing(base: Path) -> Files:
+    """HTFREE, HTDEL and CELLSZ stand in no superblock of the data; HAVEDUPS neither."""
+    writer = Writer(base, without(CLASSIC, "HTFREE", "HTDEL", "HAVEDUPS"))
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def classic_append_only(base: Path) -> Files:
+    writer = Writer(base, CLASSIC | {"HAVEAO": 1, "ISZ": 256, "TIMEMP": 10})
+    append_only_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def murmur3(base: Path) -> Files:
+    writer = Writer(base, NEW | {"HTALGO": 3})
+    writer.ghosts = True
+    seed_life(writer)
+    return finish(writer)
+
+
+# --- new plain containers ----------------------------------------------------------------------
+
+
+@recipe()
+def plain(base: Path) -> Files:
+    """The default: XXH3, KVCKSUM, MTIMENS, PAIROFF, ATTRS, holes, tombstones, CONTID, DATAEND."""
+    writer = Writer(base, NEW | {"SOMEDAY": 42})
+    seed_life(writer)
+    writer.number_step = 3
+    writer.create(b"big", T0 + 123)
+    writer.append(b"big", pattern(2_600_000))  # three entries
+    writer.sync()
+    writer.overwrite(b"big", 1_000_000, b"<in the middle>")
+    writer.overwrite(b"big", 1_048_570, b"<over the seam of two entries>")
+    writer.overwrite(b"big", 1_000_003, b"<again>")
+    writer.overwrite(b"big", 2_599_990, b"<over the end of the file>")
+    writer.truncate(b"report.txt", 5_000)  # grows again: a hole, the old bytes never come back
+    writer.overwrite(b"report.txt", 4_000, b"island in the hole")
+    writer.create(b"only a hole", T0)
+    writer.truncate(b"only a hole", 70_000)
+    writer.attributes(b"big", 0o4711, 1000, 100, {b"user.a": b"\0\1\2", b"user.empty": b""})
+    writer.attributes(b"empty", 0o600, 0, 0, {})
+    writer.sync()
+    writer.attributes(b"big", 0o640, 1001, 101, {b"user.long": pattern(300)})
+    writer.append(b"big", b"tail after attributes")
+    writer.create(b"folder", T0, ftype=100)
+    writer.put(b"folder/link", b"../big", T0, ftype=108)
+    writer.put(b"program", b"#!/bin/sh\n", T0, ftype=112)
+    writer.put(b"unlabelled", b"FTYPE 0 reads as f", T0, ftype=0)
+    writer.put(b"put and nothing in it", b"", T0)
+    writer.rename(b"program", b"unlabelled")  # onto a name in use
+    writer.rename(b"big", b"bigger")
+    writer.rename(b"bigger", b"big")
+    writer.sync()
+    writer.write_names()
+    return finish(writer)
+
+
+@recipe()
+def nothing(base: Path) -> Files:
+    return finish(Writer(base, NEW))
+
+
+@recipe()
+def everything_deleted(base: Path) -> Files:
+    writer = Writer(base, NEW)
+    writer.ghosts = True
+    for name in ODD_NAMES:
+        writer.put(name, b"x", T0)
+    writer.sync()
+    for name in ODD_NAMES:
+        writer.delete(name)
+    return finish(writer)
+
+
+@recipe()
+def holes_in_pairs(base: Path) -> Files:
+    """Holes as (0, n), without PAIROFF."""
+    writer = Writer(base, without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2 | 4 | 16})
+    seed_life(writer)
+    writer.truncate(b"empty", 10_000)
+    writer.append(b"empty", b"behind the hole")
+    writer.truncate(b"a", 3)
+    writer.truncate(b"a", 9)
+    return finish(writer)
+
+
+@recipe()
+def aligned(base: Path) -> Files:
+    writer = Writer(base, NEW | {"ALIGN": 64}, sbsize=1024)
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def aligned_odd(base: Path) -> Files:
+    """ALIGN 48 does not divide SBSIZE 520: zeros before the first entry too."""
+    writer = Writer(base, CLASSIC | {"ALIGN": 48}, sbsize=520)
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def limited_keys(base: Path) -> Files:
+    writer = Writer(base, NEW | {"KEYREPR": 459})
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def limited_values(base: Path) -> Files:
+    """VALREPR 514: at most 255 bytes a value; wide keys."""
+    writer = Writer(base, CLASSIC | {"KEYREPR": 3, "VALREPR": 514, "ISZ": 240})
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def short_values(base: Path) -> Files:
+    writer = Writer(base, CLASSIC | {"KEYREPR": 2, "VALREPR": 0, "ISZ": 240})
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def int16_values(base: Path) -> Files:
+    writer = Writer(base, NEW | {"VALREPR": 1})
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def duplicates(base: Path) -> Files:
+    """HAVEDUPS 1: older versions keep delflag 0 for good."""
+    writer = Writer(base, NEW | {"HAVEDUPS": 1})
+    seed_life(writer)
+    for version in range(5):
+        writer.put(b"again and again", b"version %d" % version, T0 + version)
+    writer.rename(b"again and again", b"at last")
+    return finish(writer)
+
+
+@recipe()
+def classic_duplicates(base: Path) -> Files:
+    writer = Writer(base, CLASSIC | {"HAVEDUPS": 1, "CELLSZ": 2})
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def wide_cells(base: Path) -> Files:
+    writer = Writer(base, NEW | {"CELLSZ": 3})
+    writer.ghosts = True
+    seed_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def full_index(base: Path) -> Files:
+    """No free cell: deleted ones only, and probe sequences that run round the end."""
+    writer = Writer(base, NEW)
+    writer.ghosts = True
+    for number in range(30):
+        writer.put(b"%d" % number, pattern(number), T0)
+    for number in range(0, 30, 3):
+        writer.delete(b"%d" % number)
+    writer.htsize = 30
+    return finish(writer)
+
+
+@recipe()
+def never_deletes(base: Path) -> Files:
+    """No KVDELFL: nothing can be deleted."""
+    writer = Writer(base, without(CLASSIC, "KVDELFL"))
+    for name in ODD_NAMES:
+        writer.create(name, T0)
+        writer.append(name, pattern(40))
+    return finish(writer)
+
+
+@recipe()
+def old_times(base: Path) -> Files:
+    writer = Writer(base, NEW)
+    for nanoseconds in (-1, -SECOND, -5 * SECOND - 1, -(10**18)):
+        writer.put(b"%d" % nanoseconds, b"before the epoch", nanoseconds)
+    return finish(writer)
+
+
+@recipe()
+def preallocated(base: Path) -> Files:
+    """The real files are longer than FILESIZE, with garbage behind it."""
+    writer = Writer(base, NEW)
+    seed_life(writer)
+    finish(writer)
+    for suffix in (".data", ".idx"):
+        with writer.path(suffix).open("ab") as file:
+            file.write(b"garbage, or an old entry\1\2\3" * 999)
+    return writer.model
+
+
+# --- append only -------------------------------------------------------------------------------
+
+
+@recipe()
+def append_only(base: Path) -> Files:
+    variables = without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2 | 16, "HAVEAO": 1, "TIMEMP": 10}
+    writer = Writer(base, variables | {"ISZ": 256})
+    append_only_life(writer)
+    return finish(writer)
+
+
+@recipe()
+def append_only_nothing(base: Path) -> Files:
+    variables = without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2, "HAVEAO": 1, "ATTRS": 0}
+    return finish(Writer(base, variables))
+
+
+# --- what no clean close leaves ----------------------------------------------------------------
+
+
+@recipe(missing_ok=True)
+def index_missing(base: Path) -> Files:
+    files = plain(base)
+    base.with_name(base.name + ".idx").unlink()
+    base.with_name(base.name + ".names").unlink()
+    return files
+
+
+@recipe(missing_ok=True)
+def time_missing(base: Path) -> Files:
+    files = append_only(base)
+    base.with_name(base.name + ".time").unlink()
+    return files
+
+
+@recipe(clean=False)
+def unclean(base: Path) -> Files:
+    """A tail behind DATAEND, SYNCSIZE below FILESIZE, counters and index of the last sync."""
+    writer = Writer(base, NEW)
+    seed_life(writer)
+    writer.sync()
+    writer.put(b"in the tail", pattern(500), T0)
+    writer.rename(b"empty", b"empty no more")
+    writer.append(b"empty no more", b"filled in the tail")
+    writer.delete(b"a")
+    writer.write_data()
+    return writer.model
+
+
+@recipe(clean=False)
+def unclean_flags_unset(base: Path) -> Files:
+    """As `unclean`, and no delflag of an older entry was written any more."""
+    writer = Writer(base, NEW)
+    writer.put(b"kept", b"first", T0)
+    writer.put(b"renamed", b"second", T0)
+    writer.put(b"deleted", b"third", T0)
+    writer.sync()
+    writer.vars["HAVEDUPS"] = 1  # so that the writer sets no delflags from here on
+    writer.put(b"kept", b"newer", T0)
+    writer.rename(b"renamed", b"new name")
+    writer.delete(b"deleted")
+    writer.vars["HAVEDUPS"] = 0
+    writer.write_data()
+    return writer.model
+
+
+@recipe(clean=False)
+def unclean_append_only(base: Path) -> Files:
+    variables = without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2 | 16, "HAVEAO": 1, "TIMEMP": 10}
+    writer = Writer(base, variables | {"ISZ": 256})
+    append_only_life(writer)
+    writer.sync()
+    writer.put(b"in the tail", b"no mark yet", 9000 * SECOND)
+    writer.write_data()
+    return writer.model
