@@ -1,0 +1,54 @@
+# Two commands do all their own set-up: `make demo` and `make test`. `make help` lists the others.
+VENV ?= .venv
+BIN := $(VENV)/bin
+SCRIPTS := examples/word_count.py scripts/demo.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean distclean system-run system-test
+
+help: ## show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
+
+demo: system-run $(VENV)/.ready-run ## pack a directory, mount, grep, Spark, reindex (DIR=... takes another)
+	@$(BIN)/python -m scripts.demo $(if $(DIR),"$(DIR)")
+
+test: system-test $(VENV)/.ready-test ## format, lint, types, all tests
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(VENV)/.ready-test ## only format, lint, types
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/mypy --strict $(SCRIPTS)
+
+format: $(VENV)/.ready-test ## put the sources into their form
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.ready-bench ## run all benchmarks, each against its rival
+	@set -e; for bench in benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
+
+clean: ## remove what was made, except the virtual environment
+	@if mountpoint -q build/demo/mnt; then fusermount3 -u build/demo/mnt; fi
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## remove the virtual environment too
+	rm -rf $(VENV)
+
+# Not stamped: what the machine has is not ours to remember, and looking takes no time.
+system-run system-test: system-%:
+	@scripts/system-packages $*
+
+$(VENV)/.ready-run: pyproject.toml scripts/venv | system-run
+	@scripts/venv $(VENV) spark
+	@touch $@
+
+$(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
+	@scripts/venv $(VENV) spark,dev
+	@touch $(VENV)/.ready-run $@
+
+$(VENV)/.ready-bench: pyproject.toml scripts/venv | system-run
+	@scripts/venv $(VENV) bench
+	@touch $@
