@@ -1,0 +1,56 @@
+"""What the filesystem layer refuses, each with its errno, so that a mount can pass it on."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+
+class WinkError(OSError):
+    """A refusal of the filesystem layer. `errno` and `filename` are set; str() is one line."""
+
+    number = errno.EIO
+
+    def __init__(self, message: str, filename: str | None = None, *, number: int | None = None):
+        super().__init__(number or self.number, message)
+        self.filename = filename
+
+    def __str__(self) -> str:
+        text = self.strerror or os.strerror(self.errno or errno.EIO)
+        return f"{self.filename}: {text}" if self.filename else text
+
+
+class NoSuchFile(WinkError, FileNotFoundError):
+    """There is no file of that name, or no container."""
+
+    number = errno.ENOENT
+
+
+class FileExists(WinkError, FileExistsError):
+    """The name, or the container, exists already."""
+
+    number = errno.EEXIST
+
+
+class NotAllowed(WinkError, PermissionError):
+    """The variant of the container forbids it; the message says why."""
+
+    number = errno.EPERM
+
+
+class ReadOnly(WinkError):
+    """The handle was opened for reading."""
+
+    number = errno.EROFS
+
+
+class Locked(WinkError, BlockingIOError):
+    """Another writer holds the container."""
+
+    number = errno.EAGAIN
+
+
+class Closed(WinkError, ValueError):
+    """The handle is closed, or belongs to the parent process."""
+
+    number = errno.EBADF

@@ -1,0 +1,435 @@
+"""The index of a container: from the key of an inode to its position.
+
+    base      BASE.idx, mapped; never changed on disk, only replaced by rename
+    overlay   what changed since: key -> position, 0 for a name that is gone
+    bulk      (S, position) columns of files put in bulk, not yet looked at for double names
+
+A position that a later one replaced is superseded: its delflags are set once that is durable.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from winkfs.settings import PURPOSE_INDEX, Settings
+from winkfs.timeindex import fresh
+from winkformats import hashing, table
+from winkformats.errors import FormatError
+from winkformats.hashing import UInt64
+from winkformats.storage import FileStorage, MemoryStorage, Storage, publish
+from winkformats.superblock import HINDEX, SBSIZE, Superblock, read_superblock
+
+Int64 = npt.NDArray[np.int64]
+FOLD: Final = 1 << 16  # rows of `bulk` that may go to the overlay instead of a new base
+NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
+
+
+@dataclass
+class Base:
+    """A table on disk (or rebuilt in memory), and what it covers.
+
+    covered  bytes: FILESIZE of the data file whose files are all in it
+    nextfid  first FILEID unknown to it; 0: not recorded
+    live     number of files
+    """
+
+    storage: Storage
+    shape: table.Shape
+    offset: int
+    covered: int
+    nextfid: int
+    live: int
+
+    def __post_init__(self) -> None:
+        self.view = self.storage.view(self.offset + self.shape.htsize * self.shape.width)
+        self.cells = table.cells_of(self.shape, self.view, self.offset)
+
+    @property
+    def size(self) -> int:
+        return self.shape.htsize * self.shape.width
+
+    def words(self) -> Int64:
+        """All used cells, int64[live, cellsz]."""
+        parts = [
+            table.used(self.shape, self.cells, at, min(at + table.BUCKET, self.shape.htsize))[0]
+            for at in range(0, self.shape.htsize, table.BUCKET)
+        ]
+        return np.concatenate(parts)
+
+
+def open_base(path: str, settings: Settings, block: Mapping[str, int], end: int) -> Base | None:
+    """BASE.idx, if it can be believed for a data file with superblock `block` and FILESIZE `end`.
+
+    ->      None where it is missing, short, foreign, damaged, or newer than the data file
+    cost    one read; a classic one is counted through, for nothing else tells a stale one
+    """
+    try:
+        storage = FileStorage(path)
+    except OSError:
+        return None
+    try:
+        base = _believe(storage, settings, block, end)
+    except (FormatError, OSError, KeyError, ValueError):
+        base = None
+    if base is None:
+        storage.close()
+    return base
+
+
+def _believe(
+    storage: FileStorage, settings: Settings, block: Mapping[str, int], end: int
+) -> Base | None:
+    mine = read_superblock(storage)
+    mine.check_known(storage.name)
+    shape = table.Shape(
+        mine["HTSIZE"], mine.get("CELLSZ", 1), mine.get("HTFREE", 0), mine.get("HTDEL", 1)
+    )
+    if shape.htsize < 1 or not 1 <= shape.cellsz <= 1024:
+        return None
+    size = mine["SBSIZE"] + shape.htsize * shape.width
+    same = (
+        mine["FORMAT"] == HINDEX
+        and mine.purpose == PURPOSE_INDEX
+        and mine.get("CONTID", 0) == settings.contid
+        and mine.get("FILESIZE") == size <= storage.size()
+        and mine.get("HTALGO", 1) == settings.htalgo
+        and (shape.cellsz, shape.htfree, shape.htdel)
+        == (settings.cellsz, settings.htfree, settings.htdel)
+    )
+    if not same:
+        return None
+    covered = mine.get("DATAEND", end)
+    base = Base(storage, shape, mine["SBSIZE"], covered, mine.get(NEXTFID, 0), mine["AENTRIES"])
+    if not 0 <= covered <= end:
+        return None
+    if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
+        return None
+    return base
+
+
+def _classic_is_current(base: Base, mine: Superblock, block: Mapping[str, int]) -> bool:
+    """The classic rule: a clean close, and counters that fit the cells."""
+    if mine.get("SYNCTIME") != block.get("SYNCTIME") or block.get("SYNCTIME") is None:
+        return False
+    if block.get("SYNCSIZE", block["FILESIZE"]) != block["FILESIZE"]:
+        return False
+    taken = live = 0
+    for at in range(0, base.shape.htsize, table.BUCKET):
+        words, count = table.used(base.shape, base.cells, at, at + table.BUCKET)
+        inside = (words[:, 0] >= block["SBSIZE"]) & (words[:, 0] < block["FILESIZE"])
+        if not inside.all():
+            return False
+        taken, live = taken + count, live + len(words)
+    return (mine.get("ENTRIES"), mine.get("AENTRIES")) == (taken, live)
+
+
+@dataclass
+class Rows:
+    """Files to be indexed, as columns.
+
+    s       uint64[n]  S of the key
+    bits    uint64[n]  slot bits, or None where they follow from S
+    pos     int64[n]   kv_pointer of the inode
+    """
+
+    s: UInt64
+    bits: UInt64 | None
+    pos: Int64
+
+    def slot_bits(self) -> UInt64:
+        return table.bits_of(self.s) if self.bits is None else self.bits
+
+
+def hash_rows(htalgo: int, keys: Sequence[bytes], pos: Int64) -> Rows:
+    s, bits = hashing.hash_keys(htalgo, keys)
+    return Rows(s, None if htalgo in hashing.SLOT_FROM_S else bits, pos)
+
+
+def join_rows(parts: list[Rows]) -> Rows:
+    """One set of columns; `parts` is emptied column by column, so that memory is not held twice."""
+    if not parts:
+        return Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
+    s = np.concatenate([p.s for p in parts])
+    bits = None
+    if parts[0].bits is not None:
+        bits = np.concatenate([p.bits for p in parts if p.bits is not None])
+    for part in parts:
+        part.s = part.s[:0]
+    pos = np.concatenate([p.pos for p in parts])
+    parts.clear()
+    return Rows(s, bits, pos)
+
+
+def write_base(
+    storage: Storage, settings: Settings, rows: Rows, extra: Int64 | None, variables: dict[str, int]
+) -> Base:
+    """Write a whole table into an empty storage, not synced.
+
+    extra      int64[n, cellsz - 2]: the user's words of each cell, or None
+    variables  DATAEND, NEXTFID, SYNCTIME as they apply
+    """
+    n = len(rows.pos)
+    shape = table.Shape(table.size_for(n), settings.cellsz, settings.htfree, settings.htdel)
+    block = Superblock.new(HINDEX, PURPOSE_INDEX, {})
+    block["FILESIZE"] = block["SYNCSIZE"] = SBSIZE + shape.htsize * shape.width
+    block["SYNCTIME"] = variables.get("SYNCTIME", int(time.time()))
+    block.update({"HTSIZE": shape.htsize, "HTALGO": settings.htalgo, "CELLSZ": shape.cellsz})
+    block.update({"HTFREE": shape.htfree, "HTDEL": shape.htdel, "ENTRIES": n, "AENTRIES": n})
+    if not settings.classic:
+        block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
+        block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
+        block.update({"CONTID": settings.contid} if settings.contid else {})
+    storage.write(0, [block.encode()])
+
+    def words(chosen: Int64) -> Int64:
+        cells = np.zeros((len(chosen), shape.cellsz), np.int64)
+        cells[:, 0] = rows.pos[chosen]
+        if shape.cellsz > 1:
+            cells[:, 1] = rows.s[chosen].view(np.int64)
+        if extra is not None:
+            cells[:, 2:] = extra[chosen]
+        return cells
+
+    table.build(storage, SBSIZE, shape, rows.slot_bits(), words)
+    covered = variables.get("DATAEND", 0)
+    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
+
+
+class Index:
+    """Base, overlay and bulk rows as one map from keys to positions.
+
+    key_at   gives the key of the inode entry at a position; raises CorruptError
+    """
+
+    def __init__(
+        self, settings: Settings, base: Base | None, key_at: Callable[[int], bytes]
+    ) -> None:
+        self.settings, self.base, self._key_at = settings, base, key_at
+        self.overlay: dict[bytes, int] = {}
+        self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
+        self.bulk: list[Rows] = []
+        self._settled: Rows | None = None  # bulk rows without double names, too many to fold
+
+    @property
+    def count(self) -> int:
+        """Number of files. Needs `settle` first where there are bulk rows."""
+        live = sum(1 for pos in self.overlay.values() if pos)
+        rows = len(self._settled.pos) if self._settled else 0
+        return (self.base.live if self.base else 0) - len(self.hidden) + live + rows
+
+    def lookup(self, key: bytes) -> int:
+        """Position of the inode with this key, 0 where there is none."""
+        found = self.overlay.get(key)
+        if found is not None:
+            return found
+        return self._lookup_base(key)
+
+    def _lookup_base(self, key: bytes) -> int:
+        base = self.base
+        if base is None:
+            return 0
+        s, bits = hashing.hash_key(self.settings.htalgo, key)
+        stored = s.to_bytes(8, "big")
+        for _, cell in table.probe(base.shape, base.view, base.offset, bits):
+            if base.shape.cellsz > 1 and cell[8:16] != stored:
+                continue
+            pos = int.from_bytes(cell[:8], "big", signed=True)
+            if pos not in self.hidden and self._key_at(pos) == key:
+                return pos
+        return 0
+
+    def candidates(self, keys: Sequence[bytes]) -> Int64:
+        """Positions that most likely belong to the keys, int64[n], 0: none. Compare the keys.
+
+        Where a key differs, `lookup` has the answer: two keys then share a 64-bit hash.
+        """
+        n = len(keys)
+        base = self.base
+        if base is None:
+            found = np.zeros(n, np.int64)
+        elif base.shape.cellsz == 1:
+            return np.fromiter(map(self.lookup, keys), np.int64, n)
+        else:
+            s, bits = hashing.hash_keys(self.settings.htalgo, keys)
+            found, _ = table.find_many(base.shape, base.cells, s, bits)
+        if self.overlay:
+            get = self.overlay.get
+            over = np.fromiter((get(key, -1) for key in keys), np.int64, n)
+            found = np.where(over >= 0, over, found)
+        return found
+
+    def set(self, key: bytes, pos: int) -> None:
+        """The key now belongs to `pos`; 0 removes it."""
+        if key not in self.overlay:
+            old = self._lookup_base(key)
+            if old:
+                self.hidden.add(old)
+            elif pos == 0:
+                return
+        self.overlay[key] = pos
+
+    def settle(self) -> list[int]:
+        """Find double names among the bulk rows -> positions of inodes that were superseded."""
+        if not self.bulk:
+            return []
+        rows = join_rows(self.bulk)
+        drop, superseded = self._inner_doubles(rows)
+        superseded += self._over_overlay(rows, drop) + self._over_base(rows, drop)
+        keep = np.ones(len(rows.pos), bool)
+        keep[sorted(drop)] = False
+        if drop:
+            bits = None if rows.bits is None else rows.bits[keep]
+            rows = Rows(rows.s[keep], bits, rows.pos[keep])
+        if self._settled is None and len(rows.pos) <= FOLD:
+            for pos in rows.pos.tolist():
+                self.overlay[self._key_at(pos)] = pos
+        else:
+            self._settled = join_rows([self._settled, rows] if self._settled else [rows])
+        return superseded
+
+    def _inner_doubles(self, rows: Rows) -> tuple[set[int], list[int]]:
+        """Rows that a later row of the same name replaces -> (their indices, their positions)."""
+        order = np.argsort(rows.s, kind="stable")
+        equal = rows.s[order[1:]] == rows.s[order[:-1]]
+        drop: set[int] = set()
+        last: dict[bytes, int] = {}
+        for i in np.flatnonzero(equal).tolist():
+            for row in (int(order[i]), int(order[i + 1])):
+                key = self._key_at(int(rows.pos[row]))
+                other = last.get(key)
+                if other is not None and other != row:
+                    drop.add(min(other, row))
+                last[key] = max(row, other or 0)
+        return drop, [int(rows.pos[row]) for row in drop]
+
+    def _over_overlay(self, rows: Rows, drop: set[int]) -> list[int]:
+        """What stands in the overlay under a name of the rows gives way."""
+        if not self.overlay:
+            return []
+        keys = list(self.overlay)
+        s, _ = hashing.hash_keys(self.settings.htalgo, keys)
+        order = np.argsort(rows.s, kind="stable")
+        at = np.searchsorted(rows.s, s, sorter=order)
+        at = np.minimum(at, len(order) - 1)
+        superseded = []
+        for i in np.flatnonzero(rows.s[order[at]] == s).tolist():
+            pos = self.overlay[keys[i]]
+            row = self._row_of(keys[i], int(s[i]), rows, order, int(at[i]), drop)
+            if row < 0:
+                continue
+            del self.overlay[keys[i]]
+            if pos:
+                superseded.append(pos)
+        return superseded
+
+    def _row_of(
+        self, key: bytes, s: int, rows: Rows, order: Int64, at: int, drop: set[int]
+    ) -> int:
+        while at < len(order) and int(rows.s[order[at]]) == s:
+            row = int(order[at])
+            if row not in drop and self._key_at(int(rows.pos[row])) == key:
+                return row
+            at += 1
+        return -1
+
+    def _over_base(self, rows: Rows, drop: set[int]) -> list[int]:
+        """What the base holds under a name of the rows is hidden from now on."""
+        base = self.base
+        if base is None or base.live == 0:
+            return []
+        superseded: list[int] = []
+        for at in range(0, len(rows.pos), table.BUCKET):
+            part = slice(at, at + table.BUCKET)
+            if base.shape.cellsz == 1:
+                suspects = range(at, min(at + table.BUCKET, len(rows.pos)))
+            else:
+                bits = rows.slot_bits()[part]
+                _, slots = table.find_many(base.shape, base.cells, rows.s[part], bits)
+                suspects = (np.flatnonzero(slots >= 0) + at).tolist()
+            for row in suspects:
+                if row in drop:
+                    continue
+                old = self._lookup_base(self._key_at(int(rows.pos[row])))
+                if old:
+                    self.hidden.add(old)
+                    superseded.append(old)
+        return superseded
+
+    @property
+    def pending(self) -> int:
+        """Changes that the base does not hold."""
+        rows = len(self._settled.pos) if self._settled else 0
+        return len(self.overlay) + len(self.hidden) + rows + sum(len(b.pos) for b in self.bulk)
+
+    @property
+    def must_merge(self) -> bool:
+        """Whether there are settled rows that only a new base can hold."""
+        return self._settled is not None
+
+    def positions(self) -> Int64:
+        """Positions of all inodes, ascending, int64[count]: the files in disk order."""
+        words = self.base.words()[:, 0] if self.base else np.empty(0, np.int64)
+        if self.hidden:
+            words = words[~np.isin(words, np.fromiter(self.hidden, np.int64, len(self.hidden)))]
+        live = [pos for pos in self.overlay.values() if pos]
+        rows = self._settled.pos if self._settled else np.empty(0, np.int64)
+        found = np.concatenate([words, np.array(live, np.int64), rows])
+        found.sort()
+        return found
+
+    def merged(self) -> tuple[Rows, Int64 | None]:
+        """Everything as rows for a new base, and the user's words of its cells."""
+        cells = self.base.words() if self.base else np.empty((0, self.settings.cellsz), np.int64)
+        if self.hidden:
+            gone = np.fromiter(self.hidden, np.int64, len(self.hidden))
+            cells = cells[~np.isin(cells[:, 0], gone)]
+        if self.settings.htalgo in hashing.SLOT_FROM_S and self.settings.cellsz > 1:
+            rows = Rows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
+        else:  # the slot does not follow from the cell: ask the keys
+            rows = self._hash_positions(cells[:, 0])
+        live = [(key, pos) for key, pos in self.overlay.items() if pos]
+        over = hash_rows(
+            self.settings.htalgo, [k for k, _ in live], np.array([p for _, p in live], np.int64)
+        )
+        extra = cells[:, 2:].copy() if cells.shape[1] > 2 else None
+        del cells
+        joined = join_rows([rows, over, *([self._settled] if self._settled else [])])
+        if extra is not None:
+            room = np.zeros((len(joined.pos) - len(extra), extra.shape[1]), np.int64)
+            extra = np.concatenate([extra, room])
+        return joined, extra
+
+    def _hash_positions(self, positions: Int64) -> Rows:
+        keys = list(map(self._key_at, positions.tolist()))
+        return hash_rows(self.settings.htalgo, keys, positions.copy())
+
+    def merge(self, path: str, variables: dict[str, int]) -> None:
+        """Write everything as a new BASE.idx, durable on return, and go on with it."""
+        rows, extra = self.merged()
+        temporary = path + ".tmp"
+        storage = fresh(temporary)
+        try:
+            base = write_base(storage, self.settings, rows, extra, variables)
+            storage.sync()
+            publish(temporary, path)
+        except BaseException:
+            storage.close()
+            raise
+        storage.name = path
+        self.replace(base)
+
+    def replace(self, base: Base | None) -> None:
+        """Go on with another base that holds everything."""
+        self.close()
+        self.base, self.overlay, self.hidden = base, {}, set()
+        self.bulk, self._settled = [], None
+
+    def close(self) -> None:
+        if self.base is not None and not isinstance(self.base.storage, MemoryStorage):
+            self.base.storage.close()

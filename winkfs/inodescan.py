@@ -1,0 +1,135 @@
+"""Inode entries of a range of the data file, found in bulk: what reindex, replay and verify read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from winkfs.inode import HEAD, Inode
+from winkfs.settings import Settings
+from winkformats.errors import CorruptError
+from winkformats.kvscan import Batch, scan
+from winkformats.storage import Storage
+from winkformats.entry import Layout
+
+Int64 = npt.NDArray[np.int64]
+INODE_SUFFIX: Final = int.from_bytes(b"/I0", "big")
+FIELDS: Final = 7  # int64 words of an inode before its pairs
+
+
+@dataclass(frozen=True, slots=True)
+class InodeRows:
+    """The inode entries of one batch, as columns of n rows in file order.
+
+    which     int64[n]  their indices in the batch
+    pos       int64[n]  kv_pointers
+    deleted   bool[n]   delflag
+    fields    int64[n, 7]  CKSUM .. DCOUNT; zeros for a tombstone
+    size      int64[n]  bytes of the inode's value; 0 for a tombstone
+    """
+
+    batch: Batch
+    which: Int64
+    pos: Int64
+    deleted: npt.NDArray[np.bool_]
+    fields: Int64
+    size: Int64
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys, "<name>/I0"."""
+        return self.batch.keys(self.which)
+
+    @property
+    def fileid(self) -> Int64:
+        return self.fields[:, 2]
+
+    @property
+    def lsize(self) -> Int64:
+        return self.fields[:, 3]
+
+    @property
+    def mtime(self) -> Int64:
+        return self.fields[:, 5]
+
+    def value(self, row: int) -> bytes:
+        return self.batch.entry(int(self.which[row])).value
+
+    def first(self, row: int, settings: Settings, file: str) -> int:
+        """Position of the first entry of the file: its inode or what it points to before that."""
+        pos = int(self.pos[row])
+        inode = Inode.decode(self.value(row), settings.form, file=file, offset=pos)
+        return min([pos, *inode.pointers])
+
+
+def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
+    """Which entries of the batch are inodes: those whose key ends in "/I0"."""
+    tail = batch.key + batch.key_len
+    raw = batch.raw
+    found = batch.key_len >= 3
+    if not batch.whole:
+        key = batch.keys(np.array([0]))[0]
+        return found & key.endswith(b"/I0")
+    last = np.where(found, tail, 3)
+    return (  # the last byte differs most often
+        found & (raw[last - 1] == 0x30) & (raw[last - 2] == 0x49) & (raw[last - 3] == 0x2F)
+    )
+
+
+def rows_of(batch: Batch, settings: Settings, problem: Callable[[CorruptError], None]) -> InodeRows:
+    """The inode entries of a batch, each checked; a bad one is handed to `problem` and left out."""
+    which = np.flatnonzero(is_inode(batch))
+    bad = set(batch.bad(which).tolist())
+    size = batch.value_len[which]
+    short = (size != 0) & (size < HEAD.size)
+    for i in [*bad, *which[short].tolist()]:
+        problem(
+            CorruptError("bad inode entry", file=batch.storage.name, offset=int(batch.pos[i]))
+        )
+    keep = ~short
+    if bad:
+        keep &= ~np.isin(which, list(bad))
+    which, size = which[keep], size[keep]
+    full = size > 0
+    fields = np.zeros((len(which), FIELDS), np.int64)
+    fields[full] = batch.words(batch.value[which[full]], FIELDS, ">i8")
+    deleted = batch.flags[which] == 1
+    rows = InodeRows(batch, which, batch.pos[which], deleted, fields, size)
+    return rows if batch.layout.checksum else _check_inodes(rows, settings, problem)
+
+
+def _check_inodes(
+    rows: InodeRows, settings: Settings, problem: Callable[[CorruptError], None]
+) -> InodeRows:
+    """Check CKSUM one by one, where no entry checksum covers the inode already."""
+    good = np.ones(len(rows.which), bool)
+    for i in np.flatnonzero(rows.size).tolist():
+        try:
+            offset, file = int(rows.pos[i]), rows.batch.storage.name
+            Inode.decode(rows.value(i), settings.form, file=file, offset=offset)
+        except CorruptError as error:
+            problem(error)
+            good[i] = False
+    return InodeRows(
+        rows.batch, rows.which[good], rows.pos[good], rows.deleted[good], rows.fields[good],
+        rows.size[good],
+    )  # fmt: skip
+
+
+def inode_rows(
+    storage: Storage,
+    layout: Layout,
+    settings: Settings,
+    start: int,
+    stop: int,
+    *,
+    problem: Callable[[CorruptError], None],
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[tuple[Batch, InodeRows]]:
+    """Every batch of [start, stop) with its inode entries."""
+    for batch in scan(storage, layout, start, stop, progress=progress):
+        yield batch, rows_of(batch, settings, problem)

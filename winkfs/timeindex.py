@@ -1,0 +1,163 @@
+"""Time index (BASE.time): marks from mtimes to positions, for containers that only append.
+
+A kvseq with fixed 8-byte keys and values: time mark -> position of the first entry of the first file
+whose mtime is at or after it. Variables: TIMEMP (seconds between marks), TIMEMARK (the last mark),
+TIMEMN (files since it, the marked one not counted), LASTMT (mtime of the last file, seconds).
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from winkfs.settings import NANO, PURPOSE_TIME, Settings
+from winkformats.entry import Layout
+from winkformats.errors import FormatError
+from winkformats.kvscan import scan
+from winkformats.storage import FileStorage, publish
+from winkformats.superblock import KVSEQ, Superblock, read_superblock
+
+MARK: Final = struct.Struct(">qq")
+assert MARK.size == 16
+
+
+class TimeIndex:
+    """The marks of a container, in memory: one for every TIMEMP seconds in which a file came.
+
+    marks       int64 seconds, ascending
+    positions   bytes from the start of the data file, ascending
+    since       files since the last mark (TIMEMN)
+    last        FMTIME of the last file in seconds, None while there is none
+    """
+
+    def __init__(self, timemp: int) -> None:
+        self.timemp = timemp
+        self.marks: list[int] = []
+        self.positions: list[int] = []
+        self.since = 0
+        self.last: int | None = None
+
+    def add(self, seconds: int, position: int) -> None:
+        """A file came: its mtime, and where its first entry stands."""
+        mark = seconds // self.timemp * self.timemp
+        self.last = seconds
+        if self.marks and mark <= self.marks[-1]:
+            self.since += 1
+            return
+        self.marks.append(mark)
+        self.positions.append(position)
+        self.since = 0
+
+    def add_many(
+        self, seconds: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    ) -> None:
+        """The same for files in order, int64[n] each."""
+        if not len(seconds):
+            return
+        marks = seconds // self.timemp
+        before = self.marks[-1] // self.timemp if self.marks else marks[0] - 1
+        new = np.flatnonzero(np.diff(marks, prepend=before) > 0)
+        self.marks += (marks[new] * self.timemp).tolist()
+        self.positions += positions[new].tolist()
+        self.since = self.since + len(seconds) if not len(new) else len(seconds) - 1 - int(new[-1])
+        self.last = int(seconds[-1])
+
+    def start(self, seconds: int) -> int:
+        """A position at or before the first file whose mtime is >= `seconds`."""
+        i = bisect.bisect_right(self.marks, seconds) - 1
+        return self.positions[i] if i >= 0 else 0
+
+    def stop(self, seconds: int) -> int | None:
+        """A position after every file whose mtime is < `seconds`; None: the end of the file."""
+        i = bisect.bisect_left(self.marks, seconds)
+        return self.positions[i] if i < len(self.marks) else None
+
+    # --- the file ---
+
+    @classmethod
+    def load(
+        cls, path: str, settings: Settings, block: Mapping[str, int], end: int
+    ) -> tuple[TimeIndex, int] | None:
+        """Read BASE.time -> (marks, position in the data file up to which they are complete).
+
+        block   the data file's superblock; `end` its FILESIZE
+        ->      None where the file is missing, foreign, damaged or newer than the data file
+        """
+        try:
+            with FileStorage(path) as storage:
+                mine = read_superblock(storage)
+                layout = Layout.of(mine, path)
+                trusted = (
+                    mine["FORMAT"] == KVSEQ
+                    and mine.purpose == PURPOSE_TIME
+                    and mine.get("CONTID", 0) == settings.contid
+                    and (mine.get("KEYREPR"), mine.get("VALREPR")) == (12, 12)
+                    and mine.get("TIMEMP") == settings.timemp
+                    and mine.get("FILESIZE", 0) <= storage.size()
+                )
+                covered = mine.get("DATAEND", -1)
+                if "DATAEND" not in mine and mine.get("SYNCTIME") == block.get("SYNCTIME"):
+                    covered = end
+                if not trusted or not 0 <= covered <= end:
+                    return None
+                index = cls(settings.timemp)
+                stop = mine.get("FILESIZE", storage.size())
+                for batch in scan(storage, layout, mine["SBSIZE"], stop):
+                    pairs = batch.words(batch.key, 2, ">i8").astype(np.int64)
+                    index.marks += pairs[:, 0].tolist()
+                    index.positions += pairs[:, 1].tolist()
+                index.since = mine.get("TIMEMN", 0)
+                index.last = mine.get("LASTMT") if index.marks else None
+                return (index, covered) if index._sane(end) else None
+        except (FormatError, OSError):
+            return None
+
+    def _sane(self, end: int) -> bool:
+        rising = all(a < b for a, b in zip(self.marks, self.marks[1:], strict=False))
+        inside = all(0 < p < end for p in self.positions)
+        return rising and inside and self.positions == sorted(self.positions)
+
+    def save(self, path: str, settings: Settings, block: Mapping[str, int]) -> None:
+        """Write the whole file beside the old one, and rename it there. Durable on return."""
+        size = 4096 + 16 * len(self.marks)
+        variables = {"FILESIZE": size, "SYNCSIZE": size}
+        variables["SYNCTIME"] = block.get("SYNCTIME", int(time.time()))
+        variables |= {"KEYREPR": 12, "VALREPR": 12}
+        variables |= {"ENTRIES": len(self.marks), "AENTRIES": len(self.marks)}
+        variables |= {"TIMEMP": self.timemp, "TIMEMARK": self.marks[-1] if self.marks else 0}
+        variables |= {"TIMEMN": self.since, "LASTMT": self.last or 0}
+        if not settings.classic:
+            variables |= {"SBCKSUM": 0, "CONTID": settings.contid, "DATAEND": block["FILESIZE"]}
+        data = Superblock.new(KVSEQ, PURPOSE_TIME, variables).encode()
+        pairs = zip(self.marks, self.positions, strict=True)
+        temporary = path + ".tmp"
+        write_new(temporary, [data, b"".join([MARK.pack(*pair) for pair in pairs])])
+        publish(temporary, path)
+
+
+def write_new(path: str, buffers: list[bytes]) -> None:
+    """Write and sync a file, over one that an interrupted run may have left."""
+    with fresh(path) as storage:
+        storage.write(0, buffers)
+        storage.sync()
+
+
+def fresh(path: str) -> FileStorage:
+    """An empty file, over one that an interrupted run may have left."""
+    try:
+        return FileStorage(path, "x")
+    except FileExistsError:
+        storage = FileStorage(path, "w")
+        storage.truncate(0)
+        return storage
+
+
+def seconds_of(settings: Settings, mtime: int) -> int:
+    """FMTIME in whole seconds, floor division."""
+    return mtime // NANO if settings.nanoseconds else mtime
