@@ -1,0 +1,232 @@
+"""External merge sort of pairs of int64 in bounded memory. Stable.
+
+Run         a stretch of a storage that holds pairs, read in blocks
+ByRight     order by the right integers, in numpy
+ByKey       order by a Python key, where the caller has a comparison of their own
+sort_run    sorted runs in a scratch file, merged; in memory where the pairs fit
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.errors import CorruptError
+from winkformats.storage import Storage
+
+Pairs = npt.NDArray[np.int64]  # shape (n, 2): left and right integers
+Pair = tuple[int, int]
+PAIR: Final = 16  # bytes of a pair on the disk
+BLOCK: Final = 256  # pairs: a merge reads no less at a time from each run, so 4 KiB
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Pairs `start` to `stop` behind byte `base` of a storage."""
+
+    storage: Storage
+    base: int  # bytes
+    start: int  # index of a pair
+    stop: int
+    dtype: str = "<i8"
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def part(self, start: int, stop: int) -> Run:
+        """Pairs start..stop of this run, counted from its first."""
+        return Run(self.storage, self.base, self.start + start, self.start + stop, self.dtype)
+
+    def blocks(self, count: int) -> Iterator[Pairs]:
+        """All pairs in order, `count` at a time. Raises CorruptError where the file has ended."""
+        for at in range(self.start, self.stop, count):
+            length = PAIR * min(count, self.stop - at)
+            data = self.storage.read(self.base + PAIR * at, length)
+            if len(data) != length:
+                raise CorruptError(
+                    "pairs are cut short", file=self.storage.name,
+                    offset=self.base + PAIR * at, expected=length, found=len(data),
+                )  # fmt: skip
+            yield np.frombuffer(data, self.dtype).astype(np.int64).reshape(-1, 2)
+
+
+class Order(Protocol):
+    cost: int  # bytes of memory that a pair takes while it is sorted
+
+    def sort(self, pairs: Pairs) -> Pairs:
+        """-> the same pairs in order; equal ones keep their order."""
+
+    def merge(self, runs: Sequence[Run], count: int) -> Iterator[Pairs]:
+        """Merge sorted runs, `count` pairs of each in memory; of equal pairs the earlier run's
+        come first."""
+
+
+class ByRight:
+    """Ascending right integers."""
+
+    cost = 64
+
+    def sort(self, pairs: Pairs) -> Pairs:
+        return pairs[np.argsort(pairs[:, 1], kind="stable")]
+
+    def merge(self, runs: Sequence[Run], count: int) -> Iterator[Pairs]:
+        cursors = [_Cursor(run, count) for run in runs]
+        while True:
+            ends = [(int(c.right[-1]), i) for i, c in enumerate(cursors) if c.more]
+            if not ends:
+                break
+            # Unread pairs are >= limit. Those equal to it go out in the order of the runs: all of
+            # the runs up to `first`, which may have more of them on the disk, and none behind it.
+            limit, first = min(ends)
+            yield self._joined(
+                [c.take(limit, "right" if i <= first else "left") for i, c in enumerate(cursors)]
+            )
+        yield self._joined([c.pairs for c in cursors])
+
+    def _joined(self, parts: Sequence[Pairs]) -> Pairs:
+        return self.sort(np.concatenate(parts))
+
+
+class _Cursor:
+    """The next pairs of one run: at least half of `count` while the run has as many."""
+
+    def __init__(self, run: Run, count: int) -> None:
+        self._half = max(count // 2, 1)
+        self._blocks = run.blocks(self._half)
+        self._left = len(run)
+        self.pairs: Pairs = np.empty((0, 2), np.int64)
+        self._fill()
+
+    @property
+    def more(self) -> bool:
+        """Is there something that is not in `pairs` yet?"""
+        return self._left > 0
+
+    def take(self, limit: int, side: Any) -> Pairs:
+        """-> the pairs below the limit, and with side "right" those equal to it."""
+        n = int(np.searchsorted(self.right, limit, side))
+        out, self.pairs = self.pairs[:n], self.pairs[n:]
+        self._fill()
+        return out
+
+    def _fill(self) -> None:
+        while self._left and len(self.pairs) < self._half:
+            block = next(self._blocks)
+            self._left -= len(block)
+            self.pairs = np.concatenate((self.pairs, block))
+        self.right = np.ascontiguousarray(self.pairs[:, 1])  # searchsorted copies a strided column
+
+
+class ByKey:
+    """Ascending key(pair), for a comparison only the caller knows."""
+
+    cost = 400  # two ints, a tuple, its wrapper and some bytes of key
+
+    def __init__(self, key: Callable[[Pair], Any]) -> None:
+        self.key = key
+
+    def sort(self, pairs: Pairs) -> Pairs:
+        return _array(sorted(_tuples([pairs]), key=self.key))
+
+    def merge(self, runs: Sequence[Run], count: int) -> Iterator[Pairs]:
+        merged = heapq.merge(*(_tuples(run.blocks(count)) for run in runs), key=self.key)
+        while rows := list(islice(merged, count)):
+            yield _array(rows)
+
+
+def _tuples(blocks: Iterable[Pairs]) -> Iterator[Pair]:
+    for pairs in blocks:
+        yield from zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), strict=True)
+
+
+def _array(rows: list[Pair]) -> Pairs:
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def sort_run(
+    source: Run, order: Order, budget: int, scratch: Callable[[], Storage]
+) -> Iterator[Pairs]:
+    """Sort the pairs of a run.
+
+    budget      bytes of memory, about; less than some KiB counts as some KiB
+    scratch     -> a new empty storage for sorted runs; it is closed at the end
+    ->          the pairs in order, in blocks
+    cost        n log n in memory; beyond the budget each pair is written and read once, and once
+                more for every factor budget / 16 KiB in the number of runs
+    """
+    limit = max(budget // order.cost, 2)  # pairs in memory
+    if len(source) <= limit:
+        yield from (order.sort(pairs) for pairs in source.blocks(limit))
+        return
+    fan_in = max(limit // BLOCK, 2)
+    with contextlib.ExitStack() as stack:
+        open_scratch = _closing(scratch, stack)
+        runs = _write_runs(([order.sort(p)] for p in source.blocks(limit)), open_scratch())
+        while len(runs) > fan_in:
+            groups = (runs[i : i + fan_in] for i in range(0, len(runs), fan_in))
+            merged = (order.merge(group, max(limit // len(group), 1)) for group in groups)
+            runs = _write_runs(merged, open_scratch())
+        yield from order.merge(runs, max(limit // len(runs), 1))
+
+
+def _closing(scratch: Callable[[], Storage], stack: contextlib.ExitStack) -> Callable[[], Storage]:
+    def new() -> Storage:
+        storage = scratch()
+        stack.callback(storage.close)
+        return storage
+
+    return new
+
+
+def _write_runs(runs: Iterable[Iterable[Pairs]], storage: Storage) -> list[Run]:
+    done = []
+    at = 0
+    for blocks in runs:
+        run = write_run(blocks, storage, at)
+        done.append(run)
+        at = run.stop
+    return done
+
+
+def write_run(blocks: Iterable[Pairs], storage: Storage, start: int = 0) -> Run:
+    """Write pairs from index `start` on -> the run they make."""
+    at = start
+    for pairs in blocks:
+        storage.write(PAIR * at, [pairs.astype("<i8").tobytes()])
+        at += len(pairs)
+    return Run(storage, 0, start, at)
+
+
+def order_ties(
+    run: Run, order: Order, budget: int, scratch: Callable[[], Storage]
+) -> Iterator[Pairs]:
+    """Put each stretch of equal right integers of a sorted run into `order`; the rest stays."""
+    count = max(budget // ByRight.cost, 2)
+    done = 0
+    for start, stop in _ties(run, count):
+        yield from run.part(done, start).blocks(count)
+        yield from sort_run(run.part(start, stop), order, budget, scratch)
+        done = stop
+    yield from run.part(done, len(run)).blocks(count)
+
+
+def _ties(run: Run, count: int) -> Iterator[tuple[int, int]]:
+    """Index ranges of two or more pairs with the same right integer; they may span blocks."""
+    begun, base, last = 0, 0, None
+    for pairs in run.blocks(count):
+        right = pairs[:, 1]
+        starts = np.flatnonzero(right[1:] != right[:-1]) + base + 1
+        head = [begun] if last is None or right[0] == last else [begun, base]
+        edges = np.concatenate((np.array(head, np.int64), starts))
+        for i in np.flatnonzero(np.diff(edges) > 1).tolist():
+            yield int(edges[i]), int(edges[i + 1])
+        begun, base, last = int(edges[-1]), base + len(pairs), right[-1]
+    if base - begun > 1:
+        yield begun, base

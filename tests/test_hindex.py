@@ -1,0 +1,588 @@
+"""HIndex beside a dict, against bytes worked out by hand, and against damage."""
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import oracle_format
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from winkformats import cells, hashing
+from winkformats.errors import CorruptError, FormatError
+from winkformats.hindex import HIndex
+from winkformats.storage import FileStorage, MemoryStorage
+from winkformats.superblock import Superblock
+
+ALGORITHMS = (1, 2, 3)
+CELL_SIZES = (1, 2, 4)
+MARKS = ((0, 1), (-1, -2), (5, 0))
+
+
+class Keys:
+    """Stands for a kvseq: pointers to keys, and a count of how often one was asked for."""
+
+    def __init__(self) -> None:
+        self.at: dict[int, bytes] = {}
+        self.asked = 0
+
+    def add(self, key: bytes) -> int:
+        pointer = 4096 + 16 * len(self.at)
+        self.at[pointer] = key
+        return pointer
+
+    def __call__(self, pointer: int) -> bytes:
+        self.asked += 1
+        return self.at[pointer]
+
+
+def walk(raw: bytes, key: bytes, keys: Keys) -> tuple[int, ...] | None:
+    """The cell of a key, found from the documents alone; it shares nothing with the product."""
+    names = {}
+    for at in range(8, 4096, 16):
+        name, value = struct.unpack(">8sq", raw[at : at + 16])
+        if name == bytes(8):
+            break
+        names[name.decode().strip()] = value
+    low63, s = oracle_format.hash_key("test", names["HTALGO"], key)
+    size, width = names["HTSIZE"], names["CELLSZ"]
+    assert names["FILESIZE"] == names["SBSIZE"] + size * width * 8 == len(raw)
+    for step in range(size):
+        slot = (low63 + step) % size
+        cell = raw[names["SBSIZE"] + slot * width * 8 :][: width * 8]
+        words = struct.unpack(f">{width}q", cell)
+        if words[0] == names["HTFREE"]:
+            assert not any(words[1:])
+            return None
+        if words[0] == names["HTDEL"]:
+            assert not any(words[1:])
+        elif keys.at[words[0]] == key:
+            assert width == 1 or words[1] & (2**64 - 1) == s
+            return words
+    return None
+
+
+def check_counters(raw: bytes) -> None:
+    """ENTRIES and AENTRIES in the file, against its cells."""
+    block = Superblock.decode(raw, file="test")
+    width = block["CELLSZ"]
+    words = struct.unpack(f">{block['HTSIZE'] * width}q", raw[block["SBSIZE"] :])
+    heads = words[::width]
+    entries = sum(head != block["HTFREE"] for head in heads)
+    assert block["ENTRIES"] == entries
+    assert block["AENTRIES"] == entries - heads.count(block["HTDEL"])
+
+
+class Machine(RuleBasedStateMachine):
+    """Every operation on a table and on a dict: key -> (pointer, words)."""
+
+    names = st.integers(0, 40).map(lambda i: b"k%d" % i)
+
+    @initialize(
+        htalgo=st.sampled_from(ALGORITHMS),
+        cellsz=st.sampled_from(CELL_SIZES),
+        marks=st.sampled_from(MARKS),
+        htsize=st.sampled_from((1, 2, 7, 64, 100)),
+        sbsize=st.sampled_from((512, 4096)),
+    )
+    def begin(self, htalgo, cellsz, marks, htsize, sbsize):
+        self.model: dict[bytes, tuple[int, tuple[int, ...]]] = {}
+        self.keys = Keys()
+        self.extra = max(cellsz - 2, 0)
+        self.storage = MemoryStorage()
+        self.index = HIndex.create(
+            self.storage, htsize=htsize, htalgo=htalgo, cellsz=cellsz, htfree=marks[0],
+            htdel=marks[1], purpose="TEST", sbsize=sbsize, extra={"MYVAR": 7}, key_of=self.keys,
+        )  # fmt: skip
+
+    def words(self, seed: int) -> tuple[int, ...]:
+        return tuple(seed - i for i in range(self.extra))
+
+    @rule(key=names, seed=st.integers(-(2**62), 2**62))
+    def insert(self, key, seed):
+        pointer, words = self.keys.add(key), self.words(seed)
+        slot = self.index.insert(key, pointer, words)
+        self.model[key] = pointer, words
+        assert self.index.get(slot)[0] == pointer
+
+    @rule(batch=st.lists(names, max_size=60), seed=st.integers(-5, 5))
+    def insert_many(self, batch, seed):
+        pointers = [self.keys.add(key) for key in batch]
+        rows = [self.words(seed + i) for i in range(len(batch))] if self.extra else None
+        array = None if rows is None else np.reshape(rows, (-1, self.extra)).astype(int)
+        slots = self.index.insert_many(batch, pointers, array)
+        for i, key in enumerate(batch):
+            self.model[key] = pointers[i], rows[i] if rows else ()
+        for key, slot in zip(batch, slots.tolist(), strict=True):
+            assert self.index.get(slot)[0] == self.model[key][0]
+
+    @rule(key=names)
+    def delete(self, key):
+        slot = self.index.delete(key)
+        assert (slot is None) == (self.model.pop(key, None) is None)
+
+    @rule(more=st.integers(0, 100))
+    def grow(self, more):
+        self.index.grow(more)
+
+    @rule()
+    def reopen(self):
+        self.index.close()
+        check_counters(bytes(self.storage.data))
+        self.index = HIndex.open(self.storage, writable=True, key_of=self.keys)
+        assert self.index.superblock["MYVAR"] == 7
+
+    @rule(keys=st.lists(names, max_size=20))
+    def look_up(self, keys):
+        slots = self.index.find_many(keys).tolist()
+        for key, slot in zip(keys, slots, strict=True):
+            assert self.index.hash(key) == (None if slot < 0 else slot)
+            assert (slot >= 0) == (key in self.model)
+            if slot >= 0:
+                assert self.index.get(slot)[0] == self.model[key][0]
+
+    @invariant()
+    def same_as_the_dict(self):
+        found = {cell[0]: cell[2:] for _, cell in self.index.iterate()}
+        assert found == dict(self.model.values())
+        assert len(self.index) == len(self.model)
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("marks", MARKS)
+@pytest.mark.parametrize("cellsz", CELL_SIZES)
+@pytest.mark.parametrize("htalgo", ALGORITHMS)
+def test_every_shape_is_readable_from_the_documents_alone(tmp_path, htalgo, cellsz, marks):
+    path = tmp_path / "t.idx"
+    keys = Keys()
+    names = [b"name %d" % i for i in range(300)]
+    with HIndex.create(
+        FileStorage(path, "x"), htsize=67, htalgo=htalgo, cellsz=cellsz, htfree=marks[0],
+        htdel=marks[1], key_of=keys,
+    ) as index:  # fmt: skip
+        index.insert_many(names[:30], [keys.add(name) for name in names[:30]])
+        for name in names[:10]:
+            index.delete(name)
+        for name in names[30:60]:
+            index.insert(name, keys.add(name), [-3] * max(cellsz - 2, 0))
+        pointers = [keys.add(name) for name in names]
+        index.insert_many(names[20:], pointers[20:])
+    raw = path.read_bytes()
+    check_counters(raw)
+    for name in names[:10]:
+        assert walk(raw, name, keys) is None
+    for name, pointer in zip(names[20:], pointers[20:], strict=True):
+        assert walk(raw, name, keys)[0] == pointer
+    with HIndex.open(FileStorage(path), key_of=keys) as index:
+        assert len(index) == 290
+        assert (index.find_many(names) < 0).tolist() == [i < 10 for i in range(300)]
+
+
+def test_user_words_survive_growth_and_deletes_clear_them():
+    keys = Keys()
+    storage = MemoryStorage()
+    index = HIndex.create(storage, htsize=3, cellsz=4, key_of=keys)
+    for i in range(100):
+        index.insert(b"%d" % i, keys.add(b"%d" % i), (i, -i))
+    slot = index.delete(b"50")
+    assert index.get(slot) == (1, 0, 0, 0)
+    assert {cell[2:] for _, cell in index.iterate()} == {(i, -i) for i in range(100) if i != 50}
+
+
+def test_insert_reuses_a_deleted_cell_and_entries_stays():
+    keys = Keys()
+    index = HIndex.create(MemoryStorage(), htsize=1000, key_of=keys)
+    slot = index.insert(b"a", keys.add(b"a"))
+    index.delete(b"a")
+    assert index.insert(b"a", keys.add(b"a")) == slot
+    index.sync()
+    assert (index.superblock["ENTRIES"], index.superblock["AENTRIES"]) == (1, 1)
+
+
+def test_a_deleted_cell_on_the_way_does_not_hide_a_key_behind_it(monkeypatch):
+    same_place(monkeypatch)
+    keys = Keys()
+    index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
+    slots = [index.insert(name, keys.add(name)) for name in (b"a", b"b", b"c")]
+    index.delete(b"a")
+    assert index.insert(b"c", keys.add(b"c")) == slots[2]  # not a second cell in a's place
+    assert len(list(index.iterate())) == 2
+
+
+def same_place(monkeypatch) -> None:
+    """All keys get the same S and the same slot."""
+    monkeypatch.setattr(hashing, "hash_key", lambda htalgo, key: (7, 7))
+    monkeypatch.setattr(
+        hashing, "hash_keys", lambda htalgo, keys: (np.full(len(keys), 7, np.uint64),) * 2
+    )
+
+
+def test_two_keys_with_one_hash_are_told_apart(monkeypatch):
+    same_place(monkeypatch)
+    keys = Keys()
+    index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
+    pointers = {name: keys.add(name) for name in (b"a", b"b", b"c")}
+    index.insert_many(list(pointers), list(pointers.values()))
+    for name, pointer in pointers.items():
+        assert index.get(index.hash(name))[0] == pointer
+    assert index.hash(b"d") is None
+    slots = index.find_many([b"d", b"c", b"a"]).tolist()
+    assert slots[0] == -1
+    assert [index.get(slot)[0] for slot in slots[1:]] == [pointers[b"c"], pointers[b"a"]]
+
+
+def test_stored_hash_filters_before_keys_are_asked_for(monkeypatch):
+    keys = Keys()
+    index = HIndex.create(MemoryStorage(), htsize=997, key_of=keys)
+    index.insert_many([b"%d" % i for i in range(600)], [keys.add(b"%d" % i) for i in range(600)])
+    keys.asked = 0
+    assert all(index.hash(b"other %d" % i) is None for i in range(500))
+    assert keys.asked == 0
+
+
+def test_probing_wraps_past_the_last_cell(monkeypatch):
+    monkeypatch.setattr(hashing, "hash_key", lambda htalgo, key: (key[0], 99))
+    keys = Keys()
+    index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
+    assert [index.insert(name, keys.add(name)) for name in (b"a", b"b", b"c")] == [99, 0, 1]
+    assert index.hash(b"c") == 1
+
+
+@pytest.mark.parametrize("fill", [1, 5000])
+def test_lookup_in_a_table_without_free_cells_ends(fill):
+    keys = Keys()
+    storage = MemoryStorage()
+    HIndex.create(storage, htsize=50, key_of=keys).close()
+    storage.data[4096:] = struct.pack(">qq", fill, 0) * 50
+    keys.at[5000] = b"x"
+    index = HIndex.open(storage, writable=True, key_of=keys)
+    assert index.hash(b"a") is None
+    assert index.find_many([b"a", b"b"]).tolist() == [-1, -1]
+    index.insert(b"a", keys.add(b"a"))
+    assert index.hash(b"a") is not None
+
+
+def test_wrong_counters_are_neither_believed_nor_kept():
+    keys = Keys()
+    storage = MemoryStorage()
+    index = HIndex.create(storage, htsize=64, key_of=keys)
+    index.insert_many([b"%d" % i for i in range(40)], [keys.add(b"%d" % i) for i in range(40)])
+    index.sync()
+    index.superblock["ENTRIES"] = index.superblock["AENTRIES"] = -3
+    storage.write(0, [index.superblock.encode()])
+    index = HIndex.open(storage, writable=True, key_of=keys)
+    index.insert_many([b"+%d" % i for i in range(40)], [keys.add(b"+%d" % i) for i in range(40)])
+    index.close()
+    check_counters(bytes(storage.data))
+    assert len(HIndex.open(storage)) == 80
+
+
+def test_counters_are_not_added_where_the_file_has_none():
+    storage = MemoryStorage()
+    keys = Keys()
+    index = HIndex.create(storage, htsize=64, key_of=keys)
+    del index.superblock["ENTRIES"], index.superblock["AENTRIES"]
+    index.insert(b"a", keys.add(b"a"))
+    index.grow(100)
+    index.close()
+    with HIndex.open(storage, key_of=keys) as index:
+        assert "ENTRIES" not in index.superblock
+        assert len(index) == 1
+
+
+@pytest.mark.parametrize("pointer", [0, 1, 1 << 63, -(1 << 63) - 1])
+def test_pointer_that_no_cell_can_hold_is_refused(pointer):
+    storage = MemoryStorage()
+    index = HIndex.create(storage, htsize=64, key_of=Keys())
+    before = bytes(storage.data)
+    with pytest.raises(ValueError):
+        index.insert(b"a", pointer)
+    with pytest.raises(ValueError):
+        index.insert_many([b"a"], [pointer])
+    with pytest.raises(ValueError):
+        index.insert_many([b"a"], [5, 6])
+    with pytest.raises(ValueError):
+        index.insert(b"a", 5000, [1])
+    with pytest.raises(ValueError):
+        index.insert_many([b"a"], [5000], [[1]])
+    assert bytes(storage.data) == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"htsize": 0}, {"htsize": -1}, {"cellsz": 0}, {"cellsz": 5000}, {"htalgo": 4},
+        {"htfree": 1}, {"purpose": "TOO LONG TEXT"}, {"sbsize": 64},
+    ],
+)  # fmt: skip
+def test_create_refuses_what_makes_no_table(wrong):
+    storage = MemoryStorage()
+    with pytest.raises(ValueError):
+        HIndex.create(storage, **({"htsize": 10} | wrong))
+    assert storage.size() == 0
+
+
+def test_create_does_not_overwrite_a_file_with_content():
+    with pytest.raises(ValueError, match="empty"):
+        HIndex.create(MemoryStorage(b"precious"), htsize=10)
+
+
+def test_reader_cannot_change_the_table():
+    keys = Keys()
+    storage = MemoryStorage()
+    HIndex.create(storage, htsize=64).close()
+    index = HIndex.open(storage, key_of=keys)
+    for change in (
+        lambda: index.insert(b"a", 5000),
+        lambda: index.insert_many([b"a"], [5000]),
+        lambda: index.delete(b"a"),
+        index.grow,
+        index.sync,
+    ):
+        with pytest.raises(PermissionError):
+            change()
+
+
+@pytest.mark.parametrize("slot", [-1, 64])
+def test_slot_outside_the_table_is_a_wrong_call(slot):
+    index = HIndex.create(MemoryStorage(), htsize=64)
+    with pytest.raises(ValueError, match="HTSIZE is 64"):
+        index.get(slot)
+
+
+# --- growth and order of writes ---
+
+
+def filled(path: Path, keys: Keys, **options) -> HIndex:
+    index = HIndex.create(FileStorage(path, "x"), htsize=101, key_of=keys, **options)
+    names = [b"%d" % i for i in range(60)]
+    index.insert_many(names, [keys.add(name) for name in names])
+    index.sync()
+    return index
+
+
+@pytest.mark.parametrize("htalgo", [2, 3])
+def test_growth_with_stored_hashes_asks_for_no_key(tmp_path, htalgo):
+    keys = Keys()
+    index = filled(tmp_path / "t.idx", keys, htalgo=htalgo)
+    keys.asked = 0
+    index.grow(1000)
+    assert keys.asked == 0
+    assert (index.find_many([b"%d" % i for i in range(60)]) >= 0).all()
+
+
+@pytest.mark.parametrize("step", ["fill", "publish"])
+def test_growth_that_fails_leaves_the_old_table(tmp_path, monkeypatch, step):
+    keys = Keys()
+    path = tmp_path / "t.idx"
+    index = filled(path, keys)
+    before = path.read_bytes()
+
+    def fail(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((cells, "publish") if step == "publish" else (os, "pwritev")), fail)
+        with pytest.raises(OSError, match="No space"):
+            index.grow(1000)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    index.insert(b"0", keys.add(b"0"))
+    index.close()
+    check_counters(path.read_bytes())
+
+
+def test_growth_takes_over_the_mode_and_what_a_killed_writer_left(tmp_path):
+    keys = Keys()
+    path = tmp_path / "t.idx"
+    link = tmp_path / "link.idx"
+    filled(path, keys).close()
+    path.chmod(0o640)
+    link.symlink_to(path)
+    (tmp_path / "t.idx.new").write_bytes(b"half a table")
+    with HIndex.open(FileStorage(link, "w"), writable=True, key_of=keys) as index:
+        index.grow(1000)
+        index.insert(b"new", keys.add(b"new"))
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert not (tmp_path / "t.idx.new").exists()
+    with HIndex.open(FileStorage(path), key_of=keys) as index:
+        assert len(index) == 61
+
+
+class Recorder(MemoryStorage):
+    """Notes what is written and synced: (DATAEND then on the disk, did a cell change?)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced = b""
+        self.cells_changed_under: set[int] = set()
+
+    def write(self, offset, buffers):
+        if offset >= 4096 and self.synced:
+            self.note()
+        return super().write(offset, buffers)
+
+    def note(self) -> None:
+        self.cells_changed_under.add(Superblock.decode(self.synced, file="test").get("DATAEND", 0))
+
+    def sync(self):
+        self.synced = bytes(self.data)
+
+
+@pytest.mark.parametrize("change", ["insert", "insert_many", "delete"])
+def test_no_cell_changes_while_the_disk_still_vouches_for_it(change):
+    keys = Keys()
+    storage = Recorder()
+    index = HIndex.create(
+        storage, htsize=64, extra={"DATAEND": 0, "SYNCTIME": 0, "SYNCSIZE": 0}, key_of=keys
+    )
+    index.insert(b"a", keys.add(b"a"))
+    for round_ in (1, 2):
+        index.sync({"DATAEND": 9000 * round_}, now=5)
+        assert Superblock.decode(storage.synced, file="test")["DATAEND"] == 9000 * round_
+        storage.cells_changed_under = set()
+        if change == "insert":
+            index.insert(b"b%d" % round_, keys.add(b"b%d" % round_))
+        elif change == "insert_many":
+            index.insert_many([b"b%d" % round_], [keys.add(b"b%d" % round_)])
+        else:
+            index.delete(b"a")
+            index.insert(b"a", keys.add(b"a"))
+        assert storage.cells_changed_under == {0}
+    index.sync()
+    block = Superblock.decode(storage.synced, file="test")
+    assert block["DATAEND"] == 0  # nobody said what the cells stand for now
+    assert block["SYNCSIZE"] == block["FILESIZE"]
+
+
+def test_cells_are_synced_before_the_superblock_names_them():
+    storage = Recorder()
+    keys = Keys()
+    index = HIndex.create(storage, htsize=64, key_of=keys)
+    index.insert(b"a", keys.add(b"a"))
+    synced = []
+    sync = storage.sync
+    storage.sync = lambda: (sync(), synced.append(storage.synced))  # type: ignore[method-assign]
+    index.sync()
+    first, last = (Superblock.decode(image, file="test") for image in synced)
+    assert (first["AENTRIES"], last["AENTRIES"]) == (0, 1)
+    assert synced[0][4096:] == synced[1][4096:]
+
+
+# --- damage ---
+
+
+def image(**options) -> bytes:
+    keys = Keys()
+    storage = MemoryStorage()
+    with HIndex.create(storage, htsize=20, sbsize=512, key_of=keys, **options) as index:
+        for i in range(10):
+            index.insert(b"%d" % i, keys.add(b"%d" % i))
+    return bytes(storage.data)
+
+
+def use(data: bytes) -> None:
+    """Open and do everything a reader and a writer can; only FormatError may come out."""
+    for writable in (False, True):
+        try:
+            index = HIndex.open(MemoryStorage(data), writable, key_of=lambda pointer: b"")
+        except FormatError:
+            return
+        list(index.iterate())
+        index.hash(b"3")
+        index.find_many([b"1", b"2"])
+        index.get(0)
+        len(index)
+        if writable:
+            index.insert(b"9", 1 << 40)
+            index.delete(b"3")
+            index.insert_many([b"7", b"new"], [1 << 41, 1 << 42])
+            index.close()
+
+
+def test_every_truncation_is_a_format_error():
+    data = image()
+    for length in range(len(data)):
+        with pytest.raises(FormatError):
+            HIndex.open(MemoryStorage(data[:length]))
+
+
+def test_file_that_shrinks_under_a_reader_is_a_corrupt_error():
+    storage = MemoryStorage(image())
+    index = HIndex.open(storage, key_of=lambda pointer: b"")
+    storage.truncate(700)
+    for read in (lambda: list(index.iterate()), lambda: index.find_many([b"1"])):
+        with pytest.raises(CorruptError, match="cut short"):
+            read()
+
+
+@settings(max_examples=300, deadline=None)
+@given(at=st.integers(0, 511), bit=st.integers(0, 7), sbcksum=st.booleans())
+def test_flipped_bit_in_the_superblock_is_a_format_error_or_harmless(at, bit, sbcksum):
+    data = bytearray(image(sbcksum=sbcksum))
+    data[at] ^= 1 << bit
+    if sbcksum and b"SBCKSUM " in data:  # without its name nothing is checked
+        with pytest.raises(FormatError):
+            HIndex.open(MemoryStorage(bytes(data)))
+    else:
+        use(bytes(data))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=320))
+def test_random_cells_are_harmless(noise):
+    data = bytearray(image())
+    data[512 : 512 + len(noise)] = noise
+    use(bytes(data))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=600), st.booleans())
+def test_random_bytes_are_a_format_error(noise, magic):
+    with pytest.raises(FormatError):
+        HIndex.open(MemoryStorage(b"#!WINKME" + noise if magic else noise))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HTSIZE", 0), ("HTSIZE", -1), ("HTSIZE", 21), ("HTSIZE", 1 << 62), ("HTALGO", 9),
+        ("CELLSZ", 0), ("CELLSZ", 1), ("CELLSZ", 1 << 40), ("HTDEL", 0), ("FORMAT", 0x10),
+        ("FORMAT", 0x99), ("FILESIZE", 512), ("FILESIZE", 1 << 40), ("FILESIZE", -1),
+        ("INCOMPAT", 64),
+    ],
+)  # fmt: skip
+def test_superblock_that_makes_no_table_is_a_format_error(name, value):
+    data = image()
+    block = Superblock.decode(data, file="test")
+    block[name] = value
+    with pytest.raises(FormatError):
+        HIndex.open(MemoryStorage(block.encode() + data[512:]))
+
+
+@pytest.mark.parametrize("name", ["HTSIZE", "HTALGO"])
+def test_missing_variable_is_named(name):
+    data = image()
+    block = Superblock.decode(data, file="test")
+    del block[name]
+    with pytest.raises(FormatError, match=name):
+        HIndex.open(MemoryStorage(block.encode() + data[512:]))
+
+
+def test_defaults_of_the_seed_where_variables_are_missing():
+    data = image(cellsz=1)
+    block = Superblock.decode(data, file="test")
+    for name in ("CELLSZ", "HTFREE", "HTDEL", "FILESIZE"):
+        del block[name]
+    index = HIndex.open(MemoryStorage(block.encode() + data[512:]))
+    assert len(list(index.iterate())) == 10
