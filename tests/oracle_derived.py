@@ -67,13 +67,13 @@ def check_cells(index: Hindex, keys: dict[int, bytes]) -> None:
     for pointer, key in keys.items():
         low63, stored = hash_key(sb.label, sb.need("HTALGO"), key)
         start = low63 % len(index.cells)
-        slot = probe(index, start, pointer)
+        found = probe(index, start, pointer)
         where = f"{sb.label} key {key!r} from slot {start}"
-        if slot is None:
+        if found is None:
             raise OracleError("missing cell", where, f"a cell with {pointer}", "none")
-        cell = index.cells[slot]
+        cell = index.cells[found]
         if len(cell) >= 2:
-            equal("S word", f"{where} in slot {slot}", hex(stored), hex(cell[1] & LOW64))
+            equal("S word", f"{where} in slot {found}", hex(stored), hex(cell[1] & LOW64))
     used = sum(index.used(slot) for slot in range(len(index.cells)))
     equal("one cell per key", sb.label, len(keys), used)
 

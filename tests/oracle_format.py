@@ -114,6 +114,8 @@ def purpose_text(label: str, eight: bytes) -> str:
 
 def check_sbcksum(sb: Superblock) -> None:
     if "SBCKSUM" not in sb.variables:
+        # else a flipped bit in the name of SBCKSUM would take the checksum away unseen
+        expect("CONTID" not in sb.variables, "SBCKSUM", sb.label, "one beside CONTID", "none")
         return
     count = len(sb.variables)
     most = MAX_CHECKSUMMED_VARIABLES

@@ -37,7 +37,8 @@ def recipe(**options: bool) -> Callable[[Callable[[Path], Files]], Callable[[Pat
 
 def pattern(size: int, start: int = 0) -> bytes:
     """Bytes that tell their place."""
-    return bytes((start + i * 7 + i // 251) % 256 for i in range(size))
+    period = bytes((start + i * 7 + i // 251) % 256 for i in range(min(size, 251 * 256)))
+    return (period * (size // (251 * 256) + 1))[:size]
 
 
 def without(variables: dict[str, int], *names: str) -> dict[str, int]:

@@ -226,6 +226,15 @@ def full_index(base: Path) -> Files:
 
 
 @recipe()
+def twins(base: Path) -> Files:
+    """Entries of the same size, that differ in hardly anything but their places."""
+    writer = Writer(base, NEW)
+    for number in range(1, 4):
+        writer.put(b"twin %d" % number, b"the same", T0)
+    return finish(writer)
+
+
+@recipe()
 def never_deletes(base: Path) -> Files:
     """No KVDELFL: nothing can be deleted."""
     writer = Writer(base, without(CLASSIC, "KVDELFL"))
