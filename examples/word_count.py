@@ -10,7 +10,8 @@ documents   read with Spark's `binaryFile`: each file is one row with its bytes,
 lines       only with `--lines`, which selects by path below DIR. Read with Spark's `text`: each
             line is one row, and the JVM counts (it unpacks *.gz by itself).
 
-Spark passes over names that begin with `_` or `.`, and follows symbolic links, here as everywhere.
+As everywhere, Spark passes over empty files and names that begin with `_` or `.`, and follows
+symbolic links.
 """
 
 from __future__ import annotations
@@ -46,7 +47,6 @@ MOUNT_SETTINGS = {
     "spark.sql.files.openCostInBytes": "0",
 }
 LOCAL_SETTINGS = {
-    "spark.master": "local[*]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -59,6 +59,7 @@ MARKUP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTAL
 HTML_START = re.compile(
     rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)*<(!doctype\s+html|html)\b", re.I | re.S
 )
+CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")  # none of these is in text (as `file` says)
 WORD = re.compile(r"\w+")
 
 
@@ -78,13 +79,11 @@ def read_document(name: str, content: bytes) -> Document:
             return Document("gz, damaged", "")
         found = read_document(name.removesuffix(".gz"), inner)
         return Document(f"{found.kind}.gz", found.text)
-    if b"\0" in content[:SNIFFED]:
+    if CONTROL.search(content, 0, SNIFFED):
         return Document("binary", "")
     text = content.decode("utf-8", "replace")
     if HTML_START.match(content, 0, SNIFFED) or name.lower().endswith((".html", ".htm", ".xhtml")):
         return Document("html", html.unescape(MARKUP.sub(" ", text)))
-    if text.count("\ufffd", 0, SNIFFED) * 10 > min(len(text), SNIFFED):
-        return Document("binary", "")  # a text in an 8-bit encoding has fewer such characters
     return Document("text", text)
 
 
@@ -168,8 +167,9 @@ def _totals(rows: DataFrame, key: str, *wanted: Column | str) -> DataFrame:
 
 def missing() -> str | None:
     """What this machine lacks for PySpark and how to get it, in one line; None if all is there."""
-    if not (find_spec("pyspark") and find_spec("pyarrow")):
-        return "PySpark is missing; get it with: pip install 'winkfs[spark]'"
+    for module in ("pyspark", "pyarrow"):
+        if find_spec(module) is None:
+            return f"{sys.executable} has no {module}; get it with: pip install 'winkfs[spark]'"
     get = f"install Java {MIN_JAVA} (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(f"{home}/bin/java" if home else "java")
@@ -182,8 +182,8 @@ def missing() -> str | None:
     return None
 
 
-def session() -> SparkSession:
-    """A Spark session: of this machine alone, or where spark-submit says."""
+def session(master: str = "local[*]") -> SparkSession:
+    """A Spark session: on this machine alone, or where spark-submit says."""
     from pyspark.sql import SparkSession
 
     # The JVM would start the first python3 on PATH, which need not be the one that has our modules.
@@ -193,7 +193,7 @@ def session() -> SparkSession:
         "PYSPARK_GATEWAY_PORT" not in os.environ
     ):  # spark-submit sets it, and has settings of its own
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings |= LOCAL_SETTINGS
+        settings |= LOCAL_SETTINGS | {"spark.master": master}
     builder = SparkSession.builder.appName("winkfs word count")
     return builder.config(map=settings).getOrCreate()
 

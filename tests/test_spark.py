@@ -1,0 +1,170 @@
+"""The Spark example: right counts, the same on a mount, and one clear line where it cannot run."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples import word_count
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "word_count.py"
+LIBRARY = Path(sysconfig.get_path("stdlib"))
+
+PAGE = """<html><head><title>Ein Titel</title><style>b { color: red }</style></head>
+<body class="no word"><script>var no = "word";</script><!-- no word -->
+<p>Gr&uuml;&szlig;e &amp; mehr</p></body></html>"""  # 4 words
+FILES = {
+    "pages/page one.html": PAGE.encode(),
+    "pages/fragment.HTM": b"<p>three more <b>words</b></p>",
+    "pages/no extension": b"\n<!-- x -->\n<!DOCTYPE html><p>two words",
+    "text/a.txt": b"one two three\nfour\n",
+    "text/umlaut \u00fc.txt": "f\u00fcnf W\u00f6rter".encode(),
+    "text/latin-1.txt": "f\u00fcnf Wort".encode("latin-1"),  # f, nf, Wort
+    "text/[x]{y}*?#%20.txt": b"odd name",
+    "text/empty.txt": b"",  # Spark passes over it
+    "text/deep/er/b.txt": b"five\n" * 5,
+    "packed/page.html.gz": gzip.compress(PAGE.encode()),
+    "packed/changes.gz": gzip.compress(b"six more words\n") + gzip.compress(b"in two members"),
+    "packed/cut.gz": gzip.compress(b"lost words")[:-9],
+    "packed/picture.png.gz": gzip.compress(b"\x89PNG\0\0"),
+    "picture.png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "escapes.bin": b"not \x01 a text",
+}
+# type: names, words
+EXPECTED = {
+    "binary": (["picture.png", "escapes.bin"], 0),
+    "binary.gz": (["packed/picture.png.gz"], 0),
+    "gz, damaged": (["packed/cut.gz"], 0),
+    "html": (["pages/page one.html", "pages/fragment.HTM", "pages/no extension"], 4 + 3 + 2),
+    "html.gz": (["packed/page.html.gz"], 4),
+    "text": ([n for n in FILES if n.startswith("text/") and FILES[n]], 4 + 2 + 3 + 2 + 5),
+    "text.gz": (["packed/changes.gz"], 6),
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    if problem := word_count.missing():
+        if os.environ.get("CI"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))  # workers import what the driver did
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        session = word_count.session("local[2]")
+        yield session
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FILES in a directory whose own name holds wildcards."""
+    root = tmp_path_factory.mktemp("tree") / "odd [a]{b} *?"
+    for name, content in FILES.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return root
+
+
+def rows(table: DataFrame) -> dict[str, tuple[int, ...]]:
+    return {row[0]: tuple(row[1:]) for row in table.collect()}
+
+
+def expected(wanted: dict[str, tuple[list[str], int]]) -> dict[str, tuple[int, ...]]:
+    return {
+        kind: (len(names), sum(len(FILES[name]) for name in names), words)
+        for kind, (names, words) in wanted.items()
+    }
+
+
+def test_every_type_of_document_is_told_and_counted(spark: SparkSession, tree: Path) -> None:
+    assert rows(word_count.count_documents(spark, tree)) == expected(EXPECTED)
+
+
+def test_glob_takes_only_names_that_fit(spark: SparkSession, tree: Path) -> None:
+    found = rows(word_count.count_documents(spark, tree, "*.gz"))
+    assert found == expected({kind: EXPECTED[kind] for kind in EXPECTED if "gz" in kind})
+
+
+def test_too_large_file_is_counted_but_not_read(
+    spark: SparkSession, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_count, "MAX_DOCUMENT", len(b"one two three\nfour\n") - 1)
+    found = rows(word_count.count_documents(spark, tree / "text"))
+    assert found["too large"] == (2, 19 + 25, 0)
+    assert found["text"] == (3, sum(len(FILES[n]) for n in EXPECTED["text"][0]) - 19 - 25, 7)
+
+
+def test_lines_of_a_path_glob_with_gzip_unpacked(spark: SparkSession, tree: Path) -> None:
+    assert rows(word_count.count_lines(spark, tree, "*/*.txt")) == {"txt": (4, 5, 4 + 2 + 3 + 2)}
+    assert rows(word_count.count_lines(spark, tree, "packed/ch*")) == {"gz": (1, 2, 6)}
+
+
+def test_python_and_jvm_count_the_same_words_in_real_text(spark: SparkSession) -> None:
+    documents = rows(word_count.count_documents(spark, LIBRARY / "email", "*.py"))
+    lines = rows(word_count.count_lines(spark, LIBRARY / "email", "{*,*/*}.py"))
+    assert documents["text"][0] > 20
+    assert documents["text"][2] == lines["py"][2]
+
+
+def job(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in command]
+    env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | environment
+    return subprocess.run(words, capture_output=True, text=True, env=env, check=False)
+
+
+@pytest.mark.parametrize("program", ["python", "spark-submit"])
+def test_job_prints_its_table(spark: SparkSession, tree: Path, program: str) -> None:
+    done = job(Path(sys.executable).with_name(program), EXAMPLE, tree, "--glob", "*.gz")
+    assert done.returncode == 0, done.stderr
+    table = [line.split() for line in done.stdout.splitlines()]
+    assert table[0] == ["type", "documents", "bytes", "words"]
+    size = len(FILES["packed/changes.gz"])
+    assert table[-1] == ["text.gz", "1", str(size), "6"]
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None:
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("word_count: ")
+    assert done.stderr.count("\n") == 1
+    for part in parts:
+        assert part in done.stderr
+
+
+def test_missing_java_is_one_line(tmp_path: Path) -> None:
+    done = job(sys.executable, EXAMPLE, tmp_path, PATH=str(tmp_path))
+    assert_one_line(done, "Java is missing", "apt install openjdk-17-jre-headless")
+
+
+def test_too_old_java_is_one_line(tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    done = job(sys.executable, EXAMPLE, tmp_path, JAVA_HOME=str(tmp_path))
+    assert_one_line(done, f"{java} is Java 11", "install Java 17")
+
+
+def test_missing_pyspark_is_one_line(tmp_path: Path) -> None:
+    done = job(sys.executable, "-S", EXAMPLE, tmp_path)
+    assert_one_line(done, "has no pyspark", "pip install 'winkfs[spark]'")
+
+
+def test_missing_directory_is_one_line(tmp_path: Path) -> None:
+    assert_one_line(job(sys.executable, EXAMPLE, tmp_path / "nix"), "nix: no such directory")
