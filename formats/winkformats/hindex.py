@@ -36,7 +36,7 @@ from winkformats.superblock import HINDEX, SBSIZE, Superblock
 from winkformats.table import BUCKET, LOAD, Int64, Shape
 
 MAX_CELLSZ: Final = 4096  # words; a larger claim is damage
-PROBE: Final = 1024  # bytes of cells read at a time along a probe sequence
+PROBE: Final = 256  # bytes of cells read at a time along a probe sequence
 
 KeyOf = Callable[[int], bytes]
 Cell = tuple[int, ...]
@@ -129,7 +129,7 @@ class HIndex(CellFile):
         """
         if not 0 <= slot < self.shape.htsize:
             raise ValueError(f"{self.storage.name}: no slot {slot}: HTSIZE is {self.shape.htsize}")
-        return self._read_cells(slot, 1)[0]
+        return next(self._read_cells(slot, 1))
 
     def iterate(self, start: int = 0) -> Iterator[tuple[int, Cell]]:
         """(slot, words) of each used cell from slot `start` on."""
@@ -182,7 +182,7 @@ class HIndex(CellFile):
         words       int64[n, CELLSZ - 2]
         ->          slots: int64[n]
         raises      as `insert`, before anything is changed
-        cost        0.6 us a key; O(HTSIZE) for the first change and for growth
+        cost        1.5 us a key in large batches; O(HTSIZE) for the first change and for growth
         """
         self._need_writable()
         n = len(keys)
@@ -301,13 +301,13 @@ class HIndex(CellFile):
     def _offset(self, slot: int) -> int:
         return self.sbsize + slot * self.shape.width
 
-    def _read_cells(self, slot: int, count: int) -> list[Cell]:
+    def _read_cells(self, slot: int, count: int) -> Iterator[Cell]:
         data = self.storage.read(self._offset(slot), count * self.shape.width)
         if len(data) != count * self.shape.width:
             raise CorruptError(
                 "cells are cut short", file=self.storage.name, offset=self._offset(slot) + len(data)
             )
-        return list(self._cell.iter_unpack(data))
+        return self._cell.iter_unpack(data)
 
     def _view(self) -> mmap.mmap | memoryview:
         end = self._offset(self.shape.htsize)

@@ -14,7 +14,7 @@ from winkformats.hashing import UInt64
 from winkformats.storage import Storage
 from winkformats.table import BUCKET, Cells, Int64, Shape
 
-NEAR: Final = 32  # cells; changed ones closer than this are written together
+NEAR: Final = 256  # cells; changed ones closer than this are written together, a page at CELLSZ 2
 
 
 def count(shape: Shape, heads: Int64) -> tuple[int, int]:

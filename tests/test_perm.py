@@ -1,0 +1,464 @@
+"""Perm beside a list, against bytes worked out by hand, and against damage."""
+
+import functools
+import random
+import struct
+
+import numpy as np
+import oracle_format
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from winkformats import cells, extsort
+from winkformats.errors import CorruptError, FormatError
+from winkformats.extsort import ByKey, ByRight, Run, sort_run
+from winkformats.perm import Perm
+from winkformats.storage import FileStorage, MemoryStorage
+from winkformats.superblock import Superblock
+
+int64s = st.integers(-(2**63), 2**63 - 1)
+rights = st.integers(0, 5) | int64s  # many ties
+pairs_of = st.tuples(int64s, rights)
+TINY = 1  # bytes: two pairs in memory at a time
+
+
+def on_disk(data: bytes) -> list[tuple[int, int]]:
+    block = Superblock.decode(data, file="test")
+    body = data[block["SBSIZE"] :]
+    assert len(data) == block["FILESIZE"] == block["SBSIZE"] + 16 * block["PERMSIZE"]
+    return list(struct.iter_unpack(">qq", body))
+
+
+def by_left(a: tuple[int, int], b: tuple[int, int]) -> int:
+    return (a[0] > b[0]) - (a[0] < b[0])
+
+
+class Machine(RuleBasedStateMachine):
+    """Every operation on a perm and on a list of pairs."""
+
+    @initialize(sbsize=st.sampled_from((256, 4096)), htsize=st.sampled_from((0, 11)))
+    def begin(self, sbsize, htsize):
+        self.model: list[tuple[int, int]] = []
+        self.storage = MemoryStorage()
+        self.perm = Perm.create(
+            self.storage, htsize=htsize, purpose="TEST", sbsize=sbsize, extra={"MYVAR": 7}
+        )
+
+    @rule(pair=pairs_of)
+    def append(self, pair):
+        assert self.perm.append(*pair) == len(self.model)
+        self.model.append(pair)
+
+    @rule(pairs=st.lists(pairs_of, max_size=30))
+    def append_many(self, pairs):
+        first = self.perm.append_many([p[0] for p in pairs], [p[1] for p in pairs])
+        assert first == len(self.model)
+        self.model += pairs
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def swap(self, data):
+        i, k = (data.draw(st.integers(0, len(self.model) - 1)) for _ in range(2))
+        self.perm.swap(i, k)
+        self.model[i], self.model[k] = self.model[k], self.model[i]
+
+    @rule(budget=st.sampled_from((TINY, 1 << 20)), compare=st.sampled_from((None, by_left)))
+    def group(self, budget, compare):
+        self.perm.group(compare, budget=budget)
+        if compare:
+            self.model.sort(key=lambda pair: pair[0])
+        self.model.sort(key=lambda pair: pair[1])
+
+    @rule(budget=st.sampled_from((TINY, 1 << 20)))
+    def sort(self, budget):
+        self.perm.sort(by_left, budget=budget)
+        self.model.sort(key=lambda pair: pair[0])
+
+    @rule(budget=st.sampled_from((TINY, 1 << 20)))
+    def sort_by_key(self, budget):
+        self.perm.sort(key=lambda pair: pair[1] % 7, budget=budget)
+        self.model.sort(key=lambda pair: pair[1] % 7)
+
+    @rule()
+    def reopen(self):
+        self.perm.close()
+        assert on_disk(bytes(self.storage.data)) == self.model
+        self.perm = Perm.open(self.storage, writable=True)
+        assert self.perm.superblock["MYVAR"] == 7
+
+    @invariant()
+    def same_as_the_list(self):
+        assert len(self.perm) == len(self.model)
+        assert list(self.perm.iterate()) == self.model
+        half = len(self.model) // 2
+        assert list(self.perm.iterate(half)) == self.model[half:]
+        if self.model:
+            assert self.perm.get(half) == self.model[half]
+        backwards = list(range(len(self.model)))[::-1]
+        assert list(map(tuple, self.perm.get_many(backwards).tolist())) == self.model[::-1]
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    max_examples=60, stateful_step_count=20, deadline=None,
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+
+
+def shuffled(n: int, hashes: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return np.arange(n), rng.integers(0, hashes, n)
+
+
+@pytest.mark.parametrize("budget", [TINY, 1000, 60_000, 1 << 24])
+@pytest.mark.parametrize("hashes", [1, 3, 700, 1 << 62])
+def test_group_is_the_same_stable_sort_within_any_memory(tmp_path, budget, hashes):
+    left, right = shuffled(3000, hashes)
+    with Perm.create(FileStorage(tmp_path / "p", "x")) as perm:
+        perm.append_many(left, right)
+        perm.group(budget=budget)
+    order = np.argsort(right, kind="stable")
+    expected = list(zip(left[order].tolist(), right[order].tolist(), strict=True))
+    assert on_disk((tmp_path / "p").read_bytes()) == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+@pytest.mark.parametrize("budget", [TINY, 5000, 1 << 24])
+@pytest.mark.parametrize("hashes", [1, 40, 1 << 62])
+def test_group_orders_equal_hashes_by_their_keys(budget, hashes):
+    left, right = shuffled(1000, hashes)
+    keys = [b"key %d" % (i * 7919 % 500) for i in range(1000)]  # each key twice
+
+    def compare(a, b):
+        assert a[1] == b[1]  # only equal hashes are worth a look at the keys
+        return (keys[a[0]] > keys[b[0]]) - (keys[a[0]] < keys[b[0]])
+
+    perm = Perm.create(MemoryStorage())
+    perm.append_many(left, right)
+    perm.group(compare, budget=budget)
+    pairs = zip(left.tolist(), right.tolist(), strict=True)
+    assert list(perm.iterate()) == sorted(pairs, key=lambda pair: (pair[1], keys[pair[0]]))
+
+
+@pytest.mark.parametrize("budget", [TINY, 5000, 1 << 24])
+def test_sort_is_stable_within_any_memory(budget):
+    left, right = shuffled(2000, 10)
+    pairs = list(zip(left.tolist(), right.tolist(), strict=True))
+    perm = Perm.create(MemoryStorage())
+    perm.append_many(left, right)
+    perm.sort(lambda a, b: b[1] - a[1], budget=budget)
+    assert list(perm.iterate()) == sorted(pairs, key=lambda pair: -pair[1])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    runs=st.lists(st.lists(st.integers(0, 4), max_size=9), min_size=1, max_size=7),
+    count=st.integers(1, 6),
+    by_right=st.booleans(),
+)
+def test_merge_keeps_the_order_of_runs_where_pairs_are_equal(runs, count, by_right):
+    storage = MemoryStorage()
+    written, at, serial = [], 0, 0
+    everything = []
+    for values in runs:
+        pairs = [(serial + i, right) for i, right in enumerate(sorted(values))]
+        serial += len(pairs)
+        everything += pairs
+        array = np.array(pairs, np.int64).reshape(-1, 2)
+        written.append(extsort.write_run([array], storage, at))
+        at = written[-1].stop
+    order = ByRight() if by_right else ByKey(lambda pair: pair[1])
+    merged = [tuple(row) for block in order.merge(written, count) for row in block.tolist()]
+    assert merged == sorted(everything, key=lambda pair: pair[1])
+
+
+def test_merge_in_several_passes_is_still_stable(monkeypatch):
+    monkeypatch.setattr(extsort, "BLOCK", 4)
+    left, right = shuffled(5000, 50)
+    storage = MemoryStorage()
+    extsort.write_run([np.stack((left, right), axis=1)], storage)
+    passes = []
+
+    def scratch():
+        passes.append(MemoryStorage())
+        return passes[-1]
+
+    blocks = sort_run(Run(storage, 0, 0, 5000), ByRight(), 12 * ByRight.cost, scratch)
+    result = np.concatenate(list(blocks))
+    assert (result[:, 0] == np.argsort(right, kind="stable")).all()
+    assert len(passes) > 3
+
+
+def test_memory_of_a_sort_stays_within_the_budget(monkeypatch):
+    """No block in hand is larger than the budget allows; a merge holds one for each run."""
+    left, right = shuffled(20_000, 1 << 40)
+    seen = []
+    blocks_of = Run.blocks
+    monkeypatch.setattr(
+        Run, "blocks", lambda run, count: (seen.append(count), blocks_of(run, count))[1]
+    )
+    perm = Perm.create(MemoryStorage())
+    perm.append_many(left, right)
+    perm.group(budget=4000 * ByRight.cost)
+    runs = seen[1:]
+    assert seen[0] == 4000
+    assert len(runs) == 5
+    assert sum(runs) <= 4000
+
+
+def test_comparison_that_raises_leaves_the_perm_as_it_was(tmp_path):
+    path = tmp_path / "p"
+    perm = Perm.create(FileStorage(path, "x"))
+    perm.append_many(*shuffled(1000, 10))
+    perm.sync()
+    before = path.read_bytes()
+    for reorder in (
+        lambda compare: perm.sort(compare, budget=10_000),
+        lambda compare: perm.group(compare, budget=10_000),
+    ):
+        with pytest.raises(ZeroDivisionError):
+            reorder(lambda a, b: 1 // 0)
+        assert path.read_bytes() == before
+        assert list(tmp_path.iterdir()) == [path]
+    assert perm.append(1, 2) == 1000
+
+
+def test_sort_that_fails_to_take_the_name_leaves_the_perm(tmp_path, monkeypatch):
+    path = tmp_path / "p"
+    perm = Perm.create(FileStorage(path, "x"))
+    perm.append_many([3, 2, 1], [3, 2, 1])
+    perm.sync()
+    before = path.read_bytes()
+
+    def fail(*args: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(cells, "publish", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        perm.group()
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    assert perm.get(0) == (3, 3)
+
+
+@pytest.mark.parametrize("htsize", [0, 1009])
+@pytest.mark.parametrize("htalgo", [1, 2, 3])
+def test_right_integers_are_the_slots_of_the_documents(htalgo, htsize):
+    perm = Perm.create(MemoryStorage(), htalgo=htalgo, htsize=htsize)
+    keys = [b"name %d" % i for i in range(50)]
+    expected = [oracle_format.hash_key("test", htalgo, key)[0] for key in keys]
+    assert perm.hash_keys(keys).tolist() == [h % htsize if htsize else h for h in expected]
+    if not htsize:
+        del perm.superblock["HTSIZE"]
+        assert perm.hash_keys(keys).tolist() == expected
+
+
+def test_pairs_lie_as_the_docstring_says():
+    storage = MemoryStorage()
+    with Perm.create(storage, htalgo=3, htsize=9, purpose="WORDS", sbsize=512) as perm:
+        perm.append(-1, 2)
+        perm.append_many([3], [1 << 62])
+    data = bytes(storage.data)
+    assert data[512:] == bytes.fromhex(
+        "ffffffffffffffff 0000000000000002 0000000000000003 4000000000000000"
+    )
+    block = oracle_format.read_superblock("test", data, 0x30, "WORDS")
+    assert block.need("PERMSIZE") == 2
+    assert block.need("HTALGO") == 3
+    assert block.need("HTSIZE") == 9
+
+
+def test_appended_pairs_count_only_after_sync():
+    storage = MemoryStorage()
+    perm = Perm.create(storage)
+    perm.append(1, 2)
+    assert perm.get(0) == (1, 2)
+    assert len(Perm.open(storage)) == 0
+    perm.sync()
+    assert list(Perm.open(storage).iterate()) == [(1, 2)]
+
+
+def test_many_single_appends_cross_the_buffer(monkeypatch):
+    monkeypatch.setattr("winkformats.perm.FLUSH", 160)
+    storage = MemoryStorage()
+    with Perm.create(storage) as perm:
+        for i in range(1000):
+            perm.append(i, -i)
+        perm.group()
+    assert on_disk(bytes(storage.data)) == [(i, -i) for i in range(999, -1, -1)]
+
+
+def test_swap_takes_back_what_dataend_vouches_for():
+    storage = MemoryStorage()
+    perm = Perm.create(storage, extra={"DATAEND": 0})
+    perm.append_many([1, 2], [3, 4])
+    perm.sync({"DATAEND": 777})
+    perm.append(5, 6)  # behind what PERMSIZE covers: nothing to take back
+    assert Superblock.decode(bytes(storage.data), file="t")["DATAEND"] == 777
+    perm.swap(0, 1)
+    assert Superblock.decode(bytes(storage.data), file="t")["DATAEND"] == 0
+    perm.sync({"DATAEND": 888})
+    assert Superblock.decode(bytes(storage.data), file="t")["DATAEND"] == 888
+    assert on_disk(bytes(storage.data)) == [(2, 4), (1, 3), (5, 6)]
+
+
+@pytest.mark.parametrize("index", [-1, 2, 1 << 62])
+def test_index_outside_the_perm_is_a_wrong_call(index):
+    perm = Perm.create(MemoryStorage())
+    perm.append_many([1, 2], [3, 4])
+    for call in (
+        lambda: perm.get(index),
+        lambda: perm.get_many([0, index]),
+        lambda: perm.swap(0, index),
+    ):
+        with pytest.raises(ValueError, match="there are 2"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ([1, 2], [1]), ([1.5], [1]), (["a"], [1]), ([1 << 63], [0]), ([[1]], [[1]]),
+        ([1 << 64], [0]), ([-1 - (1 << 63)], [0]),
+    ],
+)  # fmt: skip
+def test_append_refuses_what_is_no_int64(left, right):
+    perm = Perm.create(MemoryStorage())
+    with pytest.raises(ValueError):
+        perm.append_many(left, right)
+    if len(left) == len(right) and isinstance(left[0], int):
+        with pytest.raises(ValueError):
+            perm.append(left[0], right[0])
+    assert len(perm) == 0
+
+
+def test_sort_needs_exactly_one_order():
+    perm = Perm.create(MemoryStorage())
+    with pytest.raises(ValueError, match="either"):
+        perm.sort()
+    with pytest.raises(ValueError, match="either"):
+        perm.sort(by_left, key=lambda pair: pair)
+
+
+def test_reader_cannot_change_the_perm():
+    storage = MemoryStorage()
+    Perm.create(storage).close()
+    perm = Perm.open(storage)
+    for change in (
+        lambda: perm.append(1, 2),
+        lambda: perm.append_many([1], [2]),
+        lambda: perm.swap(0, 0),
+        perm.group,
+        functools.partial(perm.sort, by_left),
+        perm.sync,
+    ):
+        with pytest.raises(PermissionError):
+            change()
+    assert len(perm) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"htsize": -1}, {"htalgo": 7}, {"purpose": "TOO LONG TEXT"}, {"sbsize": 64}],
+)
+def test_create_refuses_what_makes_no_perm(wrong):
+    storage = MemoryStorage()
+    with pytest.raises(ValueError):
+        Perm.create(storage, **wrong)
+    assert storage.size() == 0
+
+
+# --- damage ---
+
+
+def image(**options) -> bytes:
+    storage = MemoryStorage()
+    with Perm.create(storage, sbsize=512, **options) as perm:
+        perm.append_many(*shuffled(20, 5))
+    return bytes(storage.data)
+
+
+def use(data: bytes) -> None:
+    """Open and do everything; only FormatError may come out."""
+    for writable in (False, True):
+        try:
+            perm = Perm.open(MemoryStorage(data), writable)
+        except FormatError:
+            return
+        list(perm.iterate())
+        perm.get_many(list(range(min(len(perm), 5))))
+        perm.hash_keys([b"a"])
+        if writable:
+            perm.append(1, 2)
+            perm.swap(0, len(perm) - 1)
+            perm.group(by_left, budget=TINY)
+            perm.close()
+
+
+def test_every_truncation_is_a_format_error():
+    data = image()
+    for length in range(len(data)):
+        with pytest.raises(FormatError):
+            Perm.open(MemoryStorage(data[:length]))
+
+
+def test_file_that_shrinks_under_a_reader_is_a_corrupt_error():
+    storage = MemoryStorage(image())
+    perm = Perm.open(storage)
+    storage.truncate(540)
+    for read in (
+        lambda: list(perm.iterate()),
+        lambda: perm.get(19),
+        lambda: perm.get_many([1, 19]),
+    ):
+        with pytest.raises(CorruptError, match="cut short"):
+            read()
+
+
+@settings(max_examples=300, deadline=None)
+@given(at=st.integers(0, 511), bit=st.integers(0, 7), sbcksum=st.booleans())
+def test_flipped_bit_in_the_superblock_is_a_format_error_or_harmless(at, bit, sbcksum):
+    data = bytearray(image(sbcksum=sbcksum))
+    data[at] ^= 1 << bit
+    if sbcksum and b"SBCKSUM " in data:  # without its name nothing is checked
+        with pytest.raises(FormatError):
+            Perm.open(MemoryStorage(bytes(data)))
+    else:
+        use(bytes(data))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=600), st.booleans())
+def test_random_bytes_are_a_format_error(noise, magic):
+    with pytest.raises(FormatError):
+        Perm.open(MemoryStorage(b"#!WINKME" + noise if magic else noise))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PERMSIZE", 21), ("PERMSIZE", -1), ("PERMSIZE", 1 << 60), ("HTALGO", 9), ("HTSIZE", -1),
+        ("FORMAT", 0x20), ("FILESIZE", 512), ("FILESIZE", 1 << 40), ("INCOMPAT", 64),
+    ],
+)  # fmt: skip
+def test_superblock_that_makes_no_perm_is_a_format_error(name, value):
+    data = image()
+    block = Superblock.decode(data, file="test")
+    block[name] = value
+    with pytest.raises(FormatError):
+        Perm.open(MemoryStorage(block.encode() + data[512:]))
+
+
+def test_random_orders_beside_python(tmp_path):
+    """A larger run of everything at once, on a file."""
+    rng = random.Random(4)
+    pairs = [(i, rng.randrange(300)) for i in range(20_000)]
+    with Perm.create(FileStorage(tmp_path / "p", "x")) as perm:
+        perm.append_many([p[0] for p in pairs], [p[1] for p in pairs])
+        perm.sort(key=lambda pair: pair[0] * 7919 % 20_011, budget=1 << 20)
+        pairs.sort(key=lambda pair: pair[0] * 7919 % 20_011)
+        assert list(perm.iterate()) == pairs
+        perm.group(budget=1 << 16)
+    assert on_disk((tmp_path / "p").read_bytes()) == sorted(pairs, key=lambda pair: pair[1])
