@@ -1,0 +1,144 @@
+"""The two ways to libfuse: mfusepy (libfuse 3, the default) and fusepy (libfuse 2).
+
+mfusepy takes libfuse 2 where both libraries are installed, and fusepy crashes on libfuse 3, so the
+library is found here and named to them through FUSE_LIBRARY_PATH while they are imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from winkmount.operations import Operations
+
+BINDINGS: Final = ("mfusepy", "fusepy")
+ENVIRONMENT: Final = "WINKMOUNT_BINDING"  # the default of `choose`
+LIBRARY_PATH: Final = "FUSE_LIBRARY_PATH"  # read by both bindings; also a person's way to say it
+_LIBRARIES: Final = {
+    "mfusepy": (3, ("libfuse3.so.4", "libfuse3.so.3")),
+    "fusepy": (2, ("libfuse.so.2",)),
+}
+_PACKAGES: Final = {"mfusepy": "fuse3", "fusepy": "libfuse2"}
+
+
+class MountError(OSError):
+    """The mount cannot be made; the text says why and what to do."""
+
+
+def choose(binding: str | None = None) -> str:
+    """-> the binding to use, with its library present.
+
+    binding     "mfusepy", "fusepy", or None: what the environment says, else the first that works
+    raises      MountError naming the Debian package that is missing
+    """
+    wanted = binding or os.environ.get(ENVIRONMENT)
+    if wanted and wanted not in BINDINGS:
+        raise MountError(f"{ENVIRONMENT}={wanted}: must be one of {', '.join(BINDINGS)}")
+    for name in [wanted] if wanted else BINDINGS:
+        if library(name):
+            return name
+    missing = _PACKAGES[wanted or "mfusepy"]
+    number = _LIBRARIES[wanted or "mfusepy"][0]
+    raise MountError(f"libfuse {number} is not installed: apt install {missing}")
+
+
+def library(binding: str) -> str | None:
+    """-> what to load for this binding: a path or a soname, or None where there is none."""
+    major, names = _LIBRARIES[binding]
+    for name in (os.environ.get(LIBRARY_PATH), *names):
+        if name and _major(name) == major:
+            return name
+    return None
+
+
+def _major(name: str) -> int:
+    """Major version of the libfuse in this file; 0 where there is none."""
+    try:
+        version = int(ctypes.CDLL(name).fuse_version())
+    except (OSError, AttributeError):
+        return 0
+    return version // 10 if version < 100 else version // 100  # 29 is 2.9, 314 is 3.14
+
+
+def run(
+    binding: str, operations: Operations, mountpoint: str, options: Mapping[str, str | bool]
+) -> None:
+    """Mount and serve until the mount is gone or a signal ends it.
+
+    options     for libfuse: name -> value, or True for a flag
+    raises      MountError where libfuse refused the mount (its reason is on stderr)
+    """
+    settings = {"use_ino": True, "nothreads": True, "foreground": True, **options}
+    engine = _mfusepy() if binding == "mfusepy" else _fusepy()
+    try:
+        engine(operations, os.fsencode(mountpoint).decode("latin-1"), settings)
+    except RuntimeError as error:  # a code of fuse_main_real; also after an end by a signal
+        if not operations.started:
+            raise MountError(f"libfuse cannot mount on {mountpoint} (code {error})") from None
+
+
+def _mfusepy() -> Any:
+    with _library_path("mfusepy"):
+        mfusepy = importlib.import_module("mfusepy")
+    if mfusepy.fuse_version_major != 3:
+        raise MountError("mfusepy was loaded with libfuse 2 before; start a process of its own")
+
+    base: Any = mfusepy.FUSE
+
+    class Fuse3(base):  # type: ignore[misc] # mfusepy has no types here
+        """Passes on what mfusepy drops: the flags of a rename, the handle of a truncate."""
+
+        def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> Any:
+            return self.operations.rename(old.decode("latin-1"), new.decode("latin-1"), flags)
+
+        def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> Any:
+            name = None if path is None else path.decode("latin-1")
+            return self.operations.truncate(name, length, fip.contents if fip else None)
+
+    def engine(operations: Operations, mountpoint: str, settings: dict[str, Any]) -> None:
+        operations.context = mfusepy.fuse_get_context
+        Fuse3(operations, mountpoint, raw_fi=True, encoding="latin-1", **settings)
+
+    return engine
+
+
+def _fusepy() -> Any:
+    with _library_path("fusepy"):
+        fuse = importlib.import_module("fuse")
+
+    class Called:
+        """fusepy asks operations(name, ...) where mfusepy asks operations.name(...)."""
+
+        def __init__(self, operations: Operations) -> None:
+            self.operations = operations
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.operations, name)
+
+        def __call__(self, name: str, *args: Any) -> Any:
+            return getattr(self.operations, name)(*args)
+
+    def engine(operations: Operations, mountpoint: str, settings: dict[str, Any]) -> None:
+        operations.context = fuse.fuse_get_context
+        # as libfuse 3 does by itself
+        settings |= {"big_writes": True, "atomic_o_trunc": True, "nonempty": True}
+        fuse.FUSE(Called(operations), mountpoint, raw_fi=True, encoding="latin-1", **settings)
+
+    return engine
+
+
+@contextmanager
+def _library_path(binding: str) -> Iterator[None]:
+    before = os.environ.get(LIBRARY_PATH)
+    os.environ[LIBRARY_PATH] = library(binding) or ""
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[LIBRARY_PATH]
+        else:
+            os.environ[LIBRARY_PATH] = before

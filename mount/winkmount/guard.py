@@ -1,0 +1,67 @@
+"""What stands around every operation: the lock, the errors, the refusal of changes."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from winkmount.source import Source
+
+log = logging.getLogger("winkmount")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Guarded(Protocol):
+    """What an object with operations has to have."""
+
+    source: Source
+    mutex: threading.RLock
+    changed: threading.Event
+
+
+S = TypeVar("S", bound=Guarded)
+Operation = Callable[Concatenate[S, P], R]
+
+
+def refuse(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+def operation(method: Operation[S, P, R]) -> Operation[S, P, R]:
+    """A callback of libfuse: one at a time, and nothing but an OSError with an errno leaves it."""
+
+    @functools.wraps(method)
+    def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with self.mutex:
+                return method(self, *args, **kwargs)
+        except OSError as error:
+            if error.errno:
+                raise
+            log.exception("%s", method.__name__)
+        except Exception as error:
+            log.error("%s %r: %s", method.__name__, args[:1], error)
+            log.debug("%s", method.__name__, exc_info=True)
+        raise refuse(errno.EIO)
+
+    return guarded
+
+
+def change(method: Operation[S, P, R]) -> Operation[S, P, R]:
+    """An operation that changes something: refused on a read-only Source, noted for the sync."""
+
+    @functools.wraps(method)
+    def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not self.source.writable:
+            raise refuse(errno.EROFS)
+        self.changed.set()
+        return method(self, *args, **kwargs)
+
+    return operation(guarded)

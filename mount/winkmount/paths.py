@@ -1,0 +1,95 @@
+"""From what the kernel names, paths and handles, to the ids of the Source."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final, Protocol
+
+from winkmount.guard import refuse
+from winkmount.openfile import OpenFile
+from winkmount.source import Attr, Source
+
+NAME_MAX: Final = 255  # bytes of one component
+_KNOWN_DIRS: Final = 100_000  # directory paths remembered with their ids
+
+Stat = dict[str, int]
+
+
+class FileInfo(Protocol):
+    """The part of libfuse's fuse_file_info that is used here."""
+
+    flags: int
+    fh: int
+
+
+class Paths:
+    """The open files, the hidden ones, and the way from a path to an id. Paths are Latin-1."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.opened: dict[int, OpenFile] = {}
+        self.hidden: dict[str, int] = {}  # libfuse's name of an unlinked open file -> its id
+        self.dirs: dict[str, int] = {}  # path of a directory -> its id
+
+    def directory(self, path: str) -> int:
+        if path in ("/", ""):
+            return self.source.root
+        known = self.dirs.get(path)
+        if known is not None:
+            return known
+        attr = self.source.lookup(*self.split(path))
+        if not attr.is_dir:
+            raise refuse(errno.ENOTDIR)
+        if len(self.dirs) >= _KNOWN_DIRS:
+            self.dirs.clear()
+        self.dirs[path] = attr.id
+        return attr.id
+
+    def split(self, path: str) -> tuple[int, bytes]:
+        """-> id of the parent directory, name."""
+        above, _, last = path.rpartition("/")
+        if len(last) > NAME_MAX:
+            raise refuse(errno.ENAMETOOLONG)
+        return self.directory(above), last.encode("latin-1")
+
+    def attr(self, path: str | None, fi: FileInfo | None = None) -> Attr:
+        """The file as it is after all writes: so bytes in waiting are passed on first."""
+        if fi is not None:
+            id = self.file(fi).id
+        elif path is None:
+            raise refuse(errno.ESTALE)
+        elif path in self.hidden:
+            id = self.hidden[path]
+        elif path == "/":
+            return self.source.stat(self.source.root)
+        else:
+            attr = self.source.lookup(*self.split(path))
+            file = self.opened.get(attr.id)
+            if file is None or not file.waiting:
+                return attr
+            id = attr.id
+        if id in self.opened:
+            self.opened[id].pass_on()
+        return self.source.stat(id)
+
+    def file(self, fi: FileInfo) -> OpenFile:
+        try:
+            return self.opened[fi.fh]
+        except KeyError:
+            raise refuse(errno.EBADF) from None
+
+
+def stat_fields(attr: Attr) -> Stat:
+    return {
+        "st_ino": attr.id,
+        "st_mode": attr.mode,
+        "st_nlink": 2 if attr.is_dir else 1,
+        "st_size": attr.size,
+        "st_blocks": -(-attr.size // 512),
+        "st_blksize": 4096,
+        "st_uid": attr.uid,
+        "st_gid": attr.gid,
+        "st_mtime": attr.mtime_ns,
+        "st_ctime": attr.mtime_ns,
+        "st_atime": attr.mtime_ns,
+    }

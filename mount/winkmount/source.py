@@ -1,0 +1,134 @@
+"""Source: what a mount asks of the thing it shows.
+
+The mount knows no format. It serves any object with these methods: a winkfs container, another
+store, a dict in a test. Files and directories are named by ids (positive 64-bit integers that
+become inode numbers); paths stand only in the engine above, so that an engine on inode numbers
+can take its place. Names are bytes, single path components.
+
+An id is good from the `lookup`, `create`, `mkdir`, `symlink` or `readdir` that gave it until the
+file is removed and nobody has it open. A rename keeps it.
+
+Refusals are OSError with the errno the caller of the system call shall see (ENOENT, EEXIST,
+ENOTEMPTY, EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method
+at a time, `sync` excepted, which comes from another thread.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """What stat(2) tells of one file."""
+
+    id: int  # st_ino
+    mode: int  # kind and permission bits, as in st_mode
+    size: int  # bytes
+    mtime_ns: int  # nanoseconds since the epoch
+    uid: int
+    gid: int
+
+    @property
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+
+class DirEntry(NamedTuple):
+    """One name of a directory; the kind is enough for a listing, so that none has to be opened."""
+
+    name: bytes
+    id: int
+    kind: int  # S_IFREG, S_IFDIR or S_IFLNK
+
+
+class Source(Protocol):
+    """A tree of files. Offsets and sizes are bytes."""
+
+    root: int
+    """Id of the top directory."""
+    writable: bool
+    """False: the engine answers every change with EROFS and never calls a method that changes."""
+    gather: bool
+    """True: the engine may hold small writes of an open file back and pass them on as one.
+    False: each write(2) is passed on at once, because it may be refused."""
+
+    # names
+
+    def lookup(self, parent: int, name: bytes) -> Attr:
+        """The file `name` in the directory `parent`. Raises FileNotFoundError."""
+
+    def readdir(self, directory: int) -> Iterable[DirEntry]:
+        """All names but `.` and `..`, a snapshot: changes meanwhile neither break nor repeat it."""
+
+    def parent(self, directory: int) -> int:
+        """Id of the directory above; the root is its own parent."""
+
+    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
+        """An empty file, not open yet. Raises FileExistsError."""
+
+    def mkdir(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr: ...
+
+    def symlink(self, parent: int, name: bytes, target: bytes, uid: int, gid: int) -> Attr: ...
+
+    def unlink(self, parent: int, name: bytes) -> None:
+        """Take the name away. A file that is open stays usable through its id until `release`."""
+
+    def rmdir(self, parent: int, name: bytes) -> None:
+        """Raises ENOTEMPTY."""
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
+        """Move a file or directory. A file there is replaced (as by `unlink`), as is an empty
+        directory by a directory. What cannot be done whole is not done at all."""
+
+    # attributes
+
+    def stat(self, id: int) -> Attr: ...
+
+    def chmod(self, id: int, mode: int) -> None:
+        """mode    permission bits only"""
+
+    def chown(self, id: int, uid: int, gid: int) -> None:
+        """-1 leaves a value as it is."""
+
+    def utime(self, id: int, mtime_ns: int) -> None: ...
+
+    def readlink(self, id: int) -> bytes: ...
+
+    def xattrs(self, id: int) -> Mapping[bytes, bytes]: ...
+
+    def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
+        """Replace all of them."""
+
+    # content
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        """The file has one more user. truncate: it is empty from here on (O_TRUNC)."""
+
+    def release(self, id: int) -> None:
+        """One user less. Raises OSError where content could not be kept."""
+
+    def flush(self, id: int) -> None:
+        """A user closes the file: the last chance to refuse what was written."""
+
+    def read(self, id: int, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def write(self, id: int, offset: int, data: bytes) -> None:
+        """All of `data`. Behind the end of the file the gap reads as zeros."""
+
+    def truncate(self, id: int, size: int) -> None: ...
+
+    # the whole
+
+    def sync(self) -> None:
+        """Return when everything written so far is on the disk. May run in a second thread."""
+
+    def statfs(self) -> Mapping[str, int]:
+        """Fields of statvfs(3): f_bsize, f_frsize, f_blocks, f_bfree, f_bavail, f_files ..."""
+
+    def close(self) -> None:
+        """Sync and let go. Files that are still open are kept as they stand. The last call."""

@@ -1,0 +1,177 @@
+"""A Source over dicts: the plainest thing winkmount can serve. Run as a program, it mounts itself.
+
+    python tests/memory_source.py DIR [BINDING]
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from winkmount.options import Options
+from winkmount.service import Request, serve
+from winkmount.source import Attr, DirEntry
+
+
+@dataclass
+class Node:
+    id: int
+    mode: int
+    uid: int
+    gid: int
+    parent: int
+    content: bytearray = field(default_factory=bytearray)
+    names: dict[bytes, int] = field(default_factory=dict)
+    xattrs: dict[bytes, bytes] = field(default_factory=dict)
+    mtime_ns: int = field(default_factory=time.time_ns)
+    users: int = 0
+    linked: bool = True
+
+
+class MemorySource:
+    root = 1
+    gather = True
+
+    def __init__(self, *, writable: bool = True) -> None:
+        self.writable = writable
+        self.nodes = {1: Node(1, stat.S_IFDIR | 0o755, os.getuid(), os.getgid(), 1)}
+        self.last = 1
+        self.syncs = 0
+        self.writes: list[tuple[int, int, int]] = []  # id, offset, length, as they arrived
+        self.full = False  # writes fail with ENOSPC
+
+    def lookup(self, parent: int, name: bytes) -> Attr:
+        try:
+            return self.stat(self.nodes[parent].names[name])
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file") from None
+
+    def stat(self, id: int) -> Attr:
+        node = self.nodes[id]
+        size = 0 if stat.S_ISDIR(node.mode) else len(node.content)
+        return Attr(id, node.mode, size, node.mtime_ns, node.uid, node.gid)
+
+    def readdir(self, directory: int) -> Iterator[DirEntry]:
+        for name, id in list(self.nodes[directory].names.items()):
+            yield DirEntry(name, id, stat.S_IFMT(self.nodes[id].mode))
+
+    def parent(self, directory: int) -> int:
+        return self.nodes[directory].parent
+
+    def _new(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
+        names = self.nodes[parent].names
+        if name in names:
+            raise FileExistsError(errno.EEXIST, "exists")
+        self.last += 1
+        self.nodes[self.last] = Node(self.last, mode, uid, gid, parent)
+        names[name] = self.last
+        self.nodes[parent].mtime_ns = time.time_ns()
+        return self.stat(self.last)
+
+    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
+        return self._new(parent, name, stat.S_IFREG | mode, uid, gid)
+
+    def mkdir(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
+        return self._new(parent, name, stat.S_IFDIR | mode, uid, gid)
+
+    def symlink(self, parent: int, name: bytes, target: bytes, uid: int, gid: int) -> Attr:
+        attr = self._new(parent, name, stat.S_IFLNK | 0o777, uid, gid)
+        self.nodes[attr.id].content += target
+        return self.stat(attr.id)
+
+    def unlink(self, parent: int, name: bytes) -> None:
+        id = self.lookup(parent, name).id
+        del self.nodes[parent].names[name]
+        self.nodes[id].linked = False
+        self._forget(id)
+
+    def _forget(self, id: int) -> None:
+        if not self.nodes[id].linked and not self.nodes[id].users:
+            del self.nodes[id]
+
+    def rmdir(self, parent: int, name: bytes) -> None:
+        id = self.lookup(parent, name).id
+        if self.nodes[id].names:
+            raise OSError(errno.ENOTEMPTY, "not empty")
+        del self.nodes[parent].names[name]
+        del self.nodes[id]
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
+        id = self.lookup(parent, name).id
+        target = self.nodes[new_parent].names.get(new_name)
+        if target is not None:
+            if self.stat(target).is_dir:
+                self.rmdir(new_parent, new_name)
+            else:
+                self.unlink(new_parent, new_name)
+        self.nodes[new_parent].names[new_name] = self.nodes[parent].names.pop(name)
+        self.nodes[id].parent = new_parent
+
+    def chmod(self, id: int, mode: int) -> None:
+        self.nodes[id].mode = stat.S_IFMT(self.nodes[id].mode) | mode
+
+    def chown(self, id: int, uid: int, gid: int) -> None:
+        node = self.nodes[id]
+        node.uid, node.gid = uid if uid >= 0 else node.uid, gid if gid >= 0 else node.gid
+
+    def utime(self, id: int, mtime_ns: int) -> None:
+        self.nodes[id].mtime_ns = mtime_ns
+
+    def readlink(self, id: int) -> bytes:
+        return bytes(self.nodes[id].content)
+
+    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
+        return self.nodes[id].xattrs
+
+    def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
+        self.nodes[id].xattrs = dict(xattrs)
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        if truncate:
+            self.truncate(id, 0)
+        self.nodes[id].users += 1
+
+    def release(self, id: int) -> None:
+        self.nodes[id].users -= 1
+        self._forget(id)
+
+    def flush(self, id: int) -> None:
+        pass
+
+    def read(self, id: int, offset: int, size: int) -> bytes:
+        return bytes(self.nodes[id].content[offset : offset + size])
+
+    def write(self, id: int, offset: int, data: bytes) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "full")
+        self.writes.append((id, offset, len(data)))
+        node = self.nodes[id]
+        if offset > len(node.content):
+            node.content.extend(bytes(offset - len(node.content)))
+        node.content[offset : offset + len(data)] = data
+        node.mtime_ns = time.time_ns()
+
+    def truncate(self, id: int, size: int) -> None:
+        node = self.nodes[id]
+        del node.content[size:]
+        node.content.extend(bytes(size - len(node.content)))
+        node.mtime_ns = time.time_ns()
+
+    def sync(self) -> None:
+        self.syncs += 1
+
+    def statfs(self) -> Mapping[str, int]:
+        return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": 1000, "f_bfree": 500}
+
+    def close(self) -> None:
+        self.sync()
+
+
+if __name__ == "__main__":
+    where, binding = sys.argv[1], sys.argv[2]
+    serve(Request(MemorySource, "memory", "memory", where, Options(), binding))

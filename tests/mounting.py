@@ -1,0 +1,132 @@
+"""Real mounts for tests: made by a subprocess, watched, and gone at the end whatever happens.
+
+A hung FUSE server blocks sync(2) and unmount for the whole machine, so every mount here has a
+watchdog that aborts its connection.
+
+    with mounted(base, "-o", "ro") as directory: ...      # winkfs mount, in the background
+    with serving([program, ...], directory): ...          # any program that mounts there
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from winkmount.binding import BINDINGS, library
+from winkmount.mounts import Mount, canonical, connection, mount_at
+
+WINKFS = (sys.executable, "-m", "winkfs")
+PATIENCE = 60.0  # seconds one mount may live before it counts as hung
+
+
+def need_fuse(binding: str | None = None) -> None:
+    """Skip where the machine cannot mount; on CI that is an error."""
+    missing = None
+    if not Path("/dev/fuse").exists():
+        missing = "/dev/fuse is missing"
+    elif not any(library(name) for name in ([binding] if binding else BINDINGS)):
+        missing = f"no libfuse for {binding or 'any binding'}"
+    elif os.geteuid() != 0 and not shutil.which("fusermount3"):
+        missing = "fusermount3 is missing"
+    if missing:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(f"CI must be able to mount: {missing}")
+        pytest.skip(missing)
+
+
+@contextmanager
+def mounted(
+    base: str | os.PathLike[str], *options: str, patience: float = PATIENCE
+) -> Iterator[Path]:
+    """`winkfs mount BASE DIR OPTIONS` on a new directory -> DIR."""
+    need_fuse()
+    directory = Path(tempfile.mkdtemp(prefix="winkfs-mount-"))
+    try:
+        command = [*WINKFS, "mount", os.fspath(base), str(directory), *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience)
+        assert done.returncode == 0, f"mount failed: {done.stderr}"
+        with watched(directory, patience):
+            yield directory
+            done = subprocess.run(
+                [*WINKFS, "umount", str(directory)], capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"umount failed: {done.stderr}"
+    finally:
+        directory.rmdir()
+
+
+@contextmanager
+def serving(
+    command: Sequence[str], directory: Path, patience: float = PATIENCE
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that mounts on `directory` and serves in the foreground -> the process."""
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        _wait(lambda: mount_at(canonical(directory)) or server.poll() is not None, 20)
+        assert server.poll() is None, server.communicate()[1]
+        with watched(directory, patience):
+            yield server
+            server.send_signal(signal.SIGTERM)
+            _, said = server.communicate(timeout=30)
+            assert server.returncode == 0, said
+    finally:
+        server.kill()
+        server.communicate()
+
+
+@contextmanager
+def watched(directory: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Abort the mount after `patience` seconds, and at the end if it is still there."""
+    point = canonical(directory)
+    mount = mount_at(point)
+    assert mount is not None, f"{directory} is not mounted"
+    bitten = threading.Event()
+
+    def bite() -> None:
+        bitten.set()
+        abort(mount)
+
+    watchdog = threading.Timer(patience, bite)
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield
+        assert not bitten.is_set(), f"the mount on {directory} hung"
+        assert mount_at(point) is None, f"{directory} is still mounted"
+    finally:
+        watchdog.cancel()
+        if mount_at(point) is not None:
+            abort(mount)
+            subprocess.run(["umount", "-l", point], capture_output=True, check=False)
+
+
+def abort(mount: Mount) -> None:
+    """End a FUSE connection from the kernel's side: all its waiters get ECONNABORTED."""
+    control = connection(mount)
+    if not control.exists():
+        with suppress(OSError):
+            subprocess.run(
+                ["mount", "-t", "fusectl", "fusectl", str(control.parent)],
+                capture_output=True,
+                check=False,
+            )
+    with suppress(OSError):
+        (control / "abort").write_text("1")
+
+
+def _wait(condition: object, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.01)

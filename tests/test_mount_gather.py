@@ -1,0 +1,104 @@
+"""Small writes held back: what the Source sees, and that no reader can tell."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from memory_source import MemorySource
+
+from winkmount.openfile import GATHER, OpenFile
+
+
+@pytest.fixture
+def source() -> MemorySource:
+    return MemorySource()
+
+
+@pytest.fixture
+def file(source: MemorySource) -> OpenFile:
+    return OpenFile(source, source.create(1, b"f", 0o644, 0, 0).id)
+
+
+def test_small_writes_in_a_row_reach_the_source_as_one(
+    source: MemorySource, file: OpenFile
+) -> None:
+    for at in range(0, 5000, 10):
+        file.write(at, b"0123456789")
+    assert source.writes == []
+    file.pass_on()
+    assert source.writes == [(file.id, 0, 5000)]
+
+
+def test_a_write_elsewhere_passes_the_run_on_first(source: MemorySource, file: OpenFile) -> None:
+    file.write(0, b"aaaa")
+    file.write(100, b"bbbb")
+    assert source.writes == [(file.id, 0, 4)]
+
+
+def test_a_write_into_the_run_changes_it_in_place(source: MemorySource, file: OpenFile) -> None:
+    file.write(10, b"aaaaaa")
+    file.write(12, b"BB")
+    file.write(15, b"CCC")
+    file.pass_on()
+    assert source.writes == [(file.id, 10, 8)]
+    assert source.read(file.id, 0, 100) == bytes(10) + b"aaBBaCCC"
+
+
+def test_a_full_run_does_not_wait(source: MemorySource, file: OpenFile) -> None:
+    file.write(0, bytes(GATHER - 1))
+    file.write(GATHER - 1, b"x")
+    assert file.waiting == 0
+    file.write(GATHER, bytes(2 * GATHER))
+    assert [length for _, _, length in source.writes] == [GATHER, 2 * GATHER]
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "expected"),
+    [
+        (0, 4, b"old "),
+        (2, 6, b"d \0new"),
+        (6, 100, b"ew!"),
+        (9, 5, b""),
+        (0, 100, b"old \0new!"),
+    ],
+)
+def test_a_read_sees_bytes_in_waiting(
+    source: MemorySource, file: OpenFile, offset: int, size: int, expected: bytes
+) -> None:
+    source.write(file.id, 0, b"old ")
+    file.write(5, b"new!")
+    assert file.read(offset, size) == expected
+
+
+def test_a_read_of_the_gap_before_the_run_gives_zeros(file: OpenFile) -> None:
+    file.write(100, b"x")
+    assert file.read(0, 50) == bytes(50)
+
+
+def test_a_read_elsewhere_leaves_the_run_waiting(source: MemorySource, file: OpenFile) -> None:
+    source.write(file.id, 0, bytes(1000))
+    file.write(500, b"x" * 10)
+    assert file.read(0, 500) == bytes(500)
+    assert file.read(510, 100) == bytes(100)
+    assert file.waiting == 10
+
+
+def test_a_source_that_may_refuse_is_told_at_once(source: MemorySource, file: OpenFile) -> None:
+    source.gather = False
+    file.write(0, b"a")
+    assert source.writes == [(file.id, 0, 1)]
+
+
+def test_an_error_behind_the_writers_back_is_reported_once(
+    source: MemorySource, file: OpenFile
+) -> None:
+    file.write(0, b"lost")
+    source.full = True
+    file.pass_on()
+    source.full = False
+    with pytest.raises(OSError) as caught:
+        file.write(4, b"more")
+    assert caught.value.errno == errno.ENOSPC
+    file.write(4, b"more")
+    file.raise_error()

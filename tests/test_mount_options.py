@@ -1,0 +1,72 @@
+"""Mount options and the choice of the binding."""
+
+from __future__ import annotations
+
+import pytest
+
+from winkmount import binding
+from winkmount.options import parse
+
+
+def test_options_of_several_arguments_add_up() -> None:
+    options = parse(["ro,uid=1000", "gid=100,umask=027", "sync_every=0.5"])
+    assert options.ro
+    assert options.sync_every == 0.5
+    assert options.fuse == {"uid": "1000", "gid": "100", "umask": "27"}
+
+
+def test_allow_other_never_comes_without_permission_checks() -> None:
+    assert parse(["allow_other"]).fuse == {"allow_other": True, "default_permissions": True}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nonsense", "unknown mount option 'nonsense'"),
+        ("ro=1", "unknown mount option 'ro=1'"),
+        ("uid", "unknown mount option 'uid'"),
+        ("uid=root", "'root' is not a number"),
+        ("uid=-1", "'-1' is not a number"),
+        ("umask=888", "not an octal number"),
+        ("sync_every=soon", "not a number of seconds"),
+        ("sync_every=0", "more than 0"),
+        ("sync_every=nan", "more than 0"),
+    ],
+)
+def test_bad_option_is_named(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse([text])
+
+
+def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
+    monkeypatch.setattr(binding, "_LIBRARIES", {"mfusepy": (3, ()), "fusepy": (2, ())})
+    with pytest.raises(binding.MountError, match="apt install fuse3"):
+        binding.choose()
+    with pytest.raises(binding.MountError, match="apt install libfuse2"):
+        binding.choose("fusepy")
+
+
+def test_fusepy_serves_where_only_libfuse_2_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
+    monkeypatch.setattr(binding, "library", {"fusepy": "libfuse.so.2"}.get)
+    assert binding.choose() == "fusepy"
+
+
+def test_environment_chooses_and_the_argument_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "library", lambda name: name)
+    monkeypatch.setenv(binding.ENVIRONMENT, "fusepy")
+    assert binding.choose() == "fusepy"
+    assert binding.choose("mfusepy") == "mfusepy"
+    monkeypatch.setenv(binding.ENVIRONMENT, "pyfuse9")
+    with pytest.raises(binding.MountError, match="pyfuse9"):
+        binding.choose()
+
+
+def test_library_of_the_wrong_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"new": 3, "old": 2}
+    monkeypatch.setattr(binding, "_major", lambda name: versions.get(name, 0))
+    monkeypatch.setattr(binding, "_LIBRARIES", {"mfusepy": (3, ("new",)), "fusepy": (2, ("old",))})
+    monkeypatch.setenv(binding.LIBRARY_PATH, "old")
+    assert binding.library("mfusepy") == "new"
+    assert binding.library("fusepy") == "old"
