@@ -187,6 +187,39 @@ def test_every_shape_is_readable_from_the_documents_alone(tmp_path, htalgo, cell
         assert (index.find_many(names) < 0).tolist() == [i < 10 for i in range(300)]
 
 
+@pytest.mark.parametrize("marks", MARKS)
+@pytest.mark.parametrize("cellsz", CELL_SIZES)
+@pytest.mark.parametrize("htalgo", ALGORITHMS)
+def test_table_made_from_the_documents_alone_is_read(htalgo, cellsz, marks):
+    htsize = 53
+    keys = Keys()
+    table = [(marks[0],) + (0,) * (cellsz - 1)] * htsize
+    for i in range(50):
+        low63, s = oracle_format.hash_key("test", htalgo, b"%d" % i)
+        slot = low63 % htsize
+        while table[slot][0] != marks[0]:
+            slot = (slot + 1) % htsize
+        words = (keys.add(b"%d" % i), s - (s >> 63 << 64), i, -i)
+        table[slot] = (marks[1],) + (0,) * (cellsz - 1) if i % 5 == 0 else words[:cellsz]
+    variables = {"HTSIZE": htsize, "HTALGO": htalgo, "CELLSZ": cellsz, "HTFREE": marks[0]}
+    variables |= {"HTDEL": marks[1]}
+    image = b"#!WINKME" + b"".join(
+        struct.pack(">8sq", name.encode().ljust(8), value)
+        for name, value in ({"SBSIZE": 512, "FORMAT": 0x20, "PURPOSE": 0} | variables).items()
+    )
+    image = image.ljust(512, b"\0") + b"".join(struct.pack(f">{cellsz}q", *cell) for cell in table)
+    index = HIndex.open(MemoryStorage(image), key_of=keys)
+    assert len(index) == 40
+    slots = index.find_many([b"%d" % i for i in range(55)]).tolist()
+    for i, slot in enumerate(slots):
+        assert index.hash(b"%d" % i) == (None if slot < 0 else slot)
+        if i % 5 == 0 or i >= 50:
+            assert slot == -1
+        else:
+            assert keys.at[index.get(slot)[0]] == b"%d" % i
+            assert index.get(slot)[2:] == (i, -i)[: max(cellsz - 2, 0)]
+
+
 def test_user_words_survive_growth_and_deletes_clear_them():
     keys = Keys()
     storage = MemoryStorage()
