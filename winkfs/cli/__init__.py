@@ -1,0 +1,143 @@
+"""The command line: `winkfs COMMAND ...`. A command's module is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Final
+
+import click
+
+from winkfs.cli._common import explain, printable, say
+
+COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
+    "create": ("create", "Make an empty container."),
+    "pack": ("pack", "Pack a directory or a tar file into a container."),
+    "unpack": ("unpack", "Unpack a container into a directory."),
+    "ls": ("ls", "List the files of a container."),
+    "cat": ("cat", "Write the content of files to standard output."),
+    "put": ("put", "Create or replace a file."),
+    "append": ("append", "Add to the end of a file."),
+    "rm": ("rm", "Remove files."),
+    "mv": ("mv", "Rename a file or a directory."),
+    "stat": ("stat", "Show what is known of a file."),
+    "info": ("info", "Show the state of a container, or of any one of its files."),
+    "reindex": ("reindex", "Build the index anew from the data file."),
+    "verify": ("verify", "Check every entry, inode and checksum."),
+    "mount": ("mount", "Mount a container as a directory."),
+    "umount": ("mount", "Unmount a directory."),
+    "fct": ("fct", "Look into and change a single kvseq, hindex or perm file."),
+}
+INTERRUPTED: Final = 128 + signal.SIGINT
+PIPE_CLOSED: Final = 128 + signal.SIGPIPE
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name; so `--help` imports none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"winkfs.cli.{COMMANDS[name][0]}")
+        command: click.Command = getattr(module, name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"winkfs {version('winkfs')}")
+        ctx.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
+    help="Show the version and exit.",
+)  # fmt: skip
+def cli() -> None:
+    """A filesystem in a container: millions of small files in a few append-only ones.
+
+    BASE names a container; its files are BASE.data, BASE.idx and, append-only, BASE.time.
+    Exit status: 0 all is well, 1 something failed, 2 wrong usage.
+    """
+
+
+class Stopped(BaseException):
+    """A signal that ends the program, after it has cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a command -> exit status. Whatever goes wrong becomes one line on standard error."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, _stop)
+    try:
+        status = _run(list(sys.argv[1:] if args is None else args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        status = PIPE_CLOSED
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted")
+        status = INTERRUPTED
+    except Stopped as stopped:
+        say(f"stopped by {signal.Signals(stopped.number).name}")
+        status = 128 + stopped.number
+    except click.ClickException as error:
+        say(_usage(error))
+        status = error.exit_code
+    except Exception as error:
+        if os.environ.get("WINKFS_TRACEBACK"):
+            raise
+        say(explain(error))
+        status = 1
+    _hush(status)
+    return status
+
+
+def _run(args: list[str]) -> int:
+    try:
+        with cli.make_context("winkfs", args) as ctx:
+            return cli.invoke(ctx) or 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as end:
+        return end.exit_code
+
+
+def _usage(error: click.ClickException) -> str:
+    text = error.format_message()
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        command = error.ctx.command_path
+        text = f"{command.removeprefix('winkfs').strip()}: {text}".removeprefix(": ")
+        return f"{text.rstrip('.')}: see {command} --help"
+    return printable(text)
+
+
+def _hush(status: int) -> None:
+    """Where standard output takes no more, keep Python from saying so a second time at its end."""
+    if status:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,267 @@
+"""What the commands share: names, times, messages, JSON, the progress bar.
+
+Imports nothing that takes time: `--help` has to be quick.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import click
+
+from winkformats.errors import FormatError
+from winkfs.errors import WinkError
+from winkfs.names import is_glob, matcher, raw, text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+    from winkfs.container import Container
+    from winkfs.entry import Stat
+    from winkfs.items import Note
+
+STDIN: Final = "-"
+PIECE: Final = 1 << 20  # bytes read or written at a time
+PATIENCE: Final = 0.5  # seconds without a progress bar
+BASE = click.argument("base")
+JSON = click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+_SECONDS: Final = re.compile(r"[+-]?\d+(\.\d+)?")
+_HINTS: Final = {
+    errno.ENOSPC: "free some space and run it again",
+    errno.EDQUOT: "free some space and run it again",
+    errno.EACCES: "check who may read and write it",
+    errno.EPERM: "check who may read and write it",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EMFILE: "raise the limit with ulimit -n",
+}
+
+
+# --- messages ---
+
+
+def printable(line: str) -> str:
+    """The text on one line, harmless for a terminal: control characters and bytes that are no
+    UTF-8 as escapes."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else _escape(c) for c in line)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: the byte itself
+        return f"\\x{code - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def say(line: str) -> None:
+    """One line on standard error."""
+    print(f"winkfs: {printable(line)}", file=sys.stderr)
+
+
+def explain(error: Exception) -> str:
+    """One line: what, where, and what to do, if we know."""
+    if isinstance(error, WinkError | FormatError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory: close other programs, or give it more"
+    if isinstance(error, OSError) and error.strerror:
+        parts = [] if error.filename is None else [os.fsdecode(error.filename)]
+        parts.append(error.strerror)
+        if hint := _HINTS.get(error.errno or 0):
+            parts.append(hint)
+        return ": ".join(parts)
+    if isinstance(error, ValueError):
+        return str(error)
+    kind = type(error).__name__
+    return f"a fault in winkfs itself: {kind}: {error}: WINKFS_TRACEBACK=1 shows where"
+
+
+class Failures:
+    """Counts what went wrong with one name while the others go on; each is one line."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, name: str, what: str) -> None:
+        self.count += 1
+        say(f"{name}: {what}")
+
+    @property
+    def status(self) -> int:
+        return 1 if self.count else 0
+
+
+# --- names ---
+
+
+def name_bytes(argument: str) -> bytes:
+    """A name from the command line, as the container has it."""
+    return os.fsencode(argument)
+
+
+def expand(container: Container, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
+    """Each name, or all that match where it is a glob; what is not there becomes a failure.
+
+    A name that exists counts as itself, whatever characters it has.
+    """
+    for argument in names:
+        name = name_bytes(argument)
+        if name in container:
+            yield name
+        elif is_glob(argument):
+            found = False
+            for found_name in container.names(glob_text(argument)):
+                found = True
+                yield raw(found_name)
+            if not found:
+                failures.add(argument, "no name matches")
+        else:
+            failures.add(argument, "no such file in the container")
+
+
+def glob_text(argument: str) -> str:
+    """A glob from the command line, to be matched with names as the container shows them."""
+    return text(name_bytes(argument))
+
+
+def glob_matcher(argument: str) -> Callable[[str], object]:
+    return matcher(glob_text(argument))
+
+
+def shown(name: str) -> bytes:
+    """A name for standard output: escaped for a terminal, its own bytes for a program."""
+    if sys.stdout.isatty():
+        return printable(name).encode("utf-8", "backslashreplace")
+    return raw(name)
+
+
+# --- JSON ---
+
+
+def emit(record: object) -> None:
+    """One JSON object on one line. Bytes that are no UTF-8 stand as \\udcXX, so that Python's
+    `os.fsencode(json.loads(line)["name"])` gives the name back."""
+    import json
+
+    sys.stdout.write(json.dumps(record, ensure_ascii=True) + "\n")
+
+
+def stat_record(stat: Stat) -> dict[str, Any]:
+    """A file's metadata for JSON."""
+    return {
+        "name": stat.name,
+        "type": type_name(stat.ftype),
+        "size": stat.size,
+        "mtime": stat.mtime,
+        "mtime_ns": stat.mtime_ns,
+        "mode": f"{stat.mode:04o}",
+        "uid": stat.uid,
+        "gid": stat.gid,
+        "fileid": stat.fileid,
+    }
+
+
+def type_name(ftype: int) -> str:
+    from winkfs.inode import FileType
+
+    return FileType(ftype).name.lower() if ftype in list(FileType) else str(ftype)
+
+
+# --- times ---
+
+
+def time_value(written: str) -> float:
+    """A time as an option: see `parse_time`."""
+    seconds = parse_time(written)
+    if seconds is None:
+        raise click.BadParameter(
+            f"{written!r} is no time: seconds since the epoch, or ISO 8601 as 2026-11-21T08:30Z"
+        )
+    return seconds
+
+
+def parse_time(written: str) -> float | None:
+    """Seconds since the epoch (also negative, or with a fraction), or ISO 8601, in local time
+    where it names no zone -> seconds since the epoch, an int where they are whole, or None.
+
+    A number alone is always seconds: 20240101 is a day in 1970.
+    """
+    written = written.strip()
+    if match := _SECONDS.fullmatch(written):
+        return float(written) if match[1] else int(written)
+    try:
+        when = datetime.fromisoformat(written)
+        seconds = when.timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    return seconds if when.microsecond else int(seconds)
+
+
+# --- progress ---
+
+
+class Progress:
+    """A progress line on standard error, where that is a terminal and the work takes longer than
+    PATIENCE.
+
+    Call it with the number of units done since the last call.
+    """
+
+    def __init__(self, what: str, unit: str, total: int | None = None) -> None:
+        self._what, self._unit, self._total = what, unit, total
+        self._done = 0
+        self._due = time.monotonic() + PATIENCE if sys.stderr.isatty() else float("inf")
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        if self._bar:
+            self._bar.stop()
+
+    def __call__(self, done: int) -> None:
+        self._done += done
+        if self._bar:
+            self._bar.update(self._bar.task_ids[0], completed=self._done)
+        elif time.monotonic() >= self._due:
+            self._start()
+
+    def note(self, note: Note) -> None:
+        """Say what happened to a file, above the bar."""
+        self.say(f"{text(note.name)}: {note.what}")
+
+    def say(self, line: str) -> None:
+        if self._bar:
+            whole = f"winkfs: {printable(line)}"
+            self._bar.console.print(whole, markup=False, highlight=False, soft_wrap=True)
+        else:
+            say(line)
+
+    def _start(self) -> None:
+        from rich import progress
+        from rich.console import Console
+
+        amount: list[progress.ProgressColumn] = (
+            [progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn()]
+            if self._unit == "bytes"
+            else [progress.TextColumn("{task.completed:,.0f} " + self._unit)]
+        )
+        self._bar = progress.Progress(
+            progress.SpinnerColumn(), progress.TextColumn("{task.description}"), *amount,
+            progress.TimeElapsedColumn(), console=Console(stderr=True), transient=True,
+        )  # fmt: skip
+        self._bar.add_task(self._what, total=self._total, completed=self._done)
+        self._bar.start()

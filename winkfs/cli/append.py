@@ -1,0 +1,50 @@
+"""`winkfs append`"""
+
+from __future__ import annotations
+
+import tempfile
+from typing import BinaryIO, Final, cast
+
+import click
+
+from winkfs.cli._common import BASE, PIECE, STDIN, name_bytes
+from winkfs.cli.put import source
+
+IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
+
+
+@click.command()
+@BASE
+@click.argument("name")
+@click.argument("file", required=False, default=STDIN)
+def append(base: str, name: str, file: str) -> None:
+    """Add the content of FILE, or of standard input, to the end of the file NAME.
+
+    The file is created if it is not there. In an append-only container only the last file can
+    still grow, and only until the next sync.
+    """
+    import winkfs
+
+    with source(file) as content, tempfile.SpooledTemporaryFile(IN_MEMORY) as spool:
+        whole = _read(content, cast(BinaryIO, spool)) if file == STDIN else content
+        with winkfs.open(base, "a") as container:
+            key = name_bytes(name)
+            before = container.stat(key).size if key in container else None
+            try:
+                container.append(key, whole.read(PIECE))
+                while data := whole.read(PIECE):
+                    container.append(key, data)
+            except BaseException:
+                if before is None and key in container:
+                    container.delete(key)
+                elif before is not None:
+                    container.truncate(key, before)
+                raise
+
+
+def _read(content: BinaryIO, spool: BinaryIO) -> BinaryIO:
+    """All of standard input first: it may take hours, and may be interrupted."""
+    while data := content.read(PIECE):
+        spool.write(data)
+    spool.seek(0)
+    return spool

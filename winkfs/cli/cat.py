@@ -1,0 +1,46 @@
+"""`winkfs cat`"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from winkfs.cli._common import BASE, PIECE, Failures, expand
+from winkfs.names import is_glob, text
+
+if TYPE_CHECKING:
+    from winkfs.container import Container
+
+
+@click.command()
+@BASE
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+def cat(base: str, names: tuple[str, ...]) -> int:
+    """Write the content of files to standard output, one after another.
+
+    A NAME may be a glob: * crosses /. The content of a symbolic link is its target. A name that
+    is not there is an error (exit status 1); the others are written.
+    """
+    import winkfs
+
+    failures = Failures()
+    with winkfs.open(base) as container:
+        for argument in names:
+            for name in expand(container, (argument,), failures):
+                if not _write(container, name) and not is_glob(argument):
+                    failures.add(text(name), "is a directory")
+    return failures.status
+
+
+def _write(container: Container, name: bytes) -> bool:
+    """-> False for a directory."""
+    from winkfs.inode import FileType
+
+    if container.stat(name).ftype == FileType.DIR:
+        return False
+    with container.open_file(name) as file:
+        while data := file.read(PIECE):
+            sys.stdout.buffer.write(data)
+    return True

@@ -1,0 +1,144 @@
+"""`winkfs ls`"""
+
+from __future__ import annotations
+
+import functools
+import stat as modes
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from winkfs.cli._common import (
+    BASE,
+    Failures,
+    emit,
+    glob_matcher,
+    glob_text,
+    name_bytes,
+    shown,
+    stat_record,
+    time_value,
+)
+from winkfs.names import is_glob, literal_prefix
+
+if TYPE_CHECKING:
+    from winkfs.container import Container
+    from winkfs.entry import Stat
+
+
+@click.command()
+@BASE
+@click.argument("glob", required=False)
+@click.option("-l", "long", is_flag=True, help="Mode, owner, size and time too, as ls -l.")
+@click.option("--since", type=time_value, metavar="T", help="Only files with mtime T or later.")
+@click.option("--until", type=time_value, metavar="T", help="Only files with an mtime before T.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def ls(
+    base: str,
+    glob: str | None,
+    long: bool,
+    since: float | None,
+    until: float | None,
+    as_json: bool,
+) -> int:
+    """List the files of a container, in the order in which they lie on the disk.
+
+    GLOB takes only the names that match; * crosses /, so 'docs/*' is all below docs. A name that
+    exists counts as itself. T is seconds since the epoch or ISO 8601 (2026-11-21, or
+    2026-11-21T08:30Z; local time without a zone).
+    """
+    import winkfs
+
+    failures = Failures()
+    with winkfs.open(base) as container:
+        write = _writer(container, long, as_json)
+        found = False
+        for stat in _chosen(container, glob, since, until):
+            found = True
+            write(stat)
+        if glob is not None and not found and since is None and until is None:
+            what = "no name matches" if is_glob(glob) else "no such file in the container"
+            failures.add(f"{base}: {glob}", what)
+    return failures.status
+
+
+def _chosen(
+    container: Container, glob: str | None, since: float | None, until: float | None
+) -> Iterator[Stat]:
+    if glob is None:
+        yield from container.scan(since, until)
+    elif name_bytes(glob) in container:
+        stat = container.stat(name_bytes(glob))
+        if (since is None or stat.mtime >= since) and (until is None or stat.mtime < until):
+            yield stat
+    elif is_glob(glob):
+        match = glob_matcher(glob)
+        for entry in container.scan(since, until, literal_prefix(glob_text(glob))):
+            if match(entry.name):
+                yield entry
+
+
+def _writer(container: Container, long: bool, as_json: bool) -> Callable[[Stat], object]:
+    from winkfs.inode import FileType
+
+    out = sys.stdout.buffer
+
+    def target(stat: Stat) -> str | None:
+        return container.readlink(stat.name) if stat.ftype == FileType.LINK else None
+
+    def write_json(stat: Stat) -> None:
+        link = target(stat)
+        emit(stat_record(stat) | ({} if link is None else {"target": link}))
+
+    def write_long(stat: Stat) -> None:
+        link = target(stat)
+        arrow = b"" if link is None else b" -> " + shown(link)
+        out.write(_long(stat).encode() + shown(stat.name) + arrow + b"\n")
+
+    def write_name(stat: Stat) -> None:
+        out.write(shown(stat.name) + b"\n")
+
+    if as_json:
+        return write_json
+    return write_long if long else write_name
+
+
+def _long(stat: Stat) -> str:
+    """The line of ls -l up to the name; one link each, for a container has no hard links."""
+    mode = modes.filemode(_kind(stat.ftype) | stat.mode)
+    seconds = stat.mtime_ns // 1_000_000_000
+    try:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # a year the C library does not know
+        when = str(seconds)
+    return f"{mode} 1 {_user(stat.uid):8} {_group(stat.gid):8} {stat.size:12} {when} "
+
+
+def _kind(ftype: int) -> int:
+    from winkfs.inode import FileType
+
+    kinds: dict[int, int] = {FileType.DIR: modes.S_IFDIR, FileType.LINK: modes.S_IFLNK}
+    return kinds.get(ftype, modes.S_IFREG)
+
+
+@functools.cache
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+@functools.cache
+def _group(gid: int) -> str:
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except (KeyError, OverflowError):
+        return str(gid)

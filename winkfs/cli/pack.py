@@ -1,0 +1,90 @@
+"""`winkfs pack`"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text
+
+if TYPE_CHECKING:
+    from winkfs.items import Note
+
+
+@click.command()
+@click.argument("source", metavar="DIR|TAR")
+@BASE
+@click.option("--ao", is_flag=True, help="Append only: sorted by mtime.")
+@click.option("--classic", is_flag=True, help="Nothing but the founding format: MD5, seconds.")
+@click.option("--update", is_flag=True, help="Add to BASE if it exists, replace equal names.")
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN",
+    help="Leave out what matches, and all below it; as tar does, at any depth.",
+)  # fmt: skip
+@click.option(
+    "--files-from", metavar="FILE",
+    help="Pack only the names in FILE (- for standard input), one a line or ended by NUL, as "
+    "they are below DIR; of a directory only its own entry.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
+def pack(
+    source: str,
+    base: str,
+    ao: bool,
+    classic: bool,
+    update: bool,
+    exclude: tuple[str, ...],
+    files_from: str | None,
+    as_json: bool,
+) -> int:
+    """Pack a directory or a tar file into a container.
+
+    Names are those below DIR. Kept: content, mtimes, modes, owners, symbolic links (as links) and
+    directories; of hard links each becomes a file. TAR may be compressed (gzip, bzip2, xz); - is
+    standard input.
+
+    What a container cannot hold (devices, sockets, fifos) is listed and left out: exit status 0,
+    as with tar and sockets. What cannot be read, or changes meanwhile, is listed too, the rest is
+    packed, and the exit status is 1. The files of BASE itself are left out.
+
+    A new container is built as BASE.partial and gets its name when it is whole. With --update
+    the container is changed in place; an append-only one takes no file older than its last.
+    """
+    if source == STDIN and files_from == STDIN:
+        raise click.UsageError("standard input cannot be both the tar file and the list")
+    from winkfs.pack import pack as run
+
+    lists: dict[bool, list[dict[str, str]]] = {False: [], True: []}
+
+    def note(noted: Note) -> None:
+        bar.note(noted)
+        if as_json:
+            name = noted.name.decode("utf-8", "surrogateescape")
+            lists[noted.failed].append({"name": name, "reason": noted.what})
+
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(Progress("packing", "files"))
+        report = run(
+            source, base, ao=ao, classic=classic, update=update,
+            exclude=[glob_text(pattern) for pattern in exclude],
+            names=_names(files_from, stack), note=note, progress=bar,
+        )  # fmt: skip
+    if as_json:
+        counts = {"files": report.files, "directories": report.directories}
+        counts |= {"links": report.links, "bytes": report.bytes}
+        emit({"base": base, **counts, "left_out": lists[False], "failed": lists[True]})
+    return 1 if report.failed else 0
+
+
+def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[bytes] | None:
+    from winkfs.tree import listed_names
+
+    if files_from is None:
+        return None
+    if files_from == STDIN:
+        return listed_names(sys.stdin.buffer)
+    return listed_names(stack.enter_context(open(files_from, "rb")))

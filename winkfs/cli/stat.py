@@ -1,0 +1,29 @@
+"""`winkfs stat`"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from winkfs.cli._common import BASE, JSON, emit, name_bytes, shown, stat_record
+
+
+@click.command()
+@BASE
+@click.argument("name")
+@JSON
+def stat(base: str, name: str, as_json: bool) -> None:
+    """Show what is known of a file."""
+    import winkfs
+
+    with winkfs.open(base) as container:
+        found = container.stat(name_bytes(name))
+        record = stat_record(found)
+        if found.ftype == winkfs.FileType.LINK:
+            record["target"] = container.readlink(found.name)
+    if as_json:
+        emit(record)
+        return
+    for key, value in record.items():
+        sys.stdout.buffer.write(f"{key + ':':10}".encode() + shown(str(value)) + b"\n")

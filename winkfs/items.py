@@ -1,0 +1,80 @@
+"""What a source (a directory tree, a tar file) hands to `pack`, one item a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from winkfs.bulkput import Row
+
+LARGE: Final = 1 << 20  # bytes of content from which a file is streamed
+PERMISSIONS: Final = 0o7777
+
+
+class Note(NamedTuple):
+    """One thing a person should hear of.
+
+    name    of the file, bytes
+    what    the reason, without the name
+    failed  False: nothing a container could hold (a device, a socket), as expected
+    """
+
+    name: bytes
+    what: str
+    failed: bool
+
+
+Notes = Callable[[Note], None]
+
+
+class Unreadable(Exception):
+    """A file that is streamed cannot be read on; says why. The rest of the source can."""
+
+
+class Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes:
+        """raises  Unreadable, FormatError"""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is kept of a file beside its name and content."""
+
+    mtime_ns: int
+    mode: int  # permission bits
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """A file that is streamed; whoever takes it reads `file` to its end and closes it."""
+
+    name: bytes
+    file: Readable
+    size: int
+    meta: Meta
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A further name of a file that came before (a hard link in a tar file)."""
+
+    name: bytes
+    target: bytes
+    meta: Meta
+
+
+Item = Row | Large | Copy
+
+
+class Source(Protocol):
+    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
+        """All files; with `by_mtime` in ascending order of mtime.
+
+        An item is valid until the next one is asked for. What cannot be read becomes a Note.
+        raises  OSError or FormatError where the source as a whole cannot be read
+        """

@@ -1,0 +1,62 @@
+"""Names of files in a container: globs, and which of them can be a path on a disk.
+
+A glob is the shell's (`*`, `?`, `[...]`) against the whole name; `*` also crosses `/`, as in
+`tar --wildcards` and unzip: `docs/*.html` takes `docs/a.html` and `docs/old/b.html`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+MAX_NAME: Final = 65_000  # bytes of a name in a container
+MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesystems
+_WILD: Final = re.compile(r"[*?[]")
+
+
+def text(name: bytes) -> str:
+    """A name as Python has it: UTF-8, other bytes as surrogates."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def raw(name: str) -> bytes:
+    """The inverse of `text`."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def is_glob(pattern: str) -> bool:
+    return _WILD.search(pattern) is not None
+
+
+def literal_prefix(pattern: str) -> str:
+    """What every name that matches begins with."""
+    return _WILD.split(pattern, maxsplit=1)[0]
+
+
+def matcher(pattern: str) -> Callable[[str], object]:
+    """-> a test of a whole name."""
+    return re.compile(fnmatch.translate(pattern)).match
+
+
+def excluder(patterns: Iterable[str]) -> Callable[[str], object] | None:
+    """-> a test that is true where a pattern matches the name, a trailing part of it, or a parent
+    of that: `*.pyc` and `__pycache__` match at any depth, as in tar. None without patterns."""
+    parts = [
+        fnmatch.translate(pattern.removeprefix("./").rstrip("/"))[:-2]  # without its \Z (\z)
+        for pattern in patterns
+    ]
+    if not parts:
+        return None
+    return re.compile("(?:^|/)(?:" + "|".join(parts) + r")(?:/|\Z)").search
+
+
+def path_fault(name: bytes) -> str | None:
+    """Why a name cannot be a path below a directory, or None where it can."""
+    for part in name.split(b"/"):
+        if part in (b"", b".", b".."):
+            return f'its name has a part "{part.decode()}"'
+        if len(part) > MAX_COMPONENT:
+            return f"a part of its name has {len(part):,} bytes, more than {MAX_COMPONENT}"
+    return None

@@ -1,0 +1,249 @@
+"""Pack: a directory tree or a tar file into a container.
+
+A new container is built under the name BASE.partial and gets its own name when it is whole and
+durable; an interrupted pack leaves nothing. An update works in place and keeps what was put.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from winkformats.storage import sync_directory
+from winkfs.bulkput import Row
+from winkfs.container import Container, create
+from winkfs.container import open as open_container
+from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkfs.inode import FileType
+from winkfs.items import Copy, Item, Large, Note, Notes, Source, Unreadable
+from winkfs.lock import WriterLock
+from winkfs.names import excluder, text
+from winkfs.store import base_of
+from winkfs.tarball import STDIN, Tarball
+from winkfs.tree import OwnFiles, Tree
+
+DERIVED: Final = (".idx", ".time", ".names")
+BATCH: Final = 16 << 20  # bytes of content
+STEP: Final = 256  # files between two calls of `progress`
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class PackReport:
+    """What was packed, and how much was not.
+
+    bytes      of content of files
+    left_out   devices, sockets and fifos: no container can hold them
+    failed     could not be read, or changed meanwhile
+    """
+
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    bytes: int = 0
+    left_out: int = 0
+    failed: int = 0
+
+
+def pack(
+    source: str | os.PathLike[str],
+    base: str | os.PathLike[str],
+    *,
+    ao: bool = False,
+    classic: bool = False,
+    update: bool = False,
+    exclude: Sequence[str] = (),
+    names: Iterable[bytes] | None = None,
+    note: Notes | None = None,
+    progress: Progress | None = None,
+) -> PackReport:
+    """Pack a directory, or a tar file (`-`: standard input), into the container `base`.
+
+    ao, classic  variant of a new container; ao sorts by mtime
+    update       add to the container that is there, and replace what it has of the same name
+    exclude      globs of names, of parts of them or of directories, to leave out
+    names        pack only these of the directory, without what is below them
+    note         called with each thing that was not packed as it is
+    progress     called with the number of files since the last call
+    raises       FileExistsError; FileNotFoundError; NotADirectoryError; ValueError (names with a
+                 tar file); PermissionError (update of an ao container: an older mtime);
+                 FormatError (no tar file); Locked; OSError
+    """
+    target = base_of(base)
+    report = PackReport()
+
+    def count(noted: Note) -> None:
+        if noted.failed:
+            report.failed += 1
+        else:
+            report.left_out += 1
+        if note:
+            note(noted)
+
+    exists = Path(target + ".data").exists()
+    if exists and not update:
+        raise FileExists("the container exists already: add to it with --update", target)
+    reader = _source(os.fspath(source), target, count, exclude, names)
+    if exists:
+        with open_container(target, "a") as container:
+            _check_variant(container, ao, classic)
+            Packer(container, report, count, progress).run(reader)
+    else:
+        with _partial(target, ao=ao, classic=classic) as container:
+            Packer(container, report, count, progress).run(reader)
+    return report
+
+
+def _source(
+    source: str, base: str, note: Notes, exclude: Sequence[str], names: Iterable[bytes] | None
+) -> Source:
+    scratch = os.path.dirname(base) or "."  # there is room for the whole container
+    if not Path(scratch).is_dir():
+        raise NoSuchFile("no such directory: make it first", scratch)
+    left_out = excluder(exclude)
+    if source != STDIN and Path(source).is_dir():
+        own = OwnFiles(base)
+        return Tree(source, note, scratch, own=own, exclude=left_out, names=names)
+    if names is not None:
+        raise ValueError("a list of names goes with a directory, not with a tar file")
+    if source != STDIN and not Path(source).exists():
+        raise NoSuchFile("no such directory or tar file", source)
+    return Tarball(source, note, scratch, exclude=left_out)
+
+
+def _check_variant(container: Container, ao: bool, classic: bool) -> None:
+    if (ao and not container.ao) or (classic and not container.classic):
+        what = "append only" if ao and not container.ao else "classic"
+        raise NotAllowed(f"is not {what}, and an update cannot make it so", container.base)
+
+
+@contextlib.contextmanager
+def _partial(base: str, *, ao: bool, classic: bool) -> Iterator[Container]:
+    """A new container under another name, which becomes `base` when the block ends well."""
+    partial = base + ".partial"
+    _remove(partial)
+    try:
+        container = create(partial, ao=ao, classic=classic)
+        try:
+            yield container
+        except BaseException:
+            with contextlib.suppress(OSError):  # the disk may be full; the files go anyway
+                container.close()
+            raise
+        container.close()
+        _rename(partial, base)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+def _remove(base: str) -> None:
+    """Delete the files of a container, if there are any. Raises Locked while it is written."""
+    lock = WriterLock(base)
+    try:
+        for suffix in (".data", *DERIVED):
+            Path(base + suffix).unlink(missing_ok=True)
+        Path(lock.path).unlink()
+    finally:
+        lock.release()
+
+
+def _rename(partial: str, base: str) -> None:
+    """Give the files their names: the data file last, for with it the container is there."""
+    if Path(base + ".data").exists():
+        raise FileExists("was made by somebody else meanwhile", base)
+    for suffix in DERIVED:
+        if Path(partial + suffix).exists():
+            Path(partial + suffix).replace(base + suffix)
+        else:
+            Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
+    Path(partial + ".data").replace(base + ".data")
+    Path(partial + ".lock").unlink(missing_ok=True)
+    sync_directory(base)
+
+
+class Packer:
+    """Puts the items of a source into an open container: small ones in one stream of rows."""
+
+    def __init__(
+        self, container: Container, report: PackReport, note: Notes, progress: Progress | None
+    ) -> None:
+        self._container = container
+        self._report = report
+        self._note = note
+        self._progress = progress or (lambda done: None)
+        self._done = 0
+        self._other: Large | Copy | None = None
+        self._ended = False
+
+    def run(self, source: Source) -> None:
+        """Raises what the source or the container raises; files put until then stay put."""
+        with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:
+            while not self._ended:
+                self._container.put_rows(self._rows(items))
+                if self._other is not None:
+                    self._stream(self._other)
+        self._progress(self._done % STEP)
+
+    def _rows(self, items: Iterator[Item]) -> Iterator[Row]:
+        """The next rows: BATCH bytes of them, or up to an item that is none, kept in `_other`."""
+        self._other = None
+        size = 0
+        for item in items:
+            if not isinstance(item, Row):
+                self._other = item
+                return
+            self._count(item.ftype, len(item.data))
+            yield item
+            size += len(item.data)
+            if size >= BATCH:  # put_rows gathers a thousand files, whatever their size
+                return
+        self._ended = True
+
+    def _count(self, ftype: int, size: int) -> None:
+        report = self._report
+        if ftype == FileType.DIR:
+            report.directories += 1
+        elif ftype == FileType.LINK:
+            report.links += 1
+        else:
+            report.files += 1
+            report.bytes += size
+        self._done += 1
+        if self._done % STEP == 0:
+            self._progress(STEP)
+
+    def _stream(self, item: Large | Copy) -> None:
+        if isinstance(item, Copy):
+            self._copy(item)
+            return
+        meta = item.meta
+        with contextlib.closing(item.file):
+            try:
+                size = self._container.put_file(
+                    item.name, item.file,
+                    mtime_ns=meta.mtime_ns, mode=meta.mode, uid=meta.uid, gid=meta.gid,
+                )  # fmt: skip
+            except Unreadable as error:
+                self._note(Note(item.name, str(error), True))
+                return
+        self._count(FileType.FILE, size)
+
+    def _copy(self, item: Copy) -> None:
+        """A hard link in a tar file: the content is in the container already."""
+        container, meta = self._container, item.meta
+        if item.target not in container:
+            what = f"a hard link to {text(item.target)}, which was not packed"
+            self._note(Note(item.name, what, True))
+            return
+        old = container.stat(item.target)
+        with container.open_file(item.target) as file:
+            container.put_file(
+                item.name, file, ftype=old.ftype,
+                mtime_ns=meta.mtime_ns, mode=meta.mode, uid=meta.uid, gid=meta.gid,
+            )  # fmt: skip
+        self._count(old.ftype, old.size)

@@ -1,0 +1,227 @@
+"""A tar file (plain, gzip, bzip2, xz; from a file or a pipe) as a stream of items."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import shutil
+import struct
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from decimal import ROUND_FLOOR, Decimal, InvalidOperation
+from typing import IO, Any, Final, Self
+
+from winkformats.errors import FormatError
+from winkfs.bulkput import Row
+from winkfs.inode import FileType
+from winkfs.items import LARGE, PERMISSIONS, Copy, Item, Large, Meta, Note, Notes, Readable
+from winkfs.names import MAX_NAME, raw, text
+from winkfs.spill import SortedRecords
+
+STDIN: Final = "-"
+BUFFER: Final = 1 << 20  # bytes read from the file at a time
+COMPRESSION: Final[dict[bytes, Callable[[Any], Any]]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+BY_MTIME: Final = struct.Struct(">QQ")  # mtime_ns + BIAS, offset of the member: bytes
+BIAS: Final = 1 << 63  # makes times before 1970 sort first
+NANO: Final = 1_000_000_000
+DEVICES: Final = {
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a fifo",
+}
+
+
+class Member(tarfile.TarInfo):
+    """A member whose broken header is an error, also behind the first: tarfile takes it for the
+    end of the archive, and what follows would be missing without a word."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tarfile)
+        except (_headers.InvalidHeaderError, _headers.TruncatedHeaderError) as error:
+            raise _headers.ReadError(f"{error} at byte {tarfile.offset}") from None
+
+
+_headers: Any = tarfile  # InvalidHeaderError and its kin have no place in the type stubs
+
+
+class Tarball:
+    """The members of a tar file.
+
+    path        a file, or "-" for standard input
+    note        hears of what cannot be held or read
+    exclude     names to leave out, with all below them
+    scratch     a directory for temporary files
+    raises      OSError; FormatError where it is no tar file, or a damaged one
+    """
+
+    def __init__(
+        self, path: str, note: Notes, scratch: str, *, exclude: Callable[[str], object] | None
+    ) -> None:
+        self._path = path
+        self._where = "standard input" if path == STDIN else path
+        self._note = note
+        self._scratch = scratch
+        self._exclude = exclude
+
+    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
+        with damage_named(self._where), self._opened() as file:
+            yield from self._by_mtime(file) if by_mtime else self._in_order(file)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        """The bytes of the tar file, decompressed."""
+        with contextlib.ExitStack() as stack:
+            path = 0 if self._path == STDIN else self._path
+            opened = io.FileIO(path, closefd=path != 0)
+            plain = stack.enter_context(io.BufferedReader(opened, BUFFER))
+            start = plain.peek(6)
+            for magic, opener in COMPRESSION.items():
+                if start.startswith(magic):
+                    yield stack.enter_context(opener(plain))
+                    return
+            yield plain
+
+    def _in_order(self, file: IO[bytes]) -> Iterator[Item]:
+        with tarfile.open(
+            fileobj=file, mode="r|", bufsize=BUFFER, tarinfo=Member,
+            encoding="utf-8", errors="surrogateescape",
+        ) as tar:  # fmt: skip
+            while (member := following(tar)) is not None:
+                if item := self._item(tar, member, None):
+                    yield item
+        while file.read(BUFFER):  # the end holds a checksum, and a pipe wants to be emptied
+            pass
+
+    def _by_mtime(self, file: IO[bytes]) -> Iterator[Item]:
+        with (
+            self._seekable(file) as plain,
+            SortedRecords(self._scratch) as records,
+            tarfile.open(
+                fileobj=plain, mode="r:", tarinfo=Member,
+                encoding="utf-8", errors="surrogateescape",
+            ) as tar,
+        ):  # fmt: skip
+            while (member := following(tar)) is not None:
+                records.add(BY_MTIME.pack(mtime_ns(member) + BIAS, member.offset))
+            for record in records:
+                mtime, tar.offset = BY_MTIME.unpack(record)
+                plain.seek(tar.offset)  # next() itself would not go back to byte 0
+                again = following(tar)
+                assert again is not None
+                if item := self._item(tar, again, mtime - BIAS):
+                    yield item
+
+    @contextlib.contextmanager
+    def _seekable(self, file: IO[bytes]) -> Iterator[IO[bytes]]:
+        """The same bytes where any can be read at any time: in a temporary file if need be."""
+        if isinstance(file, io.BufferedReader) and file.seekable():
+            yield file
+            return
+        with tempfile.TemporaryFile(dir=self._scratch, prefix=".winkfs-") as copy:
+            shutil.copyfileobj(file, copy, BUFFER)
+            copy.seek(0)
+            yield copy
+
+    def _item(
+        self, tar: tarfile.TarFile, member: tarfile.TarInfo, mtime: int | None
+    ) -> Item | None:
+        name = self._name(member)
+        if name is None:
+            return None
+        mtime = mtime_ns(member) if mtime is None else mtime
+        mode = member.mode & PERMISSIONS
+        meta = Meta(mtime, mode, member.uid, member.gid)
+        if member.isdir():
+            return Row(name, b"", mtime, FileType.DIR, mode, meta.uid, meta.gid)
+        if member.issym():
+            return Row(name, raw(member.linkname), mtime, FileType.LINK, None, meta.uid, meta.gid)
+        if member.islnk():
+            return Copy(name, clean(raw(member.linkname)), meta)
+        if member.type in DEVICES:
+            self._note(Note(name, DEVICES[member.type], False))
+            return None
+        file = tar.extractfile(member)
+        assert file is not None
+        if member.size >= LARGE:
+            return Large(name, Whole(file, member.size, self._where), member.size, meta)
+        data = file.read()
+        if len(data) != member.size:
+            raise tarfile.ReadError("unexpected end of data")
+        return Row(name, data, mtime, FileType.FILE, mode, meta.uid, meta.gid)
+
+    def _name(self, member: tarfile.TarInfo) -> bytes | None:
+        """The name in the container; None, and a note if a person should know, to leave it out."""
+        name = clean(raw(member.name))
+        if not name or (self._exclude and self._exclude(text(name))):
+            return None
+        if b".." in name.split(b"/"):
+            self._note(Note(name, 'its name has a part ".."', True))
+            return None
+        if len(name) > MAX_NAME:
+            what = f"its name has {len(name):,} bytes, a container takes {MAX_NAME:,}"
+            self._note(Note(name, what, True))
+            return None
+        return name
+
+
+class Whole:
+    """A member that is streamed: its end before its size is an error."""
+
+    def __init__(self, file: Readable, size: int, where: str) -> None:
+        self._file, self._left, self._where = file, size, where
+
+    def read(self, size: int = -1, /) -> bytes:
+        with damage_named(self._where):
+            data = self._file.read(size)
+            self._left -= len(data)
+            if self._left and not data and size:
+                raise tarfile.ReadError("unexpected end of data")
+            return data
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextlib.contextmanager
+def damage_named(where: str) -> Iterator[None]:
+    """Whatever tarfile and the decompressors raise at wrong bytes becomes a FormatError."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise FormatError(f"{where}: not a whole tar file: {error}") from error
+    except OSError as error:
+        if error.errno is None:  # gzip and bz2 say so of wrong bytes
+            raise FormatError(f"{where}: not a whole tar file: {error}") from error
+        raise
+
+
+def following(tar: Any) -> tarfile.TarInfo | None:
+    """The next member. The archive forgets it: it would keep them all."""
+    member: tarfile.TarInfo | None = tar.next()
+    tar.members.clear()
+    return member
+
+
+def clean(name: bytes) -> bytes:
+    """The name without empty and `.` parts: tar files have `./a`, `/a` and `a/` for a."""
+    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+
+
+def mtime_ns(member: tarfile.TarInfo) -> int:
+    """To the nanosecond, which tarfile's float has lost."""
+    exact = member.pax_headers.get("mtime")
+    if exact is not None:
+        with contextlib.suppress(InvalidOperation):
+            return int((Decimal(exact) * NANO).to_integral_value(ROUND_FLOOR))
+    return int(member.mtime) * NANO

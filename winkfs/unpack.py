@@ -1,0 +1,265 @@
+"""Unpack: the files of a container back into a directory.
+
+Nothing is written outside the directory: names that are no plain path below it are left out, every
+directory on the way is opened from its parent's descriptor and a link among them is not followed,
+and every file is created, never opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from winkformats.errors import FormatError
+from winkfs.container import Container
+from winkfs.container import open as open_container
+from winkfs.entry import Entry
+from winkfs.inode import FileType
+from winkfs.items import LARGE, Note, Notes
+from winkfs.names import literal_prefix, matcher, path_fault, raw
+from winkfs.spill import SortedRecords
+
+OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NO_USE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
+OPEN_PARENTS: Final = 64  # directories kept open
+STEP: Final = 256  # files between two calls of `progress`
+DEPTH: Final = struct.Struct(">H")
+META: Final = struct.Struct(">qqqq")  # mtime_ns, mode, uid, gid
+SET_ID: Final = 0o6000
+Progress = Callable[[int], None]
+Made = TypeVar("Made")
+
+
+@dataclass(slots=True)
+class UnpackReport:
+    """What was unpacked; `bytes` of content of files; `failed`: names that were not."""
+
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    bytes: int = 0
+    failed: int = 0
+
+
+def unpack(
+    base: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    glob: str | None = None,
+    *,
+    force: bool = False,
+    note: Notes | None = None,
+    progress: Progress | None = None,
+) -> UnpackReport:
+    """Unpack a container into a directory, which is made if it is not there.
+
+    glob      only names that match; `*` crosses `/`
+    force     replace files that exist; without it they are left as they are and noted
+    note      called with each file that was not unpacked
+    progress  called with the number of files since the last call
+    ->        modes and mtimes are those of the container, owners too if we are root
+    raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
+    """
+    report = UnpackReport()
+
+    def count(noted: Note) -> None:
+        report.failed += 1
+        if note:
+            note(noted)
+
+    match = matcher(glob) if glob is not None else None
+    with open_container(base) as container:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(Directories(os.fspath(directory))) as directories:
+            unpacker = Unpacker(container, directories, report, count, force=force)
+            for done, entry in enumerate(container.scan(prefix=literal_prefix(glob or "")), 1):
+                if match is None or match(entry.name):
+                    unpacker.put(entry)
+                if progress and done % STEP == 0:
+                    progress(STEP)
+            unpacker.finish()
+    return report
+
+
+class Directories:
+    """Directories below a root, open, by name; made where they are not there."""
+
+    def __init__(self, root: str) -> None:
+        self.path = root
+        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._open: OrderedDict[bytes, int] = OrderedDict()
+
+    def close(self) -> None:
+        for fd in (*self._open.values(), self._root):
+            os.close(fd)
+        self._open.clear()
+
+    def get(self, name: bytes, mode: int = 0o777) -> int:
+        """The descriptor of a directory, valid until the next call.
+
+        mode    for a new one; those above it are made with 0777, all less the umask
+        raises  NotADirectoryError where a file or a link stands in the way
+        """
+        missing = []
+        at = name
+        while at and at not in self._open:
+            at, _, part = at.rpartition(b"/")
+            missing.append(part)
+        fd = self._open[at] if at else self._root
+        if at:
+            self._open.move_to_end(at)
+        for part in reversed(missing):
+            at = at + b"/" + part if at else part
+            fd = self._enter(part, fd, mode if at == name else 0o777)
+            self._open[at] = fd
+            if len(self._open) > OPEN_PARENTS:
+                os.close(self._open.popitem(last=False)[1])
+        return fd
+
+    def _enter(self, part: bytes, parent: int, mode: int) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return self._open_at(part, parent)
+        os.mkdir(part, mode, dir_fd=parent)
+        return self._open_at(part, parent)
+
+    def _open_at(self, part: bytes, parent: int) -> int:
+        try:
+            return os.open(part, OPEN_DIR, dir_fd=parent)
+        except OSError as error:
+            if error.errno in NO_DIRECTORY:
+                raise NotADirectoryError(
+                    errno.ENOTDIR, "a file or link is where its directory should be"
+                ) from None
+            raise
+
+
+class Unpacker:
+    """Writes entries below a directory. `finish` at the end gives the directories their modes."""
+
+    def __init__(
+        self,
+        container: Container,
+        directories: Directories,
+        report: UnpackReport,
+        note: Notes,
+        *,
+        force: bool,
+    ) -> None:
+        self._container = container
+        self._directories = directories
+        self._report = report
+        self._note = note
+        self._force = force
+        self._made = SortedRecords(directories.path)
+        self._user, self._group = os.geteuid(), os.getegid()
+
+    def put(self, entry: Entry) -> None:
+        """Write one file; what hinders it becomes a note. Raises OSError where the disk does."""
+        name = raw(entry.name)
+        if fault := path_fault(name):
+            self._note(Note(name, fault, True))
+            return
+        try:
+            self._put(name, entry)
+        except FileExistsError:
+            what = "is there already" if not self._force else "a directory is in its place"
+            self._note(Note(name, what, True))
+        except FormatError as error:
+            self._note(Note(name, str(error), True))
+        except OSError as error:
+            if error.errno in NO_USE:
+                raise
+            self._note(Note(name, error.strerror or str(error), True))
+
+    def _put(self, name: bytes, entry: Entry) -> None:
+        if entry.ftype == FileType.DIR:
+            self._directory(name, entry)
+            return
+        head, _, short = name.rpartition(b"/")
+        parent = self._directories.get(head)
+        if entry.ftype == FileType.LINK:
+            self._link(entry, short, parent)
+        else:
+            self._file(entry, short, parent)
+
+    def _directory(self, name: bytes, entry: Entry) -> None:
+        self._directories.get(name, 0o700)  # private until it gets its own mode at the end
+        meta = META.pack(entry.mtime_ns, entry.mode, entry.uid, entry.gid)
+        self._made.add(DEPTH.pack(0xFFFF - name.count(b"/")) + name + b"\0" + meta)
+        self._report.directories += 1
+
+    def _link(self, entry: Entry, short: bytes, parent: int) -> None:
+        target = entry.read()
+        self._create(short, parent, lambda: os.symlink(target, short, dir_fd=parent))
+        if self._user == 0:
+            os.chown(short, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+        times = (entry.mtime_ns, entry.mtime_ns)
+        os.utime(short, ns=times, dir_fd=parent, follow_symlinks=False)
+        self._report.links += 1
+
+    def _file(self, entry: Entry, short: bytes, parent: int) -> None:
+        content = iter([entry.read()]) if entry.size < LARGE else self._pieces(entry)
+        fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
+        try:
+            try:
+                for data in content:
+                    write_all(fd, data)
+            except BaseException:
+                os.unlink(short, dir_fd=parent)  # rather no file than half of one
+                raise
+            self._give(fd, entry.mtime_ns, entry.mode, entry.uid, entry.gid)
+        finally:
+            os.close(fd)
+        self._report.files += 1
+        self._report.bytes += entry.size
+
+    def _pieces(self, entry: Entry) -> Iterator[bytes]:
+        with self._container.open_file(entry.name) as file:
+            while data := file.read(LARGE):
+                yield data
+
+    def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
+        """Make a file that must not be there; with `force` after what is there was removed."""
+        try:
+            return make()
+        except FileExistsError:
+            if not self._force:
+                raise
+        try:
+            os.unlink(short, dir_fd=parent)
+        except IsADirectoryError:
+            raise FileExistsError(errno.EEXIST, "a directory is in its place") from None
+        return make()
+
+    def finish(self) -> None:
+        """Give the directories their modes and times, the deepest first: what is done below one
+        would change its time, and its mode may forbid it."""
+        with self._made as records:
+            for record in records:
+                name = record[DEPTH.size : -META.size - 1]
+                try:
+                    self._give(self._directories.get(name), *META.unpack(record[-META.size :]))
+                except OSError as error:
+                    self._note(Note(name, error.strerror or str(error), True))
+
+    def _give(self, fd: int, mtime_ns: int, mode: int, uid: int, gid: int) -> None:
+        if self._user == 0:
+            os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
+        elif (uid, gid) != (self._user, self._group):
+            mode &= ~SET_ID  # they would lend the rights of somebody else
+        os.fchmod(fd, mode)
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
+
+
+def write_all(fd: int, data: bytes) -> None:
+    done = os.write(fd, data)
+    while done < len(data):  # a write may be cut by a full disk or a signal
+        done += os.write(fd, memoryview(data)[done:])
