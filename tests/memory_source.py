@@ -1,6 +1,6 @@
 """A Source over dicts: the plainest thing winkmount can serve. Run as a program, it mounts itself.
 
-    python tests/memory_source.py DIR [BINDING]
+python tests/memory_source.py DIR [BINDING]
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ import pytest
 from winkmount.binding import BINDINGS, library
 from winkmount.mounts import Mount, canonical, connection, mount_at
 
-WINKFS = (sys.executable, "-m", "winkfs")
+WINKFS = (sys.executable, "-c", "import sys; from winkfs.cli import main; sys.exit(main())")
 PATIENCE = 60.0  # seconds one mount may live before it counts as hung
 
 

@@ -81,9 +81,9 @@ class Operations(Paths):
         self.changed.clear()
         try:
             with self.mutex:
-                for file in list(self.opened.values()):
+                for file in self.opened.values():
                     file.pass_on()
-            self.source.sync()
+                self.source.sync()
         except BaseException:
             self.changed.set()
             raise
@@ -228,7 +228,9 @@ class Operations(Paths):
     def mknod(self, path: str, mode: int, device: int) -> int:
         if not stat.S_ISREG(mode):
             raise refuse(errno.EPERM)
-        self.source.create(*self.split(path), stat.S_IMODE(mode), *self.context()[:2])
+        attr = self.source.create(*self.split(path), stat.S_IMODE(mode), *self.context()[:2])
+        self.source.open(attr.id, write=True, truncate=False)
+        self.source.release(attr.id)  # a file enters some Sources when it is closed
         return 0
 
     @change
@@ -280,13 +282,15 @@ class Operations(Paths):
     @change
     def create(self, path: str, mode: int, fi: FileInfo) -> int:
         parent, name = self.split(path)
+        truncate = False
         try:
             attr = self.source.create(parent, name, stat.S_IMODE(mode), *self.context()[:2])
         except FileExistsError:
             if fi.flags & os.O_EXCL:
                 raise
             attr = self.attr(path)
-        self._opened(attr.id, fi, write=True, truncate=bool(fi.flags & os.O_TRUNC))
+            truncate = bool(fi.flags & os.O_TRUNC)
+        self._opened(attr.id, fi, write=True, truncate=truncate)
         return 0
 
     def _opened(self, id: int, fi: FileInfo, *, write: bool, truncate: bool) -> None:

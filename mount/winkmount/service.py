@@ -100,14 +100,15 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     syncer = threading.Thread(
         target=_sync_loop, args=(operations, request.options.sync_every, stop), daemon=True
     )
-    try:
-        syncer.start()
-        run(binding, operations, point, _fuse_options(request, source))
-    finally:
-        with _undisturbed():
-            stop.set()
-            syncer.join()
-            operations.close()
+    with _signals(signal.SIG_DFL):  # libfuse takes over those nobody else has
+        try:
+            syncer.start()
+            run(binding, operations, point, _fuse_options(request, source))
+        finally:
+            with _signals(signal.SIG_IGN):  # a second SIGTERM must not cut the last sync short
+                stop.set()
+                syncer.join()
+                operations.close()
 
 
 def _fuse_options(request: Request, source: Source) -> dict[str, str | bool]:
@@ -132,10 +133,10 @@ def _sync_loop(operations: Operations, every: float, stop: threading.Event) -> N
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """A second SIGTERM must not cut the last sync short."""
+def _signals(action: signal.Handlers) -> Iterator[None]:
+    """Handle the signals that end a server so."""
     before = {
-        number: signal.signal(number, signal.SIG_IGN)
+        number: signal.signal(number, action)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     }
     try:

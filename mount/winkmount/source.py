@@ -5,12 +5,12 @@ store, a dict in a test. Files and directories are named by ids (positive 64-bit
 become inode numbers); paths stand only in the engine above, so that an engine on inode numbers
 can take its place. Names are bytes, single path components.
 
-An id is good from the `lookup`, `create`, `mkdir`, `symlink` or `readdir` that gave it until the
-file is removed and nobody has it open. A rename keeps it.
+An id is good from the `lookup`, `create`, `mkdir` or `symlink` that gave it until the file is
+removed and nobody has it open. A rename keeps it.
 
 Refusals are OSError with the errno the caller of the system call shall see (ENOENT, EEXIST,
 ENOTEMPTY, EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method
-at a time, `sync` excepted, which comes from another thread.
+at a time, but not always from the same thread.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Source(Protocol):
     # the whole
 
     def sync(self) -> None:
-        """Return when everything written so far is on the disk. May run in a second thread."""
+        """Return when everything written so far is on the disk."""
 
     def statfs(self) -> Mapping[str, int]:
         """Fields of statvfs(3): f_bsize, f_frsize, f_blocks, f_bfree, f_bavail, f_files ..."""

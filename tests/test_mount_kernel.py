@@ -1,0 +1,412 @@
+"""winkmount through the kernel, over a Source of dicts, under both bindings."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import filecmp
+import mmap
+import os
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mounting import need_fuse, serving
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture(scope="module", params=["mfusepy", "fusepy"])
+def mount(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    need_fuse(request.param)
+    directory = tmp_path_factory.mktemp("mount")
+    program = [sys.executable, str(HERE / "memory_source.py"), str(directory), request.param]
+    with serving(program, directory, patience=120):
+        yield directory
+
+
+@pytest.fixture
+def place(mount: Path, request: pytest.FixtureRequest) -> Path:
+    place = mount / request.node.name.partition("[")[0]
+    place.mkdir()
+    return place
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, check=False, cwd=cwd)
+    assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
+    return os.fsdecode(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory tree with what trees have: modes, links, old times, odd names, an empty one."""
+    top = tmp_path_factory.mktemp("tree")
+    chance = random.Random(7)
+    (top / "sub/deeper").mkdir(parents=True)
+    (top / "empty").mkdir()
+    for i in range(30):
+        (top / f"sub/f{i}").write_bytes(chance.randbytes(chance.choice([0, 1, 4096, 70_000])))
+    (top / "sub/deeper/big").write_bytes(chance.randbytes(3_000_001))
+    (top / "runs").write_text("#!/bin/sh\necho ran\n")
+    (top / "runs").chmod(0o755)
+    (top / "ünï cödé\n").write_text("odd")
+    Path(os.fsdecode(os.fsencode(top) + b"/\xff\xfe latin")).write_text("bytes")
+    (top / "link").symlink_to("sub/f1")
+    (top / "dangling").symlink_to("/nowhere/at all")
+    for i, path in enumerate(sorted(top.rglob("*"), reverse=True)):
+        os.utime(path, ns=(1, 1_234_567_890_123_456_789 + i * 10**12), follow_symlinks=False)
+    return top
+
+
+def same(left: Path, right: Path) -> None:
+    run("diff", "-r", "--no-dereference", left, right)
+    for path in left.rglob("*"):
+        a, b = path.lstat(), (right / path.relative_to(left)).lstat()
+        assert (a.st_mode, a.st_size) == (b.st_mode, b.st_size) or path.is_dir(), path
+        if not path.is_symlink():
+            assert a.st_mtime_ns == b.st_mtime_ns, path
+
+
+def test_cp_keeps_everything(tree: Path, place: Path, tmp_path: Path) -> None:
+    run("cp", "-a", tree, place / "in")
+    same(tree, place / "in")
+    run("cp", "-a", place / "in", tmp_path / "out")
+    same(tree, tmp_path / "out")
+
+
+def test_tar_both_ways(tree: Path, place: Path, tmp_path: Path) -> None:
+    run("tar", "--format=pax", "-cf", tmp_path / "t.tar", "-C", tree, ".")
+    run("tar", "-xpf", tmp_path / "t.tar", "-C", place)
+    same(tree, place)
+    run("tar", "--format=pax", "-cf", tmp_path / "u.tar", "-C", place, ".")
+    run("tar", "-df", tmp_path / "u.tar", "-C", tree)
+
+
+def test_rsync_twice_moves_nothing_the_second_time(tree: Path, place: Path) -> None:
+    run("rsync", "-a", f"{tree}/", f"{place}/")
+    same(tree, place)
+    assert run("rsync", "-ai", f"{tree}/", f"{place}/") == ""
+
+
+def test_find_and_grep_and_rm(tree: Path, place: Path) -> None:
+    run("cp", "-r", tree, place / "t")
+    (place / "t/sub/needle").write_text("hay\nneedle\nhay\n")
+    assert run("grep", "-rl", "needle", place).strip().endswith("t/sub/needle")
+    assert len(run("find", place, "-type", "f", "-print0").split("\0")) - 1 == 35
+    assert run(place / "t/runs") == "ran\n"
+    run("rm", "-r", place / "t")
+    assert list(place.iterdir()) == []
+
+
+def test_shell_writes(place: Path) -> None:
+    file = place / "f"
+    run("sh", "-c", f"echo one > {file}; echo two >> {file}; cat {file} {file} > {file}2")
+    assert file.read_text() == "one\ntwo\n"
+    assert (place / "f2").read_text() == "one\ntwo\none\ntwo\n"
+    run("sed", "-i", "s/one/three/", file)
+    assert file.read_text() == "three\ntwo\n"
+    run("truncate", "-s", "5", file)
+    run("truncate", "-s", "8", file)
+    assert file.read_bytes() == b"three\0\0\0"
+    run("sh", "-c", f"{{ /bin/echo a; /bin/echo b; }} > {file}")
+    assert file.read_text() == "a\nb\n"
+
+
+def test_dd_writes_anywhere(place: Path) -> None:
+    file = place / "f"
+    run("dd", "if=/dev/zero", f"of={file}", "bs=1000", "count=3", "status=none")
+    command = f"printf XY | dd of={file} bs=1 seek=4000 conv=notrunc status=none"
+    run("sh", "-c", command)
+    assert file.read_bytes() == bytes(4000) + b"XY"
+    run("sh", "-c", command.replace("4000", "10"))
+    assert file.read_bytes() == bytes(10) + b"XY" + bytes(3988) + b"XY"
+
+
+def test_open_flags(place: Path) -> None:
+    file = place / "f"
+    with pytest.raises(FileNotFoundError):
+        os.open(file, os.O_RDWR)
+    os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    with pytest.raises(FileExistsError):
+        os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    file.write_bytes(b"12345")
+    fd = os.open(file, os.O_RDWR | os.O_APPEND)
+    os.pwrite(fd, b"67", 0)  # O_APPEND wins over the offset
+    assert os.pread(fd, 100, 0) == b"1234567"
+    os.close(fd)
+    fd = os.open(file, os.O_WRONLY | os.O_TRUNC)
+    assert file.stat().st_size == 0
+    os.close(fd)
+    with pytest.raises(NotADirectoryError):
+        (file / "below").write_bytes(b"")
+
+
+def test_writes_are_seen_at_once(place: Path) -> None:
+    file = place / "f"
+    with file.open("wb", buffering=0) as writer:
+        for i in range(1, 20):
+            writer.write(b"x" * 100)
+            assert file.stat().st_size == 100 * i
+            assert run("cat", file) == "x" * 100 * i
+
+
+def test_unlinked_open_file_lives_until_it_is_closed(place: Path) -> None:
+    (place / "d").mkdir()
+    file = place / "d/f"
+    with file.open("w+b", buffering=0) as kept:
+        kept.write(b"before")
+        file.unlink()
+        assert list((place / "d").iterdir()) == []
+        kept.write(b" after")
+        assert os.fstat(kept.fileno()).st_size == 12
+        assert os.fstat(kept.fileno()).st_nlink == 0
+        kept.truncate(8)
+        (place / "d").rmdir()
+        kept.seek(0)
+        assert kept.read() == b"before a"
+    assert [name for _, _, names in os.walk(place) for name in names] == []
+
+
+def test_renamed_over_file_lives_until_it_is_closed(place: Path) -> None:
+    old, new = place / "old", place / "new"
+    old.write_bytes(b"old")
+    new.write_bytes(b"new")
+    with old.open("rb", buffering=0) as kept:
+        new.rename(old)
+        assert kept.read() == b"old"
+        assert old.read_bytes() == b"new"
+    assert [path.name for path in place.iterdir()] == ["old"]
+
+
+def test_open_file_follows_its_rename(place: Path) -> None:
+    (place / "d").mkdir()
+    file = place / "f"
+    with file.open("wb", buffering=0) as writer:
+        writer.write(b"one")
+        file.rename(place / "d/g")
+        writer.write(b"two")
+    assert (place / "d/g").read_bytes() == b"onetwo"
+    (place / "d").rename(place / "e")
+    assert (place / "e/g").read_bytes() == b"onetwo"
+    assert not (place / "d").exists()
+
+
+def renameat2(old: Path, new: Path, flags: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, os.fsencode(old), -100, os.fsencode(new), flags):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def test_rename_flags_are_not_dropped(place: Path) -> None:
+    (place / "a").write_bytes(b"a")
+    (place / "b").write_bytes(b"b")
+    for flags in (1, 2):  # NOREPLACE, EXCHANGE
+        with pytest.raises(OSError) as caught:
+            renameat2(place / "a", place / "b", flags)
+        assert caught.value.errno in (errno.EEXIST, errno.EINVAL)
+    assert (place / "a").read_bytes() + (place / "b").read_bytes() == b"ab"
+
+
+def test_directory_refusals(place: Path) -> None:
+    (place / "d/e").mkdir(parents=True)
+    with pytest.raises(OSError) as caught:
+        (place / "d").rmdir()
+    assert caught.value.errno == errno.ENOTEMPTY
+    with pytest.raises(OSError) as caught:
+        (place / "d").rename(place / "d/e/f")
+    assert caught.value.errno == errno.EINVAL
+    (place / "f").write_bytes(b"")
+    with pytest.raises(IsADirectoryError):
+        (place / "f").rename(place / "d")
+    with pytest.raises(NotADirectoryError):
+        (place / "d").rename(place / "f")
+    (place / "empty").mkdir()
+    (place / "d").rename(place / "empty")
+    assert (place / "empty/e").is_dir()
+
+
+def test_what_a_mount_cannot_hold_is_not_permitted(place: Path) -> None:
+    (place / "f").write_bytes(b"")
+    with pytest.raises(PermissionError):
+        os.link(place / "f", place / "g")
+    with pytest.raises(PermissionError):
+        os.mkfifo(place / "pipe")
+    os.mknod(place / "plain", stat.S_IFREG | 0o600)
+    assert sorted(path.name for path in place.iterdir()) == ["f", "plain"]
+
+
+def test_times_to_the_nanosecond(place: Path) -> None:
+    file = place / "f"
+    file.write_bytes(b"x")
+    os.utime(file, ns=(5, -1_500_000_001))
+    assert file.stat().st_mtime_ns == -1_500_000_001
+    run("touch", "-a", file)  # UTIME_OMIT for the mtime
+    assert file.stat().st_mtime_ns == -1_500_000_001
+    run("touch", "-m", "-d", "2001-02-03 04:05:06.000000007 UTC", file)
+    assert file.stat().st_mtime_ns == 981_173_106_000_000_007
+    run("touch", file)
+    assert file.stat().st_mtime_ns > 1_600_000_000_000_000_000
+    with file.open("ab", buffering=0) as writer:  # cp -p sets the time before it closes
+        writer.write(b"y")
+        os.utime(writer.fileno(), ns=(7, 7_000_000_007))
+    assert file.stat().st_mtime_ns == 7_000_000_007
+
+
+def test_modes_and_owners(place: Path) -> None:
+    file = place / "f"
+    file.write_bytes(b"x")
+    run("chmod", "u+x,g-r", file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o704
+    if os.geteuid() == 0:
+        os.chown(file, 12, -1)
+        os.chown(file, -1, 34)
+        assert (file.stat().st_uid, file.stat().st_gid) == (12, 34)
+    assert file.stat().st_nlink == 1
+    assert place.stat().st_nlink == 2
+    assert [entry.inode() for entry in os.scandir(place)] == [file.stat().st_ino]
+    assert [entry.is_file(follow_symlinks=False) for entry in os.scandir(place)] == [True]
+
+
+def test_xattrs(place: Path) -> None:
+    file = place / "f"
+    file.write_bytes(b"x")
+    os.setxattr(file, "user.one", b"1\0")
+    os.setxattr(file, "user.two", b"")
+    assert sorted(os.listxattr(file)) == ["user.one", "user.two"]
+    assert os.getxattr(file, "user.one") == b"1\0"
+    with pytest.raises(FileExistsError):
+        os.setxattr(file, "user.one", b"", os.XATTR_CREATE)
+    for attempt in (
+        lambda: os.setxattr(file, "user.three", b"", os.XATTR_REPLACE),
+        lambda: os.getxattr(file, "user.three"),
+        lambda: os.removexattr(file, "user.three"),
+    ):
+        with pytest.raises(OSError) as caught:
+            attempt()
+        assert caught.value.errno == errno.ENODATA
+    os.removexattr(file, "user.two")
+    assert os.listxattr(file) == ["user.one"]
+    with pytest.raises(OSError) as caught:
+        os.setxattr(file, "user.memory.pid", b"1")
+    assert caught.value.errno == errno.EOPNOTSUPP
+
+
+def test_long_names(place: Path) -> None:
+    (place / ("n" * 255)).write_bytes(b"x")
+    with pytest.raises(OSError) as caught:
+        (place / ("n" * 256)).write_bytes(b"x")
+    assert caught.value.errno == errno.ENAMETOOLONG
+    deep = place.joinpath(*["d" * 200] * 12)
+    deep.mkdir(parents=True)
+    (deep / "f").write_bytes(b"deep")
+    assert (deep / "f").read_bytes() == b"deep"
+
+
+def test_mapped_files(place: Path) -> None:
+    file = place / "f"
+    data = random.Random(1).randbytes(1_000_003)
+    file.write_bytes(data)
+    with file.open("r+b") as opened:
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            assert mapped[:] == data
+        with mmap.mmap(opened.fileno(), 0) as mapped:
+            mapped[500_000:500_004] = b"HERE"
+            mapped.flush()
+    assert file.read_bytes() == data[:500_000] + b"HERE" + data[500_004:]
+
+
+def test_statfs(place: Path) -> None:
+    figures = os.statvfs(place)
+    assert (figures.f_blocks, figures.f_bfree, figures.f_namemax) == (1000, 500, 255)
+
+
+def test_appenders_in_several_processes_lose_no_line(place: Path) -> None:
+    script = "import os,sys\nf=os.open(sys.argv[1],os.O_WRONLY|os.O_APPEND|os.O_CREAT)\n" + (
+        "for i in range(200): os.write(f, b'%s %03d\\n' % (sys.argv[2].encode(), i))"
+    )
+    file = place / "log"
+    writers = [subprocess.Popen([sys.executable, "-c", script, str(file), name]) for name in "abcd"]
+    assert [writer.wait() for writer in writers] == [0] * 4
+    lines = file.read_text().splitlines()
+    assert sorted(lines) == [f"{name} {i:03}" for name in "abcd" for i in range(200)]
+
+
+def test_git(place: Path) -> None:
+    def git(*arguments: str) -> str:
+        return run("git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments, cwd=place)
+
+    git("init", "-q", ".")
+    for i in range(20):
+        (place / f"f{i}").write_text(f"file {i}\n" * i)
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (place / "f3").write_text("changed\n")
+    git("mv", "f4", "g4")
+    git("commit", "-qam", "second")
+    git("gc", "-q")
+    git("fsck", "--strict")
+    assert git("status", "--short") == ""
+    assert len(git("log", "--oneline").splitlines()) == 2
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_sqlite(mount: Path, journal: str) -> None:
+    place = mount / f"sqlite-{journal}"
+    place.mkdir()
+    connection = sqlite3.connect(place / "db")
+    connection.execute(f"pragma journal_mode={journal}")
+    connection.execute("create table t (n integer primary key, text)")
+    with connection:
+        connection.executemany("insert into t values (?, ?)", [(i, "x" * i) for i in range(300)])
+    with connection:
+        connection.execute("delete from t where n % 3 = 0")
+    assert connection.execute("select count(*), sum(length(text)) from t").fetchone() == (
+        200,
+        30_000,
+    )
+    assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
+    connection.close()
+    assert [path.name for path in place.iterdir()] == ["db"]
+
+
+def test_listing_while_names_go(place: Path) -> None:
+    for i in range(3000):
+        (place / f"name-{i:05}").touch()
+    assert len(os.listdir(place)) == 3000
+    with os.scandir(place) as entries:
+        for entry in entries:
+            os.unlink(entry.path)
+    assert os.listdir(place) == []
+
+
+def test_large_file_against_a_model(place: Path, tmp_path: Path) -> None:
+    chance = random.Random(3)
+    files = [os.open(top / "f", os.O_RDWR | os.O_CREAT) for top in (place, tmp_path)]
+    for _ in range(400):
+        offset, size = chance.randrange(3_000_000), chance.choice([1, 100, 4096, 200_000])
+        match chance.randrange(5):
+            case 0:
+                for fd in files:
+                    os.ftruncate(fd, offset)
+            case 1:
+                assert len({os.pread(fd, size, offset) for fd in files}) == 1
+            case 2:
+                assert len({os.fstat(fd).st_size for fd in files}) == 1
+            case _:
+                data = chance.randbytes(size)
+                for fd in files:
+                    os.pwrite(fd, data, offset)
+    for fd in files:
+        os.close(fd)
+    assert filecmp.cmp(place / "f", tmp_path / "f", shallow=False)

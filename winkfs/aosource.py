@@ -1,0 +1,178 @@
+"""AppendOnlySource: an append-only container as what winkmount serves.
+
+A file enters the container when it is closed; until then it is a spool. Truncating a file at open
+(`>`) makes a new one that takes its place when it is closed. What the variant forbids is refused
+with EPERM by the call that asks for it: other writes to a file that is in the container, but for
+appending to the last one before it is synced; times, modes and owners; times before that of the
+last file.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Mapping
+from typing import BinaryIO, Final, cast
+
+from winkfs.container import Container
+from winkfs.entry import to_str
+from winkfs.errors import NotAllowed
+from winkfs.inode import FileType
+from winkfs.nametree import Directory
+from winkfs.settings import NANO
+from winkfs.source import ContainerSource
+from winkfs.spool import Spool
+from winkmount.source import Attr
+
+log = logging.getLogger("winkfs.mount")
+
+AO: Final = "the container is append-only"
+
+
+class AppendOnlySource(ContainerSource):
+    """Every write is told at once, since most are refused."""
+
+    gather = False
+
+    def __init__(self, container: Container) -> None:
+        super().__init__(container)
+        self._newest_ns = max(self._tree.newest_ns, container.superblock.get("LASTMT", 0) * NANO)
+
+    # names
+
+    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
+        directory = self._free(parent, name)
+        id = self._tree.new_id()
+        spool = self._spools[id] = self._new_spool(mode, uid, gid)
+        spool.dirty = True
+        self._tree.add_file(directory, name, id)
+        self._touch(directory)
+        return self.stat(id)
+
+    def unlink(self, parent: int, name: bytes) -> None:
+        directory, id = self._place(parent, name)
+        spool = self._spools.get(id)
+        if spool is None:
+            super().unlink(parent, name)
+            return
+        if spool.stored:
+            self._container.delete(directory.path(name))
+        spool.orphan = True
+        self._tree.remove_file(directory, name)
+        self._touch(directory)
+
+    def _rename_file(self, id: int, old: bytes, new: bytes) -> None:
+        spool = self._spools.get(id)
+        if spool is None or not spool.dirty:
+            self._container.rename(old, new)
+            return
+        if spool.stored:
+            self._container.delete(old)
+        spool.stored = new in self._container  # what stood there goes when this one is stored
+
+    def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
+        stored = [name for name in names if name in self._container]
+        if stored:
+            raise NotAllowed(f"{AO}: its names cannot move", to_str(stored[0]))
+
+    def _touch(self, directory: Directory) -> None:
+        """The time of a directory's entry is fixed."""
+        if not directory.real:
+            super()._touch(directory)
+
+    # attributes
+
+    def utime(self, id: int, mtime_ns: int) -> None:
+        if id in self._spools and mtime_ns < self._newest_ns:
+            raise NotAllowed(f"{AO}: this is before the time of a stored file")
+        if id in self._spools or self.stat(id).mtime_ns != mtime_ns:
+            super().utime(id, mtime_ns)
+
+    def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
+        raise NotAllowed(f"{AO}: attributes cannot be set")
+
+    def _name(self, id: int) -> bytes:
+        if self._tree.is_directory(id) and not self._tree.directory(id).real:
+            raise NotAllowed(f"{AO}: this directory has no entry")
+        return super()._name(id)
+
+    # content
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        super().open(id, write=write, truncate=False)
+        if truncate and id in self._spools:
+            self._spools[id].truncate(0)
+        elif truncate:
+            attr = self.stat(id)
+            spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
+            spool.truncate(0)
+            spool.stored = True
+            self._spools[id] = spool
+
+    def flush(self, id: int) -> None:
+        """An empty file waits for its last close: a shell opens it, and another program writes."""
+        spool = self._spools.get(id)
+        if spool is not None and spool.written and not spool.orphan:
+            self._store(id, spool)
+
+    def release(self, id: int) -> None:
+        spool = self._spools.get(id)
+        try:
+            if spool is not None and self._users[id] == 1 and not spool.orphan:
+                self._store(id, spool)
+        finally:
+            super().release(id)
+            if spool is not None and id not in self._users and not spool.stored:
+                self._forget(id)
+
+    def _forget(self, id: int) -> None:
+        """A file that never got into the container."""
+        try:
+            directory, name = self._tree.place_of(id)
+        except FileNotFoundError:
+            return
+        self._tree.remove_file(directory, name)
+
+    def _store(self, id: int, spool: Spool) -> None:
+        """Put what the spool has into the container, in the place of what it had."""
+        if not spool.dirty:
+            return
+        name = self._tree.name_of(id)
+        try:
+            self._put_spool(name, spool, spool.mtime_ns)
+        except NotAllowed:
+            if spool.mtime_ns is None:
+                raise
+            log.warning("%s: stored with the time of now: a later file came first", to_str(name))
+            self._put_spool(name, spool, None)
+        spool.stored, spool.dirty, spool.written = True, False, False
+        self._newest_ns = self._container.stat(name).mtime_ns
+
+    def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
+        spool.file.seek(0)
+        mode, owner = (spool.mode, (spool.uid, spool.gid)) if self._keeps_attrs else (None, ())
+        uid, gid = owner or (None, None)
+        ftype = FileType.EXEC if spool.mode & 0o100 else FileType.FILE
+        self._container.put_file(
+            name, cast(BinaryIO, spool.file), mtime_ns=mtime_ns, ftype=ftype,
+            mode=mode, uid=uid, gid=gid,
+        )  # fmt: skip
+
+    def write(self, id: int, offset: int, data: bytes) -> None:
+        if id not in self._spools and offset == self.stat(id).size:
+            self._container.append(self._tree.name_of(id), data)
+        else:
+            super().write(id, offset, data)
+
+    def truncate(self, id: int, size: int) -> None:
+        if id in self._spools or size != self.stat(id).size:
+            super().truncate(id, size)
+
+    def close(self) -> None:
+        for id, spool in list(self._spools.items()):
+            try:
+                if not spool.orphan:
+                    self._store(id, spool)
+            except OSError as error:
+                log.error("lost at the end: %s", error)
+        super().close()

@@ -1,0 +1,62 @@
+"""Spool: the content of a file that is open in a mount but not (or no longer) in the container."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from typing import Final
+
+IN_MEMORY: Final = 1 << 20  # bytes from which a spool is a temporary file
+
+
+class Spool:
+    """Bytes to read and write anywhere, and what else will be stored with them.
+
+    directory   for the temporary file, which has no name in it
+    mtime_ns    set by hand; None: the time of the commit
+    stored      the container has a file of this name, an earlier state
+    dirty       the container does not have these bytes
+    written     somebody has written or truncated, so a close has to report errors
+    orphan      unlinked: it ends with its last user
+    """
+
+    def __init__(self, directory: str, mode: int, uid: int, gid: int) -> None:
+        self.file = tempfile.SpooledTemporaryFile(IN_MEMORY, dir=directory or ".")  # noqa: SIM115
+        self.mode, self.uid, self.gid = mode, uid, gid
+        self.size = 0
+        self.mtime_ns: int | None = None
+        self.changed_ns = time.time_ns()
+        self.stored = self.dirty = self.written = self.orphan = False
+
+    @property
+    def shown_ns(self) -> int:
+        """The mtime a stat shows."""
+        return self.changed_ns if self.mtime_ns is None else self.mtime_ns
+
+    def read(self, offset: int, size: int) -> bytes:
+        self.file.seek(offset)
+        return self.file.read(size)
+
+    def write(self, offset: int, data: bytes) -> None:
+        if offset > self.size:
+            self.truncate(offset)
+        self.file.seek(offset)
+        self.file.write(data)
+        self.size = max(self.size, offset + len(data))
+        self._changed()
+
+    def truncate(self, size: int) -> None:
+        if self.size < size <= IN_MEMORY:
+            self.file.seek(self.size)
+            self.file.write(bytes(size - self.size))
+        else:
+            self.file.truncate(size)  # on disk, so that a hole takes no room
+        self.size = size
+        self._changed()
+
+    def _changed(self) -> None:
+        self.dirty = self.written = True
+        self.mtime_ns, self.changed_ns = None, time.time_ns()
+
+    def close(self) -> None:
+        self.file.close()
