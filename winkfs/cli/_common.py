@@ -5,6 +5,7 @@ Imports nothing that takes time: `--help` has to be quick.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -88,16 +89,36 @@ def explain(error: Exception) -> str:
 class Failures:
     """Counts what went wrong with one name while the others go on; each is one line."""
 
-    def __init__(self) -> None:
+    def __init__(self, base: str) -> None:
+        self._base = base
         self.count = 0
 
     def add(self, name: str, what: str) -> None:
         self.count += 1
-        say(f"{name}: {what}")
+        say(f"{self._base}: {name}: {what}")
 
     @property
     def status(self) -> int:
         return 1 if self.count else 0
+
+
+# --- containers ---
+
+
+@contextlib.contextmanager
+def opened(base: str, mode: str = "r") -> Iterator[Container]:
+    """The container, open; its refusals name it, and what it found wrong and got round is said."""
+    import winkfs
+
+    with winkfs.open(base, mode) as container:
+        for note in container.notes:
+            say(note)
+        try:
+            yield container
+        except WinkError as error:
+            if error.filename not in (None, container.base):
+                error.filename = f"{container.base}: {error.filename}"
+            raise
 
 
 # --- names ---

@@ -7,7 +7,7 @@ from typing import BinaryIO, Final, cast
 
 import click
 
-from winkfs.cli._common import BASE, PIECE, STDIN, name_bytes
+from winkfs.cli._common import BASE, PIECE, STDIN, name_bytes, opened
 from winkfs.cli.put import source
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
@@ -23,11 +23,9 @@ def append(base: str, name: str, file: str) -> None:
     The file is created if it is not there. In an append-only container only the last file can
     still grow, and only until the next sync.
     """
-    import winkfs
-
     with source(file) as content, tempfile.SpooledTemporaryFile(IN_MEMORY) as spool:
         whole = _read(content, cast(BinaryIO, spool)) if file == STDIN else content
-        with winkfs.open(base, "a") as container:
+        with opened(base, "a") as container:
             key = name_bytes(name)
             before = container.stat(key).size if key in container else None
             try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import BASE, PIECE, Failures, expand
+from winkfs.cli._common import BASE, PIECE, Failures, expand, opened
 from winkfs.names import is_glob, text
 
 if TYPE_CHECKING:
@@ -23,10 +23,8 @@ def cat(base: str, names: tuple[str, ...]) -> int:
     A NAME may be a glob: * crosses /. The content of a symbolic link is its target. A name that
     is not there is an error (exit status 1); the others are written.
     """
-    import winkfs
-
-    failures = Failures()
-    with winkfs.open(base) as container:
+    failures = Failures(base)
+    with opened(base) as container:
         for argument in names:
             for name in expand(container, (argument,), failures):
                 if not _write(container, name) and not is_glob(argument):

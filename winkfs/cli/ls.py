@@ -18,6 +18,7 @@ from winkfs.cli._common import (
     glob_matcher,
     glob_text,
     name_bytes,
+    opened,
     shown,
     stat_record,
     time_value,
@@ -50,10 +51,8 @@ def ls(
     exists counts as itself. T is seconds since the epoch or ISO 8601 (2026-11-21, or
     2026-11-21T08:30Z; local time without a zone).
     """
-    import winkfs
-
-    failures = Failures()
-    with winkfs.open(base) as container:
+    failures = Failures(base)
+    with opened(base) as container:
         write = _writer(container, long, as_json)
         found = False
         for stat in _chosen(container, glob, since, until):
@@ -61,7 +60,7 @@ def ls(
             write(stat)
         if glob is not None and not found and since is None and until is None:
             what = "no name matches" if is_glob(glob) else "no such file in the container"
-            failures.add(f"{base}: {glob}", what)
+            failures.add(glob, what)
     return failures.status
 
 

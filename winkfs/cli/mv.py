@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import BASE, name_bytes
+from winkfs.cli._common import BASE, name_bytes, opened
 from winkfs.names import raw
 
 if TYPE_CHECKING:
@@ -22,10 +22,8 @@ def mv(base: str, old: str, new: str) -> None:
 
     A file NEW is replaced; a directory NEW is not.
     """
-    import winkfs
-
     source, target = name_bytes(old).rstrip(b"/"), name_bytes(new).rstrip(b"/")
-    with winkfs.open(base, "a") as container:
+    with opened(base, "a") as container:
         below = _below(container, source)
         exists = source in container
         if not exists and not below:

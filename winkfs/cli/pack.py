@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -87,4 +88,4 @@ def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[byte
         return None
     if files_from == STDIN:
         return listed_names(sys.stdin.buffer)
-    return listed_names(stack.enter_context(open(files_from, "rb")))
+    return listed_names(stack.enter_context(Path(files_from).open("rb")))

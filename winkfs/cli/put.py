@@ -7,11 +7,12 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 import click
 
-from winkfs.cli._common import BASE, STDIN, name_bytes
+from winkfs.cli._common import BASE, STDIN, name_bytes, opened
 
 
 @click.command()
@@ -25,7 +26,7 @@ def put(base: str, name: str, file: str) -> None:
     """
     import winkfs
 
-    with source(file) as content, winkfs.open(base, "a") as container:
+    with source(file) as content, opened(base, "a") as container:
         executable = file != STDIN and os.fstat(content.fileno()).st_mode & stat.S_IXUSR
         ftype = winkfs.FileType.EXEC if executable else winkfs.FileType.FILE
         container.put_file(name_bytes(name), content, ftype=ftype)
@@ -37,5 +38,5 @@ def source(file: str) -> Iterator[BinaryIO]:
     if file == STDIN:
         yield sys.stdin.buffer
     else:
-        with open(file, "rb") as opened:
-            yield opened
+        with Path(file).open("rb") as content:
+            yield content

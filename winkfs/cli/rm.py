@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from winkfs.cli._common import BASE, Failures, expand
+from winkfs.cli._common import BASE, Failures, expand, opened
 
 
 @click.command()
@@ -16,10 +16,8 @@ def rm(base: str, names: tuple[str, ...]) -> int:
     A directory is an entry of its own: remove docs and 'docs/*' for all of it. A name that is
     not there is an error (exit status 1); the others are removed.
     """
-    import winkfs
-
-    failures = Failures()
-    with winkfs.open(base, "a") as container:
+    failures = Failures(base)
+    with opened(base, "a") as container:
         for name in expand(container, names, failures):
             container.delete(name)
     return failures.status

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from winkfs.cli._common import BASE, JSON, emit, name_bytes, shown, stat_record
+from winkfs.cli._common import BASE, JSON, emit, name_bytes, opened, shown, stat_record
 
 
 @click.command()
@@ -17,7 +17,7 @@ def stat(base: str, name: str, as_json: bool) -> None:
     """Show what is known of a file."""
     import winkfs
 
-    with winkfs.open(base) as container:
+    with opened(base) as container:
         found = container.stat(name_bytes(name))
         record = stat_record(found)
         if found.ftype == winkfs.FileType.LINK:
