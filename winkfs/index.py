@@ -17,13 +17,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from winkfs.settings import PURPOSE_INDEX, Settings
-from winkfs.timeindex import fresh
 from winkformats import hashing, table
 from winkformats.errors import FormatError
 from winkformats.hashing import UInt64
-from winkformats.storage import FileStorage, MemoryStorage, Storage, publish
+from winkformats.storage import FileStorage, MemoryStorage, Storage
 from winkformats.superblock import HINDEX, SBSIZE, Superblock, read_superblock
+from winkfs.settings import PURPOSE_INDEX, Settings
 
 Int64 = npt.NDArray[np.int64]
 FOLD: Final = 1 << 16  # rows of `bulk` that may go to the overlay instead of a new base
@@ -264,7 +263,7 @@ class Index:
             found = np.where(over >= 0, over, found)
         return found
 
-    def set(self, key: bytes, pos: int) -> None:
+    def assign(self, key: bytes, pos: int) -> None:
         """The key now belongs to `pos`; 0 removes it."""
         if key not in self.overlay:
             old = self._lookup_base(key)
@@ -328,9 +327,7 @@ class Index:
                 superseded.append(pos)
         return superseded
 
-    def _row_of(
-        self, key: bytes, s: int, rows: Rows, order: Int64, at: int, drop: set[int]
-    ) -> int:
+    def _row_of(self, key: bytes, s: int, rows: Rows, order: Int64, at: int, drop: set[int]) -> int:
         while at < len(order) and int(rows.s[order[at]]) == s:
             row = int(order[at])
             if row not in drop and self._key_at(int(rows.pos[row])) == key:
@@ -347,7 +344,7 @@ class Index:
         for at in range(0, len(rows.pos), table.BUCKET):
             part = slice(at, at + table.BUCKET)
             if base.shape.cellsz == 1:
-                suspects = range(at, min(at + table.BUCKET, len(rows.pos)))
+                suspects = list(range(at, min(at + table.BUCKET, len(rows.pos))))
             else:
                 bits = rows.slot_bits()[part]
                 _, slots = table.find_many(base.shape, base.cells, rows.s[part], bits)
@@ -409,20 +406,11 @@ class Index:
         keys = list(map(self._key_at, positions.tolist()))
         return hash_rows(self.settings.htalgo, keys, positions.copy())
 
-    def merge(self, path: str, variables: dict[str, int]) -> None:
-        """Write everything as a new BASE.idx, durable on return, and go on with it."""
-        rows, extra = self.merged()
-        temporary = path + ".tmp"
-        storage = fresh(temporary)
-        try:
-            base = write_base(storage, self.settings, rows, extra, variables)
-            storage.sync()
-            publish(temporary, path)
-        except BaseException:
-            storage.close()
-            raise
-        storage.name = path
-        self.replace(base)
+    def fold(self) -> None:
+        """Keep settled rows in memory after all, where no new base could be written."""
+        if self._settled:
+            self.overlay.update((self._key_at(pos), pos) for pos in self._settled.pos.tolist())
+            self._settled = None
 
     def replace(self, base: Base | None) -> None:
         """Go on with another base that holds everything."""

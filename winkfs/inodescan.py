@@ -1,4 +1,4 @@
-"""Inode entries of a range of the data file, found in bulk: what reindex, replay and verify read."""
+"""Inode entries of a range of the data file, found in bulk for reindex, replay and verify."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from winkfs.inode import HEAD, Inode
-from winkfs.settings import Settings
+from winkformats.entry import Layout
 from winkformats.errors import CorruptError
 from winkformats.kvscan import Batch, scan
 from winkformats.storage import Storage
-from winkformats.entry import Layout
+from winkfs.inode import HEAD, Inode
+from winkfs.settings import Settings
 
 Int64 = npt.NDArray[np.int64]
 INODE_SUFFIX: Final = int.from_bytes(b"/I0", "big")
@@ -87,9 +87,7 @@ def rows_of(batch: Batch, settings: Settings, problem: Callable[[CorruptError], 
     size = batch.value_len[which]
     short = (size != 0) & (size < HEAD.size)
     for i in [*bad, *which[short].tolist()]:
-        problem(
-            CorruptError("bad inode entry", file=batch.storage.name, offset=int(batch.pos[i]))
-        )
+        problem(CorruptError("bad inode entry", file=batch.storage.name, offset=int(batch.pos[i])))
     keep = ~short
     if bad:
         keep &= ~np.isin(which, list(bad))

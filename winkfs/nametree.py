@@ -8,7 +8,6 @@ directory is removed. Names that no path can have are left out. What is left out
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -18,7 +17,7 @@ from winkfs.inode import FileType
 from winkfs.names import path_fault
 
 OWN_IDS: Final = 1 << 62  # ids from here on are made here, for what has no file id in the container
-KINDS: Final = {FileType.LINK: stat.S_IFLNK}
+MAX_PATH: Final = 4095  # bytes of a name: more, no program could say
 
 
 class Directory:
@@ -79,48 +78,52 @@ class NameTree:
         self._fill(entries)
 
     def _fill(self, entries: Iterable[Entry]) -> None:
-        known: dict[bytes, Directory] = {b"": self.root}
         used: set[int] = set()
+        last: tuple[bytes, Directory] = b"", self.root  # names come in runs of one directory
         for entry in entries:
             name = to_bytes(entry.name)
-            fault = path_fault(name)
+            fault = "it is too long for a path" if len(name) > MAX_PATH else path_fault(name)
             if fault:
                 self.left_out.append((name, fault))
                 continue
             self.newest_ns = max(self.newest_ns, entry.mtime_ns)
             if entry.ftype == FileType.DIR:
-                directory = self._make(name, known)
+                directory = self._make(name)
                 directory.real, directory.mtime_ns = True, None
                 continue
+            above, _, short = name.rpartition(b"/")
+            if above != last[0]:
+                last = above, self._make(above)
             id = entry.fileid
             if id in used or id >= OWN_IDS:
                 id = self.new_id()
             used.add(id)
-            above, _, last = name.rpartition(b"/")
-            directory = self._make(above, known)
-            if last in directory.dirs:
-                self._hide(name, id, entry.ftype == FileType.LINK)
-                continue
-            self._put(directory, last, id, link=entry.ftype == FileType.LINK)
-            if directory.mtime_ns is not None:
-                directory.mtime_ns = max(directory.mtime_ns, entry.mtime_ns)
-        for directory in reversed(known.values()):
+            self._show(last[1], short, id, entry)
+        for directory in reversed(list(self.root.walk())):
             above_it = directory.parent
             if above_it and above_it.mtime_ns is not None:
                 above_it.mtime_ns = max(above_it.mtime_ns, directory.mtime_ns or 0)
 
-    def _make(self, path: bytes, known: dict[bytes, Directory]) -> Directory:
-        missing = []
-        while path not in known:
-            missing.append(path)
-            path = path.rpartition(b"/")[0]
-        found = known[path]
-        for path in reversed(missing):
-            name = path.rpartition(b"/")[2]
-            if name in found.files:
-                id = found.files.pop(name)
-                self._hide(path, id, id in self.links)
-            found = known[path] = self.add_directory(found, name)
+    def _show(self, directory: Directory, name: bytes, id: int, entry: Entry) -> None:
+        link = entry.ftype == FileType.LINK
+        if name in directory.dirs:
+            self._hide(directory.path(name), id, link)
+            return
+        self._put(directory, name, id, link=link)
+        if directory.mtime_ns is not None:
+            directory.mtime_ns = max(directory.mtime_ns, entry.mtime_ns)
+
+    def _make(self, path: bytes) -> Directory:
+        """The directory of this name, with all above it."""
+        found = self.root
+        for name in path.split(b"/") if path else ():
+            below = found.dirs.get(name)
+            if below is None:
+                if name in found.files:
+                    id = found.files.pop(name)
+                    self._hide(found.path(name), id, id in self.links)
+                below = self.add_directory(found, name)
+            found = below
         return found
 
     def _hide(self, name: bytes, id: int, link: bool) -> None:

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from winkfs.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 from winkformats import hashing
 from winkformats.errors import FormatError
-from winkformats.superblock import KVSEQ, SBSIZE, Superblock
 from winkformats.kvseq import FILEINCR
+from winkformats.superblock import KVSEQ, SBSIZE, Superblock
+from winkfs.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 
 PURPOSE_DATA: Final = "FSYSDATA"
 PURPOSE_INDEX: Final = "FSYSIDX"
 PURPOSE_TIME: Final = "FSYSTIME"
 EXTENSIONS: Final = frozenset(
-    "INCOMPAT SBCKSUM CONTID KVCKSUM CKALGO NEXTFID MTIMENS PAIROFF ATTRS".split()
+    ["INCOMPAT", "SBCKSUM", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS", "PAIROFF", "ATTRS"]
 )
 NANO: Final = 1_000_000_000
 HOLES: Final = 4  # bit of INCOMPAT

@@ -22,7 +22,7 @@ from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, WinkError
 from winkfs.inode import FileType
-from winkfs.nametree import Directory, NameTree
+from winkfs.nametree import MAX_PATH, Directory, NameTree
 from winkfs.spool import Spool
 from winkmount.source import Attr, DirEntry
 
@@ -119,6 +119,7 @@ class ContainerSource:
         directory, id = self._tree.find(parent, name)
         if id is not None:
             raise FileExists("exists already", to_str(directory.path(name)))
+        _check_length(directory.path(name))
         return directory
 
     def _place(self, parent: int, name: bytes) -> tuple[Directory, int]:
@@ -222,6 +223,7 @@ class ContainerSource:
         elif target is not None and self._tree.is_directory(target):
             raise _refuse(errno.EISDIR, new.path(new_name))
         else:
+            _check_length(new.path(new_name))
             spool = self._copy_if_open(target)
             self._rename_file(id, old.path(name), new.path(new_name))
             if target is not None:
@@ -240,8 +242,11 @@ class ContainerSource:
         target = new.dirs.get(new_name)
         if target is not None and not target.empty:
             raise _refuse(errno.ENOTEMPTY, target.path())
-        path = directory.path()
-        self._rename_all(self._tree.names_below(directory), len(path), new.path(new_name))
+        names, cut = self._tree.names_below(directory), len(directory.path())
+        prefix = new.path(new_name)
+        for name in names:
+            _check_length(prefix + name[cut:])
+        self._rename_all(names, cut, prefix)
         if target is not None:
             self._touched.discard(target)
             if target.real and not directory.real:  # its entry stays, as that of the one moved here
@@ -368,6 +373,12 @@ class ContainerSource:
                 self._store_times()
         finally:
             self._container.close()
+
+
+def _check_length(name: bytes) -> None:
+    """A longer one would not be shown by the next mount."""
+    if len(name) > MAX_PATH:
+        raise _refuse(errno.ENAMETOOLONG, name[:80])
 
 
 def _refuse(code: int, name: bytes) -> WinkError:

@@ -1,7 +1,7 @@
 """Time index (BASE.time): marks from mtimes to positions, for containers that only append.
 
-A kvseq with fixed 8-byte keys and values: time mark -> position of the first entry of the first file
-whose mtime is at or after it. Variables: TIMEMP (seconds between marks), TIMEMARK (the last mark),
+A kvseq with fixed 8-byte keys and values: time mark -> position of the first entry of the first
+file whose mtime is at or after it. Variables: TIMEMP (seconds between marks), TIMEMARK (the last mark),
 TIMEMN (files since it, the marked one not counted), LASTMT (mtime of the last file, seconds).
 """
 
@@ -16,15 +16,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from winkfs.settings import NANO, PURPOSE_TIME, Settings
 from winkformats.entry import Layout
 from winkformats.errors import FormatError
 from winkformats.kvscan import scan
 from winkformats.storage import FileStorage, publish
 from winkformats.superblock import KVSEQ, Superblock, read_superblock
+from winkfs.settings import NANO, PURPOSE_TIME, Settings
 
 MARK: Final = struct.Struct(">qq")
 assert MARK.size == 16
+LASTNS: Final = "LASTNS"  # extension: the mtime of the last file, nanoseconds
 
 
 class TimeIndex:
@@ -33,20 +34,21 @@ class TimeIndex:
     marks       int64 seconds, ascending
     positions   bytes from the start of the data file, ascending
     since       files since the last mark (TIMEMN)
-    last        FMTIME of the last file in seconds, None while there is none
+    last        FMTIME of the last file, None while there is none
     """
 
-    def __init__(self, timemp: int) -> None:
-        self.timemp = timemp
+    def __init__(self, settings: Settings) -> None:
+        self.timemp = settings.timemp
+        self._second = NANO if settings.nanoseconds else 1  # FMTIMEs in a second
         self.marks: list[int] = []
         self.positions: list[int] = []
         self.since = 0
         self.last: int | None = None
 
-    def add(self, seconds: int, position: int) -> None:
-        """A file came: its mtime, and where its first entry stands."""
-        mark = seconds // self.timemp * self.timemp
-        self.last = seconds
+    def add(self, mtime: int, position: int) -> None:
+        """A file came: its FMTIME, and where its first entry stands."""
+        mark = mtime // self._second // self.timemp * self.timemp
+        self.last = mtime
         if self.marks and mark <= self.marks[-1]:
             self.since += 1
             return
@@ -54,19 +56,17 @@ class TimeIndex:
         self.positions.append(position)
         self.since = 0
 
-    def add_many(
-        self, seconds: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
-    ) -> None:
+    def add_many(self, mtimes: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> None:
         """The same for files in order, int64[n] each."""
-        if not len(seconds):
+        if not len(mtimes):
             return
-        marks = seconds // self.timemp
+        marks = mtimes // self._second // self.timemp
         before = self.marks[-1] // self.timemp if self.marks else marks[0] - 1
         new = np.flatnonzero(np.diff(marks, prepend=before) > 0)
         self.marks += (marks[new] * self.timemp).tolist()
         self.positions += positions[new].tolist()
-        self.since = self.since + len(seconds) if not len(new) else len(seconds) - 1 - int(new[-1])
-        self.last = int(seconds[-1])
+        self.since = self.since + len(mtimes) if not len(new) else len(mtimes) - 1 - int(new[-1])
+        self.last = int(mtimes[-1])
 
     def start(self, seconds: int) -> int:
         """A position at or before the first file whose mtime is >= `seconds`."""
@@ -106,17 +106,25 @@ class TimeIndex:
                     covered = end
                 if not trusted or not 0 <= covered <= end:
                     return None
-                index = cls(settings.timemp)
+                index = cls(settings)
                 stop = mine.get("FILESIZE", storage.size())
                 for batch in scan(storage, layout, mine["SBSIZE"], stop):
                     pairs = batch.words(batch.key, 2, ">i8").astype(np.int64)
                     index.marks += pairs[:, 0].tolist()
                     index.positions += pairs[:, 1].tolist()
                 index.since = mine.get("TIMEMN", 0)
-                index.last = mine.get("LASTMT") if index.marks else None
+                index._recall(mine)
                 return (index, covered) if index._sane(end) else None
         except (FormatError, OSError):
             return None
+
+    def _recall(self, block: Mapping[str, int]) -> None:
+        """Take the last mtime from the superblock; only LASTNS (an extension) has its fraction."""
+        if not self.marks:
+            return
+        seconds, exact = block.get("LASTMT", self.marks[-1]), block.get(LASTNS, 0)
+        latest = seconds * self._second + self._second - 1
+        self.last = exact if self._second > 1 and exact // NANO == seconds else latest
 
     def _sane(self, end: int) -> bool:
         rising = all(a < b for a, b in zip(self.marks, self.marks[1:], strict=False))
@@ -131,7 +139,10 @@ class TimeIndex:
         variables |= {"KEYREPR": 12, "VALREPR": 12}
         variables |= {"ENTRIES": len(self.marks), "AENTRIES": len(self.marks)}
         variables |= {"TIMEMP": self.timemp, "TIMEMARK": self.marks[-1] if self.marks else 0}
-        variables |= {"TIMEMN": self.since, "LASTMT": self.last or 0}
+        last = self.last or 0
+        variables |= {"TIMEMN": self.since, "LASTMT": last // self._second}
+        if self._second > 1:
+            variables[LASTNS] = last
         if not settings.classic:
             variables |= {"SBCKSUM": 0, "CONTID": settings.contid, "DATAEND": block["FILESIZE"]}
         data = Superblock.new(KVSEQ, PURPOSE_TIME, variables).encode()
@@ -156,8 +167,3 @@ def fresh(path: str) -> FileStorage:
         storage = FileStorage(path, "w")
         storage.truncate(0)
         return storage
-
-
-def seconds_of(settings: Settings, mtime: int) -> int:
-    """FMTIME in whole seconds, floor division."""
-    return mtime // NANO if settings.nanoseconds else mtime

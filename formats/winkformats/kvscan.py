@@ -214,13 +214,13 @@ def _walk_any(layout: Layout) -> Callable[[memoryview], tuple[list[int], int]]:
 
 def _needed(storage: Storage, layout: Layout, data: memoryview, pos: int, stop: int) -> int:
     """Bytes of the entry at `pos`, which does not fit into `data`."""
+    if len(data) < min(WINDOW, stop - pos):
+        raise CorruptError("file is shorter than FILESIZE", file=storage.name, offset=pos)
     span = layout.locate(data, 0)
     if span is None and pos + len(data) < stop and len(data) < MAX_WINDOW:
         return min(4 * len(data), MAX_WINDOW)  # a key longer than the window
     if span is None or pos + span.end > stop or pos + span.end > (1 << 63) - 1:
         raise CorruptError("entry reaches past the end", file=storage.name, offset=pos)
-    if span.end <= len(data):
-        raise CorruptError("file is shorter than FILESIZE", file=storage.name, offset=pos)
     return span.end
 
 

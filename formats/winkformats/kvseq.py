@@ -9,6 +9,7 @@ AENTRIES (not deleted) are kept where they stand in the superblock.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import secrets
 import time
@@ -65,6 +66,8 @@ class KVSeq:
         self._last = -1  # position of the last appended entry, where known
         self._behind: WriteBehind | None = None
         self._map: mmap.mmap | memoryview = memoryview(b"")
+        self._failed = False
+        self._visible = 0  # the view holds everything below
 
     @classmethod
     def create(
@@ -245,15 +248,20 @@ class KVSeq:
     def __len__(self) -> int:
         return self.entries
 
-    def view(self, stop: int) -> mmap.mmap | memoryview:
-        """A read-only view of at least the bytes below `stop`, all of them written."""
-        if stop > self._written:
+    def view(self, pos: int) -> mmap.mmap | memoryview:
+        """A read-only view of the file that holds at least the whole entry at `pos`."""
+        if pos >= self._visible:
             self.flush()
-        if self._behind:
-            self._behind.drain()
-        if len(self._map) < stop:
-            self._map = self.storage.view(self.storage.size())
+            self.drain()
+            if len(self._map) < self._written:
+                self._map = self.storage.view(self.storage.size())
+            self._visible = self._written
         return self._map
+
+    def advance(self, superblock: Superblock) -> None:
+        """A reader takes up a later superblock of the same file."""
+        self.superblock = superblock
+        self.end = self._written = superblock["FILESIZE"]
 
     # --- durability ---
 
@@ -264,7 +272,16 @@ class KVSeq:
         self._reserve(self.end)
         self.drain()
         parts, self._parts = self._parts, []
-        self._written += self.storage.write(self._written, parts)
+        try:
+            self._written += self.storage.write(self._written, parts)
+        except OSError:
+            self._failed = True
+            raise
+
+    @property
+    def broken(self) -> bool:
+        """Whether a write failed: then `forget` must come before anything else."""
+        return self._failed or (self._behind is not None and self._behind.failed is not None)
 
     def drain(self) -> None:
         """Wait for the writing thread; raises what it met."""
@@ -286,7 +303,11 @@ class KVSeq:
         self._check_writable()
         self.flush()
         self.drain()
-        self.storage.sync()  # a superblock must never name bytes that are not there
+        try:
+            self.storage.sync()  # a superblock must never name bytes that are not there
+        except OSError:
+            self._failed = True
+            raise
         block = self.superblock
         block["FILESIZE"] = self.end
         known = {"SYNCSIZE": self.end, "SYNCTIME": int(time.time()) if now is None else now}
@@ -301,13 +322,17 @@ class KVSeq:
         used = -(-(8 + 16 * len(self.superblock) + 8) // SECTOR) * SECTOR
         self.storage.write(0, [self.superblock.encode()[:used]])
 
-    def reset(self, end: int, entries: int, aentries: int) -> None:
-        """Forget what is not on disk after a failed write: the sequence ends at `end` again."""
-        self._parts = []
-        self.end = self._written = end
-        self.entries, self.aentries = entries, aentries
+    def forget(self) -> None:
+        """After a failed write: drop what was not written. The counters are the caller's affair."""
+        self._parts, self._failed = [], False
         if self._behind:
+            with contextlib.suppress(OSError):
+                self._behind.drain()
+            if self._behind.failed is not None:
+                self._written = self._behind.failed
             self._behind.forget()
+        self.end = self._written
+        self._visible = min(self._visible, self.end)
 
     def close(self) -> None:
         """Sync what is not synced, give preallocated space back, and close the storage."""

@@ -14,13 +14,14 @@ DEPTH: Final = 2  # chunks in flight; memory is DEPTH + 1 chunks
 class WriteBehind:
     """Writes chunks in the order given, from a thread (pwritev releases the GIL: -16 % at 1 KiB).
 
-    After a failed write nothing further is written; `good` is the end of what was.
+    After a failed write nothing further is written; `failed` is the offset of that chunk.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._queue: queue.Queue[tuple[int, Buffer] | None] = queue.Queue(DEPTH)
         self._error: BaseException | None = None
+        self.failed: int | None = None
         self._thread = threading.Thread(target=self._run, name="winkfs-write", daemon=True)
         self._thread.start()
 
@@ -37,7 +38,7 @@ class WriteBehind:
     def forget(self) -> None:
         """Drop the error: the caller has dropped the data."""
         self._queue.join()
-        self._error = None
+        self._error = self.failed = None
 
     def close(self) -> None:
         self._queue.put(None)
@@ -53,7 +54,7 @@ class WriteBehind:
                 if self._error is None:
                     self._storage.write(item[0], [item[1]])
             except BaseException as error:  # handed to the caller by put or drain
-                self._error = error
+                self._error, self.failed = error, item[0]
             finally:
                 self._queue.task_done()
         self._queue.task_done()

@@ -30,6 +30,7 @@ RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
 PAGE: Final = mmap.PAGESIZE
 WINDOW: Final = 8 << 20  # bytes of one bulk read; the issue's ceiling is 64 MiB
 BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
+SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
 _SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
 _SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
 
@@ -68,6 +69,9 @@ class Storage(Protocol):
 
     def truncate(self, length: int) -> None: ...
 
+    def duplicate(self) -> Storage:
+        """The same file, to be closed on its own."""
+
     def close(self) -> None: ...
 
 
@@ -95,12 +99,14 @@ class FileStorage:
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False):
-        self.name = os.fspath(path)
-        self.uncached = uncached
         flags = {"r": os.O_RDONLY, "w": os.O_RDWR, "x": os.O_RDWR | os.O_CREAT | os.O_EXCL}[mode]
-        self.fd = os.open(self.name, flags | os.O_CLOEXEC, 0o666)
+        self._adopt(os.open(path, flags | os.O_CLOEXEC, 0o666), os.fspath(path), uncached)
+
+    def _adopt(self, fd: int, name: str, uncached: bool) -> None:
+        self.fd, self.name, self.uncached = fd, name, uncached
         self._dontcache = uncached
         self._written = 0  # start of the window of dirty pages behind an uncached write
+        self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
 
     def __enter__(self) -> FileStorage:
         return self
@@ -158,19 +164,23 @@ class FileStorage:
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         total = 0
+        flags = RWF_DONTCACHE if self._dontcache and sum(map(len, buffers)) >= SMALL else 0
         for at in range(0, len(buffers), 1024):  # IOV_MAX
-            total += self._write(offset + total, list(buffers[at : at + 1024]))
+            total += self._write(offset + total, list(buffers[at : at + 1024]), flags)
         if self.uncached and not self._dontcache:
             self._drop_behind(offset, offset + total)
+        elif self.uncached and total < SMALL:
+            low, high = self._small or (offset, 0)
+            self._small = (min(low, offset), max(high, offset + total))
         return total
 
     def patch(self, offset: int, data: Buffer) -> None:
         os.pwrite(self.fd, data, offset)
 
-    def _write(self, offset: int, parts: list[Buffer]) -> int:
+    def _write(self, offset: int, parts: list[Buffer], flags: int) -> int:
         total = 0
         while parts:
-            n = self._pwritev(parts, offset + total)
+            n = self._pwritev(parts, offset + total, flags)
             total += n
             while parts and n >= len(parts[0]):
                 n -= len(parts.pop(0))
@@ -178,10 +188,10 @@ class FileStorage:
                 parts[0] = memoryview(parts[0])[n:]
         return total
 
-    def _pwritev(self, parts: list[Buffer], offset: int) -> int:
-        if self._dontcache:
+    def _pwritev(self, parts: list[Buffer], offset: int, flags: int) -> int:
+        if flags and self._dontcache:
             try:
-                return os.pwritev(self.fd, parts, offset, RWF_DONTCACHE)
+                return os.pwritev(self.fd, parts, offset, flags)
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                     raise
@@ -209,6 +219,10 @@ class FileStorage:
         if self.uncached and not self._dontcache and self._written:
             self._drop(self._written, self.size())
             self._written = 0
+        if self._small:
+            os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
+                             os.POSIX_FADV_DONTNEED)  # fmt: skip
+            self._small = None
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
@@ -227,6 +241,11 @@ class FileStorage:
 
     def truncate(self, length: int) -> None:
         os.ftruncate(self.fd, length)
+
+    def duplicate(self) -> FileStorage:
+        other = FileStorage.__new__(FileStorage)
+        other._adopt(os.dup(self.fd), self.name, self.uncached)
+        return other
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -278,6 +297,9 @@ class MemoryStorage:
     def truncate(self, length: int) -> None:
         # A new object, for one with views on it cannot change its size.
         self.data = bytearray(self.data[:length].ljust(length, b"\0"))
+
+    def duplicate(self) -> MemoryStorage:
+        return self
 
     def close(self) -> None:
         pass

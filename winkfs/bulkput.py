@@ -1,0 +1,310 @@
+"""Bulk put: many files at once, encoded as columns.
+
+Per batch, headers and inodes are byte matrices, positions a cumulative sum, and one join makes the
+chunk that a thread writes while the next is made. Per 1 KiB file: 1.6 us; a loop with struct: 3 us.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from winkformats.entry import MASK64
+from winkformats.hashing import xxh3_many
+from winkfs.draft import CHUNK
+from winkfs.entry import to_bytes
+from winkfs.index import hash_rows
+from winkfs.inode import CK_XXH3, FileType, InodeForm
+from winkfs.settings import NANO
+from winkfs.store import Store
+
+if TYPE_CHECKING:
+    from winkfs.changes import Changes
+
+Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+ROWS: Final = 1024  # of a batch; 256 and 4096 measured slower
+BYTES: Final = 2 << 20  # content of a batch, about
+HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+NAME_LIMIT: Final = 65_000
+SUFFIX: Final = "/I0"
+
+
+class Row(NamedTuple):
+    """A file with all its metadata; None: the default."""
+
+    name: str | bytes
+    data: bytes
+    mtime_ns: int | None = None
+    ftype: int = FileType.FILE
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+
+class Columns(NamedTuple):
+    """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now."""
+
+    keys: list[bytes]
+    data: Sequence[bytes]
+    ns: Sequence[int | None]
+    ftypes: Sequence[int]
+    attrs: Sequence[Any]
+
+
+class BulkPut:
+    """One call of put_many or put_rows."""
+
+    def __init__(self, store: Store, changes: Changes) -> None:
+        self._store, self._changes = store, changes
+        self._fast = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
+        self._rows = ROWS
+
+    def put(self, files: Iterable[tuple[Any, ...]]) -> int:
+        """(name, data) or (name, data, mtime) each -> how many."""
+        return self._run(files, self._columns_of_tuples)
+
+    def put_rows(self, rows: Iterable[Row]) -> int:
+        return self._run(rows, self._columns_of_rows)
+
+    def _run(self, items: Iterable[Any], columns: Any) -> int:
+        self._changes.settle()
+        source, total = iter(items), 0
+        while True:
+            batch: list[Any] = []
+            error: BaseException | None = None
+            try:
+                batch.extend(islice(source, self._rows))  # keeps what came before an exception
+            except BaseException as caught:
+                error = caught
+            if batch:
+                made = columns(batch)
+                self._write(made)
+                total += len(batch)
+                size = sum(map(len, made.data)) // len(batch)
+                self._rows = min(max(BYTES // (size + 1), 16), ROWS)
+            if error is not None:
+                raise error
+            if not batch:
+                return total
+
+    # --- columns ---
+
+    def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
+        lengths = set(map(len, batch))
+        if lengths == {2}:
+            names, data = zip(*batch, strict=True)
+            ns: Sequence[int | None] = (None,) * len(batch)
+        elif lengths <= {2, 3}:
+            names, data = zip(*[item[:2] for item in batch], strict=True)
+            ns = [_to_ns(item[2]) if len(item) == 3 else None for item in batch]
+        else:
+            raise ValueError("put_many takes (name, data) or (name, data, mtime)")
+        plain = (FileType.FILE,) * len(batch)
+        return Columns(self._keys(names), _contents(data), ns, plain, (None,) * len(batch))
+
+    def _columns_of_rows(self, batch: list[Row]) -> Columns:
+        names, data, ns, ftypes, *owners = zip(*batch, strict=True)
+        attrs: Sequence[Any] = (None,) * len(batch)
+        if any(map(any, owners)):
+            asked = self._changes.attrs_for
+            attrs = [asked(row.ftype, row.mode, row.uid, row.gid) for row in batch]
+        return Columns(self._keys(names), _contents(data), ns, ftypes, attrs)
+
+    def _keys(self, names: Sequence[str | bytes]) -> list[bytes]:
+        """Names -> inode keys, checked."""
+        try:  # one encode for all of them: 60 ns a name, one by one 250 ns
+            text = (SUFFIX + "\0").join(names)  # type: ignore[arg-type]
+            keys = (text + SUFFIX).encode("utf-8", "surrogateescape").split(b"\0")
+        except TypeError:
+            keys = [to_bytes(name) + b"/I0" for name in names]
+        longest = min(NAME_LIMIT, self._store.kv.layout.key.limit - 3) + 3
+        if len(keys) != len(names) or len(min(keys, key=len)) < 4 or any(b"\0" in k for k in keys):
+            raise ValueError("a name must not be empty or have NUL in it")
+        if len(max(keys, key=len)) > longest:
+            raise OSError(36, f"a name may have {longest - 3} bytes")
+        return keys
+
+    # --- writing ---
+
+    def _write(self, columns: Columns) -> None:
+        """Write a batch in order: runs of ordinary files as columns, the others one by one."""
+        regular = [self._fast and 0 < len(d) <= CHUNK for d in columns.data]
+        attrs = columns.attrs
+        if any(attrs):
+            plain = self._plain(columns)
+            regular = [a and b for a, b in zip(regular, plain, strict=True)]
+        if all(regular):
+            self._write_run(columns, 0, len(regular))
+            return
+        start = 0
+        for i, ordinary in enumerate(regular):
+            if ordinary:
+                continue
+            if start < i:
+                self._write_run(columns, start, i)
+            self._changes.put(
+                columns.keys[i], columns.data[i], columns.ns[i], columns.ftypes[i], attrs[i]
+            )
+            start = i + 1
+        if start < len(regular):
+            self._write_run(columns, start, len(regular))
+
+    def _plain(self, columns: Columns) -> list[bool]:
+        """Which files need no attribute entry, and no change of their type for their mode."""
+        default = self._changes.is_default
+        pairs = zip(columns.ftypes, columns.attrs, strict=True)
+        return [attrs is None or default(ftype, attrs) for ftype, attrs in pairs]
+
+    def _write_run(self, columns: Columns, start: int, stop: int) -> None:
+        """Cut a run where the width of the FILEID in hex changes, so that headers are a matrix."""
+        self._store.nextfid = self._store.nextfid or self._store.new_fileid() + 1
+        if self._store.nextfid > 1 and self._changes.drafts:
+            self._changes.settle()
+        while start < stop:
+            fileid = self._store.nextfid
+            room = 16 ** len(f"{fileid:x}") - fileid
+            end = min(stop, start + room)
+            with _no_gc():  # slices are tracked objects: -12 % on mixed input
+                self._encode(Columns(*(column[start:end] for column in columns)), fileid)
+            start = end
+
+    def _encode(self, columns: Columns, fileid: int) -> None:
+        store, kv = self._store, self._store.kv
+        n, base = len(columns.keys), kv.end
+        lengths = np.fromiter(map(len, columns.data), np.int64, n)
+        key_lengths = np.fromiter(map(len, columns.keys), np.int64, n)
+        form, isz = store.settings.form, store.inode_size
+        head = len(f"{fileid:x}") + 10  # delflag, key length, "<hex>/D0", value length
+        sizes = np.empty(2 * n, np.int64)
+        sizes[0::2], sizes[1::2] = head + lengths + 4, 3 + key_lengths + 4 + isz + 4
+        ends = np.cumsum(sizes)
+        at = ends - sizes
+        mtimes = self._mtimes(columns)
+        headers = _data_headers(np.arange(fileid, fileid + n), head, lengths)
+        pointers = at[0::2] + base
+        tails = _inodes(form, isz, fileid, lengths, columns.ftypes, mtimes, pointers)
+        middles = np.zeros((n, 7), np.uint8)  # checksum of the data, delflag, length of the key
+        middles[:, 5:7] = key_lengths.astype(">u2").view(np.uint8).reshape(n, 2)
+        parts: list[Any] = [None] * (5 * n)
+        parts[0::5], parts[1::5], parts[2::5] = _rows(headers), columns.data, _rows(middles)
+        parts[3::5], parts[4::5] = columns.keys, _rows(tails)
+        chunk = bytearray().join(parts)
+        _seal(chunk, at, ends, base + kv.layout.contid)
+        positions = at[1::2] + base
+        kv.append_encoded(chunk, int(positions[-1]), 2 * n)
+        store.nextfid = fileid + n
+        store.itotsz += n * isz
+        store.dtotsz += int(lengths.sum())
+        if store.times is not None:
+            store.times.add_many(mtimes, pointers)
+        store.index.bulk.append(hash_rows(store.settings.htalgo, columns.keys, positions))
+
+    def _mtimes(self, columns: Columns) -> Int64:
+        """FMTIMEs, int64[n]. ao: raises NotAllowed where one lies before its predecessor."""
+        settings, times = self._store.settings, self._store.times
+        n, now = len(columns.ns), None
+        if None in columns.ns:
+            now = self._changes.new_mtime(None)
+        if columns.ns[0] is None and columns.ns.count(None) == n:
+            return np.full(n, now, np.int64)
+        given = [settings.mtime_of(time.time_ns() if ns is None else ns) for ns in columns.ns]
+        mtimes = np.array(given, np.int64)
+        if times is not None:
+            floor = mtimes[0] if times.last is None else times.last
+            if (np.diff(mtimes, prepend=floor) < 0).any():
+                low = int(np.argmax(np.diff(mtimes, prepend=floor) < 0))
+                self._changes.new_mtime(columns.ns[low])
+                raise self._changes.disorder(int(mtimes[low]))
+        return mtimes
+
+
+@contextmanager
+def _no_gc() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _to_ns(mtime: float | None) -> int | None:
+    if mtime is None or isinstance(mtime, int):
+        return None if mtime is None else mtime * NANO
+    return round(mtime * NANO)
+
+
+def _contents(data: Sequence[Any]) -> Sequence[bytes]:
+    if set(map(type, data)) == {bytes}:
+        return data
+    for item in data:
+        if not isinstance(item, bytes | bytearray | memoryview):
+            raise TypeError(f"content is bytes, not {type(item).__name__}")
+    return [bytes(item) for item in data]
+
+
+def _rows(matrix: UInt8) -> list[bytes]:
+    """The rows of a contiguous byte matrix as bytes objects: 14 ns each."""
+    rows: list[bytes] = matrix.view(f"V{matrix.shape[1]}").ravel().tolist()
+    return rows
+
+
+def _data_headers(fileids: Int64, head: int, lengths: Int64) -> UInt8:
+    """delflag, key length, "<hex>/D0", value length of each data entry: uint8[n, head]."""
+    n, width = len(fileids), head - 10
+    out = np.zeros((n, head), np.uint8)
+    out[:, 2] = width + 3
+    shifts = np.arange(4 * (width - 1), -1, -4)
+    out[:, 3 : 3 + width] = HEX[(fileids[:, None] >> shifts) & 15]
+    out[:, 3 + width : 6 + width] = np.frombuffer(b"/D0", np.uint8)
+    out[:, 6 + width :] = lengths.astype(">u4").view(np.uint8).reshape(n, 4)
+    return out
+
+
+def _inodes(
+    form: InodeForm,
+    isz: int,
+    fileid: int,
+    lengths: Int64,
+    ftypes: Sequence[int],
+    mtimes: Int64,
+    pointers: Int64,
+) -> UInt8:
+    """Value length, inode, room for the checksum of each inode entry: uint8[n, isz + 8]."""
+    n, pair = len(lengths), form.pair
+    words = np.zeros((n, (56 + pair) // 8), ">i8")
+    words[:, 2] = np.arange(fileid, fileid + n)
+    words[:, 3] = lengths
+    words[:, 4] = ftypes[0] if ftypes.count(ftypes[0]) == n else np.array(ftypes)
+    words[:, 5] = mtimes
+    words[:, 6] = 1
+    words[:, 7] = pointers
+    words[:, -1] = lengths
+    body = np.ascontiguousarray(words[:, 1:]).view(np.uint8)
+    sums = np.fromiter(map(xxhash.xxh3_64_intdigest, _rows(body)), np.uint64, n)
+    words[:, 0] = sums.view(np.int64)
+    out = np.zeros((n, isz + 8), np.uint8)
+    out[:, :4] = np.frombuffer(isz.to_bytes(4, "big"), np.uint8)
+    out[:, 4 : 60 + pair] = words.view(np.uint8)
+    return out
+
+
+def _seal(chunk: bytearray, at: Int64, ends: Int64, seed: int) -> None:
+    """Fill in the checksums of the entries at [at, ends) of the chunk. `seed`: of position 0."""
+    view = memoryview(chunk)
+    pairs = zip((at + 1).tolist(), (ends - 4).tolist(), strict=True)
+    bodies = [view[a:b] for a, b in pairs]
+    seeds = at.astype(np.uint64) + np.uint64(seed & MASK64)
+    sums = xxh3_many(bodies, seeds.tolist(), len(bodies)).astype(">u4")
+    raw = np.frombuffer(chunk, np.uint8)
+    raw[(ends - 4)[:, None] + np.arange(4)] = sums.view(np.uint8).reshape(-1, 4)

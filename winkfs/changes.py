@@ -1,0 +1,380 @@
+"""Changes: what a writer does to files, by key. Drafts, deletions, renames, and when they are durable.
+
+A change of the name space moves the end of the data file: a new inode, or a tombstone. What it
+supersedes is marked deleted after the next sync.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import Any, Final
+
+from winkformats.kvseq import KVSeq
+from winkfs.content import Content
+from winkfs.draft import Draft, DraftWriter, with_mode
+from winkfs.entry import Stat, to_str
+from winkfs.errors import NoSuchFile, NotAllowed, WinkError
+from winkfs.inode import Attrs, Inode, default_mode
+from winkfs.store import DOOMED, Store
+
+TAILS: Final = 64 << 20  # bytes of drafts' tails in memory
+DRAFTS: Final = 4096
+AO: Final = "the container is append-only"
+
+
+class Changes:
+    """The changing side of a container; for a reader only `find`, `stat` and `read` are of use."""
+
+    def __init__(self, store: Store, content: Content) -> None:
+        self._store, self._content = store, content
+        self.drafts: dict[bytes, Draft] = {}
+        self._pending = 0  # bytes appended to drafts since they were last settled
+        self._last = 0  # ao: position of the inode written last, 0: none since open
+        self._writer = DraftWriter(
+            store.kv, store.settings, lambda _, extents: self._read_extents(extents)
+        )
+
+    @property
+    def _kv(self) -> KVSeq:
+        return self._store.kv
+
+    def _read_extents(self, extents: list[Any]) -> bytes:
+        return self._content.read(extents, 0, sum(e.size for e in extents))
+
+    # --- looking ---
+
+    def find(self, key: bytes) -> bool:
+        """Whether there is a file with this inode key."""
+        self._settle_bulk()
+        return key in self.drafts or self._content.inode(key) is not None
+
+    def _inode(self, key: bytes) -> tuple[int, Inode]:
+        self._settle_bulk()
+        found = self._content.inode(key)
+        if found is None:
+            raise NoSuchFile("no such file in the container", to_str(key[:-3]))
+        return found
+
+    def stat(self, key: bytes) -> Stat:
+        draft = self.drafts.get(key)
+        attrs = self.attrs(key)
+        if draft:
+            fileid, size, mtime, ftype = draft.fileid, draft.lsize, draft.mtime, draft.ftype
+        else:
+            inode = self._inode(key)[1]
+            fileid, size, mtime, ftype = inode.fileid, inode.lsize, inode.mtime, inode.ftype
+        ns = self._store.settings.ns_of(mtime)
+        name = to_str(key[:-3])
+        return Stat(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid)
+
+    def attrs(self, key: bytes) -> Attrs:
+        draft = self.drafts.get(key)
+        if draft is None:
+            return self._content.attrs(self._inode(key)[1])
+        return draft.attrs or Attrs(default_mode(draft.ftype), *self._content.owner)
+
+    def read(self, key: bytes, offset: int, size: int) -> bytes:
+        if offset < 0:
+            raise ValueError(f"offset must not be negative, {offset} is")
+        draft = self.drafts.get(key)
+        if draft is None:
+            inode = self._inode(key)[1]
+            stop = inode.lsize if size < 0 else min(offset + size, inode.lsize)
+            return self._content.read(inode.extents, offset, stop)
+        stop = draft.lsize if size < 0 else min(offset + size, draft.lsize)
+        body = self._content.read(draft.extents, offset, min(stop, draft.body))
+        a, b = max(offset - draft.body, 0), max(stop - draft.body, 0)
+        return body + bytes(draft.tail[a:b])
+
+    # --- whole files ---
+
+    def attrs_for(
+        self, ftype: int, mode: int | None, uid: int | None, gid: int | None
+    ) -> Attrs | None:
+        """Attributes asked for at creation; None: the defaults."""
+        if mode is None and uid is None and gid is None:
+            return None
+        owner = self._content.owner
+        return Attrs(
+            default_mode(ftype) if mode is None else mode & 0o7777,
+            owner[0] if uid is None else uid,
+            owner[1] if gid is None else gid,
+        )
+
+    def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:
+        """Create or replace a file."""
+        draft = self._begin(key, ns, ftype, attrs)
+        self._writer.append(draft, data)
+        self._write(draft)
+
+    def put_stream(
+        self, key: bytes, source: Any, ns: int | None, ftype: int, attrs: Attrs | None
+    ) -> int:
+        """Create or replace a file with what `source.read` gives -> bytes."""
+        draft = self._begin(key, ns, ftype, attrs, drop=False)
+        try:
+            while data := source.read(self._writer.chunk):
+                self._writer.append(draft, data)
+        except BaseException:
+            self._doom_entries(draft.owned)
+            raise
+        self._drop(key)
+        self._write(draft)
+        return draft.lsize
+
+    def _begin(
+        self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None, *, drop: bool = True
+    ) -> Draft:
+        if self._store.settings.ao or len(self._store.doomed) > DOOMED:
+            self.settle()
+        if len(self._store.doomed) > DOOMED:
+            self.sync()
+        mtime = self.new_mtime(ns)
+        if drop:
+            self._drop(key)
+        draft = Draft(key, self._store.new_fileid(), ftype, mtime)
+        if attrs is not None:
+            self._set_attrs(draft, attrs)
+        return draft
+
+    def new_mtime(self, ns: int | None) -> int:
+        """FMTIME for a new file. ao: never before that of the last one."""
+        settings, times = self._store.settings, self._store.times
+        mtime = settings.mtime_of(time.time_ns() if ns is None else ns)
+        if times is None or times.last is None or mtime >= times.last:
+            return mtime
+        if ns is None:
+            return times.last
+        raise self.disorder(mtime)
+
+    def disorder(self, mtime: int) -> NotAllowed:
+        """The refusal of an mtime that lies before its predecessor's."""
+        return NotAllowed(
+            f"{AO}: mtime {mtime} lies before that of the file before it", self._store.base
+        )
+
+    def is_default(self, ftype: int, attrs: Attrs) -> bool:
+        """Whether a file of this type with these attributes needs nothing stored for them."""
+        return attrs == Attrs(default_mode(ftype), *self._content.owner)
+
+    def _drop(self, key: bytes) -> bool:
+        """Doom what the name holds -> whether there was something on disk."""
+        draft = self.drafts.pop(key, None)
+        if draft is not None:
+            self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned)
+            return draft.old != 0
+        self._settle_bulk()
+        found = self._content.inode(key)
+        if found is None:
+            return False
+        self._store.need_delflag("replacing or deleting a file")
+        pos, inode = found
+        self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
+        return True
+
+    def _doom(
+        self, pos: int, size: int, lsize: int, pointers: set[int], *, delete: bool = False
+    ) -> None:
+        """Count an inode and its entries as gone, and have their delflags set after the sync."""
+        store = self._store
+        store.itotsz -= size
+        store.dtotsz -= lsize
+        if pos and (delete or not store.settings.havedups):
+            store.doomed.append(pos)
+            self._kv.aentries -= 1
+        self._doom_entries(pointers, delete=delete)
+
+    def _doom_entries(self, pointers: set[int], *, delete: bool = False) -> None:
+        if self._kv.layout.delflag and (delete or not self._store.settings.havedups):
+            self._store.doomed += sorted(pointers)
+            self._kv.aentries -= len(pointers)
+
+    def _write(self, draft: Draft) -> None:
+        """Write a draft's inode; what the old one alone owned is doomed."""
+        store, kv = self._store, self._kv
+        inode = self._writer.settle(draft)
+        value = inode.encode(store.settings.form, store.settings.isz)
+        if store.settings.ao and draft.old:
+            kv.replace(draft.old, draft.key, value)
+            pos = draft.old
+        else:
+            pos = kv.append(draft.key, value)
+            if draft.old:
+                self._doom(draft.old, 0, 0, set())
+        if store.times is not None and not draft.old:
+            store.times.add(draft.mtime, min([pos, *inode.pointers]))
+        store.itotsz += len(value) - draft.old_size
+        store.dtotsz += draft.lsize - draft.old_lsize
+        self._doom_entries(draft.owned - set(inode.pointers))
+        store.index.assign(draft.key, pos)
+        self._last = pos
+
+    # --- parts of files ---
+
+    def _draft(self, key: bytes, what: str) -> Draft:
+        """The draft of an existing file, begun now if there is none."""
+        if self._pending > TAILS or len(self.drafts) > DRAFTS:
+            self.settle()
+        draft = self.drafts.get(key)
+        if draft is None:
+            self._store.need_delflag(what)
+            pos, inode = self._inode(key)
+            attrs = self._content.attrs(inode) if inode.attrs else None
+            draft = self.drafts[key] = Draft.of(key, inode, pos, attrs)
+        return draft
+
+    def append(self, key: bytes, data: bytes) -> None:
+        if self._store.settings.ao:
+            self._append_ao(key, data)
+            return
+        draft = self._draft(key, "appending to a file")
+        self._writer.append(draft, data)
+        self._touch(draft, len(data))
+
+    def _append_ao(self, key: bytes, data: bytes) -> None:
+        """ao: only to the last file, before a sync, while its inode has room."""
+        pos, inode = self._inode(key)
+        if pos != self._last or pos < self._store.synced:
+            raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
+                             to_str(key[:-3]))  # fmt: skip
+        draft = self.drafts.get(key) or Draft.of(key, inode, pos, None)
+        pairs = len(draft.extents) + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
+        if 56 + 16 * (pairs + (inode.attrs is not None)) > inode.size:
+            raise NotAllowed(f"{AO}: the file's inode has no room for another extent",
+                             to_str(key[:-3]))  # fmt: skip
+        self.drafts[key] = draft
+        self._writer.append(draft, data)
+        self._pending += len(data)
+
+    def write(self, key: bytes, offset: int, data: bytes) -> None:
+        self._forbid_ao("overwriting", key)
+        draft = self._draft(key, "changing a file")
+        self._writer.write(draft, offset, data)
+        self._touch(draft, len(data))
+
+    def truncate(self, key: bytes, size: int) -> None:
+        self._forbid_ao("truncating", key)
+        draft = self._draft(key, "changing a file")
+        self._writer.truncate(draft, size)
+        self._touch(draft, 0)
+
+    def _touch(self, draft: Draft, count: int) -> None:
+        draft.mtime = self._store.settings.mtime_of(time.time_ns())
+        self._pending += count
+
+    def _forbid_ao(self, what: str, key: bytes) -> None:
+        if self._store.settings.ao:
+            raise NotAllowed(f"{AO}: {what} is not possible", to_str(key[:-3]))
+
+    # --- metadata ---
+
+    def utime(self, key: bytes, ns: int) -> None:
+        self._forbid_ao("setting the mtime", key)
+        self._draft(key, "changing a file").mtime = self._store.settings.mtime_of(ns)
+
+    def set_attrs(self, key: bytes, attrs: Attrs) -> None:
+        self._forbid_ao("changing mode, owner or attributes", key)
+        self._set_attrs(self._draft(key, "changing a file"), attrs)
+
+    def _set_attrs(self, draft: Draft, attrs: Attrs) -> None:
+        before = draft.attrs, draft.attrs_at, draft.ftype
+        with_mode(draft, attrs, self._content.owner)
+        if draft.attrs is not None and not self._store.settings.attrs:
+            draft.attrs, draft.attrs_at, draft.ftype = before
+            raise WinkError(
+                "the container has no ATTRS: it keeps no modes but 0644 and 0755, and no owners",
+                to_str(draft.key[:-3]), number=errno.EOPNOTSUPP,
+            )  # fmt: skip
+
+    # --- names ---
+
+    def delete(self, key: bytes) -> None:
+        """Append a tombstone; doom what the name held."""
+        if len(self._store.doomed) > DOOMED:
+            self.sync()
+        self._settle_bulk()
+        self._store.need_delflag("deleting a file")
+        if self._store.settings.ao:
+            self.settle()
+        draft = self.drafts.pop(key, None)
+        if draft is not None:
+            self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
+        else:
+            pos, inode = self._inode(key)
+            self._doom(pos, inode.size, inode.lsize, set(inode.pointers), delete=True)
+        self._kv.append(key, b"", deleted=True)
+        self._store.index.assign(key, 0)
+
+    def rename(self, key: bytes, new: bytes) -> None:
+        """A new inode under the new name, then a tombstone of the old one."""
+        self._store.need_delflag("renaming a file")
+        if self._store.settings.ao:
+            self._rename_ao(key, new)
+            return
+        draft = self._draft(key, "renaming a file")
+        self._drop(new)
+        del self.drafts[key]
+        draft.key = new
+        self._write(draft)
+        self._kv.append(key, b"", deleted=True)
+        self._store.index.assign(key, 0)
+
+    def _rename_ao(self, key: bytes, new: bytes) -> None:
+        """ao: in place, while the inode is not synced, and where the new entry has its size."""
+        self.settle()
+        pos, inode = self._inode(key)
+        old = self._kv.get(pos)
+        room = len(old.value) + len(key) - len(new)
+        is_last = pos + old.size == self._kv.end
+        value = inode.encode(self._store.settings.form, len(old.value) if is_last else room)
+        later = self._store.index.overlay.get(new) == 0  # a tombstone, perhaps behind this inode
+        if pos < self._store.synced or not (is_last or (len(value) == room and not later)):
+            raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
+                             "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
+        self._drop(new)
+        self._kv.replace(pos, new, value)
+        self._store.index.assign(key, 0)
+        self._store.index.assign(new, pos)
+
+    # --- durability ---
+
+    def settle(self) -> None:
+        """Write the inodes of all drafts, and look through what was put in bulk."""
+        drafts, self.drafts = self.drafts, {}
+        self._pending = 0
+        for draft in drafts.values():
+            self._write(draft)
+        self._settle_bulk()
+
+    def _settle_bulk(self) -> None:
+        index = self._store.index
+        if not index.bulk:
+            return
+        for pos in index.settle():
+            _, inode, _ = self._store.inode_at(pos)
+            self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
+        if index.must_merge:
+            self._store.sync_data()
+            self._store.merge()
+
+    def sync(self) -> None:
+        """Make everything durable."""
+        self.settle()
+        store = self._store
+        if self._kv.end != store.synced or store.doomed:
+            store.sync_data()
+        if store.should_merge:
+            store.merge()
+
+    def close(self) -> None:
+        """Sync, and bring index and time index up to date on disk."""
+        self.sync()
+        base = self._store.index.base
+        if self._store.index.pending or base is None or base.covered != self._kv.end:
+            self._store.merge()
+
+    def recover(self) -> None:
+        """After a failed write: keep what reached the disk whole."""
+        self.drafts, self._pending, self._last = {}, 0, 0
+        self._store.recover()

@@ -1,0 +1,79 @@
+"""Content: the bytes of files, checked before they are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from winkformats.errors import CorruptError
+from winkfs.draft import cut
+from winkfs.inode import Attrs, Extent, Inode, default_mode
+from winkfs.store import Store
+
+KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
+LARGE: Final = 64 << 10  # bytes from which an entry is kept
+
+
+class Content:
+    """Reads inodes, attributes and extents of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[int, bytes] = {}  # position -> checked value
+        stat = store.owner
+        self.owner = stat
+
+    def inode(self, key: bytes) -> tuple[int, Inode] | None:
+        """The live inode of a key and its position, or None."""
+        store = self._store
+        pos = store.index.lookup(key)
+        if not pos:
+            return None
+        _, inode, deleted = store.inode_at(pos)
+        if deleted and not store.writable:  # the writer went on since this call began
+            store.refresh()
+            pos = store.index.lookup(key)
+            if not pos:
+                return None
+            _, inode, deleted = store.inode_at(pos)
+        return None if deleted else (pos, inode)
+
+    def attrs(self, inode: Inode) -> Attrs:
+        """The attributes of a file, the defaults where it has none."""
+        if inode.attrs is None:
+            return Attrs(default_mode(inode.ftype), *self.owner)
+        pos, size = inode.attrs
+        value = self._store.entry_at(pos).value
+        if size > len(value):
+            raise CorruptError("attribute size", file=self._store.kv.storage.name, offset=pos)
+        return Attrs.decode(value[:size], file=self._store.kv.storage.name, offset=pos)
+
+    def read(self, extents: Sequence[Extent], start: int, stop: int) -> bytes:
+        """The bytes [start, stop) of a file. Raises CorruptError."""
+        parts = []
+        for pointer, skip, size in cut(list(extents), start, stop):
+            if pointer == 0:
+                parts.append(bytes(size))
+                continue
+            value = self._value(pointer)
+            if skip + size > len(value):
+                name = self._store.kv.storage.name
+                raise CorruptError("extent is longer than its entry", file=name, offset=pointer)
+            parts.append(value[skip : skip + size] if (skip, size) != (0, len(value)) else value)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _value(self, pos: int) -> bytes:
+        kept = self._kept.get(pos)
+        if kept is not None:
+            return kept
+        value = self._store.entry_at(pos).value
+        if len(value) >= LARGE:
+            if len(self._kept) >= KEEP:
+                del self._kept[next(iter(self._kept))]
+            self._kept[pos] = value
+        return value
+
+    def read_whole(self, key: bytes) -> bytes | None:
+        """The whole content of a file, None where there is none of that name."""
+        found = self.inode(key)
+        return None if found is None else self.read(found[1].extents, 0, found[1].lsize)

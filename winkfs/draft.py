@@ -1,0 +1,195 @@
+"""Draft: a file while it is being changed. Its inode is written once, when the draft is settled.
+
+Content that was appended and is not yet an entry waits in `tail`, so that many small appends become
+one entry of up to 1 MiB; an overwrite becomes an entry at once. Nothing that was synced is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from winkformats.kvseq import KVSeq
+from winkfs.inode import Attrs, Extent, FileType, Inode, attr_key, data_key, default_mode
+from winkfs.settings import Settings
+
+CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
+
+
+def cut(extents: list[Extent], start: int, stop: int) -> list[Extent]:
+    """The part of a file's extents that holds the bytes [start, stop)."""
+    found, at = [], 0
+    for extent in extents:
+        a, b = max(start - at, 0), min(stop - at, extent.size)
+        if a < b:
+            skip = extent.skip + a if extent.pointer else 0
+            found.append(Extent(extent.pointer, skip, b - a))
+        at += extent.size
+        if at >= stop:
+            break
+    return found
+
+
+@dataclass
+class Draft:
+    """What a file is going to be.
+
+    lsize     bytes, with the tail
+    extents   exactly the first lsize - len(tail) bytes
+    attrs     attributes to write, None: none; `attrs_at` where they are already written
+    old       position of the inode this one replaces, 0: none
+    owned     data and attribute entries of the old inode and those written since
+    """
+
+    key: bytes
+    fileid: int
+    ftype: int
+    mtime: int
+    lsize: int = 0
+    extents: list[Extent] = field(default_factory=list)
+    tail: bytearray = field(default_factory=bytearray)
+    attrs: Attrs | None = None
+    attrs_at: tuple[int, int] | None = None
+    old: int = 0
+    old_size: int = 0
+    old_lsize: int = 0
+    owned: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, key: bytes, inode: Inode, pos: int, attrs: Attrs | None) -> Draft:
+        """The draft of a file as it stands."""
+        return cls(
+            key, inode.fileid, inode.ftype, inode.mtime, inode.lsize,
+            cut(list(inode.extents), 0, inode.lsize), bytearray(), attrs, inode.attrs,
+            pos, inode.size, inode.lsize, set(inode.pointers),
+        )  # fmt: skip
+
+    @property
+    def body(self) -> int:
+        """Bytes that the extents hold."""
+        return self.lsize - len(self.tail)
+
+
+class DraftWriter:
+    """Changes drafts, writing entries to the data file where they must.
+
+    read   reads the content of extents: (fileid, extents) -> bytes, for the copies that a container
+           without PAIROFF needs
+    """
+
+    def __init__(
+        self, kv: KVSeq, settings: Settings, read: Callable[[int, list[Extent]], bytes]
+    ) -> None:
+        self._kv, self._settings, self._read = kv, settings, read
+        field = kv.layout.value
+        self.chunk = min(CHUNK, field.limit)
+
+    def append(self, draft: Draft, data: bytes | memoryview) -> None:
+        """Add content at the end."""
+        draft.tail += data
+        draft.lsize += len(data)
+        if len(draft.tail) >= self.chunk:
+            keep = len(draft.tail) % self.chunk
+            self._spill(draft, len(draft.tail) - keep)
+
+    def write(self, draft: Draft, offset: int, data: bytes | memoryview) -> None:
+        """Write anywhere; a gap behind the old end reads as zeros."""
+        if not data:
+            return
+        if offset > draft.lsize:
+            self._extend(draft, offset)
+        if offset == draft.lsize:
+            self.append(draft, data)
+            return
+        if offset >= draft.body:  # inside the tail: still in memory
+            at = offset - draft.body
+            draft.tail[at : at + len(data)] = data
+            draft.lsize = max(draft.lsize, offset + len(data))
+            self.append(draft, b"")
+            return
+        self.spill(draft)
+        before = cut(draft.extents, 0, offset)
+        after = cut(draft.extents, offset + len(data), draft.lsize)
+        new = self._entries(draft, data)
+        draft.extents = before + new + self._suffix(draft, after)
+        draft.lsize = max(draft.lsize, offset + len(data))
+
+    def truncate(self, draft: Draft, size: int) -> None:
+        """Cut or grow to `size` bytes; what grows is zeros."""
+        if size > draft.lsize:
+            self._extend(draft, size)
+        elif size >= draft.body:
+            del draft.tail[size - draft.body :]
+        else:
+            draft.tail.clear()
+            draft.extents = cut(draft.extents, 0, size)
+        draft.lsize = size
+
+    def spill(self, draft: Draft) -> None:
+        """Make entries of the whole tail."""
+        self._spill(draft, len(draft.tail))
+
+    def settle(self, draft: Draft) -> Inode:
+        """Write what is left of the content and the attributes -> the inode to write."""
+        self.spill(draft)
+        if draft.attrs is not None and draft.attrs_at is None:
+            data = draft.attrs.encode()
+            pos = self._kv.append(attr_key(draft.fileid), data)
+            draft.owned.add(pos)
+            draft.attrs_at = (pos, len(data))
+        extents = tuple(draft.extents)
+        return Inode(draft.fileid, draft.lsize, draft.ftype, draft.mtime, extents, draft.attrs_at)
+
+    def _spill(self, draft: Draft, length: int) -> None:
+        if length:
+            with memoryview(draft.tail) as tail:
+                draft.extents += self._entries(draft, tail[:length])
+            del draft.tail[:length]
+
+    def _entries(self, draft: Draft, data: bytes | memoryview) -> list[Extent]:
+        """Write content as data entries; their numbers are positions, which never come twice."""
+        extents = []
+        for at in range(0, len(data), self.chunk):
+            value = bytes(data[at : at + self.chunk])
+            extents.append(self._entry(draft, value))
+        return extents
+
+    def _entry(self, draft: Draft, value: bytes) -> Extent:
+        key = data_key(draft.fileid, self._kv.end if draft.owned else 0)
+        room = self._kv.layout.value
+        pad = room.limit - len(value) if room.prefix == 0 else 0  # a fixed length: data_size cuts
+        pos = self._kv.append(key, value + bytes(pad))
+        draft.owned.add(pos)
+        return Extent(pos, 0, len(value))
+
+    def _suffix(self, draft: Draft, after: list[Extent]) -> list[Extent]:
+        """What follows an overwrite: without PAIROFF, an extent that lost its head is copied."""
+        if after and after[0].skip and not self._settings.pairoff:
+            return self._entries(draft, self._read(draft.fileid, after[:1])) + after[1:]
+        return after
+
+    def _extend(self, draft: Draft, size: int) -> None:
+        """Let the file grow with zeros."""
+        if not self._settings.holes:
+            while draft.lsize < size:
+                self.append(draft, bytes(min(self.chunk, size - draft.lsize)))
+            return
+        self.spill(draft)
+        draft.extents.append(Extent(0, 0, size - draft.lsize))
+        draft.lsize = size
+
+
+def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
+    """Give a draft new attributes; what equals the defaults is not stored.
+
+    owner   (uid, gid) of the container
+    """
+    plain = (attrs.uid, attrs.gid) == owner and not attrs.xattrs
+    kinds = {FileType.FILE, FileType.EXEC}
+    if draft.ftype in kinds and attrs.mode in (0o644, 0o755):
+        draft.ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
+    if plain and attrs.mode == default_mode(draft.ftype):
+        draft.attrs = draft.attrs_at = None
+    elif draft.attrs != attrs:
+        draft.attrs, draft.attrs_at = replace(attrs), None

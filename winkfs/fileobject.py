@@ -1,0 +1,48 @@
+"""A file of a container as a Python file object."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    from winkfs.container import Container
+
+
+class FileReader(io.RawIOBase):
+    """Seekable, read-only. Its length is that of the file when it was opened."""
+
+    def __init__(self, container: Container, name: str, size: int) -> None:
+        self._container, self.name, self._size, self._at = container, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if self.closed:
+            raise ValueError("the file is closed")
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}.get(whence)
+        if base is None:
+            raise ValueError(f"whence {whence} is not known")
+        if base + offset < 0:
+            raise OSError(22, "seek before the start of the file", self.name)
+        self._at = base + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        if self.closed:
+            raise ValueError("the file is closed")
+        with memoryview(buffer).cast("B") as view:
+            want = max(min(len(view), self._size - self._at), 0)
+            data = self._container.read(self.name, self._at, want) if want else b""
+            view[: len(data)] = data
+        self._at += len(data)
+        return len(data)

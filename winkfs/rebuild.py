@@ -1,0 +1,177 @@
+"""Rebuild: everything derived, from the data file alone.
+
+Of inode entries with one name, and of those with one FILEID, the one at the highest position
+decides, deleted or not. The rest follows: who is live, what should be marked deleted, every counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.errors import CorruptError
+from winkformats.kvscan import Batch
+from winkformats.kvseq import KVSeq
+from winkfs.index import Rows, hash_rows, join_rows
+from winkfs.inode import Inode
+from winkfs.inodescan import InodeRows, inode_rows
+from winkfs.settings import Settings
+from winkfs.timeindex import TimeIndex
+
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Rebuilt:
+    """What the data file says.
+
+    rows        the live files
+    times       time marks (ao)
+    entries     all entries; aentries: those with delflag 0
+    itotsz      bytes of the live inodes; dtotsz: bytes of the live files
+    nextfid     highest FILEID seen, plus 1
+    unfinished  inodes that were superseded but are not marked deleted
+    dead        inodes that are marked deleted, int64[..]
+    end         end of the last whole entry
+    """
+
+    rows: Rows
+    times: TimeIndex
+    entries: int = 0
+    aentries: int = 0
+    itotsz: int = 0
+    dtotsz: int = 0
+    nextfid: int = 1
+    unfinished: list[int] = field(default_factory=list)
+    dead: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    end: int = 0
+
+
+@dataclass
+class _Columns:
+    """All inode entries of the file, tombstones too."""
+
+    rows: Rows
+    fileid: Int64
+    deleted: Bools
+    tomb: Bools
+
+
+class Resolver:
+    """Takes the batches of a whole data file, then decides who is live."""
+
+    def __init__(self, kv: KVSeq, settings: Settings) -> None:
+        self._kv, self._settings = kv, settings
+        empty = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
+        self.found = Rebuilt(empty, TimeIndex(settings), end=kv.start)
+        self._parts: list[tuple[Rows, Int64, Bools, Bools]] = []
+
+    def take(self, batch: Batch, rows: InodeRows) -> None:
+        """Count a batch and note its inodes."""
+        found, settings = self.found, self._settings
+        flags = batch.flags
+        found.entries += len(flags)
+        found.aentries += len(flags) - int(np.count_nonzero(flags))
+        found.end = int(batch.base + batch.end[-1])
+        live, tomb = ~rows.deleted, rows.size == 0
+        found.itotsz += int(rows.size[live].sum())
+        found.dtotsz += int(rows.lsize[live].sum())
+        if len(rows.pos):
+            found.nextfid = max(found.nextfid, int(rows.fileid.max()) + 1)
+        if settings.ao:
+            mtimes = rows.mtime
+            for row in np.flatnonzero(~tomb).tolist():
+                first = rows.first(row, settings, batch.storage.name)
+                found.times.add(int(mtimes[row]), first)
+        hashed = hash_rows(settings.htalgo, rows.keys, rows.pos)
+        self._parts.append((hashed, rows.fileid.copy(), rows.deleted, tomb))
+
+    def finish(self) -> Rebuilt:
+        """Decide -> everything. Counters of what is superseded but not marked are taken off."""
+        found = self.found
+        columns = _columns(self._parts)
+        live, unfinished = _resolve(columns, self._kv)
+        found.unfinished = unfinished.tolist()
+        found.dead = columns.rows.pos[columns.deleted & ~columns.tomb]
+        rows = columns.rows
+        bits = None if rows.bits is None else rows.bits[live]
+        found.rows = Rows(rows.s[live], bits, rows.pos[live])
+        for pos in found.unfinished:
+            value = self._kv.get(pos).value
+            inode = Inode.decode(value, self._settings.form, file=self._kv.storage.name, offset=pos)
+            found.itotsz -= inode.size
+            found.dtotsz -= inode.lsize
+        return found
+
+
+def rebuild(
+    kv: KVSeq,
+    settings: Settings,
+    *,
+    problem: Callable[[CorruptError], None],
+    progress: Callable[[int], None] | None = None,
+) -> Rebuilt:
+    """Read the whole data file once.
+
+    problem   is told of each bad inode entry, which then counts as absent
+    progress  called with the number of bytes done since the last call
+    raises    CorruptError where the chain of entries breaks; a file cut short just ends there
+    cost      1.4 million entries/s warm; memory: 21 bytes an inode entry, and 12 more while sorting
+    """
+    resolver = Resolver(kv, settings)
+    batches = inode_rows(
+        kv.storage, kv.layout, settings, kv.start, kv.end, problem=problem, progress=progress
+    )
+    try:
+        for batch, rows in batches:
+            resolver.take(batch, rows)
+    except CorruptError:
+        if not kv.truncated:
+            raise
+    return resolver.finish()
+
+
+def _columns(parts: list[tuple[Rows, Int64, Bools, Bools]]) -> _Columns:
+    def join(i: int, dtype: type) -> npt.NDArray[np.generic]:
+        return np.concatenate([np.empty(0, dtype), *(part[i] for part in parts)])  # type: ignore[arg-type]
+
+    fileid, deleted, tomb = join(1, np.int64), join(2, np.bool_), join(3, np.bool_)
+    rows = join_rows([part[0] for part in parts])
+    parts.clear()
+    return _Columns(rows, fileid, deleted, tomb)  # type: ignore[arg-type]
+
+
+def _resolve(columns: _Columns, kv: KVSeq) -> tuple[Bools, Int64]:
+    """-> which entries are live files, and the positions of those that should be marked deleted."""
+    pos = columns.rows.pos
+    beaten = np.zeros(len(pos), bool)
+    order = np.argsort(columns.rows.s, kind="stable")
+    s = columns.rows.s
+    same = s[order[1:]] == s[order[:-1]]
+    _beat_names(order, np.flatnonzero(same), pos, beaten, kv)
+    del order
+    files = np.flatnonzero(~columns.tomb)
+    fileid = columns.fileid[files]
+    order = np.argsort(fileid, kind="stable")
+    same = fileid[order[1:]] == fileid[order[:-1]]
+    beaten[files[order[:-1][same]]] = True
+    live = ~(beaten | columns.deleted | columns.tomb)
+    return live, pos[beaten & ~columns.deleted & ~columns.tomb]
+
+
+def _beat_names(order: Int64, same: Int64, pos: Int64, beaten: Bools, kv: KVSeq) -> None:
+    """Mark, among entries with equal hashes, those whose key comes again later."""
+    group: dict[bytes, int] = {}
+    before = -2
+    for i in same.tolist():
+        if i != before + 1:
+            group = {kv.get(int(pos[order[i]])).key: int(order[i])}
+        key, row = kv.get(int(pos[order[i + 1]])).key, int(order[i + 1])
+        if key in group:
+            beaten[group[key]] = True
+        group[key] = row
+        before = i

@@ -1,0 +1,80 @@
+"""Replay: bring an index up to date with the entries that came after what it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from winkformats.errors import CorruptError
+from winkformats.kvseq import KVSeq
+from winkfs.index import Index
+from winkfs.inode import Inode
+from winkfs.inodescan import InodeRows, inode_rows
+from winkfs.settings import Settings
+from winkfs.timeindex import TimeIndex
+
+NOT_FOUND: Final = 0
+
+
+class Replay:
+    """One pass over a tail.
+
+    superseded  positions of inodes that the tail replaced: a writer marks them deleted
+    known       False where a file of the tail has an older inode that the tail does not name: then
+                only a rebuild can find it
+    """
+
+    def __init__(self, kv: KVSeq, settings: Settings, index: Index, times: TimeIndex | None):
+        self._kv, self._settings, self._index, self._times = kv, settings, index, times
+        self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
+        self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met
+        self.superseded: list[int] = []
+
+    @property
+    def known(self) -> bool:
+        return not self._lost
+
+    def run(
+        self, start: int, stop: int, times_from: int, problem: Callable[[CorruptError], None]
+    ) -> None:
+        """Take in the entries of [start, stop); the time index those from `times_from` on."""
+        kv = self._kv
+        for _, rows in inode_rows(
+            kv.storage, kv.layout, self._settings, start, stop, problem=problem
+        ):
+            fileids, deleted = rows.fileid.tolist(), rows.deleted.tolist()
+            for row, (key, pos) in enumerate(zip(rows.keys, rows.pos.tolist(), strict=True)):
+                self._apply(key, pos, fileids[row], deleted[row])
+                if self._times is not None and pos >= times_from and rows.size[row]:
+                    self._mark(self._times, rows, row)
+
+    def _mark(self, times: TimeIndex, rows: InodeRows, row: int) -> None:
+        first = rows.first(row, self._settings, self._kv.storage.name)
+        times.add(int(rows.mtime[row]), first)
+
+    def _apply(self, key: bytes, pos: int, fileid: int, deleted: bool) -> None:
+        index = self._index
+        old = index.lookup(key)
+        if old and old != pos:
+            if not self._settings.havedups or not fileid:  # duplicates may stay, deleted files not
+                self.superseded.append(old)
+            self._lost.discard(self._fileid_at(old))
+        if fileid:
+            other = self._newest.get(fileid)
+            if other is not None and other != key:  # renamed inside the tail
+                left = index.lookup(other)
+                if left and self._fileid_at(left) == fileid:
+                    self.superseded.append(left)
+                    index.assign(other, NOT_FOUND)
+            base = index.base
+            fresh = base is None or (base.nextfid and fileid >= base.nextfid)
+            known = other is not None or fresh or (old and self._fileid_at(old) == fileid)
+            if not known:
+                self._lost.add(fileid)
+            self._newest[fileid] = key
+        index.assign(key, NOT_FOUND if deleted else pos)
+
+    def _fileid_at(self, pos: int) -> int:
+        entry = self._kv.get(pos)
+        form, file = self._settings.form, self._kv.storage.name
+        return Inode.decode(entry.value, form, file=file, offset=pos).fileid if entry.value else 0

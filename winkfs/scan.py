@@ -1,0 +1,92 @@
+"""Scan: all files of a container in disk order, as of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from winkfs.content import Content
+from winkfs.entry import Entry, to_str
+from winkfs.inode import Inode
+from winkfs.settings import NANO, Settings
+from winkfs.store import Store
+from winkfs.window import Window
+
+Int64 = npt.NDArray[np.int64]
+
+
+def scan(
+    store: Store,
+    content: Content,
+    lock: Any,
+    since: float | None,
+    until: float | None,
+    prefix: bytes,
+) -> Iterator[Entry]:
+    """Entries of the files that are live now; their positions are taken at once."""
+    settings = store.settings
+    low = None if since is None else _edge(since)
+    high = None if until is None else _edge(until)
+    with lock:
+        positions = store.index.positions()
+        if store.times is not None:
+            positions = _narrow(positions, store, low, high)
+        window = Window(store)
+    return _entries(window, content, settings, positions, low, high, prefix)
+
+
+def _narrow(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
+    """ao: only the positions between the time marks around [low, high)."""
+    times = store.times
+    assert times is not None
+    first, last = 0, len(positions)
+    if low is not None:
+        first = int(np.searchsorted(positions, times.start(low // NANO)))
+    stop = None if high is None else times.stop(-(-high // NANO))
+    if stop is not None:
+        last = int(np.searchsorted(positions, stop))
+    return positions[first:last].copy()
+
+
+def _entries(
+    window: Window,
+    content: Content,
+    settings: Settings,
+    positions: Int64,
+    low: int | None,
+    high: int | None,
+    prefix: bytes,
+) -> Iterator[Entry]:
+    skip, at = len(prefix), 0
+    try:
+        while at < len(positions):
+            stop = window.batch(positions, at)
+            for pos in positions[at:stop].tolist():
+                key, inode = window.inode(pos)
+                ns = settings.ns_of(inode.mtime)
+                if (low is not None and ns < low) or (high is not None and ns >= high):
+                    continue
+                if key[:skip] == prefix:
+                    yield _entry(key, inode, ns, content, window)
+            at = stop
+    finally:
+        window.close()
+
+
+def _entry(key: bytes, inode: Inode, ns: int, content: Content, window: Window) -> Entry:
+    attrs = content.attrs(inode)
+
+    def read() -> bytes:
+        return window.read(inode)
+
+    return Entry(
+        to_str(key[:-3]), inode.fileid, inode.lsize, ns, inode.ftype,
+        attrs.mode, attrs.uid, attrs.gid, read,
+    )  # fmt: skip
+
+
+def _edge(seconds: float) -> int:
+    return seconds * NANO if isinstance(seconds, int) else round(seconds * NANO)

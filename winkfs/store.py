@@ -1,0 +1,424 @@
+"""Store: the files of one container, opened: data, index, time index, lock, and their durability.
+
+It knows entries and inodes by position. What a file is to a user, its name and its bytes, is the
+affair of `container`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from winkformats import table
+from winkformats.entry import KVEntry
+from winkformats.errors import CorruptError
+from winkformats.kvseq import KVSeq
+from winkformats.storage import FileStorage, MemoryStorage, publish
+from winkformats.superblock import SBSIZE, Superblock, read_superblock
+from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkfs.index import Base, Index, Int64, Rows, open_base, write_base
+from winkfs.inode import Inode
+from winkfs.lock import WriterLock
+from winkfs.rebuild import Rebuilt, rebuild
+from winkfs.replay import Replay
+from winkfs.settings import Settings
+from winkfs.timeindex import TimeIndex, fresh
+
+MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
+MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
+DOOMED: Final = 1 << 20  # delflags waiting for a sync
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+def base_of(path: str | os.PathLike[str]) -> str:
+    """BASE of a container, given BASE or BASE.data."""
+    text = os.fspath(path)
+    return text.removesuffix(".data")
+
+
+class Store:
+    """An open container, without names and bytes of files.
+
+    doomed   positions whose delflags are to be set after the next sync
+    notes    sentences for the user about what was found wrong and got round
+    """
+
+    def __init__(self, base: str, *, writable: bool, load: bool = True) -> None:
+        """`load`: find or make the index. Raises NoSuchFile, Locked, FormatError, OSError."""
+        self.base, self.writable = base, writable
+        self.notes: list[str] = []
+        self.doomed: list[int] = []
+        self.times: TimeIndex | None = None
+        self.lock: WriterLock | None = None
+        if not Path(base + ".data").exists():
+            raise NoSuchFile("no such container (there is no BASE.data)", base)
+        if writable:
+            self.lock = WriterLock(base)
+        try:
+            self._open_data()
+            self.index = Index(self.settings, None, self.key_at)
+            if load:
+                self._load()
+        except BaseException:
+            self.abandon()
+            raise
+
+    # --- opening ---
+
+    def _open_data(self) -> None:
+        mode = "w" if self.writable else "r"
+        self.kv = KVSeq.open(
+            FileStorage(self.base + ".data", mode, uncached=True), writable=self.writable
+        )
+        self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
+        if self.kv.truncated:
+            self.notes.append(
+                f"{self.kv.storage.name}: cut short, only its first {self.kv.end} bytes are there"
+            )
+        block = self.kv.superblock
+        self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
+        self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
+        self.synced = block.get("FILESIZE", self.kv.end)
+        self._filesize = self.synced.to_bytes(8, "big")
+        names = list(block)
+        self._filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
+        stat = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
+        self.owner = (stat.st_uid, stat.st_gid)
+
+    def _load(self) -> None:
+        """Find the derived files and bring them up to date, or make them anew."""
+        kv, settings, block = self.kv, self.settings, self.kv.superblock
+        base = open_base(self.base + ".idx", settings, block, kv.end)
+        self.index.replace(base)
+        unclean = block.get("SYNCSIZE", kv.end) != kv.end
+        if base is None or kv.truncated or (unclean and self.writable):
+            self._rebuild()
+            return
+        times_from = kv.end
+        if settings.ao:
+            loaded = TimeIndex.load(self.base + ".time", settings, block, kv.end)
+            if loaded is None and self.writable:
+                self._rebuild()
+                return
+            self.times, times_from = loaded or (TimeIndex(settings), kv.start)
+        try:
+            self._catch_up(min(base.covered, times_from), base.covered, times_from)
+        except CorruptError:
+            self._rebuild()
+
+    def _catch_up(self, start: int, covered: int, times_from: int) -> None:
+        start = max(start, self.kv.start)
+        if start >= self.kv.end:
+            return
+        if start < covered:  # only the time index is behind
+            behind = Replay(self.kv, self.settings, Index(self.settings, None, self.key_at),
+                            self.times)  # fmt: skip
+            behind.run(start, covered, times_from, self.note)
+            start = covered
+        replay = Replay(self.kv, self.settings, self.index, self.times)
+        replay.run(start, self.kv.end, times_from, self.note)
+        if not replay.known:
+            self._rebuild()
+        elif self.writable:
+            self._finish(replay.superseded)
+
+    def _rebuild(self) -> None:
+        """Make index, time index and counters from the data file: on disk for a writer."""
+        found = rebuild(self.kv, self.settings, problem=self.note)
+        self.take(found)
+
+    def take(self, found: Rebuilt) -> None:
+        """Go on with what a rebuild found."""
+        self.kv.end = found.end if self.kv.truncated else self.kv.end
+        self.times = found.times if self.settings.ao else None
+        self.kv.entries, self.kv.aentries = found.entries, found.aentries
+        self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
+        self.nextfid = max(self.nextfid, found.nextfid)
+        variables = self._derived()
+        if not self.writable:
+            self.index.replace(self._memory_index(found.rows, variables))
+            return
+        try:
+            base = self._write_index(found.rows, variables)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            base = self._memory_index(found.rows, variables)
+        self.index.replace(base)
+        self._count_unfinished(found)
+        self._save_times()
+
+    def _memory_index(self, rows: Rows, variables: dict[str, int]) -> Base:
+        memory = MemoryStorage(name=self.base + ".idx (in memory)")
+        room = 8 * self.settings.cellsz * (table.size_for(len(rows.pos)) + 1)
+        memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
+        return write_base(memory, self.settings, rows, None, variables)
+
+    def _write_index(
+        self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
+    ) -> Base:
+        path = self.base + ".idx"
+        storage = fresh(path + ".tmp")
+        try:
+            base = write_base(storage, self.settings, rows, extra, variables)
+            storage.sync()
+            publish(path + ".tmp", path)
+        except BaseException:
+            storage.close()
+            Path(path + ".tmp").unlink(missing_ok=True)
+            raise
+        storage.name = path
+        return base
+
+    def _count_unfinished(self, found: Rebuilt) -> None:
+        """Finish what an unclean end left: delflags of what was superseded, and the counters."""
+        if self.settings.havedups:
+            return
+        before = self.kv.aentries
+        self._finish(found.unfinished, count=True)
+        self._finish(found.dead.tolist(), count=True)
+        block = self.kv.superblock
+        counters = {"ENTRIES": self.kv.entries, "AENTRIES": self.kv.aentries}
+        counters |= {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
+        wrong = any(block[name] != value for name, value in counters.items() if name in block)
+        unclean = block.get("SYNCSIZE", self.kv.end) != self.kv.end
+        if wrong or unclean or before != self.kv.aentries:
+            self.sync_data()
+
+    def _finish(self, superseded: list[int], *, count: bool = False) -> None:
+        """Set the delflags of superseded inodes and of the data that only they own."""
+        if not self.kv.layout.delflag:
+            return
+        todo: list[int] = []
+        view = self.kv.view(self.kv.end - 1)
+        for pos in superseded:
+            try:
+                key, inode, _ = self.inode_at(pos)
+                keep = self._shared(key, inode)
+            except CorruptError as error:
+                self.note(error)
+                continue
+            todo += [p for p in [pos, *(set(inode.pointers) - keep)] if view[p] == 0]
+        todo = list(dict.fromkeys(todo))
+        self.kv.mark_deleted(todo)
+        if count:
+            self.kv.aentries -= len(todo)
+
+    def _shared(self, key: bytes, inode: Inode) -> set[int]:
+        """Entries of a superseded inode that the file's newest inode still points to."""
+        shared: set[int] = set()
+        for pos in self._successors(key, inode.fileid):
+            shared.update(self.inode_at(pos)[1].pointers)
+        return shared
+
+    def _successors(self, key: bytes, fileid: int) -> list[int]:
+        pos = self.index.lookup(key)
+        if pos and self.inode_at(pos)[1].fileid == fileid:
+            return [pos]
+        if self._by_fileid is None:
+            self._by_fileid = {
+                self.inode_at(p)[1].fileid: p for p in self.index.positions().tolist()
+            }
+        found = self._by_fileid.get(fileid)
+        return [found] if found else []
+
+    _by_fileid: dict[int, int] | None = None
+
+    def note(self, error: CorruptError) -> None:
+        if len(self.notes) < 100:
+            self.notes.append(str(error))
+
+    @property
+    def inode_size(self) -> int:
+        """Bytes of the inodes that put and put_many write for a file of one extent."""
+        return -(-max(self.settings.isz, 56 + self.settings.form.pair) // 8) * 8
+
+    # --- entries and inodes by position ---
+
+    def entry_at(self, pos: int) -> KVEntry:
+        """The checked entry at a position. Raises CorruptError."""
+        kv = self.kv
+        if not kv.superblock["SBSIZE"] <= pos < kv.end:
+            raise CorruptError("no entry", file=kv.storage.name, offset=pos)
+        view = kv.view(pos)
+        span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
+        if span is None or span.end > kv.end:
+            raise CorruptError("entry reaches past the end", file=kv.storage.name, offset=pos)
+        return kv.layout.decode(view[pos : span.end], 0, pos, kv.storage.name)  # type: ignore[arg-type]
+
+    def key_at(self, pos: int) -> bytes:
+        """The key of the entry at a position, unchecked save for its bounds."""
+        kv = self.kv
+        if not kv.superblock["SBSIZE"] <= pos < kv.end:
+            return b""  # a cell that points nowhere names no file
+        view = kv.view(pos)
+        span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
+        if span is None or span.end > kv.end:
+            return b""
+        return bytes(view[span.key : span.key + span.key_len])
+
+    def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
+        """-> (key, inode, whether it is marked deleted). Raises CorruptError."""
+        entry = self.entry_at(pos)
+        inode = Inode.decode(entry.value, self.settings.form, file=self.kv.storage.name, offset=pos)
+        return entry.key, inode, entry.deleted
+
+    def new_fileid(self) -> int:
+        """A FILEID never used before in this container."""
+        if not self.nextfid:  # classic: the highest + 1, by scan
+            self.kv.view(self.kv.end - 1)  # all of it written
+            self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
+        self.nextfid += 1
+        return self.nextfid - 1
+
+    # --- staying current ---
+
+    def moved(self) -> bool:
+        """Whether FILESIZE in the file is not the one we know. Cost: a look at a mapped page."""
+        at = self._filesize_at
+        return at > 0 and self.kv.view(0)[at : at + 8] != self._filesize
+
+    def refresh(self) -> bool:
+        """A reader looks whether the writer has synced, or put other files in our files' place.
+
+        ->      whether everything was opened anew
+        """
+        if self._replaced():
+            self.reopen()
+            return True
+        block = read_superblock(self.kv.storage)
+        end = block.get("FILESIZE", 0)
+        if end == self.synced:
+            return False
+        if end < self.kv.end or end > self.kv.storage.size():
+            self.reopen()  # rolled back, or cut short
+            return True
+        old, self.synced = self.kv.end, end
+        self.kv.advance(block)
+        self._catch_up(old, old, old)
+        self._filesize = end.to_bytes(8, "big")
+        if len(self.index.overlay) > MERGE_OVERLAY:
+            self.index.close()
+            self._load()
+        return False
+
+    def _replaced(self) -> bool:
+        mine = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
+        try:
+            now = Path(self.base + ".data").stat()
+        except FileNotFoundError:
+            return False  # gone: what we have open stays readable
+        return (mine.st_ino, mine.st_dev) != (now.st_ino, now.st_dev)
+
+    def reopen(self) -> None:
+        self.index.close()
+        self.kv.storage.close()
+        self._open_data()
+        self._load()
+
+    # --- durability ---
+
+    def _derived(self) -> dict[str, int]:
+        """Variables of derived files written now."""
+        now = self.kv.superblock.get("SYNCTIME", int(time.time()))
+        return {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now}
+
+    def sync_data(self) -> None:
+        """Make data, then superblock durable; then set the delflags of what was superseded."""
+        block = self.kv.superblock
+        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
+        if self.nextfid:
+            variables["NEXTFID"] = self.nextfid
+        known = {name: value for name, value in variables.items() if name in block}
+        now = int(time.time())
+        if self.settings.classic and block.get("SYNCTIME") == now:
+            now += 1  # equal SYNCTIMEs would vouch for the index of the last close
+        self.kv.sync(known, now=now)
+        self.synced = self.kv.end
+        doomed, self.doomed = self.doomed, []
+        if doomed:
+            self.kv.mark_deleted(doomed)
+
+    def merge(self) -> None:
+        """Write index and time index anew, for all that is durable now."""
+        self.kv.storage.sync()  # delflags: an index never covers what is not finished
+        try:
+            rows, extra = self.index.merged()
+            self.index.replace(self._write_index(rows, self._derived(), extra))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.index.fold()  # no room for a derived file: the tail will be replayed
+        self._save_times()
+
+    def _save_times(self) -> None:
+        if self.times is None:
+            return
+        try:
+            self.times.save(self.base + ".time", self.settings, self.kv.superblock)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+
+    @property
+    def should_merge(self) -> bool:
+        """Whether the tail or the changes in memory have grown enough for a new index."""
+        base = self.index.base
+        tail = self.kv.end - (base.covered if base else 0)
+        limit = max(MERGE_TAIL, 4 * base.size if base else 0)
+        return (
+            self.index.must_merge
+            or self.index.pending > MERGE_OVERLAY
+            or (tail > limit and self.index.pending > 0)
+        )
+
+    def recover(self) -> None:
+        """After a failed write: keep what reached the disk whole, drop the rest, and go on."""
+        self.doomed = []
+        self.kv.forget()
+        self.kv.sync()
+        self.synced = self.kv.end
+        self._rebuild()
+
+    def need_delflag(self, what: str) -> None:
+        if not self.kv.layout.delflag:
+            raise NotAllowed(
+                f"{what} needs KVDELFL 1: without delflags it would not outlive a reindex",
+                self.base,
+            )
+
+    def close(self) -> None:
+        """Give preallocated space back and let go of everything. The caller has synced."""
+        try:
+            self.kv.release()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of everything as it is."""
+        if hasattr(self, "index"):
+            self.index.close()
+        if hasattr(self, "kv"):
+            self.kv.storage.close()
+        if self.lock:
+            self.lock.release()
+
+
+def create_files(base: str, block: Superblock) -> None:
+    """Make the files of an empty container. Raises FileExists, Locked, OSError."""
+    lock = WriterLock(base)
+    try:
+        data = base + ".data"
+        if Path(data).exists():
+            raise FileExists("the container exists already", base)
+        for suffix in (".idx", ".time"):
+            Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
+        with fresh(data + ".tmp") as storage:
+            storage.write(0, [block.encode()])
+            storage.sync()
+        publish(data + ".tmp", data)
+    finally:
+        lock.release()
