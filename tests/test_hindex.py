@@ -290,6 +290,17 @@ def test_probing_wraps_past_the_last_cell(monkeypatch):
     assert index.hash(b"c") == 1
 
 
+def test_batch_wraps_past_the_last_cell(monkeypatch):
+    at_the_end = np.arange(3, dtype=np.uint64), np.full(3, 99, np.uint64)
+    monkeypatch.setattr(hashing, "hash_keys", lambda htalgo, keys: at_the_end)
+    keys = Keys()
+    names = [b"a", b"b", b"c"]
+    index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
+    slots = index.insert_many(names, [keys.add(name) for name in names])
+    assert slots.tolist() == [99, 0, 1]
+    assert index.find_many(names).tolist() == [99, 0, 1]
+
+
 @pytest.mark.parametrize("fill", [1, 5000])
 def test_lookup_in_a_table_without_free_cells_ends(fill):
     keys = Keys()
@@ -537,9 +548,9 @@ def use(data: bytes) -> None:
         index.get(0)
         len(index)
         if writable:
-            index.insert(b"9", 1 << 40)
+            index.insert(b"9", 1 << 40 | 6)  # no flipped bit makes HTFREE or HTDEL of it
             index.delete(b"3")
-            index.insert_many([b"7", b"new"], [1 << 41, 1 << 42])
+            index.insert_many([b"7", b"new"], [1 << 41 | 6, 1 << 42 | 6])
             index.close()
 
 
