@@ -29,6 +29,10 @@ class MountError(OSError):
     """The mount cannot be made; the text says why and what to do."""
 
 
+class LibfuseError(MountError):
+    """libfuse refused; it has said why on stderr."""
+
+
 def choose(binding: str | None = None) -> str:
     """-> the binding to use, with its library present.
 
@@ -70,7 +74,7 @@ def run(
     """Mount and serve until the mount is gone or a signal ends it.
 
     options     for libfuse: name -> value, or True for a flag
-    raises      MountError where libfuse refused the mount (its reason is on stderr)
+    raises      LibfuseError
     """
     settings = {"use_ino": True, "nothreads": True, "foreground": True, **options}
     engine = _mfusepy() if binding == "mfusepy" else _fusepy()
@@ -78,7 +82,7 @@ def run(
         engine(operations, os.fsencode(mountpoint).decode("latin-1"), settings)
     except RuntimeError as error:  # a code of fuse_main_real; also after an end by a signal
         if not operations.started:
-            raise MountError(f"libfuse cannot mount on {mountpoint} (code {error})") from None
+            raise LibfuseError(f"libfuse cannot mount on {mountpoint} (code {error})") from None
 
 
 def _mfusepy() -> Any:

@@ -72,9 +72,10 @@ def unmount(directory: str | os.PathLike[str], name: str) -> None:
     try:
         pid = _server(point, f"user.{name}.pid")
     except OSError as error:
-        if error.errno != errno.ENOTCONN:
+        if error.errno not in (errno.ENOTCONN, errno.EACCES):
             raise MountError(f"{directory}: {error.strerror}") from None
-        _detach(point, lazy=True)  # the server is dead: only the mount point is left
+        # the server is dead, or somebody else's and answers only them: there is no one to wait for
+        _detach(point, lazy=error.errno == errno.ENOTCONN)
         return
     try:
         server = os.pidfd_open(pid)

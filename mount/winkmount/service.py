@@ -25,7 +25,7 @@ from logging.handlers import SysLogHandler
 from pathlib import Path
 from typing import IO, Final
 
-from winkmount.binding import MountError, choose, run
+from winkmount.binding import LibfuseError, MountError, choose, run
 from winkmount.mounts import canonical, mount_at
 from winkmount.operations import Operations
 from winkmount.options import Options
@@ -166,10 +166,10 @@ def serve_in_background(request: Request) -> str:
             answer = pipe.read()  # until the server has closed it: it serves, or has ended
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
-    reason = json.loads(answer) if answer else "the server ended before the mount was there"
+    reason, with_said = json.loads(answer) if answer else (f"{request.origin}: {_ENDED}", True)
     if reason:
         os.waitpid(pid, 0)
-        raise MountError(reason + (f" ({text.splitlines()[-1]})" if text else ""))
+        raise MountError(f"{reason}: {text.splitlines()[-1]}" if with_said and text else reason)
     try:
         os.stat(request.directory)  # the kernel holds this back until the mount answers
     except OSError as error:
@@ -183,11 +183,14 @@ class _Caller:
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
-    def answer(self, reason: str) -> None:
+    def answer(self, reason: str, *, with_said: bool = False) -> None:
+        """reason: why there is no mount, or empty; with_said: libfuse said more on stderr."""
         pipe, self._pipe = self._pipe, -1
         if pipe >= 0:
-            os.write(pipe, json.dumps(reason).encode())
+            os.write(pipe, json.dumps([reason, with_said]).encode())
             os.close(pipe)
+        elif reason:
+            log.error("%s", reason)
 
 
 def _background(request: Request, pipe: int, said: IO[bytes]) -> None:
@@ -208,8 +211,7 @@ def _background(request: Request, pipe: int, said: IO[bytes]) -> None:
         except Exception as error:
             if not isinstance(error, (OSError, ValueError)):
                 log.exception("mounting %s", request.origin)
-            log.error("%s: %s", request.origin, error)
-            caller.answer(_one_line(error))
+            caller.answer(_one_line(error), with_said=isinstance(error, LibfuseError))
     finally:
         logging.shutdown()
         os._exit(code)
