@@ -137,8 +137,16 @@ def text(data: bytes) -> str:
 
 
 def printable(value: str) -> str:
-    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value[:SHOWN])
+    """At most SHOWN characters that a terminal takes for nothing but text."""
+    shown = "".join(c if c.isprintable() else escaped(c) for c in value[:SHOWN])
     return shown + ("..." if len(value) > SHOWN else "")
+
+
+def escaped(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, see `text`
+        return f"\\x{code - 0xDC00:02x}"
+    return ascii(character)[1:-1]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
