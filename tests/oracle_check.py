@@ -206,15 +206,24 @@ def check_live_delflags(data: DataFile, live: dict[bytes, InodeEntry]) -> None:
 
 
 def check_dead_delflags(data: DataFile, live: dict[bytes, InodeEntry]) -> None:
-    """Superseded inodes, and all data of files that are no more, carry delflag 1."""
+    """Superseded inodes, and the data of files that are no more, carry delflag 1.
+
+    Of a deleted file only what its last inode points to: a writer finds nothing else of it.
+    """
     living = {found.inode.fileid for found in live.values() if found.inode}
-    had_inode = {found.inode.fileid for found in data.inodes if found.inode}
+    last = {found.inode.fileid: found.inode for found in data.inodes if found.inode}
+    owned = {
+        pair.pointer
+        for fileid, inode in last.items()
+        if fileid not in living
+        for pair in inode.pairs
+    }
     for found in data.inodes:
         if live.get(found.name) is not found:
             where = data.where(found.entry)
             equal("delflag of superseded inode", where, 1, found.entry.delflag)
     for entry, key in zip(data.entries, data.keys, strict=True):
-        if key.kind in ("D", "A") and key.fileid in had_inode - living:
+        if key.kind in ("D", "A") and entry.pos in owned:
             equal("delflag of dead data", data.where(entry), 1, entry.delflag)
 
 

@@ -1,23 +1,43 @@
 """winkfs: a filesystem in a container. Millions of small files in a few append-only ones."""
 
-from winkfs.bulkput import Row
-from winkfs.container import Container, create, open
-from winkfs.entry import Entry, Stat
-from winkfs.errors import WinkError
-from winkfs.inode import FileType
-from winkfs.maintenance import reindex
-from winkfs.verify import Report, verify
+from __future__ import annotations
 
-__all__ = [
-    "Container",
-    "Entry",
-    "FileType",
-    "Report",
-    "Row",
-    "Stat",
-    "WinkError",
-    "create",
-    "open",
-    "reindex",
-    "verify",
-]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from winkfs.bulkput import Row as Row
+    from winkfs.container import Container as Container
+    from winkfs.container import create as create
+    from winkfs.container import open as open
+    from winkfs.entry import Entry as Entry
+    from winkfs.entry import Stat as Stat
+    from winkfs.errors import WinkError as WinkError
+    from winkfs.inode import FileType as FileType
+    from winkfs.maintenance import reindex as reindex
+    from winkfs.verification import Report as Report
+    from winkfs.verification import verify as verify
+
+_HOMES = {
+    "Container": "container",
+    "Entry": "entry",
+    "FileType": "inode",
+    "Report": "verification",
+    "Row": "bulkput",
+    "Stat": "entry",
+    "WinkError": "errors",
+    "create": "container",
+    "open": "container",
+    "reindex": "maintenance",
+    "verify": "verification",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `winkfs --help` must not wait 0.3 s for numpy."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'winkfs' has no attribute {name!r}")
+    value = getattr(import_module(f"winkfs.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -150,7 +150,7 @@ class BulkGet:
         """Entries of one shape: one gather, one column of checksums."""
         width = 11 + key_len + value_len
         matrix = _rows_at(self._store.kv.view(0), pos, width)
-        flat = memoryview(matrix).cast("B")
+        flat = matrix.data.cast("B")
         starts = range(1, width * len(rows) + 1, width)
         bodies = [flat[a : a + width - 5] for a in starts]
         good = self._sums(bodies, pos) == _number(matrix[:, -4:], ">u4")
@@ -183,7 +183,7 @@ class BulkGet:
             good, rows.tolist(), bodies, starts.tolist(), stops, strict=True
         ):
             if ok:
-                found[row] = body[a:b]
+                found[row] = bytes(body[a:b])
 
     def _sums(self, bodies: list[Any], pos: Int64) -> npt.NDArray[np.uint32]:
         seeds = (pos.astype(np.uint64) + np.uint64(self._store.kv.layout.contid & MASK64)).tolist()

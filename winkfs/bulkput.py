@@ -21,6 +21,7 @@ from winkformats.entry import MASK64
 from winkformats.hashing import xxh3_many
 from winkfs.draft import CHUNK
 from winkfs.entry import to_bytes
+from winkfs.errors import NameTooLong
 from winkfs.index import hash_rows
 from winkfs.inode import CK_XXH3, FileType, InodeForm
 from winkfs.settings import NANO
@@ -58,6 +59,14 @@ class Columns(NamedTuple):
     ns: Sequence[int | None]
     ftypes: Sequence[int]
     attrs: Sequence[Any]
+
+    def part(self, a: int, b: int) -> Columns:
+        """The files [a, b)."""
+        if (a, b) == (0, len(self.keys)):
+            return self
+        return Columns(
+            self.keys[a:b], self.data[a:b], self.ns[a:b], self.ftypes[a:b], self.attrs[a:b]
+        )
 
 
 class BulkPut:
@@ -130,7 +139,7 @@ class BulkPut:
         if len(keys) != len(names) or len(min(keys, key=len)) < 4 or any(b"\0" in k for k in keys):
             raise ValueError("a name must not be empty or have NUL in it")
         if len(max(keys, key=len)) > longest:
-            raise OSError(36, f"a name may have {longest - 3} bytes")
+            raise NameTooLong(f"a name may have {longest - 3} bytes", self._store.base)
         return keys
 
     # --- writing ---
@@ -174,7 +183,7 @@ class BulkPut:
             room = 16 ** len(f"{fileid:x}") - fileid
             end = min(stop, start + room)
             with _no_gc():  # slices are tracked objects: -12 % on mixed input
-                self._encode(Columns(*(column[start:end] for column in columns)), fileid)
+                self._encode(columns.part(start, end), fileid)
             start = end
 
     def _encode(self, columns: Columns, fileid: int) -> None:

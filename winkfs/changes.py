@@ -1,4 +1,4 @@
-"""Changes: what a writer does to files, by key. Drafts, deletions, renames, and when they are durable.
+"""Changes: what a writer does to files, by key, and when it is durable.
 
 A change of the name space moves the end of the data file: a new inode, or a tombstone. What it
 supersedes is marked deleted after the next sync.

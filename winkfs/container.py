@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import io
 import os
@@ -17,7 +18,7 @@ from winkfs.bulkput import BulkPut, Row
 from winkfs.changes import Changes
 from winkfs.content import Content
 from winkfs.entry import Entry, Stat, to_bytes, to_str
-from winkfs.errors import Closed, FileExists, NoSuchFile, ReadOnly
+from winkfs.errors import Closed, FileExists, NameTooLong, NoSuchFile, ReadOnly, WinkError
 from winkfs.fileobject import FileReader
 from winkfs.inode import Attrs, FileType, inode_key
 from winkfs.scan import scan
@@ -275,11 +276,9 @@ class Container:
                 raise NoSuchFile("no such file in the container", missing)
 
     def open_file(self, name: Name, mode: str = "rb") -> io.RawIOBase:
-        """A seekable binary file object for reading. Wrap it in io.BufferedReader for small reads."""
+        """A seekable binary file object for reading; io.BufferedReader makes small reads fast."""
         if mode != "rb":
-            raise ValueError(
-                f"mode must be 'rb', not {mode!r}: change files with put, write, append"
-            )
+            raise ValueError(f"mode must be 'rb', not {mode!r}: use put, write and append")
         return FileReader(self, to_str(name), self.stat(name).size)
 
     # --- parts of files ---
@@ -373,7 +372,7 @@ class Container:
     def readlink(self, name: Name) -> str:
         """raises  FileNotFoundError; OSError (EINVAL) where it is no symbolic link"""
         if self.stat(name).ftype != FileType.LINK:
-            raise OSError(22, "not a symbolic link", to_str(name))
+            raise WinkError("not a symbolic link", to_str(name), number=errno.EINVAL)
         return to_str(self.read(name))
 
     def utime(self, name: Name, mtime: float | None = None, *, mtime_ns: int | None = None) -> None:
@@ -437,8 +436,8 @@ class Container:
         if not raw or b"\0" in raw:
             raise ValueError(f"a name must not be empty or have NUL in it: {name!r}")
         if len(raw) > limit:
-            raise OSError(
-                36, f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
+            raise NameTooLong(
+                f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
             )
         return inode_key(raw)
 

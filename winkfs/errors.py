@@ -32,6 +32,12 @@ class FileExists(WinkError, FileExistsError):
     number = errno.EEXIST
 
 
+class NameTooLong(WinkError):
+    """The container cannot hold a name of that length."""
+
+    number = errno.ENAMETOOLONG
+
+
 class NotAllowed(WinkError, PermissionError):
     """The variant of the container forbids it; the message says why."""
 

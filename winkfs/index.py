@@ -186,7 +186,7 @@ def write_base(
         block.update({"CONTID": settings.contid} if settings.contid else {})
     storage.write(0, [block.encode()])
 
-    def words(chosen: Int64) -> Int64:
+    def words(chosen: table.Indices) -> Int64:
         cells = np.zeros((len(chosen), shape.cellsz), np.int64)
         cells[:, 0] = rows.pos[chosen]
         if shape.cellsz > 1:

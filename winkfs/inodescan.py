@@ -75,9 +75,8 @@ def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
         key = batch.keys(np.array([0]))[0]
         return found & key.endswith(b"/I0")
     last = np.where(found, tail, 3)
-    return (  # the last byte differs most often
-        found & (raw[last - 1] == 0x30) & (raw[last - 2] == 0x49) & (raw[last - 3] == 0x2F)
-    )
+    found &= (raw[last - 1] == 0x30) & (raw[last - 2] == 0x49) & (raw[last - 3] == 0x2F)
+    return found
 
 
 def rows_of(batch: Batch, settings: Settings, problem: Callable[[CorruptError], None]) -> InodeRows:

@@ -1,13 +1,14 @@
 """Rebuild: everything derived, from the data file alone.
 
 Of inode entries with one name, and of those with one FILEID, the one at the highest position
-decides, deleted or not. The rest follows: who is live, what should be marked deleted, every counter.
+decides, deleted or not. The rest follows: who is live, what to mark deleted, every counter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -136,13 +137,13 @@ def rebuild(
 
 
 def _columns(parts: list[tuple[Rows, Int64, Bools, Bools]]) -> _Columns:
-    def join(i: int, dtype: type) -> npt.NDArray[np.generic]:
-        return np.concatenate([np.empty(0, dtype), *(part[i] for part in parts)])  # type: ignore[arg-type]
+    def join(i: int, dtype: type) -> npt.NDArray[Any]:
+        return np.concatenate([np.empty(0, dtype), *(part[i] for part in parts)])
 
     fileid, deleted, tomb = join(1, np.int64), join(2, np.bool_), join(3, np.bool_)
     rows = join_rows([part[0] for part in parts])
     parts.clear()
-    return _Columns(rows, fileid, deleted, tomb)  # type: ignore[arg-type]
+    return _Columns(rows, fileid, deleted, tomb)
 
 
 def _resolve(columns: _Columns, kv: KVSeq) -> tuple[Bools, Int64]:

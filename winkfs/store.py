@@ -247,7 +247,7 @@ class Store:
         span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
         if span is None or span.end > kv.end:
             raise CorruptError("entry reaches past the end", file=kv.storage.name, offset=pos)
-        return kv.layout.decode(view[pos : span.end], 0, pos, kv.storage.name)  # type: ignore[arg-type]
+        return kv.layout.decode(view[pos : span.end], 0, pos, kv.storage.name)
 
     def key_at(self, pos: int) -> bytes:
         """The key of the entry at a position, unchecked save for its bounds."""
@@ -345,6 +345,7 @@ class Store:
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now."""
         self.kv.storage.sync()  # delflags: an index never covers what is not finished
+        Path(self.base + ".names").unlink(missing_ok=True)  # another writer's; it would be stale
         try:
             rows, extra = self.index.merged()
             self.index.replace(self._write_index(rows, self._derived(), extra))

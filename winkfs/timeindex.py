@@ -1,8 +1,8 @@
 """Time index (BASE.time): marks from mtimes to positions, for containers that only append.
 
 A kvseq with fixed 8-byte keys and values: time mark -> position of the first entry of the first
-file whose mtime is at or after it. Variables: TIMEMP (seconds between marks), TIMEMARK (the last mark),
-TIMEMN (files since it, the marked one not counted), LASTMT (mtime of the last file, seconds).
+file whose mtime is at or after it. Variables: TIMEMP (seconds between marks), TIMEMARK (the last
+mark), TIMEMN (files since it, the marked one not counted), LASTMT (the last mtime, seconds).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from winkformats.hashing import MASK63, UInt64
 from winkformats.storage import Storage
 
 Int64 = npt.NDArray[np.int64]
+Indices = npt.NDArray[Any]
 Cells = npt.NDArray[np.int64]  # [n, cellsz], native order
 BUCKET: Final = 1 << 16  # cells built at a time: 1 MiB, so that scattering stays in the L2 cache
 LOAD: Final = 0.7  # load factor after which a table grows
@@ -98,7 +99,7 @@ def used(shape: Shape, cells: npt.NDArray[np.void], start: int, stop: int) -> tu
 
 
 def build(
-    storage: Storage, offset: int, shape: Shape, bits: UInt64, words: Callable[[Int64], Cells]
+    storage: Storage, offset: int, shape: Shape, bits: UInt64, words: Callable[[Indices], Cells]
 ) -> None:
     """Write a whole table by linear probing.
 
@@ -131,7 +132,7 @@ def build(
         if shape.htfree:
             block[:, 0] = shape.htfree
         block[q[:inside]] = cells[:inside]
-        storage.write(offset + first * width, [memoryview(block).cast("B")])
+        storage.write(offset + first * width, [block.data.cast("B")])
         carry = cells[inside:]
     _wrap(storage, offset, shape, carry)
 

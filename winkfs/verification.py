@@ -82,8 +82,8 @@ class _Check:
         resolver = Resolver(kv, store.settings)
         for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
             for i in batch.bad().tolist():
-                report.add(str(CorruptError("bad entry (delflag, length or checksum)",
-                                            file=self._name, offset=int(batch.pos[i]))))  # fmt: skip
+                report.add(f"{self._name}: bad entry (delflag, length or checksum) at byte "
+                           f"{batch.pos[i]}")  # fmt: skip
             rows = rows_of(batch, store.settings, self._ignore)
             resolver.take(batch, rows)
             self._collect(batch, rows)
@@ -216,8 +216,8 @@ class _Check:
             words = base.words()
             cells, order = words[:, 0], np.argsort(words[:, 0])
             if not np.array_equal(cells[order], found.rows.pos):
-                self._report.add(f"{base.storage.name}: {len(cells)} cells for "
-                                 f"{len(found.rows.pos)} files, or other ones: run reindex")  # fmt: skip
+                self._report.add(f"{base.storage.name}: its cells are not those of the files: "
+                                 "run reindex")  # fmt: skip
                 return
             if base.shape.cellsz > 1:
                 self._check_cells(base, found, words[order])
