@@ -51,7 +51,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A file that is streamed; whoever takes it reads `file` to its end and closes it."""
+    """A file that is streamed; whoever takes it reads `file` and closes it."""
 
     name: bytes
     file: Readable

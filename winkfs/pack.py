@@ -19,7 +19,7 @@ from winkfs.container import Container, create
 from winkfs.container import open as open_container
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.inode import FileType
-from winkfs.items import Copy, Item, Large, Note, Notes, Source, Unreadable
+from winkfs.items import Copy, Item, Large, Meta, Note, Notes, Readable, Source, Unreadable
 from winkfs.lock import WriterLock
 from winkfs.names import excluder, text
 from winkfs.store import base_of
@@ -63,7 +63,8 @@ def pack(
 ) -> PackReport:
     """Pack a directory, or a tar file (`-`: standard input), into the container `base`.
 
-    ao, classic  variant of a new container; ao sorts by mtime
+    ao, classic  variant of a new container; ao sorts by mtime, classic keeps no owners and, of
+                 modes, only whether a file can be executed
     update       add to the container that is there, and replace what it has of the same name
     exclude      globs of names, of parts of them or of directories, to leave out
     names        pack only these of the directory, without what is below them
@@ -176,6 +177,7 @@ class Packer:
         self._report = report
         self._note = note
         self._progress = progress or (lambda done: None)
+        self._attrs = container.superblock.get("ATTRS") == 1
         self._done = 0
         self._other: Large | Copy | None = None
         self._ended = False
@@ -184,9 +186,13 @@ class Packer:
         """Raises what the source or the container raises; files put until then stay put."""
         with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:
             while not self._ended:
-                self._container.put_rows(self._rows(items))
-                if self._other is not None:
-                    self._stream(self._other)
+                try:
+                    self._container.put_rows(self._rows(items))
+                    if self._other is not None:
+                        self._stream(self._other)
+                finally:
+                    if isinstance(self._other, Large):
+                        self._other.file.close()
         self._progress(self._done % STEP)
 
     def _rows(self, items: Iterator[Item]) -> Iterator[Row]:
@@ -198,7 +204,7 @@ class Packer:
                 self._other = item
                 return
             self._count(item.ftype, len(item.data))
-            yield item
+            yield self._kept(item)
             size += len(item.data)
             if size >= BATCH:  # put_rows gathers a thousand files, whatever their size
                 return
@@ -221,29 +227,36 @@ class Packer:
         if isinstance(item, Copy):
             self._copy(item)
             return
-        meta = item.meta
-        with contextlib.closing(item.file):
-            try:
-                size = self._container.put_file(
-                    item.name, item.file,
-                    mtime_ns=meta.mtime_ns, mode=meta.mode, uid=meta.uid, gid=meta.gid,
-                )  # fmt: skip
-            except Unreadable as error:
-                self._note(Note(item.name, str(error), True))
-                return
+        try:
+            size = self._put_file(item.name, item.file, FileType.FILE, item.meta)
+        except Unreadable as error:
+            self._note(Note(item.name, str(error), True))
+            return
         self._count(FileType.FILE, size)
 
     def _copy(self, item: Copy) -> None:
         """A hard link in a tar file: the content is in the container already."""
-        container, meta = self._container, item.meta
+        container = self._container
         if item.target not in container:
             what = f"a hard link to {text(item.target)}, which was not packed"
             self._note(Note(item.name, what, True))
             return
         old = container.stat(item.target)
         with container.open_file(item.target) as file:
-            container.put_file(
-                item.name, file, ftype=old.ftype,
-                mtime_ns=meta.mtime_ns, mode=meta.mode, uid=meta.uid, gid=meta.gid,
-            )  # fmt: skip
+            self._put_file(item.name, file, old.ftype, item.meta)
         self._count(old.ftype, old.size)
+
+    def _put_file(self, name: bytes, file: Readable, ftype: int, meta: Meta) -> int:
+        kept = self._kept(Row(name, b"", None, ftype, meta.mode, meta.uid, meta.gid))
+        return self._container.put_file(
+            name, file, mtime_ns=meta.mtime_ns,
+            ftype=kept.ftype, mode=kept.mode, uid=kept.uid, gid=kept.gid,
+        )  # fmt: skip
+
+    def _kept(self, row: Row) -> Row:
+        """What the container can keep of a file's mode and owner."""
+        if self._attrs:
+            return row
+        executable = row.ftype == FileType.FILE and row.mode is not None and row.mode & 0o100
+        ftype = FileType.EXEC if executable else row.ftype
+        return Row(row.name, row.data, row.mtime_ns, ftype)

@@ -202,7 +202,7 @@ def _time(seconds: int | None) -> str | None:
 def _print(record: Record, indent: str = "") -> None:
     width = max((len(key) for key in record), default=0) + 1
     for key, value in record.items():
-        label = printable(key).replace("_", " ") if not indent else printable(key)
+        label = printable(key)
         if isinstance(value, dict):
             sys.stdout.write(f"{indent}{label}:\n")
             _print(value, indent + "  ")
@@ -215,4 +215,4 @@ def _said(value: object) -> str:
         return "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+    return printable(str(value))

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="DIR|TAR")
 @BASE
 @click.option("--ao", is_flag=True, help="Append only: sorted by mtime.")
-@click.option("--classic", is_flag=True, help="Nothing but the founding format: MD5, seconds.")
+@click.option(
+    "--classic", is_flag=True,
+    help="Nothing but the founding format: MD5, whole seconds, no owners, modes 0644 and 0755.",
+)  # fmt: skip
 @click.option("--update", is_flag=True, help="Add to BASE if it exists, replace equal names.")
 @click.option(
     "--exclude", multiple=True, metavar="PATTERN",
