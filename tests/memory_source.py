@@ -143,6 +143,9 @@ class MemorySource:
     def flush(self, id: int) -> None:
         pass
 
+    def fsync(self, id: int) -> None:
+        self.sync()
+
     def read(self, id: int, offset: int, size: int) -> bytes:
         return bytes(self.nodes[id].content[offset : offset + size])
 

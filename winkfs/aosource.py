@@ -9,7 +9,9 @@ last file.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import stat
 from collections.abc import Mapping
 from typing import BinaryIO, Final, cast
@@ -49,17 +51,10 @@ class AppendOnlySource(ContainerSource):
         self._touch(directory)
         return self.stat(id)
 
-    def unlink(self, parent: int, name: bytes) -> None:
-        directory, id = self._place(parent, name)
+    def _delete(self, id: int, name: bytes) -> None:
         spool = self._spools.get(id)
-        if spool is None:
-            super().unlink(parent, name)
-            return
-        if spool.stored:
-            self._container.delete(directory.path(name))
-        spool.orphan = True
-        self._tree.remove_file(directory, name)
-        self._touch(directory)
+        if spool is None or spool.stored:
+            super()._delete(id, name)
 
     def _rename_file(self, id: int, old: bytes, new: bytes) -> None:
         spool = self._spools.get(id)
@@ -110,28 +105,37 @@ class AppendOnlySource(ContainerSource):
             self._spools[id] = spool
 
     def flush(self, id: int) -> None:
-        """An empty file waits for its last close: a shell opens it, and another program writes."""
+        """Where there is no room, the writer shall hear of it; `release` could not tell."""
         spool = self._spools.get(id)
-        if spool is not None and spool.written and not spool.orphan:
+        if spool is None or not spool.dirty or spool.orphan:
+            return
+        disk = os.statvfs(os.path.dirname(self._container.base) or ".")
+        if spool.size > disk.f_bavail * disk.f_frsize:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fsync(self, id: int) -> None:
+        spool = self._spools.get(id)
+        if spool is not None and not spool.orphan:
             self._store(id, spool)
+        self.sync()
 
     def release(self, id: int) -> None:
+        """What cannot be stored stays a spool; each sync tries again."""
         spool = self._spools.get(id)
         try:
             if spool is not None and self._users[id] == 1 and not spool.orphan:
                 self._store(id, spool)
         finally:
             super().release(id)
-            if spool is not None and id not in self._users and not spool.stored:
-                self._forget(id)
 
-    def _forget(self, id: int) -> None:
-        """A file that never got into the container."""
+    def sync(self) -> None:
         try:
-            directory, name = self._tree.place_of(id)
-        except FileNotFoundError:
-            return
-        self._tree.remove_file(directory, name)
+            for id, spool in list(self._spools.items()):
+                if id not in self._users:
+                    self._store(id, spool)
+                    self._drop(id)
+        finally:
+            super().sync()
 
     def _store(self, id: int, spool: Spool) -> None:
         """Put what the spool has into the container, in the place of what it had."""
@@ -145,18 +149,19 @@ class AppendOnlySource(ContainerSource):
                 raise
             log.warning("%s: stored with the time of now: a later file came first", to_str(name))
             self._put_spool(name, spool, None)
-        spool.stored, spool.dirty, spool.written = True, False, False
+        spool.stored, spool.dirty = True, False
         self._newest_ns = self._container.stat(name).mtime_ns
 
     def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
         spool.file.seek(0)
-        mode, owner = (spool.mode, (spool.uid, spool.gid)) if self._keeps_attrs else (None, ())
-        uid, gid = owner or (None, None)
-        ftype = FileType.EXEC if spool.mode & 0o100 else FileType.FILE
-        self._container.put_file(
-            name, cast(BinaryIO, spool.file), mtime_ns=mtime_ns, ftype=ftype,
-            mode=mode, uid=uid, gid=gid,
-        )  # fmt: skip
+        file = cast(BinaryIO, spool.file)
+        if self._keeps_attrs:
+            self._container.put_file(
+                name, file, mtime_ns=mtime_ns, mode=spool.mode, uid=spool.uid, gid=spool.gid
+            )
+        else:
+            ftype = FileType.EXEC if spool.mode & 0o100 else FileType.FILE
+            self._container.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype)
 
     def write(self, id: int, offset: int, data: bytes) -> None:
         if id not in self._spools and offset == self.stat(id).size:

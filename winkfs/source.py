@@ -177,19 +177,22 @@ class ContainerSource:
         if self._tree.is_directory(id):
             raise _refuse(errno.EISDIR, directory.path(name))
         spool = self._copy_if_open(id)
-        self._container.delete(directory.path(name))
+        self._delete(id, directory.path(name))
         self._gone(directory, name, id, spool)
         self._touch(directory)
 
+    def _delete(self, id: int, name: bytes) -> None:
+        self._container.delete(name)
+
     def _copy_if_open(self, id: int | None) -> Spool | None:
         """What the users of a file go on with when its name goes."""
-        if id is None or id not in self._users:
-            return None
+        if id is None or id in self._spools or id not in self._users:
+            return None if id is None else self._spools.get(id)
         attr = self.stat(id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
         for offset in range(0, attr.size, COPY):
             spool.write(offset, self.read(id, offset, min(COPY, attr.size - offset)))
-        spool.mtime_ns, spool.orphan = attr.mtime_ns, True
+        spool.mtime_ns = attr.mtime_ns
         return spool
 
     def _new_spool(self, mode: int, uid: int, gid: int) -> Spool:
@@ -198,7 +201,10 @@ class ContainerSource:
     def _gone(self, directory: Directory, name: bytes, id: int, spool: Spool | None) -> None:
         self._tree.remove_file(directory, name)
         if spool is not None:
+            spool.orphan = True
             self._spools[id] = spool
+            if id not in self._users:
+                self._drop(id)
 
     def rmdir(self, parent: int, name: bytes) -> None:
         directory, id = self._place(parent, name)
@@ -326,12 +332,20 @@ class ContainerSource:
         self._users[id] -= 1
         if not self._users[id]:
             del self._users[id]
-            spool = self._spools.pop(id, None)
-            if spool is not None:
-                spool.close()
+            self._drop(id)
+
+    def _drop(self, id: int) -> None:
+        """A spool that is not needed any more."""
+        spool = self._spools.get(id)
+        if spool is not None and (spool.orphan or not spool.dirty):
+            del self._spools[id]
+            spool.close()
 
     def flush(self, id: int) -> None:
         pass
+
+    def fsync(self, id: int) -> None:
+        self.sync()
 
     def read(self, id: int, offset: int, size: int) -> bytes:
         spool = self._spools.get(id)

@@ -16,7 +16,6 @@ class Spool:
     mtime_ns    set by hand; None: the time of the commit
     stored      the container has a file of this name, an earlier state
     dirty       the container does not have these bytes
-    written     somebody has written or truncated, so a close has to report errors
     orphan      unlinked: it ends with its last user
     """
 
@@ -26,7 +25,7 @@ class Spool:
         self.size = 0
         self.mtime_ns: int | None = None
         self.changed_ns = time.time_ns()
-        self.stored = self.dirty = self.written = self.orphan = False
+        self.stored = self.dirty = self.orphan = False
 
     @property
     def shown_ns(self) -> int:
@@ -55,7 +54,7 @@ class Spool:
         self._changed()
 
     def _changed(self) -> None:
-        self.dirty = self.written = True
+        self.dirty = True
         self.mtime_ns, self.changed_ns = None, time.time_ns()
 
     def close(self) -> None:

@@ -197,7 +197,8 @@ class Operations(Paths):
 
     @operation
     def fsyncdir(self, path: str | None, datasync: int, fh: int) -> int:
-        self._sync_now()
+        if self.source.writable:
+            self.sync()
         return 0
 
     @change
@@ -325,21 +326,22 @@ class Operations(Paths):
 
     @operation
     def flush(self, path: str | None, fi: FileInfo) -> int:
-        file = self.file(fi)
-        file.pass_on()
-        file.raise_error()
-        self.source.flush(file.id)
+        self.source.flush(self._passed_on(fi))
         return 0
 
     @operation
     def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> int:
-        self.flush(path, fi)
-        self._sync_now()
+        id = self._passed_on(fi)
+        if self.source.writable:
+            self.source.fsync(id)
         return 0
 
-    def _sync_now(self) -> None:
-        if self.source.writable:
-            self.sync()
+    def _passed_on(self, fi: FileInfo) -> int:
+        """-> the id of a file of which the Source knows every byte."""
+        file = self.file(fi)
+        file.pass_on()
+        file.raise_error()
+        return file.id
 
     @operation
     def release(self, path: str | None, fi: FileInfo) -> int:
@@ -347,7 +349,7 @@ class Operations(Paths):
         return 0
 
     def _release(self, file: OpenFile) -> None:
-        """The kernel takes no answer to a release, so what goes wrong here can only be logged."""
+        """The kernel waits for no answer to a release: what goes wrong here is only logged."""
         file.pass_on()
         file.users -= 1
         if not file.users:

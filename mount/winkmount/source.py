@@ -108,11 +108,15 @@ class Source(Protocol):
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
         """The file has one more user. truncate: it is empty from here on (O_TRUNC)."""
 
-    def release(self, id: int) -> None:
-        """One user less. Raises OSError where content could not be kept."""
-
     def flush(self, id: int) -> None:
-        """A user closes the file: the last chance to refuse what was written."""
+        """A descriptor of the file is closed, maybe one of many: the last chance to refuse what
+        was written. Comes also for each child of a process that has the file open."""
+
+    def fsync(self, id: int) -> None:
+        """Return when the file as it stands is on the disk."""
+
+    def release(self, id: int) -> None:
+        """One user less, for good."""
 
     def read(self, id: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
