@@ -26,6 +26,7 @@ WORK = Path("build/demo")  # below ROOT, where the commands run
 BASE, TREE, MOUNT = WORK / "corpus", WORK / "tree", WORK / "mnt"
 BIN = Path(sys.executable).parent
 MIN_FILES = 200  # a documentation directory with less (in a slim image) is not worth a look
+DEVICE = "/dev/fuse"
 CAP_SYS_ADMIN = 21
 NOTE = "winkfs-demo.txt"
 
@@ -95,9 +96,9 @@ def expect(right: bool, what: str) -> None:
 def fuse_missing() -> str | None:
     """Why this machine cannot mount, in one line; None if it can."""
     try:
-        os.close(os.open("/dev/fuse", os.O_RDWR))
+        os.close(os.open(DEVICE, os.O_RDWR))
     except OSError as error:
-        return f"/dev/fuse: {error.strerror} (container: run it with --device /dev/fuse)"
+        return f"{DEVICE}: {error.strerror} (container: run it with --device /dev/fuse)"
     if os.geteuid() != 0:
         return (
             None
