@@ -61,6 +61,7 @@ def check(request: Request) -> str:
     directory = request.directory
     binding = choose(request.binding)
     try:
+        os.statvfs(directory)  # asks the server of a mount; a stat may come from the kernel's cache
         found = os.stat(directory)
     except FileNotFoundError:
         raise MountError(f"{directory}: no such directory: mkdir {directory}") from None
@@ -162,8 +163,12 @@ def serve_in_background(request: Request) -> str:
             os.close(reader)
             _background(request, writer, said)
         os.close(writer)
-        with os.fdopen(reader, "rb") as pipe:
-            answer = pipe.read()  # until the server has closed it: it serves, or has ended
+        try:
+            with os.fdopen(reader, "rb") as pipe:
+                answer = pipe.read()  # until the server has closed it: it serves, or has ended
+        except BaseException:  # interrupted: then there shall be no mount either
+            os.kill(pid, signal.SIGTERM)
+            raise
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
     reason, with_said = json.loads(answer) if answer else (f"{request.origin}: {_ENDED}", True)
@@ -209,8 +214,6 @@ def _background(request: Request, pipe: int, said: IO[bytes]) -> None:
             serve(request, started)
             code = 0
         except Exception as error:
-            if not isinstance(error, (OSError, ValueError)):
-                log.exception("mounting %s", request.origin)
             caller.answer(_one_line(error), with_said=isinstance(error, LibfuseError))
     finally:
         logging.shutdown()
@@ -220,7 +223,9 @@ def _background(request: Request, pipe: int, said: IO[bytes]) -> None:
 def _one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+    if isinstance(error, OSError | ValueError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _keep_only(pipe: int, said: int) -> int:

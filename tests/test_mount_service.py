@@ -1,0 +1,301 @@
+"""winkfs mount and umount as commands: how they start, end, and say what is wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from memory_source import MemorySource
+from mounting import WINKFS, mounted, need_fuse, serving, watched
+
+import winkfs
+from winkmount import service
+from winkmount.binding import MountError
+from winkmount.mounts import canonical, mount_at, mounts, unmount
+from winkmount.operations import Operations
+from winkmount.options import Options
+from winkmount.service import Request, check, serve_in_background
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    name = str(tmp_path / "corpus")
+    with winkfs.create(name) as container:
+        container.put("f", b"x")
+    return name
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    (tmp_path / "there").mkdir()
+    return tmp_path / "there"
+
+
+def command(*arguments: str | Path, cwd: Path | None = None) -> tuple[int, str]:
+    """-> exit status, what it said on stderr."""
+    done = subprocess.run(
+        [*WINKFS, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=60
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr.removeprefix("winkfs: ").rstrip("\n")
+
+
+@pytest.mark.mount
+def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
+    need_fuse()
+    (tmp_path / "text.data").write_text("no container\n" * 1000)
+    cases = [
+        (("mount", tmp_path / "nothing", there), "nothing: no such container"),
+        (("mount", tmp_path / "text", there), "text.data: not a wink file"),
+        (("mount", base, tmp_path / "nowhere"), "nowhere: no such directory: mkdir"),
+        (("mount", base, tmp_path / "text.data"), "text.data: not a directory"),
+        (("mount", base, tmp_path), "which it would hide"),
+        (("mount", base, "/"), "which it would hide"),
+        (("umount", there), "there: nothing is mounted here"),
+        (("umount", tmp_path / "nowhere"), "nowhere: nothing is mounted here"),
+        (("umount", "/proc"), "/proc: a proc mount, not one of winkfs"),
+    ]
+    for arguments, said in cases:
+        status, text = command(*arguments)
+        assert (status, said in text, text.count("\n")) == (1, True, 0), (arguments, text)
+    assert mount_at(canonical(there)) is None
+
+
+@pytest.mark.parametrize("option", ["nonsense", "uid=me", "sync_every=-1"])
+def test_wrong_option_is_wrong_usage(base: str, there: Path, option: str) -> None:
+    status, text = command("mount", base, there, "-o", f"ro,{option}")
+    assert status == 2
+    assert option in text and "\n" not in text
+
+
+@pytest.mark.mount
+def test_locked_container_names_the_holder(base: str, there: Path) -> None:
+    need_fuse()
+    with winkfs.open(base, "a"):
+        status, text = command("mount", base, there)
+    assert status == 1
+    assert f"process {os.getpid()}" in text and "\n" not in text
+
+
+@pytest.mark.mount
+def test_mount_holds_the_lock_in_its_server(base: str) -> None:
+    with mounted(base) as there:
+        pid = int(os.getxattr(there, "user.winkfs.pid"))
+        with pytest.raises(BlockingIOError, match=f"process {pid}"):
+            winkfs.open(base, "a")
+        assert command("mount", base, there)[1].endswith("corpus is already mounted here")
+
+
+@pytest.mark.mount
+def test_relative_paths_are_those_of_the_caller(base: str, there: Path, tmp_path: Path) -> None:
+    need_fuse()
+    assert command("mount", "corpus.data", "there", cwd=tmp_path) == (0, "")
+    with watched(there):
+        assert (there / "f").read_bytes() == b"x"
+        [mount] = [mount for mount in mounts() if mount.point == canonical(there)]
+        assert (mount.kind, mount.origin) == ("fuse.winkfs", base)
+        assert command("umount", "there/", cwd=tmp_path) == (0, "")
+
+
+@pytest.mark.mount
+def test_odd_characters_in_paths(tmp_path: Path) -> None:
+    need_fuse()
+    name = 'a b,c\\d"\té\n'
+    (tmp_path / name).mkdir()
+    base, there = tmp_path / name / "corpus", tmp_path / "m, n\\ o\té"
+    there.mkdir()
+    winkfs.create(base).close()
+    assert command("mount", base, there) == (0, "")
+    with watched(there):
+        (there / "f").write_bytes(b"x")
+        found = mount_at(canonical(there))
+        assert found is not None and found.origin == str(base)
+        assert command("umount", there) == (0, "")
+
+
+@pytest.mark.mount
+def test_mount_through_a_symbolic_link(base: str, there: Path, tmp_path: Path) -> None:
+    need_fuse()
+    (tmp_path / "link").symlink_to(there)
+    assert command("mount", base, tmp_path / "link") == (0, "")
+    with watched(there):
+        assert (tmp_path / "link/f").read_bytes() == b"x"
+        assert command("umount", tmp_path / "link") == (0, "")
+
+
+@pytest.mark.mount
+def test_busy_mount_says_so_and_goes_on(base: str) -> None:
+    with mounted(base) as there:
+        with (there / "f").open("rb"):
+            status, text = command("umount", there)
+            assert status == 1 and "busy" in text and "\n" not in text
+        assert (there / "f").read_bytes() == b"x"
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_foreground_ends_by_a_signal_with_all_synced(
+    base: str, there: Path, number: signal.Signals
+) -> None:
+    need_fuse()
+    with serving([*WINKFS, "mount", "-f", base, str(there)], there) as server:
+        assert server.poll() is None
+        (there / "g").write_bytes(b"kept")
+        server.send_signal(number)
+        assert server.wait(20) == 0
+        with winkfs.open(base, "a") as container:
+            assert container.read("g") == b"kept"
+
+
+@pytest.mark.mount
+def test_foreground_ends_by_umount(base: str, there: Path) -> None:
+    need_fuse()
+    with serving([*WINKFS, "mount", "-f", base, str(there)], there) as server:
+        subprocess.run(["umount" if os.geteuid() == 0 else "fusermount3", there], check=True)
+        assert server.wait(20) == 0
+
+
+@pytest.mark.mount
+def test_dead_mount_is_recognised_and_cleared(base: str, there: Path) -> None:
+    need_fuse()
+    assert command("mount", base, there)[0] == 0
+    with watched(there):
+        server = os.pidfd_open(int(os.getxattr(there, "user.winkfs.pid")))
+        signal.pidfd_send_signal(server, signal.SIGKILL)
+        assert select.select([server], [], [], 20)[0]
+        os.close(server)
+        status, text = command("mount", base, there)
+        assert (status, text) == (1, f"{there}: a dead mount, unmount it first")
+        assert command("umount", there) == (0, "")
+
+
+@pytest.mark.mount
+def test_server_keeps_nothing_of_who_started_it(base: str, there: Path) -> None:
+    need_fuse()
+    held = there.parent / "held"
+    script = 'exec 9> "$1"; shift; exec "$@"'
+    mount = [*WINKFS, "mount", base, str(there)]
+    done = subprocess.run(["sh", "-c", script, "sh", held, *mount], capture_output=True, timeout=60)
+    assert done.returncode == 0  # and capture_output came to its end: stdout is let go, too
+    with watched(there):
+        pid = int(os.getxattr(there, "user.winkfs.pid"))
+        open_files = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+        assert str(held) not in open_files
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
+        assert os.getsid(pid) == pid
+        assert command("umount", there) == (0, "")
+
+
+def request(there: Path, source: object = MemorySource, **fuse: str | bool) -> Request:
+    return Request(source, "memory", "/memory", str(there), Options(fuse=dict(fuse)))  # type: ignore[arg-type]
+
+
+@pytest.mark.mount
+def test_refusal_of_libfuse_is_passed_on(there: Path) -> None:
+    need_fuse()
+    with pytest.raises(MountError, match=r"libfuse cannot mount on .*nonsense"):
+        serve_in_background(request(there, nonsense=True))
+
+
+@pytest.mark.mount
+def test_source_that_cannot_be_opened_is_one_line(there: Path) -> None:
+    need_fuse()
+
+    def refuse() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/some/file")
+
+    def crash() -> None:
+        raise KeyError("unexpected")
+
+    with pytest.raises(MountError, match=r"^/some/file: Permission denied$"):
+        serve_in_background(request(there, refuse))
+    with pytest.raises(MountError, match="KeyError: 'unexpected'"):
+        serve_in_background(request(there, crash))
+    with pytest.raises(MountError, match="ended before the mount was there"):
+        serve_in_background(request(there, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+
+
+@pytest.mark.mount
+def test_any_source_mounts_in_the_background(there: Path) -> None:
+    need_fuse()
+    assert serve_in_background(request(there)) == ""
+    with watched(there):
+        (there / "f").write_bytes(b"x")
+        assert (there / "f").read_bytes() == b"x"
+        with pytest.raises(MountError, match="not one of winkfs"):
+            unmount(there, "winkfs")
+        unmount(there, "memory")
+
+
+def test_missing_device_says_how_to_get_it(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "choose", lambda _: "mfusepy")
+    monkeypatch.setattr(service, "DEVICE", "/dev/no-fuse")
+    with pytest.raises(MountError, match=r"^/dev/no-fuse is missing: modprobe fuse \(in a cont"):
+        check(request(there))
+
+
+def test_missing_helper_is_named(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "choose", lambda _: "mfusepy")
+    monkeypatch.setattr(service, "DEVICE", "/dev/null")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MountError, match=r"^fusermount3 is not installed: apt install fuse3$"):
+        check(request(there))
+
+
+class Broken(MemorySource):
+    def stat(self, id: int) -> object:  # type: ignore[override]
+        raise ValueError("checksum is wrong")
+
+    def readlink(self, id: int) -> bytes:
+        raise OSError("no errno")
+
+
+def test_unexpected_errors_become_eio_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    operations = Operations(Broken(), "memory")
+    with pytest.raises(OSError) as caught:
+        operations.getattr("/")
+    assert caught.value.errno == errno.EIO
+    assert "checksum is wrong" in caplog.text
+
+
+def test_read_only_source_is_never_asked_for_a_change() -> None:
+    class Untouchable(MemorySource):
+        def __getattribute__(self, name: str) -> object:
+            assert name not in ("mkdir", "unlink", "rename", "chmod", "create", "set_xattrs")
+            return super().__getattribute__(name)
+
+    operations = Operations(Untouchable(writable=False), "memory")
+    for attempt in (
+        lambda: operations.mkdir("/d", 0o755),
+        lambda: operations.unlink("/f"),
+        lambda: operations.rename("/f", "/g"),
+        lambda: operations.chmod("/", 0o700),
+        lambda: operations.setxattr("/", "user.x", b"", 0),
+    ):
+        with pytest.raises(OSError) as caught:
+            attempt()
+        assert caught.value.errno == errno.EROFS
+    assert not operations.changed.is_set()
+
+
+def test_failed_background_sync_is_tried_again() -> None:
+    class Full(MemorySource):
+        def sync(self) -> None:
+            super().sync()
+            if self.syncs == 1:
+                raise OSError(errno.ENOSPC, "full")
+
+    source = Full()
+    operations = Operations(source, "memory")
+    operations.mkdir("/d", 0o755)
+    with pytest.raises(OSError):
+        operations.sync()
+    assert operations.changed.is_set()
+    operations.sync()
+    assert not operations.changed.is_set()
