@@ -341,10 +341,9 @@ class Changes:
 
     def settle(self) -> None:
         """Write the inodes of all drafts, and look through what was put in bulk."""
-        drafts, self.drafts = self.drafts, {}
         self._pending = 0
-        for draft in drafts.values():
-            self._write(draft)
+        for key in list(self.drafts):
+            self._write(self.drafts.pop(key))
         self._settle_bulk()
 
     def _settle_bulk(self) -> None:
@@ -376,5 +375,6 @@ class Changes:
 
     def recover(self) -> None:
         """After a failed write: keep what reached the disk whole."""
-        self.drafts, self._pending, self._last = {}, 0, 0
+        self.drafts.clear()
+        self._pending = self._last = 0
         self._store.recover()

@@ -11,14 +11,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Self
+from typing import Any, Self
 
+from winkfs import fastread
 from winkfs.bulkget import BulkGet
 from winkfs.bulkput import BulkPut, Row
 from winkfs.changes import Changes
 from winkfs.content import Content
 from winkfs.entry import Entry, Stat, to_bytes, to_str
 from winkfs.errors import Closed, FileExists, NameTooLong, NoSuchFile, ReadOnly, WinkError
+from winkfs.fastread import LOOK, Read
 from winkfs.fileobject import FileReader
 from winkfs.inode import Attrs, FileType, inode_key
 from winkfs.scan import scan
@@ -27,7 +29,6 @@ from winkfs.store import Store, base_of, create_files
 
 Name = str | bytes
 Data = bytes | bytearray | memoryview
-LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
 
 _open_handles: weakref.WeakSet[Container] = weakref.WeakSet()
 
@@ -82,6 +83,7 @@ class Container:
         self._content = Content(self._store)
         self._changes = Changes(self._store, self._content)
         self._bulkget = BulkGet(self._store, self._content)
+        self._fast: Read | None = fastread.make(self._store, self._changes.drafts)
 
     # --- the handle ---
 
@@ -133,6 +135,7 @@ class Container:
                     self._changes.close()
                     self._store.close()
             finally:
+                self._fast = None
                 self._store.abandon()
                 self._closed = "closed"
                 _open_handles.discard(self)
@@ -249,12 +252,18 @@ class Container:
 
         raises  FileNotFoundError; CorruptError where a checksum is wrong
         """
+        if self._fast is not None and size < 0 and offset == 0:
+            try:
+                key = (name + "/I0").encode("utf-8", "surrogateescape")  # type: ignore[operator,union-attr]
+            except TypeError:
+                key = to_bytes(name) + b"/I0"
+            found = self._fast(key)
+            if found is not None:
+                return found
         with self._lock:
             self._check()
-            if offset == 0 and size < 0 and not self._changes.drafts:
-                found = self._content.read_whole(self._key(name))
-                if found is not None:
-                    return found
+            if not self._closed:
+                self._fast = fastread.make(self._store, self._changes.drafts)
             return self._changes.read(self._require(name), offset, size)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
@@ -459,6 +468,7 @@ def _after_fork() -> None:
     """In a child: the handles of the parent are not ours, nor is its lock."""
     for handle in list(_open_handles):
         handle._lock = threading.RLock()
+        handle._fast = None
         handle._closed = "of the parent process: open it anew after fork"
         if handle._store.lock:
             handle._store.lock.forget()

@@ -213,6 +213,7 @@ class Index:
         self.overlay: dict[bytes, int] = {}
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
         self.bulk: list[Rows] = []
+        self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
         self._settled: Rows | None = None  # bulk rows without double names, too many to fold
 
     @property
@@ -415,6 +416,8 @@ class Index:
     def replace(self, base: Base | None) -> None:
         """Go on with another base that holds everything."""
         self.close()
+        self.stale.append(True)
+        self.stale = []
         self.base, self.overlay, self.hidden = base, {}, set()
         self.bulk, self._settled = [], None
 

@@ -82,9 +82,9 @@ class Store:
         self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         self.synced = block.get("FILESIZE", self.kv.end)
-        self._filesize = self.synced.to_bytes(8, "big")
+        self.filesize = self.synced.to_bytes(8, "big")
         names = list(block)
-        self._filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
+        self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
         stat = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
         self.owner = (stat.st_uid, stat.st_gid)
 
@@ -278,8 +278,8 @@ class Store:
 
     def moved(self) -> bool:
         """Whether FILESIZE in the file is not the one we know. Cost: a look at a mapped page."""
-        at = self._filesize_at
-        return at > 0 and self.kv.view(0)[at : at + 8] != self._filesize
+        at = self.filesize_at
+        return at > 0 and self.kv.view(0)[at : at + 8] != self.filesize
 
     def refresh(self) -> bool:
         """A reader looks whether the writer has synced, or put other files in our files' place.
@@ -299,7 +299,7 @@ class Store:
         old, self.synced = self.kv.end, end
         self.kv.advance(block)
         self._catch_up(old, old, old)
-        self._filesize = end.to_bytes(8, "big")
+        self.filesize = end.to_bytes(8, "big")
         if len(self.index.overlay) > MERGE_OVERLAY:
             self.index.close()
             self._load()

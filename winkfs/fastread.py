@@ -1,0 +1,92 @@
+"""Fast read: the whole content of one plain file, in as few steps of the interpreter as it takes.
+
+A closure over locals, 2.2 us a file of 1 KiB in random order; the ordinary way takes 25 us. It
+answers only what it has checked, and only for what put and put_many write: one extent in the
+default layout. For everything else it returns None, and the ordinary way decides.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import xxhash
+
+from winkformats.hashing import MASK63, XXH3
+from winkfs.store import Store
+
+LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
+Read = Callable[[bytes], bytes | None]
+
+
+def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
+    """A reader for the store as it is now, None where its layout is another.
+
+    It answers None for ever once the index is replaced or another process has synced.
+    """
+    base, kv, settings = store.index.base, store.kv, store.settings
+    if base is None or not kv.layout.standard or settings.htalgo != XXH3 or settings.cellsz != 2:
+        return None
+    if not 0 <= kv.layout.contid < 1 << 63:  # below, CONTID + position must not wrap
+        return None
+    pairoff = settings.pairoff
+    rest = store.inode_size - 56 - settings.form.pair
+    inode = f"I24xq16xqq{'q' if pairoff else '0s'}q{rest}xI"
+    shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its inode entry, bytes
+    view, limit = kv.view(kv.end - 1), kv.end
+    cells, first = base.view, base.offset
+    htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
+    last = first + 16 * htsize
+    cell, u32 = struct.Struct(">qQ").unpack_from, struct.Struct(">I").unpack_from
+    hash64, contid, isz = xxhash.xxh3_64_intdigest, kv.layout.contid, store.inode_size
+    index = store.index
+    overlay, stale, bulk = index.overlay, index.stale, index.bulk
+    where = slice(store.filesize_at, store.filesize_at + 8)
+    filesize, writable = store.filesize, store.writable
+    clock, due = time.monotonic, time.monotonic() + LOOK
+
+    def read(key: bytes) -> bytes | None:
+        if stale or drafts or bulk:
+            return None
+        if not writable and (view[where] != filesize or clock() > due):
+            return None
+        pos = overlay.get(key, -1) if overlay else -1
+        if pos < 0:
+            s = hash64(key)
+            at = first + 16 * ((s & MASK63) % htsize)
+            begin = at
+            while True:
+                pos, stored = cell(cells, at)
+                if pos == htfree:
+                    return None
+                if stored == s and pos != htdel:
+                    break
+                at += 16
+                if at == last:
+                    at = first
+                if at == begin:
+                    return None
+        try:
+            unpack, width = shapes[len(key)]
+        except KeyError:
+            code = struct.Struct(f">BH{len(key)}s{inode}")
+            unpack, width = shapes[len(key)] = code.unpack, code.size
+        if pos <= 0 or pos + width > limit:
+            return None
+        raw = view[pos : pos + width]
+        flag, _, found, size, lsize, pairs, pointer, skip, length, sum32 = unpack(raw)
+        if found != key or flag or size != isz or pairs != 1 or length != lsize:
+            return None
+        if hash64(raw[1:-4], pos + contid) & 0xFFFFFFFF != sum32:
+            return None
+        if pointer <= 0 or pointer + lsize + 11 > limit or skip:
+            return None
+        start = view[pointer + 2] + 6
+        body = view[pointer + 1 : pointer + 1 + start + lsize]
+        if hash64(body, pointer + contid) & 0xFFFFFFFF != u32(view, pointer + 1 + start + lsize)[0]:
+            return None
+        return body[start:]  # type: ignore[return-value]
+
+    return read
