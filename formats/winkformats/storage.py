@@ -157,8 +157,9 @@ class FileStorage:
             first = a // PAGE
             part = absent[first : b // PAGE]
             edges = np.flatnonzero(np.diff(part, prepend=False, append=False)) + first
-            for i, j in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-                os.posix_fadvise(self.fd, i * PAGE, (j - i) * PAGE, os.POSIX_FADV_DONTNEED)
+            with contextlib.suppress(OSError):  # only advice, and the file may be closed by now
+                for i, j in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+                    os.posix_fadvise(self.fd, i * PAGE, (j - i) * PAGE, os.POSIX_FADV_DONTNEED)
 
         return drop
 
@@ -175,7 +176,9 @@ class FileStorage:
         return total
 
     def patch(self, offset: int, data: Buffer) -> None:
-        os.pwrite(self.fd, data, offset)
+        done = os.pwrite(self.fd, data, offset)
+        if done < len(data):
+            self._write(offset + done, [memoryview(data)[done:]], 0)
 
     def _write(self, offset: int, parts: list[Buffer], flags: int) -> int:
         total = 0

@@ -1,0 +1,440 @@
+"""The seam to the disk: FileStorage and MemoryStorage beside a bytearray.
+
+And a kernel that writes less than it was given, knows no RWF_DONTCACHE, has no room for a reserve.
+"""
+
+import errno
+import mmap
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from winkformats import storage as module
+from winkformats.storage import (
+    PAGE,
+    RWF_DONTCACHE,
+    SMALL,
+    FileStorage,
+    MemoryStorage,
+    publish,
+    sync_directory,
+)
+
+KINDS = ("memory", "cached", "uncached", "sliding")
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """-> a function: kind -> an empty storage. "sliding" is uncached without RWF_DONTCACHE."""
+    opened = []
+
+    def new(kind: str):
+        if kind == "memory":
+            return MemoryStorage()
+        path = tmp_path / f"file{len(opened)}"
+        storage = FileStorage(path, "x", uncached=kind != "cached")
+        storage._dontcache = kind == "uncached"
+        opened.append(storage)
+        return storage
+
+    yield new
+    for storage in opened:
+        storage.close()
+
+
+def fill(storage, data: bytes) -> None:
+    storage.write(0, [data])
+    storage.sync()
+
+
+def resident(path, length: int) -> np.ndarray:
+    """Which pages of the first `length` bytes are in the page cache: bool[pages]."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ) as view:
+        base = np.frombuffer(view, np.uint8)
+        vector = np.zeros(-(-length // PAGE), np.uint8)
+        assert module._mincore(base.ctypes.data, length, vector.ctypes.data) == 0
+        del base
+    return (vector & 1) == 1
+
+
+def drop_all(path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+@pytest.fixture
+def cold(tmp_path):
+    """A file of 64 pages, none of them cached; skipped where the kernel keeps them (tmpfs)."""
+    path = tmp_path / "cold"
+    path.write_bytes(bytes(range(256)) * (64 * PAGE // 256))
+    drop_all(path)
+    if resident(path, 64 * PAGE).any():
+        pytest.skip("this filesystem does not drop pages")
+    return path
+
+
+# --- one behaviour, four storages --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_read_at_the_end_is_short_not_an_error(make, kind):
+    storage = make(kind)
+    fill(storage, b"0123456789")
+    assert storage.read(8, 5) == b"89"
+    assert storage.read(10, 5) == b""
+    assert storage.read(99, 5) == b""
+    assert storage.read(3, 0) == b""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_write_behind_the_end_leaves_zeros_between(make, kind):
+    storage = make(kind)
+    assert storage.write(5, [b"ab", b"", b"c"]) == 3
+    assert storage.read(0, 20) == bytes(5) + b"abc"
+    assert storage.size() == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_buffers_than_one_call_takes(make, kind):
+    storage = make(kind)
+    parts = [b"%04d" % i for i in range(2500)]
+    assert storage.write(3, parts) == 10_000
+    assert storage.read(3, 10_000) == b"".join(parts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_write_of_nothing(make, kind):
+    storage = make(kind)
+    assert storage.write(4, []) == 0
+    assert storage.write(4, [b"", b""]) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_patch_shows_in_reads_and_in_an_older_view(make, kind):
+    storage = make(kind)
+    fill(storage, b"0123456789")
+    view = storage.view(10)
+    storage.patch(4, b"XY")
+    assert storage.read(0, 10) == b"0123XY6789"
+    assert bytes(view[:10]) == b"0123XY6789"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_views_cannot_be_written(make, kind):
+    storage = make(kind)
+    fill(storage, b"0123456789")
+    with pytest.raises(TypeError):
+        storage.view(10)[0] = 1
+    assert len(storage.view(0)) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_truncate_cuts_and_grows_with_zeros_while_a_view_is_held(make, kind):
+    storage = make(kind)
+    fill(storage, b"0123456789")
+    view = storage.view(4)
+    storage.truncate(4)
+    storage.truncate(6)
+    assert storage.read(0, 99) == b"0123\0\0"
+    assert bytes(view[:4]) == b"0123"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_preallocate_keeps_content_and_never_shrinks(make, kind):
+    storage = make(kind)
+    fill(storage, b"abc")
+    storage.preallocate(8192)
+    assert storage.size() == 8192
+    storage.preallocate(10)
+    assert storage.size() == 8192
+    assert storage.read(0, 8192) == b"abc".ljust(8192, b"\0")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_duplicate_outlives_the_original(make, kind):
+    storage = make(kind)
+    fill(storage, b"abc")
+    other = storage.duplicate()
+    storage.close()
+    storage.close()  # a second time does nothing
+    assert other.read(0, 3) == b"abc"
+    other.write(3, [b"def"])
+    assert other.read(0, 9) == b"abcdef"
+    assert (other.name, other.uncached) == (storage.name, storage.uncached)
+    other.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bulk_reads_what_is_there_and_stops_at_the_end(make, kind):
+    storage = make(kind)
+    data = bytes(np.random.default_rng(1).integers(0, 256, 100_000, np.uint8))
+    fill(storage, data)
+    reader = storage.bulk(0, 200_000)
+    assert bytes(reader.read(10, 5)) == data[10:15]
+    assert bytes(reader.read(10, 50_000)) == data[10:50_010]
+    assert bytes(reader.read(40_000, 5_000)) == data[40_000:45_000]  # back into the last piece
+    assert bytes(reader.read(99_990, 50)) == data[99_990:]
+    assert bytes(reader.read(150_000, 50)) == b""
+    reader.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    kind=st.sampled_from(KINDS),
+    writes=st.lists(
+        st.tuples(
+            st.integers(0, 40_000),
+            st.lists(st.integers(0, 9_000), max_size=4),
+            st.sampled_from(("write", "patch", "sync", "truncate", "preallocate")),
+        ),
+        max_size=12,
+    ),
+)
+def test_any_order_of_changes_is_as_on_a_bytearray(make, kind, writes):
+    storage, model = make(kind), bytearray()
+    for number, (offset, sizes, what) in enumerate(writes):
+        parts = [bytes([number + 1]) * size for size in sizes]
+        if what == "sync":
+            storage.sync()
+        elif what == "truncate":
+            storage.truncate(offset)
+            model = model[:offset].ljust(offset, b"\0")
+        elif what == "preallocate":
+            storage.preallocate(offset)
+            model = model.ljust(offset, b"\0")
+        elif data := b"".join(parts):
+            if what == "write":
+                assert storage.write(offset, parts) == len(data)
+            else:
+                storage.patch(offset, data)
+            model = model.ljust(offset, b"\0")
+            model[offset : offset + len(data)] = data
+        assert storage.size() == len(model)
+    assert storage.read(0, len(model) + 1) == model
+    assert bytes(storage.view(len(model))[: len(model)]) == model
+
+
+# --- a kernel that does less than it was asked -------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_writes_cut_short_are_continued(make, monkeypatch, kind):
+    real = os.pwritev
+
+    def short(fd, parts, offset, flags=0):
+        return real(fd, [memoryview(b"".join(parts))[:7]], offset, flags)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    storage = make(kind)
+    assert storage.write(0, [b"abc", b"", b"defghijkl", b"m" * 20]) == 32
+    assert storage.read(0, 99) == b"abcdefghijkl" + b"m" * 20
+
+
+def test_patch_cut_short_is_continued(make, monkeypatch):
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, memoryview(data)[:3], at))
+    storage = make("cached")
+    storage.patch(0, b"0123456789")
+    assert storage.read(0, 99) == b"0123456789"
+
+
+def test_reads_cut_short_are_continued(make, monkeypatch):
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, length, at: real(fd, min(length, 3), at))
+    storage = make("cached")
+    fill(storage, b"0123456789")
+    assert storage.read(1, 7) == b"1234567"
+    assert storage.read(1, 99) == b"123456789"
+
+
+def test_bulk_reads_cut_short_are_continued(make, monkeypatch):
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, into, at: real(fd, [into[0][:3]], at))
+    storage = make("cached")
+    fill(storage, b"0123456789")
+    assert bytes(storage.bulk(0, 10).read(1, 99)) == b"123456789"
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_kernel_without_dontcache_is_asked_once(make, monkeypatch, number):
+    real, asked = os.pwritev, []
+
+    def refuse(fd, parts, offset, flags=0):
+        if flags:
+            asked.append(flags)
+            raise OSError(number, "no such flag")
+        return real(fd, parts, offset)
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    storage = make("uncached")
+    for i in range(3):
+        storage.write(i * SMALL, [bytes([i + 1]) * SMALL])
+    storage.sync()
+    assert asked == [RWF_DONTCACHE]
+    assert storage.read(0, 4 * SMALL) == b"".join(bytes([i]) * SMALL for i in (1, 2, 3))
+
+
+def test_small_uncached_writes_do_not_ask_for_dontcache(make, monkeypatch):
+    real, flags_seen = os.pwritev, []
+
+    def watch(fd, parts, offset, flags=0):
+        flags_seen.append(flags)
+        return real(fd, parts, offset)
+
+    monkeypatch.setattr(os, "pwritev", watch)
+    storage = make("uncached")
+    storage.write(0, [bytes(SMALL - 1)])
+    storage.write(0, [bytes(SMALL)])
+    assert flags_seen == [0, RWF_DONTCACHE]
+
+
+def test_other_write_errors_reach_the_caller(make, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no room")
+
+    storage = make("uncached")
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(OSError, match="no room"):
+        storage.write(0, [bytes(SMALL)])
+
+
+def test_no_room_for_the_reserve_is_no_error_and_leaves_the_size(make, monkeypatch):
+    storage = make("cached")
+    fill(storage, b"abc")
+    real = os.posix_fallocate
+
+    def half(fd, offset, length):
+        real(fd, offset, length // 2)  # what a filesystem may have done before it gave up
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "posix_fallocate", half)
+    storage.preallocate(100_000)
+    assert storage.size() == 3
+
+
+def test_filesystem_without_fallocate_is_no_error(make, monkeypatch):
+    storage = make("cached")
+
+    def unknown(*_):
+        raise OSError(errno.EOPNOTSUPP, "not here")
+
+    monkeypatch.setattr(os, "posix_fallocate", unknown)
+    storage.preallocate(100_000)
+    assert storage.size() == 0
+
+
+def test_disk_error_in_the_reserve_is_an_error(make, monkeypatch):
+    storage = make("cached")
+
+    def broken(*_):
+        raise OSError(errno.EIO, "disk")
+
+    monkeypatch.setattr(os, "posix_fallocate", broken)
+    with pytest.raises(OSError, match="disk"):
+        storage.preallocate(100_000)
+
+
+# --- opening -----------------------------------------------------------------------------------
+
+
+def test_a_new_file_takes_no_others_place(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    with pytest.raises(FileExistsError):
+        FileStorage(tmp_path / "f", "x")
+    with FileStorage(tmp_path / "f", "w") as storage:
+        assert storage.read(0, 9) == b"abc"
+
+
+def test_a_file_opened_for_reading_refuses_writes(tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    with FileStorage(tmp_path / "f") as storage:
+        with pytest.raises(OSError):
+            storage.write(0, [b"x"])
+        with pytest.raises(OSError):
+            storage.patch(0, b"x")
+    assert (tmp_path / "f").read_bytes() == b"abc"
+    with pytest.raises(FileNotFoundError):
+        FileStorage(tmp_path / "g", "w")
+
+
+def test_publish_puts_the_new_file_in_the_old_ones_place(tmp_path):
+    (tmp_path / "f").write_bytes(b"old")
+    (tmp_path / "f.tmp").write_bytes(b"new")
+    with FileStorage(tmp_path / "f") as reader:
+        publish(str(tmp_path / "f.tmp"), str(tmp_path / "f"))
+        assert reader.read(0, 9) == b"old"  # who has it open keeps it
+    assert (tmp_path / "f").read_bytes() == b"new"
+    assert not (tmp_path / "f.tmp").exists()
+
+
+def test_directory_of_a_bare_name_is_the_current_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sync_directory("f")  # raised FileNotFoundError for parent ""
+
+
+# --- the page cache ----------------------------------------------------------------------------
+
+
+def pass_over(storage, uncached: bool) -> None:
+    reader = storage.bulk(0, 64 * PAGE, uncached=uncached)
+    for at in range(0, 64 * PAGE, 16 * PAGE):
+        reader.read(at, 16 * PAGE)
+    reader.close()
+
+
+def test_uncached_pass_leaves_no_pages(cold):
+    with FileStorage(cold) as storage:
+        pass_over(storage, uncached=True)
+    assert not resident(cold, 64 * PAGE).any()
+
+
+def test_uncached_pass_keeps_pages_that_others_use(cold):
+    with FileStorage(cold) as storage:
+        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead around it
+        storage.read(20 * PAGE, 2 * PAGE)
+        before = resident(cold, 64 * PAGE)
+        pass_over(storage, uncached=True)
+    after = resident(cold, 64 * PAGE)
+    assert before[20:22].all()
+    assert (after == before).all()
+
+
+def test_cached_pass_keeps_all_pages(cold):
+    with FileStorage(cold) as storage:
+        pass_over(storage, uncached=False)
+    assert resident(cold, 64 * PAGE).all()
+
+
+@pytest.mark.parametrize("kind", ["uncached", "sliding"])
+@pytest.mark.parametrize("size", [PAGE, 40 * PAGE])
+def test_uncached_writes_leave_no_pages_after_sync(cold, make, tmp_path, kind, size):
+    storage = make(kind)
+    for i in range(24):
+        storage.write(i * size, [b"x" * size])
+    storage.sync()
+    left = resident(tmp_path / "file0", 24 * size)
+    assert left.mean() < 0.1, f"{left.sum()} of {len(left)} pages stayed"
+
+
+def test_uncached_writes_without_any_help_from_the_c_library(make, monkeypatch):
+    monkeypatch.setattr(module, "_sync_file_range", None)
+    monkeypatch.setattr(module, "_mincore", None)
+    storage = make("sliding")
+    storage.write(0, [b"x" * (17 << 20)])
+    storage.sync()
+    reader = storage.bulk(0, 17 << 20)
+    assert bytes(reader.read(16 << 20, 4)) == b"xxxx"
+    reader.close()
+
+
+def test_a_pass_that_ends_after_its_file_was_closed_is_quiet(cold):
+    storage = FileStorage(cold)
+    reader = storage.bulk(0, 64 * PAGE)
+    reader.read(0, 4 * PAGE)
+    storage.close()
+    reader.close()
