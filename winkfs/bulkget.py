@@ -1,7 +1,7 @@
 """Bulk get: the contents of many files, looked up, gathered and checked as columns.
 
-Per batch: one look-up for all names, inode entries gathered by length of their key as one matrix,
-data entries as one matrix where their shapes agree and as slices where not. Whatever is not plain
+Per batch: one look-up for all names, inodes gathered as columns, data entries as one matrix where
+their sizes agree and as slices where not. Whatever is not plain
 (several extents, holes, attributes, another layout) goes the ordinary way, file by file.
 """
 
@@ -22,9 +22,11 @@ from winkfs.store import Store
 
 Int64 = npt.NDArray[np.int64]
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
-GROUP: Final = 32  # files of one shape from which a matrix pays
+GROUP: Final = 32  # files of one size from which a matrix pays
+LONG: Final = 255  # bytes of the longest key in a batch that is read as columns
 WIDE: Final = 64 << 10  # bytes of an entry from which a matrix does not pay
 SUFFIX: Final = "/I0"
+POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
 class BulkGet:
@@ -61,129 +63,85 @@ class BulkGet:
     def _gather(
         self, keys: list[bytes], pos: Int64, rows: Int64, found: list[bytes | None]
     ) -> None:
-        """Read the inodes of `rows`, group by length of key, then the data of the plain ones."""
-        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
-        pointers, sizes = np.zeros(len(keys), np.int64), np.full(len(keys), -1, np.int64)
-        for length in np.unique(lengths[rows]).tolist():
-            group = rows[lengths[rows] == length]
-            self._inodes(keys, pos[group], group, length, pointers, sizes)
-        self._data(np.flatnonzero(sizes >= 0), pointers, sizes, found)
-
-    def _inodes(
-        self,
-        keys: list[bytes],
-        pos: Int64,
-        group: Int64,
-        length: int,
-        pointers: Int64,
-        sizes: Int64,
-    ) -> None:
-        """Note pointer and size of the files of `group` whose inodes are plain and good."""
-        store = self._store
-        view, isz = store.kv.view(0), store.inode_size
-        width = 11 + length + isz
-        inside = (pos >= store.kv.superblock["SBSIZE"]) & (pos + width <= store.kv.end)
-        if not inside.all():
-            group, pos = group[inside], pos[inside]
-        if not len(group):
+        """Read the files of `rows` whose inodes are plain and good."""
+        kv, pos = self._store.kv, pos[rows]
+        view, isz = kv.view(0), self._store.inode_size
+        lengths = np.fromiter(map(len, keys), np.int64, len(keys))[rows]
+        longest = int(lengths.max())
+        inside = (pos >= kv.superblock["SBSIZE"]) & (pos + 11 + longest + isz <= kv.end)
+        if longest > LONG or not inside.any():
             return
-        matrix = _rows_at(view, pos, width)
-        body = np.ascontiguousarray(matrix[:, 1:-4])
-        wanted = np.frombuffer(b"".join([keys[i] for i in group.tolist()]), np.uint8)
-        good = (matrix[:, 0] == 0) & (body[:, 2 : 2 + length] == wanted.reshape(-1, length)).all(1)
-        size_at = 2 + length
-        good &= _number(body[:, :2], ">u2") == length
-        good &= _number(body[:, size_at : size_at + 4], ">u4") == isz
-        seeds = (pos.astype(np.uint64) + np.uint64(store.kv.layout.contid & MASK64)).tolist()
-        texts = body.view(f"V{width - 5}").ravel().tolist()
-        sums = xxh3_many(texts, seeds, len(texts)).astype(np.uint32)
-        good &= sums == _number(matrix[:, -4:], ">u4")
-        pair = store.settings.form.pair
-        start = size_at + 4
-        words = np.ascontiguousarray(body[:, start : start + 56 + pair]).view(">i8")
-        lsize = words[:, 3].astype(np.int64)
+        if not inside.all():
+            rows, pos, lengths = rows[inside], pos[inside], lengths[inside]
+        head = _rows_at(view, pos, 3 + longest)
+        head[:, 3:][np.arange(longest) >= lengths[:, None]] = 0  # what lies behind a shorter key
+        wanted = np.array([keys[i] for i in rows.tolist()], f"S{longest}")
+        same = np.ascontiguousarray(head[:, 3:]).view(f"S{longest}")[:, 0] == wanted
+        good = same & (head[:, 0] == 0) & (_number(head[:, 1:3], ">u2") == lengths)
+        ends = pos + 7 + lengths + isz
+        good &= self._good(pos, ends)
+        tail = _rows_at(view, ends - isz - 4, isz + 4)
+        good &= _number(tail[:, :4], ">u4") == isz
+        pair = self._store.settings.form.pair
+        words = np.ascontiguousarray(tail[:, 4 : 60 + pair]).view(">i8").astype(np.int64)
         # One extent from the start of one entry, no attributes: what put and put_many write.
-        good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, -1] == lsize)
-        if store.settings.pairoff:
+        good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, -1] == words[:, 3])
+        if self._store.settings.pairoff:
             good &= words[:, 8] == 0
-        chosen = group[good]
-        pointers[chosen], sizes[chosen] = words[good, 7], lsize[good]
+        starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
+        # The entry of `put` with key "<hex>/D0" and all of its value; else its checksum is wrong.
+        good &= words[:, 7] + 5 + starts + words[:, 3] <= kv.end
+        self._data(rows[good], words[good, 7], starts[good], words[good, 3], found)
 
-    def _data(self, rows: Int64, pointers: Int64, sizes: Int64, found: list[bytes | None]) -> None:
-        """Read and check the data entries of `rows`."""
-        store = self._store
-        view = store.kv.view(0)
-        pos = pointers[rows]
-        inside = (pos >= store.kv.superblock["SBSIZE"]) & (pos + 11 <= store.kv.end)
-        rows, pos = rows[inside], pos[inside]
-        key_len = _number(_rows_at(view, pos + 1, 2), ">u2").astype(np.int64)
-        inside = pos + 11 + key_len <= store.kv.end
-        rows, pos, key_len = rows[inside], pos[inside], key_len[inside]
-        value_len = _number(_rows_at(view, pos + 3 + key_len, 4), ">u4").astype(np.int64)
-        good = (sizes[rows] <= value_len) & (pos + 11 + key_len + value_len <= store.kv.end)
-        rows, pos, key_len, value_len = rows[good], pos[good], key_len[good], value_len[good]
-        shape = key_len << 40 | value_len
-        order = np.argsort(shape, kind="stable")
-        edges = np.flatnonzero(np.diff(shape[order], prepend=-1, append=-1))
-        rest = []
-        for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            part = order[a:b]
-            if b - a < GROUP or value_len[part[0]] > WIDE:
-                rest.append(part)
-                continue
-            self._data_matrix(
-                rows[part], pos[part], int(key_len[part[0]]), int(value_len[part[0]]), sizes, found
-            )
-        if rest:
-            part = np.concatenate(rest)
-            self._data_slices(rows[part], pos[part], key_len[part], value_len[part], sizes, found)
+    def _data(
+        self, rows: Int64, pos: Int64, starts: Int64, sizes: Int64, found: list[bytes | None]
+    ) -> None:
+        """Read and check the data entries of `rows`: `starts`: of the value, from pos + 1."""
+        if not len(rows):
+            return
+        if len(rows) >= GROUP and sizes[0] <= WIDE and (sizes == sizes[0]).all():
+            groups = (np.flatnonzero(starts == start) for start in np.unique(starts))
+            for group in groups:
+                self._data_matrix(
+                    rows[group], pos[group], int(starts[group[0]]), int(sizes[0]), found
+                )
+            return
+        view = self._store.kv.view(0)
+        ends = pos + 1 + starts + sizes
+        bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
+        good = (self._sums(bodies, pos) == _number(_rows_at(view, ends, 4), ">u4")).tolist()
+        for ok, row, body, start in zip(good, rows.tolist(), bodies, starts.tolist(), strict=True):
+            if ok:
+                found[row] = body[start:]  # type: ignore[assignment]
 
     def _data_matrix(
-        self,
-        rows: Int64,
-        pos: Int64,
-        key_len: int,
-        value_len: int,
-        sizes: Int64,
-        found: list[bytes | None],
+        self, rows: Int64, pos: Int64, start: int, size: int, found: list[bytes | None]
     ) -> None:
-        """Entries of one shape: one gather, one column of checksums."""
-        width = 11 + key_len + value_len
+        """Entries of one shape: one gather, one column of checksums, one column of values."""
+        width = 5 + start + size
         matrix = _rows_at(self._store.kv.view(0), pos, width)
         flat = matrix.data.cast("B")
-        starts = range(1, width * len(rows) + 1, width)
-        bodies = [flat[a : a + width - 5] for a in starts]
+        bodies = [flat[a : a + width - 5] for a in range(1, width * len(rows), width)]
         good = self._sums(bodies, pos) == _number(matrix[:, -4:], ">u4")
-        start = 7 + key_len
-        values = np.ascontiguousarray(matrix[:, start : start + value_len])
-        texts = values.view(f"V{value_len}").ravel().tolist()
-        want = sizes[rows].tolist()
-        for i, row in enumerate(rows.tolist()):
-            if good[i]:
-                found[row] = texts[i] if want[i] == value_len else texts[i][: want[i]]
-
-    def _data_slices(
-        self,
-        rows: Int64,
-        pos: Int64,
-        key_len: Int64,
-        value_len: Int64,
-        sizes: Int64,
-        found: list[bytes | None],
-    ) -> None:
-        """Entries of many shapes: a slice of the view each."""
-        view = self._store.kv.view(0)
-        ends = pos + 7 + key_len + value_len
-        bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
-        stored = _number(_rows_at(view, ends, 4), ">u4")
-        good = (self._sums(bodies, pos) == stored).tolist()
-        starts = key_len + 6
-        stops = (starts + sizes[rows]).tolist()
-        for ok, row, body, a, b in zip(
-            good, rows.tolist(), bodies, starts.tolist(), stops, strict=True
-        ):
+        field = np.dtype(
+            {"names": ["v"], "formats": [f"V{size}"], "offsets": [start + 1], "itemsize": width}
+        )
+        values = matrix.view(field)["v"].ravel().tolist()
+        if good.all() and len(rows) == len(found):
+            found[:] = values  # rows are 0, 1, ..
+            return
+        for ok, row, value in zip(good.tolist(), rows.tolist(), values, strict=True):
             if ok:
-                found[row] = bytes(body[a:b])
+                found[row] = value
+
+    def _good(self, pos: Int64, ends: Int64) -> npt.NDArray[np.bool_]:
+        """Whether the checksums of the entries [pos, ends + 4) are right."""
+        view = self._store.kv.view(0)
+        bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
+        good: npt.NDArray[np.bool_] = self._sums(bodies, pos) == _number(
+            _rows_at(view, ends, 4), ">u4"
+        )
+        return good
 
     def _sums(self, bodies: list[Any], pos: Int64) -> npt.NDArray[np.uint32]:
         seeds = (pos.astype(np.uint64) + np.uint64(self._store.kv.layout.contid & MASK64)).tolist()
