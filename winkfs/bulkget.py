@@ -1,8 +1,8 @@
 """Bulk get: the contents of many files, looked up, gathered and checked as columns.
 
-Per batch: one look-up for all names, inodes gathered as columns, data entries as one matrix where
-their sizes agree and as slices where not. Whatever is not plain
-(several extents, holes, attributes, another layout) goes the ordinary way, file by file.
+Per batch: one look-up for all names, the inodes gathered as columns, the data entries as a slice
+each. (A matrix for data of one size was no faster: it copies once more.) Whatever is not plain, with
+several extents, holes, attributes or another layout, goes the ordinary way, file by file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from winkfs.store import Store
 
 Int64 = npt.NDArray[np.int64]
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
-GROUP: Final = 32  # files of one size from which a matrix pays
 LONG: Final = 255  # bytes of the longest key in a batch that is read as columns
-WIDE: Final = 64 << 10  # bytes of an entry from which a matrix does not pay
 SUFFIX: Final = "/I0"
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
@@ -99,13 +97,6 @@ class BulkGet:
         """Read and check the data entries of `rows`: `starts`: of the value, from pos + 1."""
         if not len(rows):
             return
-        if len(rows) >= GROUP and sizes[0] <= WIDE and (sizes == sizes[0]).all():
-            groups = (np.flatnonzero(starts == start) for start in np.unique(starts))
-            for group in groups:
-                self._data_matrix(
-                    rows[group], pos[group], int(starts[group[0]]), int(sizes[0]), found
-                )
-            return
         view = self._store.kv.view(0)
         ends = pos + 1 + starts + sizes
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
@@ -113,26 +104,6 @@ class BulkGet:
         for ok, row, body, start in zip(good, rows.tolist(), bodies, starts.tolist(), strict=True):
             if ok:
                 found[row] = body[start:]  # type: ignore[assignment]
-
-    def _data_matrix(
-        self, rows: Int64, pos: Int64, start: int, size: int, found: list[bytes | None]
-    ) -> None:
-        """Entries of one shape: one gather, one column of checksums, one column of values."""
-        width = 5 + start + size
-        matrix = _rows_at(self._store.kv.view(0), pos, width)
-        flat = matrix.data.cast("B")
-        bodies = [flat[a : a + width - 5] for a in range(1, width * len(rows), width)]
-        good = self._sums(bodies, pos) == _number(matrix[:, -4:], ">u4")
-        field = np.dtype(
-            {"names": ["v"], "formats": [f"V{size}"], "offsets": [start + 1], "itemsize": width}
-        )
-        values = matrix.view(field)["v"].ravel().tolist()
-        if good.all() and len(rows) == len(found):
-            found[:] = values  # rows are 0, 1, ..
-            return
-        for ok, row, value in zip(good.tolist(), rows.tolist(), values, strict=True):
-            if ok:
-                found[row] = value
 
     def _good(self, pos: Int64, ends: Int64) -> npt.NDArray[np.bool_]:
         """Whether the checksums of the entries [pos, ends + 4) are right."""
