@@ -14,6 +14,7 @@ A file of at most 31 variables keeps them all in its first 512 bytes, one sector
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Mapping
 from typing import Final, Self
@@ -115,16 +116,7 @@ class Superblock(dict[str, int]):
             )
         if len(data) < size:
             raise CorruptError("superblock cut short", file=file, offset=len(data), expected=size)
-        at = 8
-        while at + 8 <= size and data[at : at + 8] != bytes(8):
-            if at + 16 > size:
-                raise CorruptError("superblock has no end", file=file, offset=at)
-            raw, value = PAIR.unpack_from(data, at)
-            name = raw.rstrip(b" \0").decode("ascii", "backslashreplace")
-            if name in block:
-                raise CorruptError(f"variable {name} stands twice", file=file, offset=at)
-            block[name] = value
-            at += 16
+        block._take_variables(data[:size], file)
         if list(block)[:3] != ["SBSIZE", "FORMAT", "PURPOSE"]:
             raise CorruptError(
                 "first variables must be SBSIZE, FORMAT, PURPOSE",
@@ -132,6 +124,22 @@ class Superblock(dict[str, int]):
             )  # fmt: skip
         block._check_sum(data[:size], file)
         return block
+
+    def _take_variables(self, data: bytes, file: str) -> None:
+        """Add the variables of a superblock. Raises CorruptError for what `encode` cannot write."""
+        for at in range(8, len(data), 16):
+            if data[at : at + 8] == bytes(8):
+                return
+            if at + 16 > len(data):
+                break
+            raw, value = PAIR.unpack_from(data, at)
+            name = raw.rstrip(b" \0").decode("ascii", "replace")
+            if not (name.isascii() and name.isprintable() and name):
+                raise CorruptError("not the name of a variable", file=file, offset=at, found=raw)
+            if name in self:
+                raise CorruptError(f"variable {name} stands twice", file=file, offset=at)
+            self[name] = value
+        raise CorruptError("superblock has no end", file=file, offset=len(data))
 
     def _check_sum(self, data: bytes, file: str) -> None:
         if "SBCKSUM" not in self:
@@ -167,7 +175,8 @@ def read_superblock(storage: Storage, *, tries: int = 100) -> Superblock:
     for _ in range(tries):
         again = _read_once(storage)
         if again == last:
-            return Superblock.decode(again, file=storage.name)
+            with contextlib.suppress(FormatError):  # torn: a writer may have stopped half-way
+                return Superblock.decode(again, file=storage.name)
         last = again
     return Superblock.decode(last, file=storage.name)
 

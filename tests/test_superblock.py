@@ -1,0 +1,280 @@
+"""Superblock: bytes worked out by hand, round trips, a line for each fault, and torn reads."""
+
+import random
+import struct
+
+import oracle_format
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from winkformats.errors import CorruptError, FormatError
+from winkformats.storage import MemoryStorage
+from winkformats.superblock import (
+    HINDEX,
+    KVSEQ,
+    MAGIC,
+    Superblock,
+    read_superblock,
+    text_value,
+    value_text,
+)
+
+RESERVED = ("SBSIZE", "FORMAT", "PURPOSE", "FILESIZE", "SBCKSUM", "INCOMPAT")
+names = st.text("ABCXYZ019_-. abc", min_size=1, max_size=8).map(str.strip)
+variables = st.dictionaries(
+    names.filter(lambda name: name and name not in RESERVED),
+    st.integers(-(2**63), 2**63 - 1),
+    max_size=20,
+)
+
+
+def pairs(*items: tuple[bytes, int]) -> bytes:
+    return b"".join(name.ljust(8) + struct.pack(">q", value) for name, value in items)
+
+
+def image(*items: tuple[bytes, int], size: int = 256) -> bytes:
+    """A superblock made of bytes alone; the first three variables are right."""
+    head = pairs((b"SBSIZE", size), (b"FORMAT", 0x10), (b"PURPOSE", 0))
+    return (MAGIC + head + pairs(*items)).ljust(size, b"\0")
+
+
+def decode(data: bytes) -> Superblock:
+    return Superblock.decode(data, file="f")
+
+
+# --- what stands where -------------------------------------------------------------------------
+
+
+def test_bytes_worked_out_by_hand():
+    block = Superblock.new(KVSEQ, "FSYSDATA", {"ALIGN": -2}, sbsize=128)
+    assert block.encode().hex() == (
+        "2321" "57494e4b4d45"  # #! WINKME
+        "5342" "53495a452020" "0000000000000080"
+        "464f" "524d41542020" "0000000000000010"
+        "5055" "52504f534520" "4653595344415441"
+        "4649" "4c4553495a45" "0000000000000080"
+        "414c" "49474e202020" "fffffffffffffffe"
+    ) + "00" * 40  # fmt: skip
+
+
+def test_checksum_worked_out_by_hand():
+    block = Superblock.new(HINDEX, "", {"SBCKSUM": 0, "LATER": 5}, sbsize=256)
+    data = block.encode()
+    zeroed = data[:80] + bytes(8) + data[88:]
+    assert data[72:80] == b"SBCKSUM "
+    assert data[80:88].hex() == f"{oracle_format.xxhash.xxh3_64_intdigest(zeroed):016x}"
+    assert block["SBCKSUM"] == struct.unpack(">q", data[80:88])[0]
+    assert block.encode() == data  # its own last value changes nothing
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("", 0), ("FSYSDATA", 0x4653595344415441), ("FSYSIDX", 0x4653595349445800), ("A", 0x41 << 56)],
+)
+def test_string_variables_are_padded_right_with_nul(text, value):
+    assert text_value(text) == value
+    assert value_text(value) == text
+
+
+def test_string_variables_may_be_padded_with_spaces():
+    assert value_text(int.from_bytes(b"FSYSIDX ", "big")) == "FSYSIDX"
+
+
+@pytest.mark.parametrize("text", ["123456789", "ä"])
+def test_string_variable_that_does_not_fit(text):
+    with pytest.raises(ValueError):
+        text_value(text)
+
+
+def test_string_variable_of_any_bytes_is_readable():
+    assert value_text(-1) == "�" * 8
+
+
+# --- round trips -------------------------------------------------------------------------------
+
+
+@given(variables, st.sampled_from((512, 520, 4096)), st.booleans())
+def test_any_variables_come_back_in_their_order_and_as_the_oracle_reads_them(more, size, summed):
+    more = dict([("SBCKSUM", 0), *more.items()]) if summed else more
+    block = Superblock.new(KVSEQ, "TEST", more, sbsize=size)
+    data = block.encode()
+    assert len(data) == size
+    assert list(decode(data).items()) == list(block.items())
+    found, _ = oracle_format.read_variables("f", data)
+    assert list(found.items()) == list(block.items())
+
+
+def test_unknown_variables_are_rewritten_unchanged():
+    data = image((b"FILESIZE", 256), (b"WHAT IS", -5), (b"this~", 7))
+    assert decode(data).encode() == data
+
+
+@pytest.mark.parametrize(("size", "room"), [(64, 3), (80, 4), (512, 31), (4096, 255)])
+def test_as_many_variables_as_fit_and_not_one_more(size, room):
+    block = Superblock.new(KVSEQ, "", {}, sbsize=size)
+    if room == 3:
+        del block["FILESIZE"]
+    block.update({f"V{i}": i for i in range(room - len(block))})
+    assert len(decode(block.encode())) == room
+    block["ONEMORE"] = 1
+    with pytest.raises(ValueError, match="do not fit"):
+        block.encode()
+
+
+def test_31_variables_end_inside_the_first_sector():
+    block = Superblock.new(KVSEQ, "", {f"V{i}": -1 for i in range(27)})
+    assert len(block) == 31
+    assert not any(block.encode()[504:])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("", 1), ("  ", 1), ("NINE CHAR", 1), ("Ä", 1), ("X", 2**63), ("X", -(2**63) - 1)],
+)
+def test_variables_that_cannot_be_written_are_refused(name, value):
+    block = Superblock.new(KVSEQ, "", {name: value})
+    with pytest.raises(ValueError):
+        block.encode()
+
+
+# --- faults ------------------------------------------------------------------------------------
+
+GOOD = image((b"FILESIZE", 256))
+FAULTS = [
+    (b"", "empty"),
+    (b"#!WINKMX" + GOOD[8:], "not a wink file"),
+    (GOOD[:20], "not a wink file"),
+    (GOOD[:8] + b"FORMAT  " + GOOD[16:], "SBSIZE is not a sane first variable"),
+    (image(size=256)[:16] + struct.pack(">q", -1) + GOOD[24:], "SBSIZE is not a sane"),
+    (image(size=256)[:16] + struct.pack(">q", 63) + GOOD[24:], "SBSIZE is not a sane"),
+    (image(size=256)[:16] + struct.pack(">q", 1 << 62) + GOOD[24:], "SBSIZE is not a sane"),
+    (GOOD[:-1], "cut short"),
+    (GOOD.replace(b"FORMAT", b"FORMAX"), "first variables"),
+    (GOOD.replace(b"PURPOSE", b"PURPOSF"), "first variables"),
+    (image((b"X", 1), (b"Y", 2), (b"X", 1)), "X stands twice"),
+    (image((b"FILESIZE", 1), (b"SBSIZE", 256)), "SBSIZE stands twice"),
+    (image((b"X", 1), size=72), "no end"),  # ends with the last value
+    (image((b"X", 1), (b"Y", 1), size=88), "no end"),
+    (image((b"X", 1), (b"Y", 1), size=80), "no end"),  # ends inside a pair
+    (image((b"\xff\xfe", 1)), "name"),
+    (image((b"        ", 1)), "name"),
+    (image((b"A\0B", 1)), "name"),
+    (image((b"\x0b", 1)), "name"),
+    (image((b"SBCKSUM", 1)), "checksum is wrong"),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), FAULTS, ids=[message for _, message in FAULTS])
+def test_a_bad_superblock_is_a_format_error_that_names_the_file(data, message):
+    with pytest.raises(FormatError, match=message) as caught:
+        decode(data)
+    assert str(caught.value).startswith("f: ")
+    with pytest.raises(FormatError, match=message):
+        read_superblock(MemoryStorage(data, "f"))
+
+
+def test_every_flipped_byte_is_found_by_the_checksum():
+    data = Superblock.new(KVSEQ, "X", {"SBCKSUM": 0, "CONTID": 99}, sbsize=192).encode()
+    for at in range(len(data)):
+        for bit in (1, 0x20, 0x80):
+            bad = bytearray(data)
+            bad[at] ^= bit
+            if bad[72:80] == b"SBCKSUM ":  # else there is no checksum: the variable has no name
+                with pytest.raises(FormatError):
+                    decode(bytes(bad))
+
+
+def test_every_truncation_is_a_format_error():
+    for length in range(len(GOOD)):
+        with pytest.raises(FormatError):
+            decode(GOOD[:length])
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=300), st.integers(0, 2**32))
+def test_random_bytes_are_a_format_error_or_a_block_that_can_be_written(noise, seed):
+    rng = random.Random(seed)
+    damaged = bytearray(image((b"FILESIZE", 256), (b"ALIGN", 8)))
+    for _ in range(rng.randint(1, 4)):
+        damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+    for data in (noise, MAGIC + noise, bytes(damaged)):
+        try:
+            block = decode(data)
+        except FormatError:
+            continue
+        assert len(block.encode()) == block["SBSIZE"]
+
+
+@pytest.mark.parametrize(
+    ("bits", "name"), [(32, "32 .compressed content"), (64, "64 .unknown"), (-(2**63), "unknown")]
+)
+def test_an_extension_this_version_does_not_know_is_named(bits, name):
+    block = Superblock.new(KVSEQ, "", {"INCOMPAT": bits | 31})
+    with pytest.raises(FormatError, match=name):
+        block.check_known("f")
+
+
+def test_known_extensions_pass():
+    Superblock.new(KVSEQ, "", {"INCOMPAT": 31}).check_known("f")
+    Superblock.new(KVSEQ, "", {}).check_known("f")
+
+
+# --- reading while somebody writes -------------------------------------------------------------
+
+
+class Scripted(MemoryStorage):
+    """Gives the next of several images at each read of a whole superblock, the last for ever."""
+
+    def __init__(self, *images: bytes) -> None:
+        super().__init__(images[-1])
+        self.images = list(images)
+
+    def read(self, offset: int, length: int) -> bytes:
+        self.data = bytearray(self.images[0])
+        if len(self.images) > 1:
+            del self.images[0]
+        return super().read(offset, length)
+
+
+def versions(count: int) -> list[bytes]:
+    return [
+        Superblock.new(KVSEQ, "", {"SBCKSUM": 0, "ENTRIES": i, "OTHER": i}, sbsize=256).encode()
+        for i in range(count)
+    ]
+
+
+def test_two_reads_must_agree():
+    storage = Scripted(*versions(5))
+    assert read_superblock(storage)["ENTRIES"] == 4
+    assert len(storage.images) == 1
+
+
+def test_a_torn_block_is_read_again_even_if_it_was_seen_twice():
+    old, new = versions(2)
+    cut = 8 + 16 * 5 + 8
+    torn = new[:cut] + old[cut:]
+    with pytest.raises(CorruptError):
+        decode(torn)
+    storage = Scripted(torn, torn, torn, new)
+    assert read_superblock(storage)["OTHER"] == 1
+
+
+def test_a_bad_block_stays_a_format_error_after_all_tries():
+    old, new = versions(2)
+    with pytest.raises(CorruptError, match="checksum"):
+        read_superblock(MemoryStorage(new[:100] + old[100:]))
+
+
+def test_reads_that_never_agree_end():
+    storage = Scripted(*versions(60))
+    assert read_superblock(storage, tries=10)["ENTRIES"] <= 12
+
+
+@pytest.mark.parametrize("size", [64, 512, 4096, 4104, 1 << 20])
+def test_any_size_is_read_whole(size):
+    block = Superblock.new(KVSEQ, "", {}, sbsize=size)
+    if size == 64:
+        del block["FILESIZE"]
+    storage = MemoryStorage(block.encode() + b"entries")
+    assert read_superblock(storage) == block
