@@ -125,6 +125,7 @@ def warm(*paths: Path) -> None:
 
 def evict(*paths: Path) -> None:
     """Take files out of the page cache, which needs no root. Nobody may have them mapped."""
+    gc.collect()  # mappings of handles that were closed
     for path in paths:
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -161,7 +162,7 @@ def resident(path: Path) -> float:
 
 def _expect(path: Path, as_wanted: bool, where: str) -> None:
     if not as_wanted:
-        print(f"\n{path.name} is not {where} the page cache: cold and warm are not told apart",
+        print(f"{path.name} is not {where} the page cache: cold and warm are not told apart",
               file=sys.stderr)  # fmt: skip
 
 
