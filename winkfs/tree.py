@@ -166,6 +166,8 @@ class Tree:
     def _listed(self, root: int, names: Iterable[bytes]) -> Iterator[Found]:
         for listed in names:
             name = listed.removeprefix(b"./").rstrip(b"/")
+            if name == b".":  # the root has no entry; `find` names it first
+                continue
             if fault := path_fault(name):
                 self._note(Note(listed, f"{fault}: give it from the packed directory on", True))
                 continue
