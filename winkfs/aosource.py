@@ -9,9 +9,7 @@ last file.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import stat
 from collections.abc import Mapping
 from typing import BinaryIO, Final, cast
@@ -44,6 +42,7 @@ class AppendOnlySource(ContainerSource):
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
         directory = self._free(parent, name)
+        self._need_room(0)
         id = self._tree.new_id()
         spool = self._spools[id] = self._new_spool(mode, uid, gid)
         spool.dirty = True
@@ -107,11 +106,8 @@ class AppendOnlySource(ContainerSource):
     def flush(self, id: int) -> None:
         """Where there is no room, the writer shall hear of it; `release` could not tell."""
         spool = self._spools.get(id)
-        if spool is None or not spool.dirty or spool.orphan:
-            return
-        disk = os.statvfs(os.path.dirname(self._container.base) or ".")
-        if spool.size > disk.f_bavail * disk.f_frsize:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if spool is not None and spool.dirty and not spool.orphan:
+            self._need_room(0)
 
     def fsync(self, id: int) -> None:
         spool = self._spools.get(id)
@@ -141,6 +137,7 @@ class AppendOnlySource(ContainerSource):
         """Put what the spool has into the container, in the place of what it had."""
         if not spool.dirty:
             return
+        self._need_room(0)
         name = self._tree.name_of(id)
         try:
             self._put_spool(name, spool, spool.mtime_ns)
@@ -163,7 +160,13 @@ class AppendOnlySource(ContainerSource):
             ftype = FileType.EXEC if spool.mode & 0o100 else FileType.FILE
             self._container.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype)
 
+    def _need_room(self, size: int) -> None:
+        """Also for what waits to be stored."""
+        waiting = sum(spool.size for spool in self._spools.values() if spool.dirty)
+        super()._need_room(size + waiting)
+
     def write(self, id: int, offset: int, data: bytes) -> None:
+        self._need_room(len(data))
         if id not in self._spools and offset == self.stat(id).size:
             self._container.append(self._tree.name_of(id), data)
         else:

@@ -1,8 +1,8 @@
 """Bulk get: the contents of many files, looked up, gathered and checked as columns.
 
 Per batch: one look-up for all names, the inodes gathered as columns, the data entries as a slice
-each. (A matrix for data of one size was no faster: it copies once more.) Whatever is not plain, with
-several extents, holes, attributes or another layout, goes the ordinary way, file by file.
+each. (A matrix for data of one size was no faster: it copies once more.) Whatever is not plain,
+with several extents, holes, attributes or another layout, goes the ordinary way, file by file.
 """
 
 from __future__ import annotations

@@ -52,10 +52,15 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now."""
+    """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now.
+
+    key_lengths, lengths    int64[n], bytes of keys and data
+    """
 
     keys: list[bytes]
+    key_lengths: Int64
     data: Sequence[bytes]
+    lengths: Int64
     ns: Sequence[int | None]
     ftypes: Sequence[int]
     attrs: Sequence[Any]
@@ -64,9 +69,7 @@ class Columns(NamedTuple):
         """The files [a, b)."""
         if (a, b) == (0, len(self.keys)):
             return self
-        return Columns(
-            self.keys[a:b], self.data[a:b], self.ns[a:b], self.ftypes[a:b], self.attrs[a:b]
-        )
+        return Columns(*(column[a:b] for column in self))  # type: ignore[arg-type]
 
 
 class BulkPut:
@@ -98,7 +101,7 @@ class BulkPut:
                 made = columns(batch)
                 self._write(made)
                 total += len(batch)
-                size = sum(map(len, made.data)) // len(batch)
+                size = int(made.lengths.sum()) // len(batch)
                 self._rows = min(max(BYTES // (size + 1), 16), ROWS)
             if error is not None:
                 raise error
@@ -114,11 +117,11 @@ class BulkPut:
             ns: Sequence[int | None] = (None,) * len(batch)
         elif lengths <= {2, 3}:
             names, data = zip(*[item[:2] for item in batch], strict=True)
-            ns = [_to_ns(item[2]) if len(item) == 3 else None for item in batch]
+            ns = [to_ns(item[2]) if len(item) == 3 else None for item in batch]
         else:
             raise ValueError("put_many takes (name, data) or (name, data, mtime)")
         plain = (FileType.FILE,) * len(batch)
-        return Columns(self._keys(names), _contents(data), ns, plain, (None,) * len(batch))
+        return self._columns(names, data, ns, plain, (None,) * len(batch))
 
     def _columns_of_rows(self, batch: list[Row]) -> Columns:
         names, data, ns, ftypes, *owners = zip(*batch, strict=True)
@@ -126,46 +129,56 @@ class BulkPut:
         if any(map(any, owners)):
             asked = self._changes.attrs_for
             attrs = [asked(row.ftype, row.mode, row.uid, row.gid) for row in batch]
-        return Columns(self._keys(names), _contents(data), ns, ftypes, attrs)
+        return self._columns(names, data, ns, ftypes, attrs)
+
+    def _columns(
+        self,
+        names: Sequence[str | bytes],
+        data: Sequence[Any],
+        ns: Sequence[int | None],
+        ftypes: Sequence[int],
+        attrs: Sequence[Any],
+    ) -> Columns:
+        n, keys, data = len(names), self._keys(names), _contents(data)
+        key_lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+        if len(keys) != n or int(key_lengths.min()) < 4:
+            raise ValueError("a name must not be empty or have NUL in it")
+        longest = min(NAME_LIMIT, self._store.kv.layout.key.limit - 3)
+        if int(key_lengths.max()) > longest + 3:
+            raise NameTooLong(f"a name may have {longest} bytes", self._store.base)
+        lengths = np.fromiter(map(len, data), np.int64, n)
+        return Columns(keys, key_lengths, data, lengths, ns, ftypes, attrs)
 
     def _keys(self, names: Sequence[str | bytes]) -> list[bytes]:
-        """Names -> inode keys, checked."""
+        """Names -> inode keys; more or fewer than names where one has NUL in it."""
         try:  # one encode for all of them: 60 ns a name, one by one 250 ns
             text = (SUFFIX + "\0").join(names)  # type: ignore[arg-type]
-            keys = (text + SUFFIX).encode("utf-8", "surrogateescape").split(b"\0")
+            return (text + SUFFIX).encode("utf-8", "surrogateescape").split(b"\0")
         except TypeError:
             keys = [to_bytes(name) + b"/I0" for name in names]
-        longest = min(NAME_LIMIT, self._store.kv.layout.key.limit - 3) + 3
-        if len(keys) != len(names) or len(min(keys, key=len)) < 4 or any(b"\0" in k for k in keys):
-            raise ValueError("a name must not be empty or have NUL in it")
-        if len(max(keys, key=len)) > longest:
-            raise NameTooLong(f"a name may have {longest - 3} bytes", self._store.base)
-        return keys
+            return [key for key in keys if b"\0" not in key]
 
     # --- writing ---
 
     def _write(self, columns: Columns) -> None:
         """Write a batch in order: runs of ordinary files as columns, the others one by one."""
-        regular = [self._fast and 0 < len(d) <= CHUNK for d in columns.data]
+        ordinary = (columns.lengths > 0) & (columns.lengths <= CHUNK) & self._fast
         attrs = columns.attrs
         if any(attrs):
-            plain = self._plain(columns)
-            regular = [a and b for a, b in zip(regular, plain, strict=True)]
-        if all(regular):
-            self._write_run(columns, 0, len(regular))
+            ordinary &= np.array(self._plain(columns))
+        if ordinary.all():
+            self._write_run(columns, 0, len(ordinary))
             return
         start = 0
-        for i, ordinary in enumerate(regular):
-            if ordinary:
-                continue
+        for i in np.flatnonzero(~ordinary).tolist():
             if start < i:
                 self._write_run(columns, start, i)
             self._changes.put(
                 columns.keys[i], columns.data[i], columns.ns[i], columns.ftypes[i], attrs[i]
             )
             start = i + 1
-        if start < len(regular):
-            self._write_run(columns, start, len(regular))
+        if start < len(ordinary):
+            self._write_run(columns, start, len(ordinary))
 
     def _plain(self, columns: Columns) -> list[bool]:
         """Which files need no attribute entry, and no change of their type for their mode."""
@@ -175,11 +188,8 @@ class BulkPut:
 
     def _write_run(self, columns: Columns, start: int, stop: int) -> None:
         """Cut a run where the width of the FILEID in hex changes, so that headers are a matrix."""
-        self._store.nextfid = self._store.nextfid or self._store.new_fileid() + 1
-        if self._store.nextfid > 1 and self._changes.drafts:
-            self._changes.settle()
         while start < stop:
-            fileid = self._store.nextfid
+            fileid = self._store.new_fileid()
             room = 16 ** len(f"{fileid:x}") - fileid
             end = min(stop, start + room)
             with _no_gc():  # slices are tracked objects: -12 % on mixed input
@@ -189,8 +199,7 @@ class BulkPut:
     def _encode(self, columns: Columns, fileid: int) -> None:
         store, kv = self._store, self._store.kv
         n, base = len(columns.keys), kv.end
-        lengths = np.fromiter(map(len, columns.data), np.int64, n)
-        key_lengths = np.fromiter(map(len, columns.keys), np.int64, n)
+        lengths, key_lengths = columns.lengths, columns.key_lengths
         form, isz = store.settings.form, store.inode_size
         head = len(f"{fileid:x}") + 10  # delflag, key length, "<hex>/D0", value length
         sizes = np.empty(2 * n, np.int64)
@@ -247,7 +256,8 @@ def _no_gc() -> Iterator[None]:
             gc.enable()
 
 
-def _to_ns(mtime: float | None) -> int | None:
+def to_ns(mtime: float | None) -> int | None:
+    """Seconds -> nanoseconds; exact for ints."""
     if mtime is None or isinstance(mtime, int):
         return None if mtime is None else mtime * NANO
     return round(mtime * NANO)
@@ -256,10 +266,14 @@ def _to_ns(mtime: float | None) -> int | None:
 def _contents(data: Sequence[Any]) -> Sequence[bytes]:
     if set(map(type, data)) == {bytes}:
         return data
-    for item in data:
-        if not isinstance(item, bytes | bytearray | memoryview):
-            raise TypeError(f"content is bytes, not {type(item).__name__}")
-    return [bytes(item) for item in data]
+    return list(map(as_content, data))
+
+
+def as_content(data: Any) -> bytes:
+    """Bytes-like -> bytes; anything else is a TypeError, for bytes(5) is five NULs."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"content is bytes, not {type(data).__name__}")
+    return bytes(data)
 
 
 def _rows(matrix: UInt8) -> list[bytes]:

@@ -131,11 +131,11 @@ class Changes:
         if len(self._store.doomed) > DOOMED:
             self.sync()
         mtime = self.new_mtime(ns)
-        if drop:
-            self._drop(key)
         draft = Draft(key, self._store.new_fileid(), ftype, mtime)
         if attrs is not None:
             self._set_attrs(draft, attrs)
+        if drop:
+            self._drop(key)
         return draft
 
     def new_mtime(self, ns: int | None) -> int:

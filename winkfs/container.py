@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from winkfs import fastread
 from winkfs.bulkget import BulkGet
-from winkfs.bulkput import BulkPut, Row
+from winkfs.bulkput import BulkPut, Row, as_content, to_ns
 from winkfs.changes import Changes
 from winkfs.content import Content
 from winkfs.entry import Entry, Stat, to_bytes, to_str
@@ -24,7 +24,7 @@ from winkfs.fastread import LOOK, Read
 from winkfs.fileobject import FileReader
 from winkfs.inode import Attrs, FileType, inode_key
 from winkfs.scan import scan
-from winkfs.settings import NANO, new_superblock
+from winkfs.settings import new_superblock
 from winkfs.store import Store, base_of, create_files
 
 Name = str | bytes
@@ -197,14 +197,14 @@ class Container:
                    name that is empty, too long or has NUL); OSError
         cost       buffered; durable after `sync`
         """
-        key = self._key(name)
+        key, content = self._key(name), as_content(data)
         with self._lock:
             self._check_write()
             if exclusive and self._changes.find(key):
                 raise FileExists("exists already", to_str(name))
             ns = to_ns(mtime) if mtime_ns is None else mtime_ns
             owner = self._changes.attrs_for(ftype, mode, uid, gid)
-            self._guard(lambda: self._changes.put(key, bytes(data), ns, ftype, owner))
+            self._guard(lambda: self._changes.put(key, content, ns, ftype, owner))
 
     def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
         """Create or replace many files: (name, data) or (name, data, mtime) each -> how many.
@@ -293,11 +293,15 @@ class Container:
     # --- parts of files ---
 
     def append(self, name: Name, data: Data) -> None:
-        """Add to the end of a file; it is created where it does not exist."""
-        key = self._key(name)
+        """Add to the end of a file.
+
+        raises  FileNotFoundError; PermissionError (ao: not the last file, synced, or no room)
+        """
+        content = as_content(data)
         with self._lock:
             self._check_write()
-            self._guard(lambda: self._changes.append(key, bytes(data)))
+            key = self._require(name)
+            self._guard(lambda: self._changes.append(key, content))
 
     def write(self, name: Name, offset: int, data: Data) -> None:
         """Write a part of a file; a gap behind its end reads as zeros.
@@ -306,10 +310,11 @@ class Container:
         """
         if offset < 0:
             raise ValueError(f"offset must not be negative, {offset} is")
+        content = as_content(data)
         with self._lock:
             self._check_write()
             key = self._require(name)
-            self._guard(lambda: self._changes.write(key, offset, bytes(data)))
+            self._guard(lambda: self._changes.write(key, offset, content))
 
     def truncate(self, name: Name, size: int) -> None:
         """Cut or grow a file to `size` bytes; what grows is zeros."""
@@ -455,13 +460,6 @@ class Container:
         if not self._changes.find(key):
             raise NoSuchFile("no such file in the container", to_str(name))
         return key
-
-
-def to_ns(mtime: float | None) -> int | None:
-    """Seconds -> nanoseconds; exact for ints."""
-    if mtime is None or isinstance(mtime, int):
-        return None if mtime is None else mtime * NANO
-    return round(mtime * NANO)
 
 
 def _after_fork() -> None:

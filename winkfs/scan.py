@@ -31,6 +31,7 @@ def scan(
     low = None if since is None else _edge(since)
     high = None if until is None else _edge(until)
     with lock:
+        store.kv.view(store.kv.end - 1)  # all of it written
         positions = store.index.positions()
         if store.times is not None:
             positions = _narrow(positions, store, low, high)

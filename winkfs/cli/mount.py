@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,9 @@ def _open(path: str, ro: bool) -> Source:
                 f"{error.filename}: {error.strerror}: mount it with --ro to read only"
             ) from None
         raise
+    log = logging.getLogger("winkfs.mount")
+    for note in container.notes:
+        log.warning("%s", note)
     try:
         return AppendOnlySource(container) if container.ao else ContainerSource(container)
     except BaseException:
