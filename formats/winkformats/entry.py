@@ -33,6 +33,7 @@ PREFIXES: Final = (
     struct.Struct(">Q"),
 )
 MASK64: Final = (1 << 64) - 1
+MAX_ALIGN: Final = 1 << 26  # bytes; a larger claim is damage, not zeros to write
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +108,16 @@ class Layout:
 
     @classmethod
     def of(cls, variables: Mapping[str, int], file: str = "") -> Self:
-        """Read it off a superblock. Raises FormatError for a representation not defined."""
+        """Read it off a superblock. Raises FormatError for what makes no entries."""
         kvcksum, align = variables.get("KVCKSUM", 0), variables.get("ALIGN", 0)
         if kvcksum not in (0, 1):
             raise FormatError(f"{file}: KVCKSUM {kvcksum} is not known (0, 1)")
+        if align > MAX_ALIGN:
+            raise FormatError(f"{file}: ALIGN {align} makes no sense (at most {MAX_ALIGN})")
         for name in ("KEYREPR", "VALREPR"):
             if name not in variables:
                 raise FormatError(f"{file}: a kvseq needs the variable {name}")
-        return cls(
+        layout = cls(
             1 if variables.get("KVDELFL") == 1 else 0,
             Field.of(variables["KEYREPR"], "KEYREPR", file),
             Field.of(variables["VALREPR"], "VALREPR", file),
@@ -122,6 +125,9 @@ class Layout:
             4 if kvcksum else 0,
             variables.get("CONTID", 0),
         )
+        if layout.minimum == 0:
+            raise FormatError(f"{file}: KEYREPR 4 and VALREPR 4 give entries of no bytes")
+        return layout
 
     @property
     def standard(self) -> bool:
