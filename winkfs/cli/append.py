@@ -27,16 +27,15 @@ def append(base: str, name: str, file: str) -> None:
         whole = _read(content, cast(BinaryIO, spool)) if file == STDIN else content
         with opened(base, "a") as container:
             key = name_bytes(name)
-            before = container.stat(key).size if key in container else None
+            if key not in container:
+                container.put_file(key, whole)
+                return
+            before = container.stat(key).size
             try:
-                container.append(key, whole.read(PIECE))
                 while data := whole.read(PIECE):
                     container.append(key, data)
             except BaseException:
-                if before is None and key in container:
-                    container.delete(key)
-                elif before is not None:
-                    container.truncate(key, before)
+                container.truncate(key, before)
                 raise
 
 
