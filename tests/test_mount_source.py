@@ -1,0 +1,160 @@
+"""A container as a Source, without a kernel: what goes wrong below it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+import winkfs
+from winkfs import sourceview
+from winkfs.aosource import AppendOnlySource
+from winkfs.source import ContainerSource
+
+
+@pytest.fixture
+def source(tmp_path: os.PathLike[str]) -> Iterator[ContainerSource]:
+    container = winkfs.create(os.path.join(tmp_path, "c"))
+    made = ContainerSource(container)
+    yield made
+    made.close()
+    assert winkfs.verify(container.base).problems == []
+
+
+@pytest.fixture
+def ao(tmp_path: os.PathLike[str]) -> Iterator[AppendOnlySource]:
+    container = winkfs.create(os.path.join(tmp_path, "log"), ao=True)
+    made = AppendOnlySource(container)
+    yield made
+    made.close()
+    assert winkfs.verify(container.base).problems == []
+
+
+def put(source: ContainerSource, name: bytes, data: bytes) -> int:
+    id = source.create(source.root, name, 0o644, os.getuid(), os.getgid()).id
+    source.open(id, write=True, truncate=False)
+    source.write(id, 0, data)
+    source.release(id)
+    return id
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    found = os.statvfs("/")
+    fields = {name: getattr(found, name) for name in dir(found) if name.startswith("f_")}
+    disk = SimpleNamespace(**fields | {"f_bavail": free, "f_frsize": 1})
+    monkeypatch.setattr(sourceview.os, "statvfs", lambda _: disk)
+
+
+def refused(code: int) -> pytest.RaisesExc[OSError]:
+    return pytest.raises(OSError, check=lambda error: error.errno == code)
+
+
+def test_full_disk_refuses_writes_but_not_removal(
+    source: ContainerSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = put(source, b"f", b"kept")
+    fill_disk(monkeypatch, sourceview.RESERVE + 100)
+    source.write(id, 4, b"x" * 50)
+    with refused(errno.ENOSPC):
+        source.write(id, 54, bytes(1000))
+    fill_disk(monkeypatch, 100)
+    for attempt in (
+        lambda: source.create(source.root, b"g", 0o644, 0, 0),
+        lambda: source.mkdir(source.root, b"d", 0o755, 0, 0),
+        lambda: source.symlink(source.root, b"l", b"f", 0, 0),
+    ):
+        with refused(errno.ENOSPC):
+            attempt()
+    assert source.read(id, 0, 100) == b"kept" + b"x" * 50
+    source.unlink(source.root, b"f")
+    source.sync()
+    assert list(source.readdir(source.root)) == []
+
+
+def test_full_disk_is_told_to_the_writer_of_an_append_only_file(
+    ao: AppendOnlySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = ao.create(ao.root, b"f", 0o644, 0, 0).id
+    ao.open(id, write=True, truncate=False)
+    ao.write(id, 0, bytes(10_000))
+    fill_disk(monkeypatch, sourceview.RESERVE + 15_000)
+    with refused(errno.ENOSPC):
+        ao.write(id, 10_000, bytes(10_000))  # the container will need as much again
+    fill_disk(monkeypatch, sourceview.RESERVE + 5_000)
+    with refused(errno.ENOSPC):
+        ao.flush(id)
+    with refused(errno.ENOSPC):
+        ao.release(id)
+    assert ao.read(id, 0, 20_000) == bytes(10_000)
+    with refused(errno.ENOSPC):
+        ao.sync()
+    monkeypatch.undo()
+    ao.sync()  # there is room again
+    assert ao._container.read("f") == bytes(10_000)
+    assert not ao._spools
+
+
+def test_directory_rename_that_fails_in_the_middle_is_undone(
+    source: ContainerSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = source.mkdir(source.root, b"d", 0o755, 0, 0).id
+    for i in range(10):
+        source.create(directory, b"%d" % i, 0o644, 0, 0)
+    rename, calls = source._container.rename, []
+
+    def failing(old: bytes, new: bytes) -> None:
+        calls.append(old)
+        if len(calls) == 6:
+            raise OSError(errno.ENOSPC, "full")
+        rename(old, new)
+
+    monkeypatch.setattr(source._container, "rename", failing)
+    with refused(errno.ENOSPC):
+        source.rename(source.root, b"d", source.root, b"e")
+    assert set(source._container.names()) == {"d", *(f"d/{i}" for i in range(10))}
+    assert [entry.name for entry in source.readdir(source.root)] == [b"d"]
+    assert len(list(source.readdir(directory))) == 10
+    monkeypatch.undo()
+    source.rename(source.root, b"d", source.root, b"e")
+    assert "e/9" in source._container and "d/9" not in source._container
+
+
+def test_rename_to_a_name_too_long_for_a_path_changes_nothing(source: ContainerSource) -> None:
+    parent = source.root
+    for _ in range(15):
+        parent = source.mkdir(parent, b"d" * 255, 0o755, 0, 0).id
+    top = source.lookup(source.root, b"d" * 255).id
+    source.create(parent, b"f" * 200, 0o644, 0, 0)
+    other = source.mkdir(source.root, b"o" * 200, 0o755, 0, 0).id
+    with refused(errno.ENAMETOOLONG):
+        source.rename(source.root, b"d" * 255, other, b"d" * 255)
+    with refused(errno.ENAMETOOLONG):
+        source.create(parent, b"g" * 255 + b"g", 0o644, 0, 0)
+    assert source.lookup(source.root, b"d" * 255).id == top
+
+
+def test_attributes_of_the_top_directory_last_as_long_as_the_mount(
+    source: ContainerSource,
+) -> None:
+    """cp -a and rsync set them; the container has nowhere to keep them."""
+    source.chmod(source.root, 0o700)
+    source.utime(source.root, 12_345)
+    found = source.stat(source.root)
+    assert (stat.S_IMODE(found.mode), found.mtime_ns) == (0o700, 12_345)
+    with refused(errno.EPERM):
+        source.set_xattrs(source.root, {b"user.x": b""})
+
+
+def test_unchanged_attributes_write_nothing(source: ContainerSource) -> None:
+    id = put(source, b"f", b"x")
+    source.sync()
+    before = source._container.superblock["FILESIZE"]
+    attr = source.stat(id)
+    source.chmod(id, stat.S_IMODE(attr.mode))
+    source.chown(id, attr.uid, -1)
+    source.sync()
+    assert source._container.superblock["FILESIZE"] == before
