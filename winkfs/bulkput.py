@@ -19,12 +19,12 @@ import xxhash
 
 from winkformats.entry import MASK64
 from winkformats.hashing import xxh3_many
+from winkfs.arguments import as_content, check_ftype, checked_ns, to_ns
 from winkfs.draft import CHUNK
 from winkfs.entry import to_bytes
 from winkfs.errors import NameTooLong
 from winkfs.index import hash_rows
 from winkfs.inode import CK_XXH3, FileType, InodeForm
-from winkfs.settings import NANO
 from winkfs.store import Store
 
 if TYPE_CHECKING:
@@ -111,13 +111,16 @@ class BulkPut:
     # --- columns ---
 
     def _columns_of_tuples(self, batch: list[tuple[Any, ...]]) -> Columns:
-        lengths = set(map(len, batch))
+        try:
+            lengths = set(map(len, batch))
+        except TypeError:
+            lengths = {0}
         if lengths == {2}:
             names, data = zip(*batch, strict=True)
             ns: Sequence[int | None] = (None,) * len(batch)
         elif lengths <= {2, 3}:
             names, data = zip(*[item[:2] for item in batch], strict=True)
-            ns = [to_ns(item[2]) if len(item) == 3 else None for item in batch]
+            ns = [checked_ns(to_ns(item[2])) if len(item) == 3 else None for item in batch]
         else:
             raise ValueError("put_many takes (name, data) or (name, data, mtime)")
         plain = (FileType.FILE,) * len(batch)
@@ -126,7 +129,10 @@ class BulkPut:
     def _columns_of_rows(self, batch: list[Row]) -> Columns:
         names, data, ns, ftypes, *owners = zip(*batch, strict=True)
         attrs: Sequence[Any] = (None,) * len(batch)
-        if any(map(any, owners)):
+        for ftype in set(ftypes):
+            check_ftype(ftype)
+        list(map(checked_ns, ns))
+        if any(column.count(None) != len(batch) for column in owners):
             asked = self._changes.attrs_for
             attrs = [asked(row.ftype, row.mode, row.uid, row.gid) for row in batch]
         return self._columns(names, data, ns, ftypes, attrs)
@@ -256,24 +262,10 @@ def _no_gc() -> Iterator[None]:
             gc.enable()
 
 
-def to_ns(mtime: float | None) -> int | None:
-    """Seconds -> nanoseconds; exact for ints."""
-    if mtime is None or isinstance(mtime, int):
-        return None if mtime is None else mtime * NANO
-    return round(mtime * NANO)
-
-
 def _contents(data: Sequence[Any]) -> Sequence[bytes]:
     if set(map(type, data)) == {bytes}:
         return data
     return list(map(as_content, data))
-
-
-def as_content(data: Any) -> bytes:
-    """Bytes-like -> bytes; anything else is a TypeError, for bytes(5) is five NULs."""
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"content is bytes, not {type(data).__name__}")
-    return bytes(data)
 
 
 def _rows(matrix: UInt8) -> list[bytes]:

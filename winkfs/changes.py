@@ -11,6 +11,7 @@ import time
 from typing import Any, Final
 
 from winkformats.kvseq import KVSeq
+from winkfs.arguments import check_attrs
 from winkfs.content import Content
 from winkfs.draft import Draft, DraftWriter, with_mode
 from winkfs.entry import Stat, to_str
@@ -96,10 +97,12 @@ class Changes:
         if mode is None and uid is None and gid is None:
             return None
         owner = self._content.owner
-        return Attrs(
-            default_mode(ftype) if mode is None else mode & 0o7777,
-            owner[0] if uid is None else uid,
-            owner[1] if gid is None else gid,
+        return check_attrs(
+            Attrs(
+                default_mode(ftype) if mode is None else mode & 0o7777,
+                owner[0] if uid is None else uid,
+                owner[1] if gid is None else gid,
+            )
         )
 
     def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:

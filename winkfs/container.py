@@ -14,8 +14,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from winkfs import fastread
+from winkfs.arguments import (
+    as_content,
+    check_attrs,
+    check_ftype,
+    check_size,
+    checked_ns,
+    to_ns,
+)
 from winkfs.bulkget import BulkGet
-from winkfs.bulkput import BulkPut, Row, as_content, to_ns
+from winkfs.bulkput import BulkPut, Row
 from winkfs.changes import Changes
 from winkfs.content import Content
 from winkfs.entry import Entry, Stat, to_bytes, to_str
@@ -202,8 +210,8 @@ class Container:
             self._check_write()
             if exclusive and self._changes.find(key):
                 raise FileExists("exists already", to_str(name))
-            ns = to_ns(mtime) if mtime_ns is None else mtime_ns
-            owner = self._changes.attrs_for(ftype, mode, uid, gid)
+            ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
+            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
             self._guard(lambda: self._changes.put(key, content, ns, ftype, owner))
 
     def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
@@ -241,10 +249,9 @@ class Container:
         key = self._key(name)
         with self._lock:
             self._check_write()
-            owner = self._changes.attrs_for(ftype, mode, uid, gid)
-            size: int = self._guard(
-                lambda: self._changes.put_stream(key, source, mtime_ns, ftype, owner)
-            )
+            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
+            ns = checked_ns(mtime_ns)
+            size: int = self._guard(lambda: self._changes.put_stream(key, source, ns, ftype, owner))
             return size
 
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
@@ -272,13 +279,11 @@ class Container:
         raises  FileNotFoundError at a missing name; CorruptError
         cost    1.3 us a file of 1 KiB from warm memory, in batches of 1,024
         """
-        with self._lock:
-            self._check()
-            if self.writable:
-                self._guard(self._changes.settle)
         for batch in self._bulkget.batches(names):
             with self._lock:
                 self._check()
+                if self.writable:
+                    self._guard(self._changes.settle)
                 found, missing = self._bulkget.get(batch)
             yield from found
             if missing is not None:
@@ -311,6 +316,7 @@ class Container:
         if offset < 0:
             raise ValueError(f"offset must not be negative, {offset} is")
         content = as_content(data)
+        check_size(offset + len(content), name)
         with self._lock:
             self._check_write()
             key = self._require(name)
@@ -320,6 +326,7 @@ class Container:
         """Cut or grow a file to `size` bytes; what grows is zeros."""
         if size < 0:
             raise ValueError(f"size must not be negative, {size} is")
+        check_size(size, name)
         with self._lock:
             self._check_write()
             key = self._require(name)
@@ -340,7 +347,7 @@ class Container:
             self._check()
             try:
                 key = self._key(name)
-            except ValueError:
+            except (ValueError, NameTooLong):
                 return False
             return self._changes.find(key)
 
@@ -370,7 +377,7 @@ class Container:
             self._check()
             if self.writable:
                 self._guard(self._changes.settle)
-        return scan(self._store, self._content, self._lock, since, until, to_bytes(prefix))
+        return scan(self._store, self._lock, since, until, to_bytes(prefix))
 
     def __iter__(self) -> Iterator[str]:
         return self.names()
@@ -394,7 +401,7 @@ class Container:
         with self._lock:
             self._check_write()
             key = self._require(name)
-            ns = to_ns(mtime) if mtime_ns is None else mtime_ns
+            ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
             self._guard(lambda: self._changes.utime(key, time.time_ns() if ns is None else ns))
 
     def chmod(self, name: Name, mode: int) -> None:
@@ -402,7 +409,7 @@ class Container:
         self._attributes(name, lambda old: Attrs(mode & 0o7777, old.uid, old.gid, old.xattrs))
 
     def chown(self, name: Name, uid: int, gid: int) -> None:
-        """Set owner and group; -1 leaves one as it is."""
+        """Set owner and group; -1 leaves one as it is. Raises ValueError beyond 32 bits."""
         self._attributes(
             name,
             lambda old: Attrs(
@@ -424,7 +431,8 @@ class Container:
         with self._lock:
             self._check_write()
             key = self._require(name)
-            self._guard(lambda: self._changes.set_attrs(key, change(self._changes.attrs(key))))
+            attrs = check_attrs(change(self._changes.attrs(key)))
+            self._guard(lambda: self._changes.set_attrs(key, attrs))
 
     # --- names ---
 

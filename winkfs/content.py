@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
 from winkfs.draft import cut
 from winkfs.inode import Attrs, Extent, Inode, default_mode
@@ -14,14 +15,26 @@ KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
 LARGE: Final = 64 << 10  # bytes from which an entry is kept
 
 
+def attributes(
+    inode: Inode, owner: tuple[int, int], entry_at: Callable[[int], KVEntry], file: str
+) -> Attrs:
+    """The attributes of a file, the defaults where it has none. Raises CorruptError."""
+    if inode.attrs is None:
+        return Attrs(default_mode(inode.ftype), *owner)
+    pos, size = inode.attrs
+    value = entry_at(pos).value
+    if size > len(value):
+        raise CorruptError("attribute size", file=file, offset=pos)
+    return Attrs.decode(value[:size], file=file, offset=pos)
+
+
 class Content:
     """Reads inodes, attributes and extents of a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kept: dict[int, bytes] = {}  # position -> checked value
-        stat = store.owner
-        self.owner = stat
+        self.owner = store.owner
 
     def inode(self, key: bytes) -> tuple[int, Inode] | None:
         """The live inode of a key and its position, or None."""
@@ -40,13 +53,7 @@ class Content:
 
     def attrs(self, inode: Inode) -> Attrs:
         """The attributes of a file, the defaults where it has none."""
-        if inode.attrs is None:
-            return Attrs(default_mode(inode.ftype), *self.owner)
-        pos, size = inode.attrs
-        value = self._store.entry_at(pos).value
-        if size > len(value):
-            raise CorruptError("attribute size", file=self._store.kv.storage.name, offset=pos)
-        return Attrs.decode(value[:size], file=self._store.kv.storage.name, offset=pos)
+        return attributes(inode, self.owner, self._store.entry_at, self._store.kv.storage.name)
 
     def read(self, extents: Sequence[Extent], start: int, stop: int) -> bytes:
         """The bytes [start, stop) of a file. Raises CorruptError."""

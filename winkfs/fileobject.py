@@ -6,7 +6,7 @@ import io
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
     from winkfs.container import Container
 
@@ -22,6 +22,12 @@ class FileReader(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
+
+    def write(self, data: ReadableBuffer) -> int:
+        raise io.UnsupportedOperation("not open for writing: use put, write and append")
+
+    def truncate(self, size: int | None = None) -> int:
+        raise io.UnsupportedOperation("not open for writing: use put, write and append")
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if self.closed:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from winkfs.content import Content
 from winkfs.entry import Entry, to_str
 from winkfs.inode import Inode
 from winkfs.settings import NANO, Settings
@@ -20,7 +19,6 @@ Int64 = npt.NDArray[np.int64]
 
 def scan(
     store: Store,
-    content: Content,
     lock: Any,
     since: float | None,
     until: float | None,
@@ -36,7 +34,7 @@ def scan(
         if store.times is not None:
             positions = _narrow(positions, store, low, high)
         window = Window(store)
-    return _entries(window, content, settings, positions, low, high, prefix)
+    return _entries(window, store.owner, settings, positions, low, high, prefix)
 
 
 def _narrow(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
@@ -54,7 +52,7 @@ def _narrow(positions: Int64, store: Store, low: int | None, high: int | None) -
 
 def _entries(
     window: Window,
-    content: Content,
+    owner: tuple[int, int],
     settings: Settings,
     positions: Int64,
     low: int | None,
@@ -71,14 +69,14 @@ def _entries(
                 if (low is not None and ns < low) or (high is not None and ns >= high):
                     continue
                 if key[:skip] == prefix:
-                    yield _entry(key, inode, ns, content, window)
+                    yield _entry(key, inode, ns, owner, window)
             at = stop
     finally:
         window.close()
 
 
-def _entry(key: bytes, inode: Inode, ns: int, content: Content, window: Window) -> Entry:
-    attrs = content.attrs(inode)
+def _entry(key: bytes, inode: Inode, ns: int, owner: tuple[int, int], window: Window) -> Entry:
+    attrs = window.attrs(inode, owner)
 
     def read() -> bytes:
         return window.read(inode)

@@ -402,8 +402,10 @@ class Store:
         """Let go of everything as it is."""
         if hasattr(self, "index"):
             self.index.close()
+            self.index.base = None
         if hasattr(self, "kv"):
             self.kv.storage.close()
+            self.kv.drop_view()
         if self.lock:
             self.lock.release()
 

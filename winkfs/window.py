@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Final
 
 import numpy as np
@@ -9,8 +10,9 @@ import numpy.typing as npt
 
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
+from winkfs.content import attributes
 from winkfs.draft import cut
-from winkfs.inode import Inode
+from winkfs.inode import Attrs, Inode
 from winkfs.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -34,6 +36,7 @@ class Window:
         self._start, self._end = kv.start, kv.end
         self._reader = self._storage.bulk(self._start, self._end)
         self._contents = False
+        weakref.finalize(self, self._storage.close)  # entries may be read after the scan's end
         self._base = 0
         self._data = memoryview(b"")
 
@@ -97,6 +100,11 @@ class Window:
             head = self._storage.read(pos, span.end)
         return layout.decode(head, 0, pos, name)
 
+    def attrs(self, inode: Inode, owner: tuple[int, int]) -> Attrs:
+        """The attributes of a file. Raises CorruptError."""
+        return attributes(inode, owner, self._entry, self._storage.name)
+
     def close(self) -> None:
+        """The scan is over: nothing more is read in large pieces."""
         self._reader.close()
-        self._storage.close()
+        self._data = memoryview(b"")

@@ -258,6 +258,10 @@ class KVSeq:
             self._visible = self._written
         return self._map
 
+    def drop_view(self) -> None:
+        """Let go of the mapping, which holds the file open. What was handed out stays good."""
+        self._map, self._visible = memoryview(b""), 0
+
     def advance(self, superblock: Superblock) -> None:
         """A reader takes up a later superblock of the same file."""
         self.superblock = superblock
