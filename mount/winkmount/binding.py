@@ -76,6 +76,8 @@ def run(
     options     for libfuse: name -> value, or True for a flag
     raises      LibfuseError
     """
+    # one thread: all operations take one lock anyway, and before libfuse 3.15 two threads can leave
+    # a .fuse_hidden file behind when an unlink meets the last close (libfuse issue 746)
     settings = {"use_ino": True, "nothreads": True, "foreground": True, **options}
     engine = _mfusepy() if binding == "mfusepy" else _fusepy()
     try:

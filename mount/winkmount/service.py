@@ -19,6 +19,7 @@ import stat
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from logging.handlers import SysLogHandler
@@ -158,7 +159,9 @@ def serve_in_background(request: Request) -> str:
     with tempfile.TemporaryFile() as said:
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
+        with warnings.catch_warnings():  # 3.12 warns of numpy's sleeping threads; we use none
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
         if pid == 0:
             os.close(reader)
             _background(request, writer, said)
