@@ -12,11 +12,10 @@ help: ## show this list
 demo: system-run $(VENV)/.ready-run ## pack a directory, mount, grep, Spark, reindex (DIR=... takes another)
 	@$(BIN)/python -m scripts.demo $(if $(DIR),"$(DIR)")
 
-test: system-test $(VENV)/.ready-test ## format, lint, types, all tests
-	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest $(PYTEST)
+test: lint ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
+	$(BIN)/python -m pytest $(PYTEST)
 
-lint: $(VENV)/.ready-test ## only format, lint, types
+lint: system-test $(VENV)/.ready-test ## only format, lint, types
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy

@@ -98,7 +98,7 @@ def fuse_missing() -> str | None:
     try:
         os.close(os.open(DEVICE, os.O_RDWR))
     except OSError as error:
-        return f"{DEVICE}: {error.strerror} (container: run it with --device /dev/fuse)"
+        return f"{DEVICE}: {error.strerror} (in a container: run it with --device /dev/fuse)"
     if os.geteuid() != 0:
         return (
             None
@@ -108,7 +108,7 @@ def fuse_missing() -> str | None:
     status = Path("/proc/self/status").read_text()
     capabilities = int(status.split("CapEff:")[1].split()[0], 16)
     if not capabilities >> CAP_SYS_ADMIN & 1:
-        return "root may not mount here (container: run it with --cap-add SYS_ADMIN)"
+        return "root may not mount here (in a container: run it with --cap-add SYS_ADMIN)"
     return None
 
 
@@ -184,10 +184,10 @@ def demo(source: Path) -> None:
         text = (ROOT / "LICENSE").read_text() * 2
         expect(run("winkfs", "cat", BASE, NOTE) == text, f"{NOTE} was not kept as it was written")
     lose_the_index(files, size)
-    print()
+    print("\nEvery answer was right.")
     for part, reason in (("mount", no_mount), ("Spark", no_spark)):
         if reason:
-            print(f"left out: {part}: {reason}")
+            print(f"Left out: {part}: {reason}")
 
 
 def main() -> int:

@@ -40,7 +40,7 @@ def test_demo_runs_through_and_names_what_it_left_out(
     assert err == ""
     assert out.startswith(f"{source}: 2 files, 0.0 MB.")
     assert "winkfs umount" in out
-    assert out.splitlines()[-1] == f"left out: Spark: {NO_SPARK}"
+    assert out.splitlines()[-1] == f"Left out: Spark: {NO_SPARK}"
 
 
 def test_without_fuse_the_rest_runs(
@@ -51,7 +51,7 @@ def test_without_fuse_the_rest_runs(
     out, _ = capfd.readouterr()
     assert "winkfs mount" not in out
     assert "winkfs reindex" in out
-    assert "left out: mount: no FUSE in this test" in out
+    assert "Left out: mount: no FUSE in this test" in out
 
 
 def test_special_file_is_no_difference(
@@ -99,7 +99,6 @@ def test_directory_that_cannot_be_taken_is_one_line(
 
 
 def test_machine_without_fuse_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "DEVICE", "/dev/no-such-device")
-    assert demo.fuse_missing() == (
-        "/dev/no-such-device: No such file or directory (container: run it with --device /dev/fuse)"
-    )
+    monkeypatch.setattr(demo, "DEVICE", "/dev/nix")
+    said = "/dev/nix: No such file or directory (in a container: run it with --device /dev/fuse)"
+    assert demo.fuse_missing() == said
