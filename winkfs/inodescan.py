@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError
+from winkformats.gcpause import gc_paused
 from winkformats.kvscan import Batch, scan
 from winkformats.storage import Storage
+from winkfs.index import Rows, hash_rows
 from winkfs.inode import HEAD, Inode
 from winkfs.settings import Settings
 
@@ -43,6 +45,11 @@ class InodeRows:
     def keys(self) -> list[bytes]:
         """The keys, "<name>/I0"."""
         return self.batch.keys(self.which)
+
+    def hashed(self, htalgo: int) -> Rows:
+        """S, slot bits and positions."""
+        with gc_paused():
+            return hash_rows(htalgo, self.batch.key_views(self.which), self.pos)
 
     @property
     def fileid(self) -> Int64:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from winkformats.errors import CorruptError
 from winkformats.kvscan import Batch
 from winkformats.kvseq import KVSeq
-from winkfs.index import Rows, hash_rows, join_rows
+from winkfs.index import Rows, join_rows
 from winkfs.inode import Inode
 from winkfs.inodescan import InodeRows, inode_rows
 from winkfs.settings import Settings
@@ -88,7 +88,7 @@ class Resolver:
             for row in np.flatnonzero(~tomb).tolist():
                 first = rows.first(row, settings, batch.storage.name)
                 found.times.add(int(mtimes[row]), first)
-        hashed = hash_rows(settings.htalgo, rows.keys, rows.pos)
+        hashed = rows.hashed(settings.htalgo)
         self._parts.append((hashed, rows.fileid.copy(), rows.deleted, tomb))
 
     def finish(self) -> Rebuilt:

@@ -9,12 +9,14 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from winkformats import table
 from winkformats.errors import CorruptError, FormatError
+from winkformats.gcpause import gc_paused
 from winkformats.kvscan import Batch, scan
 from winkfs.index import Base, open_base
-from winkfs.inode import Inode
+from winkfs.inode import CK_XXH3, Inode
 from winkfs.inodescan import InodeRows, rows_of
 from winkfs.rebuild import Rebuilt, Resolver
 from winkfs.store import Store, base_of
@@ -110,9 +112,8 @@ class _Check:
         self._data_flag.append(batch.flags[others])
         form = self._store.settings.form
         pair = form.pair // 8
-        live = np.flatnonzero(rows.size > 0)
-        simple = live[rows.fields[live, 6] == 1]
-        simple = simple[rows.size[simple] >= 56 + form.pair]
+        plain = (rows.fields[:, 6] == 1) & (rows.size >= 56 + form.pair)
+        simple = np.flatnonzero(plain)
         if len(simple):
             where = batch.value[rows.which[simple]]
             words = batch.words(where, 7 + pair, ">i8").astype(np.int64)
@@ -123,16 +124,16 @@ class _Check:
             for row in simple[short].tolist():
                 self._inode_problem(rows, row)
             self._extents.append(np.stack([rows.pos[simple], words[:, 7], need], 1))
-        for row in np.setdiff1d(live, simple).tolist():
+        for row in np.flatnonzero((rows.size > 0) & ~plain).tolist():
             self._inode_problem(rows, row)
 
     def _check_sums(self, batch: Batch, rows: InodeRows, simple: Int64, where: Int64) -> None:
         """CKSUM of inodes with one pair, in one column."""
         form = self._store.settings.form
-        length = 48 + form.pair
-        data = batch.data
-        texts = [data[a + 8 : a + 8 + length] for a in where.tolist()]
-        sums = np.fromiter(map(form.sum, texts), np.uint64, len(texts))
+        with gc_paused():
+            texts = batch.slices(where + 8, where + 56 + form.pair)
+            digest = xxhash.xxh3_64_intdigest if form.ckalgo == CK_XXH3 else form.sum
+            sums = np.fromiter(map(digest, texts), np.uint64, len(texts))
         for row in simple[sums.view(np.int64) != rows.fields[simple, 0]].tolist():
             self._inode_problem(rows, row)
 
@@ -158,7 +159,9 @@ class _Check:
         self._data_pos, self._data_len, self._data_flag = [], [], []
         extents = np.concatenate([np.empty((0, 3), np.int64), *self._extents])
         self._extents = []
-        extents = extents[np.isin(extents[:, 0], live) & (extents[:, 1] != 0)]
+        at = np.minimum(np.searchsorted(live, extents[:, 0]), max(len(live) - 1, 0))
+        known = live[at] == extents[:, 0] if len(live) else np.zeros(len(extents), bool)
+        extents = extents[known & (extents[:, 1] != 0)]
         at = np.searchsorted(pos, extents[:, 1])
         at[at == len(pos)] = 0
         good = pos[at] == extents[:, 1] if len(pos) else np.zeros(len(extents), bool)

@@ -16,6 +16,7 @@ import xxhash
 
 from winkformats.entry import MASK64, PREFIXES, KVEntry, Layout
 from winkformats.errors import CorruptError
+from winkformats.gcpause import gc_paused
 from winkformats.hashing import xxh3_many
 from winkformats.storage import WINDOW, Storage
 
@@ -80,10 +81,11 @@ class Batch:
 
     def keys(self, chosen: Int64) -> list[bytes]:
         """The keys of the entries with these indices."""
-        data = self.data
-        starts = self.key[chosen]
-        ends = (starts + self.key_len[chosen]).tolist()
-        return [bytes(data[a:b]) for a, b in zip(starts.tolist(), ends, strict=True)]
+        return list(map(bytes, self.key_views(chosen)))
+
+    def key_views(self, chosen: Int64) -> list[memoryview]:
+        """The same as views of the window: 70 ns less a key."""
+        return self.slices(self.key[chosen], self.key[chosen] + self.key_len[chosen])
 
     def entry(self, i: int) -> KVEntry:
         """One entry as an object, unchecked."""
@@ -125,11 +127,15 @@ class Batch:
         seeds = self.pos[index].astype(np.uint64) + np.uint64(self.layout.contid & MASK64)
         if not self.whole:
             return np.array([self._long_sum(int(seeds[0]))], np.uint32)
+        starts, ends = self.at[index] + self.layout.delflag, self.end[index] - 4
+        with gc_paused():
+            bodies = self.slices(starts, ends)
+            return xxh3_many(bodies, seeds.tolist(), len(index)).astype(np.uint32)
+
+    def slices(self, starts: Int64, ends: Int64) -> list[memoryview]:
+        """Views of data[starts[i]:ends[i]]."""
         data = self.data
-        starts = (self.at[index] + self.layout.delflag).tolist()
-        ends = (self.end[index] - 4).tolist()
-        bodies = [data[a:b] for a, b in zip(starts, ends, strict=True)]
-        return xxh3_many(bodies, seeds.tolist(), len(bodies)).astype(np.uint32)
+        return [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _long_sum(self, seed: int) -> int:
         state = xxhash.xxh3_64(seed=seed)
