@@ -144,10 +144,14 @@ def read_warm(
         found = interleaved(cases, asked.runs)
     report.keep(f"{title}, warm", found)
     many, single, get, multi = (found[name]["read"] for name in cases)
+    many_cpu, single_cpu, get_cpu, _ = (found[name]["cpu"] for name in cases)
     case = f"get_many, {len(names):,} x 1 KiB, {title}, warm"
-    report.compare(case, many, "LMDB get", get, len(names), goal)
+    report.compare(case, many, "LMDB get", get, len(names), goal, (many_cpu, get_cpu))
     report.compare("- get_many, warm", many, "LMDB getmulti", multi, len(names))
-    report.compare(f"read, {title}, warm", single, "LMDB get", get, len(names), Goal(0.45))
+    report.compare(
+        f"read, {title}, warm", single, "LMDB get", get, len(names), Goal(0.45),
+        (single_cpu, get_cpu),
+    )  # fmt: skip
 
 
 def timed(read: Read, handle: Any, names: list[str]) -> Phases:

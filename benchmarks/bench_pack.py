@@ -37,7 +37,7 @@ import winkfs
 
 COLUMNS: Final = (
     "caches", "winkfs pack, s (range)", "tar + fsync, s (range)", "MB/s", "time of winkfs / of tar",
-    "goal",
+    "goal", "CPU, s: winkfs / tar",
 )  # fmt: skip
 
 
@@ -80,6 +80,7 @@ def measure(
         cache, seconds(ours), seconds(theirs), f"{size / statistics.median(ours):,.0f}",
         f"**{figure:.2f}x** ({min(ratios):.2f}-{max(ratios):.2f})",
         report.verdict(Goal(1.2, at_most=True), figure),
+        " / ".join(f"{statistics.median(found[name]['cpu']):.2f}" for name in cases),
     )  # fmt: skip
 
 

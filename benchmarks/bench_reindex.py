@@ -36,7 +36,15 @@ from report import Goal, Report, seconds
 
 import winkfs
 
-COLUMNS: Final = ("what", "page cache", "s (range)", "entries/s", "MiB/s", "goal, entries/s")
+COLUMNS: Final = (
+    "what",
+    "page cache",
+    "s (range)",
+    "entries/s",
+    "MiB/s",
+    "goal, entries/s",
+    "CPU, s",
+)
 MAP_SIZE: Final = 8 << 30  # bytes LMDB may grow to; costs nothing
 
 
@@ -94,8 +102,9 @@ def measure(asked: Options, report: Report, place: Path, count: int, cache: str)
         size = files[0].stat().st_size / 2**20
         verdict = report.verdict(goal if cache == "warm" else None, entries / median)
         report.row(
-            name, cache, seconds(runs), f"{entries / median:,.0f}", f"{size / median:,.0f}", verdict
-        )
+            name, cache, seconds(runs), f"{entries / median:,.0f}", f"{size / median:,.0f}",
+            verdict, f"{statistics.median(found[name]['cpu']):.2f}",
+        )  # fmt: skip
 
 
 def timed(prepare: Callable[..., None], files: list[Path], action: Callable[[], Any]) -> Phases:

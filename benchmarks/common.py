@@ -12,6 +12,7 @@ import ctypes
 import gc
 import mmap
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -71,11 +72,16 @@ def scratch(asked: Options) -> Iterator[Path]:
 
 
 class Watch:
-    """Times the parts of a run. Garbage is collected before it starts, not while it runs."""
+    """Times the parts of a run. Garbage is collected before it starts.
+
+    `total` also notes the time on the processor, of all threads and finished children ("cpu"):
+    where neighbours are busy, it tells how much of the time was waiting for them.
+    """
 
     def __init__(self) -> None:
         self.phases: Phases = {}
         gc.collect()
+        self._cpu = _cpu()
         self._last = self._start = time.perf_counter()
 
     def lap(self, name: str) -> None:
@@ -88,6 +94,13 @@ class Watch:
         """Seconds since the start, which also begins the next lap."""
         self._last = time.perf_counter()
         self.phases[name] = self._last - self._start
+        self.phases["cpu"] = _cpu() - self._cpu
+
+
+def _cpu() -> float:
+    """Seconds, to the microsecond; os.times knows only hundredths."""
+    used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(found.ru_utime + found.ru_stime for found in used)
 
 
 def interleaved(cases: Mapping[str, Case], runs: int) -> dict[str, dict[str, list[float]]]:

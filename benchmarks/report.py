@@ -74,14 +74,19 @@ class Report:
         theirs: Sequence[float],
         count: int,
         goal: Goal | None = None,
+        cpu: tuple[Sequence[float], Sequence[float]] | None = None,
     ) -> None:
-        """A row of COMPARISON: how many times as fast as the rival, run against run."""
+        """A row of COMPARISON: how many times as fast as the rival, run against run.
+
+        cpu     seconds on the processor, ours and the rival's
+        """
         ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
         figure = statistics.median(ratios)
         self.row(
             case, seconds(ours), f"{count / statistics.median(ours):,.0f}", rival, seconds(theirs),
             f"**{figure:.2f}x** ({min(ratios):.2f}-{max(ratios):.2f})",
             self.verdict(goal, figure),
+            " / ".join(f"{statistics.median(runs):.2f}" for runs in cpu) if cpu else "",
         )  # fmt: skip
 
     def finish(self) -> None:
@@ -99,6 +104,7 @@ class Report:
 
 COMPARISON: Final = (
     "case", "winkfs, s (range)", "files/s", "rival", "rival, s (range)", "times as fast", "goal",
+    "CPU, s: winkfs / rival",
 )  # fmt: skip
 
 
