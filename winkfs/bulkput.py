@@ -21,7 +21,7 @@ from winkformats.hashing import xxh3_many
 from winkfs.arguments import as_content, check_ftype, checked_ns, to_ns
 from winkfs.draft import CHUNK
 from winkfs.entry import to_bytes
-from winkfs.errors import NameTooLong
+from winkfs.errors import NameTooLong, WinkError
 from winkfs.index import hash_rows
 from winkfs.inode import CK_XXH3, FileType, InodeForm
 from winkfs.store import Store
@@ -78,6 +78,7 @@ class BulkPut:
         self._store, self._changes = store, changes
         self._fast = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
         self._rows = ROWS
+        self._done = 0  # files of the batch that are written
 
     def put(self, files: Iterable[tuple[Any, ...]]) -> int:
         """(name, data) or (name, data, mtime) each -> how many."""
@@ -97,15 +98,27 @@ class BulkPut:
             except BaseException as caught:
                 error = caught
             if batch:
-                made = columns(batch)
-                self._write(made)
+                size = self._write_batch(batch, columns)
                 total += len(batch)
-                size = int(made.lengths.sum()) // len(batch)
-                self._rows = min(max(BYTES // (size + 1), 16), ROWS)
+                self._rows = min(max(BYTES // (size // len(batch) + 1), 16), ROWS)
             if error is not None:
                 raise error
             if not batch:
                 return total
+
+    def _write_batch(self, batch: list[Any], columns: Any) -> int:
+        """-> bytes of content. What comes before a file that is refused is written."""
+        self._done = 0
+        try:
+            made = columns(batch)
+            self._write(made)
+            return int(made.lengths.sum())
+        except (ValueError, TypeError, WinkError):
+            if self._store.kv.broken or len(batch) == 1:
+                raise
+            for item in batch[self._done :]:
+                self._write_batch([item], columns)
+            raise
 
     # --- columns ---
 
@@ -181,7 +194,7 @@ class BulkPut:
             self._changes.put(
                 columns.keys[i], columns.data[i], columns.ns[i], columns.ftypes[i], attrs[i]
             )
-            start = i + 1
+            self._done = start = i + 1
         if start < len(ordinary):
             self._write_run(columns, start, len(ordinary))
 
@@ -199,7 +212,7 @@ class BulkPut:
             end = min(stop, start + room)
             with gc_paused():
                 self._encode(columns.part(start, end), fileid)
-            start = end
+            self._done = start = end
 
     def _encode(self, columns: Columns, fileid: int) -> None:
         store, kv = self._store, self._store.kv
@@ -224,6 +237,7 @@ class BulkPut:
         _seal(chunk, at, ends, base + kv.layout.contid)
         positions = at[1::2] + base
         kv.append_encoded(chunk, int(positions[-1]), 2 * n)
+        self._changes.last = int(positions[-1])
         store.nextfid = fileid + n
         store.itotsz += n * isz
         store.dtotsz += int(lengths.sum())

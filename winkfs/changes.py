@@ -31,7 +31,7 @@ class Changes:
         self._store, self._content = store, content
         self.drafts: dict[bytes, Draft] = {}
         self._pending = 0  # bytes appended to drafts since they were last settled
-        self._last = 0  # ao: position of the inode written last, 0: none since open
+        self.last = 0  # ao: position of the inode written last, 0: none since open
         self._writer = DraftWriter(
             store.kv, store.settings, lambda _, extents: self._read_extents(extents)
         )
@@ -211,7 +211,7 @@ class Changes:
         store.dtotsz += draft.lsize - draft.old_lsize
         self._doom_entries(draft.owned - set(inode.pointers))
         store.index.assign(draft.key, pos)
-        self._last = pos
+        self.last = pos
 
     # --- parts of files ---
 
@@ -238,7 +238,7 @@ class Changes:
     def _append_ao(self, key: bytes, data: bytes) -> None:
         """ao: only to the last file, before a sync, while its inode has room."""
         pos, inode = self._inode(key)
-        if pos != self._last or pos < self._store.synced:
+        if pos != self.last or pos < self._store.synced:
             raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
                              to_str(key[:-3]))  # fmt: skip
         draft = self.drafts.get(key) or Draft.of(key, inode, pos, None)
@@ -379,5 +379,5 @@ class Changes:
     def recover(self) -> None:
         """After a failed write: keep what reached the disk whole."""
         self.drafts.clear()
-        self._pending = self._last = 0
+        self._pending = self.last = 0
         self._store.recover()

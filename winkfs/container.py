@@ -88,6 +88,7 @@ class Container:
         _open_handles.add(self)
 
     def _attach(self) -> None:
+        self._generation = self._store.generation
         self._content = Content(self._store)
         self._changes = Changes(self._store, self._content)
         self._bulkget = BulkGet(self._store, self._content)
@@ -165,8 +166,9 @@ class Container:
         now = time.monotonic()
         if store.moved() or now - self._looked > LOOK:
             self._looked = now
-            if store.refresh():
-                self._attach()
+            store.refresh()
+        if store.generation != self._generation:
+            self._attach()
 
     def _check_write(self) -> None:
         self._check()

@@ -39,17 +39,14 @@ class Content:
     def inode(self, key: bytes) -> tuple[int, Inode] | None:
         """The live inode of a key and its position, or None."""
         store = self._store
-        pos = store.index.lookup(key)
-        if not pos:
-            return None
-        _, inode, deleted = store.inode_at(pos)
-        if deleted and not store.writable:  # the writer went on since this call began
-            store.refresh()
-            pos = store.index.lookup(key)
-            if not pos:
-                return None
+        while pos := store.index.lookup(key):
             _, inode, deleted = store.inode_at(pos)
-        return None if deleted else (pos, inode)
+            if not deleted:
+                return pos, inode
+            if store.writable or not store.moved():
+                return None
+            store.refresh()  # the writer went on since this call began
+        return None
 
     def attrs(self, inode: Inode) -> Attrs:
         """The attributes of a file, the defaults where it has none."""

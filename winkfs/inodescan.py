@@ -86,10 +86,19 @@ def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
     return found
 
 
-def rows_of(batch: Batch, settings: Settings, problem: Callable[[CorruptError], None]) -> InodeRows:
-    """The inode entries of a batch, each checked; a bad one is handed to `problem` and left out."""
+def rows_of(
+    batch: Batch,
+    settings: Settings,
+    problem: Callable[[CorruptError], None],
+    known_bad: Int64 | None = None,
+) -> InodeRows:
+    """The inode entries of a batch, each checked; a bad one is handed to `problem` and left out.
+
+    known_bad  indices of the bad entries of the batch, where they are known already
+    """
     which = np.flatnonzero(is_inode(batch))
-    bad = set(batch.bad(which).tolist())
+    bad = set((batch.bad(which) if known_bad is None else known_bad).tolist())
+    bad &= set(which.tolist()) if bad else bad
     size = batch.value_len[which]
     short = (size != 0) & (size < HEAD.size)
     for i in [*bad, *which[short].tolist()]:

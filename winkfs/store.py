@@ -50,6 +50,7 @@ class Store:
         """`load`: find or make the index. Raises NoSuchFile, Locked, FormatError, OSError."""
         self.base, self.writable = base, writable
         self.notes: list[str] = []
+        self.generation = 0  # how often everything was opened anew
         self.doomed: list[int] = []
         self.times: TimeIndex | None = None
         self.lock: WriterLock | None = None
@@ -281,21 +282,18 @@ class Store:
         at = self.filesize_at
         return at > 0 and self.kv.view(0)[at : at + 8] != self.filesize
 
-    def refresh(self) -> bool:
-        """A reader looks whether the writer has synced, or put other files in our files' place.
-
-        ->      whether everything was opened anew
-        """
+    def refresh(self) -> None:
+        """A reader looks whether the writer has synced, or put other files in our files' place."""
         if self._replaced():
             self.reopen()
-            return True
+            return
         block = read_superblock(self.kv.storage)
         end = block.get("FILESIZE", 0)
         if end == self.synced:
-            return False
+            return
         if end < self.kv.end or end > self.kv.storage.size():
             self.reopen()  # rolled back, or cut short
-            return True
+            return
         old, self.synced = self.kv.end, end
         self.kv.advance(block)
         self._catch_up(old, old, old)
@@ -303,7 +301,6 @@ class Store:
         if len(self.index.overlay) > MERGE_OVERLAY:
             self.index.close()
             self._load()
-        return False
 
     def _replaced(self) -> bool:
         mine = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
@@ -314,6 +311,8 @@ class Store:
         return (mine.st_ino, mine.st_dev) != (now.st_ino, now.st_dev)
 
     def reopen(self) -> None:
+        """Open everything anew: other files are in our files' place."""
+        self.generation += 1
         self.index.close()
         self.kv.storage.close()
         self._open_data()

@@ -83,10 +83,11 @@ class _Check:
         store, kv, report = self._store, self._store.kv, self._report
         resolver = Resolver(kv, store.settings)
         for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
-            for i in batch.bad().tolist():
+            bad = batch.bad()
+            for i in bad.tolist():
                 report.add(f"{self._name}: bad entry (delflag, length or checksum) at byte "
                            f"{batch.pos[i]}")  # fmt: skip
-            rows = rows_of(batch, store.settings, self._ignore)
+            rows = rows_of(batch, store.settings, self._ignore, bad)
             resolver.take(batch, rows)
             self._collect(batch, rows)
         found = resolver.finish()
@@ -233,9 +234,9 @@ class _Check:
         for at in range(0, len(rows.pos), table.BUCKET):
             part = slice(at, at + table.BUCKET)
             pos, _ = table.find_many(base.shape, base.cells, rows.s[part], rows.slot_bits()[part])
-            # A twin is a cell of another key with the same 64-bit hash.
-            wrong[part] |= (pos != rows.pos[part]) & ~np.isin(pos, rows.pos)
-            wrong[part] |= pos == 0
+            other = np.flatnonzero(pos != rows.pos[part])
+            if len(other):  # a twin, another key with the same 64-bit hash, is no fault
+                wrong[at + other[~np.isin(pos[other], rows.pos)]] = True
         for pos in rows.pos[wrong].tolist():
             self._report.add(f"{base.storage.name}: the file at byte {pos} cannot be found: "
                              "run reindex")  # fmt: skip
