@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -152,14 +152,16 @@ def hash_rows(htalgo: int, keys: Sequence[hashing.Key], pos: Int64) -> Rows:
 
 def join_rows(parts: list[Rows]) -> Rows:
     """One set of columns; `parts` is emptied column by column, so that memory is not held twice."""
-    if not parts:
-        return Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
+    whole = [part for part in parts if len(part.pos)]
+    if len(whole) < 2:
+        parts.clear()
+        return whole[0] if whole else Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
     s = np.concatenate([p.s for p in parts])
     bits = None
     if parts[0].bits is not None:
         bits = np.concatenate([p.bits for p in parts if p.bits is not None])
     for part in parts:
-        part.s = part.s[:0]
+        part.s = np.empty(0, np.uint64)
     pos = np.concatenate([p.pos for p in parts])
     parts.clear()
     return Rows(s, bits, pos)
@@ -198,6 +200,23 @@ def write_base(
     table.build(storage, SBSIZE, shape, rows.slot_bits(), words)
     covered = variables.get("DATAEND", 0)
     return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
+
+
+def doubles(values: npt.NDArray[Any]) -> tuple[Int64, Int64]:
+    """A stable order of the values, and where in it a value equals the next; empty if nowhere.
+
+    cost    memory: 8 bytes a value, 17 where there are doubles
+    """
+    ordered = np.sort(values)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    del ordered
+    order = np.argsort(values, kind="stable")
+    equal = np.empty(len(order) - 1, bool)
+    for at in range(0, len(equal), table.BUCKET):  # in pieces: no temporaries of 8 bytes a value
+        part = values[order[at : at + table.BUCKET + 1]]
+        equal[at : at + table.BUCKET] = part[1:] == part[:-1]
+    return order, np.flatnonzero(equal)
 
 
 class Index:
@@ -295,11 +314,10 @@ class Index:
 
     def _inner_doubles(self, rows: Rows) -> tuple[set[int], list[int]]:
         """Rows that a later row of the same name replaces -> (their indices, their positions)."""
-        order = np.argsort(rows.s, kind="stable")
-        equal = rows.s[order[1:]] == rows.s[order[:-1]]
         drop: set[int] = set()
         last: dict[bytes, int] = {}
-        for i in np.flatnonzero(equal).tolist():
+        order, equal = doubles(rows.s)
+        for i in equal.tolist():
             for row in (int(order[i]), int(order[i + 1])):
                 key = self._key_at(int(rows.pos[row]))
                 other = last.get(key)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from winkformats.errors import CorruptError
 from winkformats.kvscan import Batch
 from winkformats.kvseq import KVSeq
-from winkfs.index import Rows, join_rows
+from winkfs.index import Rows, doubles, join_rows
 from winkfs.inode import Inode
 from winkfs.inodescan import InodeRows, inode_rows
 from winkfs.settings import Settings
@@ -150,16 +150,12 @@ def _resolve(columns: _Columns, kv: KVSeq) -> tuple[Bools, Int64]:
     """-> which entries are live files, and the positions of those that should be marked deleted."""
     pos = columns.rows.pos
     beaten = np.zeros(len(pos), bool)
-    order = np.argsort(columns.rows.s, kind="stable")
-    s = columns.rows.s
-    same = s[order[1:]] == s[order[:-1]]
-    _beat_names(order, np.flatnonzero(same), pos, beaten, kv)
+    order, same = doubles(columns.rows.s)
+    _beat_names(order, same, pos, beaten, kv)
     del order
-    files = np.flatnonzero(~columns.tomb)
-    fileid = columns.fileid[files]
-    order = np.argsort(fileid, kind="stable")
-    same = fileid[order[1:]] == fileid[order[:-1]]
-    beaten[files[order[:-1][same]]] = True
+    order, same = doubles(columns.fileid)
+    later = order[same]
+    beaten[later[~columns.tomb[later]]] = True  # tombstones all have FILEID 0, and are no files
     live = ~(beaten | columns.deleted | columns.tomb)
     return live, pos[beaten & ~columns.deleted & ~columns.tomb]
 
