@@ -9,6 +9,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import mounting
 import pytest
 from memory_source import MemorySource
 from mounting import WINKFS, mounted, need_fuse, serving, watched
@@ -299,3 +300,13 @@ def test_failed_background_sync_is_tried_again() -> None:
     assert operations.changed.is_set()
     operations.sync()
     assert not operations.changed.is_set()
+
+
+def test_machine_that_cannot_mount_is_an_error_on_ci_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounting, "library", lambda _: None)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="CI must be able to mount"):
+        need_fuse()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception):
+        need_fuse()
