@@ -107,6 +107,7 @@ class Changes:
 
     def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:
         """Create or replace a file."""
+        self._writer.need_room(None, len(data))
         draft = self._begin(key, ns, ftype, attrs)
         self._writer.append(draft, data)
         self._write(draft)

@@ -6,11 +6,13 @@ one entry of up to 1 MiB; an overwrite becomes an entry at once. Nothing that wa
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from winkformats.kvseq import KVSeq
+from winkfs.errors import WinkError
 from winkfs.inode import Attrs, Extent, FileType, Inode, attr_key, data_key, default_mode
 from winkfs.settings import Settings
 
@@ -84,9 +86,21 @@ class DraftWriter:
         self._kv, self._settings, self._read = kv, settings, read
         field = kv.layout.value
         self.chunk = min(CHUNK, field.limit)
+        self._extents = (field.limit - 56) // settings.form.pair - 1  # and one for attributes
+
+    def need_room(self, draft: Draft | None, length: int) -> None:
+        """Raise EFBIG where the inode could not hold the extents of `length` more bytes."""
+        known = len(draft.extents) + 3 if draft else 0  # an overwrite cuts one in two
+        waiting = len(draft.tail) if draft else 0
+        if known + -(-(waiting + length) // self.chunk) > self._extents:
+            raise WinkError(
+                f"the file would need more than {self._extents} extents, all that an inode can "
+                "hold under this VALREPR", self._kv.storage.name, number=errno.EFBIG,
+            )  # fmt: skip
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:
         """Add content at the end."""
+        self.need_room(draft, len(data))
         draft.tail += data
         draft.lsize += len(data)
         if len(draft.tail) >= self.chunk:
@@ -97,7 +111,9 @@ class DraftWriter:
         """Write anywhere; a gap behind the old end reads as zeros."""
         if not data:
             return
-        if offset > draft.lsize:
+        gap = max(offset - draft.lsize, 0)
+        self.need_room(draft, len(data) + (0 if self._settings.holes else gap))
+        if gap:
             self._extend(draft, offset)
         if offset == draft.lsize:
             self.append(draft, data)
@@ -118,6 +134,7 @@ class DraftWriter:
     def truncate(self, draft: Draft, size: int) -> None:
         """Cut or grow to `size` bytes; what grows is zeros."""
         if size > draft.lsize:
+            self.need_room(draft, 0 if self._settings.holes else size - draft.lsize)
             self._extend(draft, size)
         elif size >= draft.body:
             del draft.tail[size - draft.body :]

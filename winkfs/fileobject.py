@@ -41,6 +41,8 @@ class FileReader(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
+        if self.closed:
+            raise ValueError("the file is closed")
         return self._at
 
     def readinto(self, buffer: WriteableBuffer) -> int:

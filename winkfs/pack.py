@@ -260,8 +260,9 @@ class Packer:
         """The file as the container keeps it: without a mode and owner that are the defaults,
         which is 3 us quicker, or that it has no place for."""
         name, data, mtime_ns, ftype, mode, *owner = row
-        if ftype == FileType.FILE and mode is not None:
-            if mode == EXECUTABLE or (not self._attrs and mode & 0o100):
-                ftype = FileType.EXEC
+        if ftype == FileType.FILE and (
+            mode == EXECUTABLE or (mode and mode & 0o100 and not self._attrs)
+        ):
+            ftype = FileType.EXEC
         plain = owner == self._owner and (mode is None or mode == default_mode(ftype))
         return Row(name, data, mtime_ns, ftype) if plain or not self._attrs else row

@@ -59,7 +59,7 @@ def _entries(
     high: int | None,
     prefix: bytes,
 ) -> Iterator[Entry]:
-    skip, at = len(prefix), 0
+    at = 0
     try:
         while at < len(positions):
             stop = window.batch(positions, at)
@@ -68,7 +68,7 @@ def _entries(
                 ns = settings.ns_of(inode.mtime)
                 if (low is not None and ns < low) or (high is not None and ns >= high):
                     continue
-                if key[:skip] == prefix:
+                if key[:-3].startswith(prefix):
                     yield _entry(key, inode, ns, owner, window)
             at = stop
     finally:

@@ -88,6 +88,7 @@ def _stop(number: int, _: FrameType | None) -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command -> exit status. Whatever goes wrong becomes one line on standard error."""
+    _open_missing()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _stop)
@@ -112,6 +113,14 @@ def main(args: Sequence[str] | None = None) -> int:
         status = 1
     _hush(status)
     return status
+
+
+def _open_missing() -> None:
+    """Where a standard stream was closed (`>&-`), let it be empty: its number must not become
+    that of a container's file."""
+    sys.stdin = sys.stdin or open(os.open(os.devnull, os.O_RDONLY))
+    sys.stdout = sys.stdout or open(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or open(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def _run(args: list[str]) -> int:

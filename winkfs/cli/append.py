@@ -30,12 +30,14 @@ def append(base: str, name: str, file: str) -> None:
             if key not in container:
                 container.put_file(key, whole)
                 return
-            before = container.stat(key).size
+            before, begun = container.stat(key).size, False
             try:
                 while data := whole.read(PIECE):
                     container.append(key, data)
+                    begun = True
             except BaseException:
-                container.truncate(key, before)
+                if begun:  # rather nothing than a part of it
+                    container.truncate(key, before)
                 raise
 
 
