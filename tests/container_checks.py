@@ -1,0 +1,121 @@
+"""What the container tests share: ways to change one, what it must hold, child processes."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from oracle_read import Tree, check
+
+import winkfs
+from winkfs import Container, Row
+
+ROOT = Path(__file__).parents[1]
+VARIANTS: dict[str, dict[str, bool | int]] = {
+    "plain": {},
+    "classic": {"classic": True},
+    "ao": {"ao": True},
+    "classic ao": {"ao": True, "classic": True},
+    "plain md5": {"htalgo": 1},
+    "plain murmur3": {"htalgo": 3},
+    "classic xxh3": {"classic": True, "htalgo": 2},
+}
+
+
+def append(c: Container, name: Any, data: Any) -> None:
+    if name not in c:
+        c.put(name, b"")
+    c.append(name, data)
+
+
+PUTS: dict[str, Callable[[Container, Any, bytes], object]] = {
+    "put": lambda c, name, data: c.put(name, data),
+    "put_many": lambda c, name, data: c.put_many([(name, data)]),
+    "put_rows": lambda c, name, data: c.put_rows([Row(name, data)]),
+    "put_file": lambda c, name, data: c.put_file(name, io.BytesIO(data)),
+    "append": append,
+}
+
+VERBS: dict[str, Callable[[Container], object]] = {
+    "put": lambda c: c.put("a", b"new"),
+    "put_many": lambda c: c.put_many([("a", b"new")]),
+    "put_rows": lambda c: c.put_rows([Row("a", b"new")]),
+    "put_file": lambda c: c.put_file("a", io.BytesIO(b"new")),
+    "append": lambda c: c.append("a", b"new"),
+    "write": lambda c: c.write("a", 0, b"new"),
+    "truncate": lambda c: c.truncate("a", 1),
+    "mkdir": lambda c: c.mkdir("d"),
+    "symlink": lambda c: c.symlink("a", "s"),
+    "utime": lambda c: c.utime("a", 1),
+    "chmod": lambda c: c.chmod("a", 0o600),
+    "chown": lambda c: c.chown("a", 1, 1),
+    "setxattrs": lambda c: c.setxattrs("a", {b"x": b"y"}),
+    "delete": lambda c: c.delete("a"),
+    "rename": lambda c: c.rename("a", "b"),
+}
+
+
+def raw(name: str | bytes) -> bytes:
+    return name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")
+
+
+def path_of(base: Path, suffix: str) -> Path:
+    return base.with_name(base.name + suffix)
+
+
+def contents(container: Container) -> dict[bytes, bytes]:
+    """All files, asked for in every way there is; the ways must agree."""
+    names = list(container.names())
+    listed = {entry.name: entry.read() for entry in container.scan()}
+    assert sorted(listed) == sorted(names)
+    assert len(container) == len(names) == len(set(names))
+    assert dict(zip(names, container.get_many(names), strict=True)) == listed
+    for name in names:
+        assert container.read(name) == listed[name], name
+        assert container.stat(name).size == len(listed[name]), name
+        assert name in container
+    return {raw(name): data for name, data in listed.items()}
+
+
+def assert_sound(base: Path, model: Mapping[bytes, bytes], missing_ok: bool = False) -> Tree:
+    """A closed container holds exactly these files, for us, for `verify` and for the oracle."""
+    tree = check(base, missing_ok=missing_ok)
+    assert {name: file.content for name, file in tree.files.items()} == dict(model)
+    report = winkfs.verify(base)
+    assert report.problems == []
+    assert report.files == len(model)
+    assert report.bytes == sum(map(len, model.values()))
+    with winkfs.open(base) as container:
+        assert container.notes == []
+        assert contents(container) == dict(model)
+    return tree
+
+
+def one_line(error: BaseException, *parts: str) -> None:
+    """The message is one line and has these parts."""
+    text = str(error)
+    assert text and "\n" not in text, text
+    for part in parts:
+        assert part in text, text
+
+
+def child(code: str, *arguments: str | Path) -> subprocess.Popen[bytes]:
+    """A Python process with winkfs, its stdin and stdout piped."""
+    paths = os.pathsep.join(str(ROOT / part) for part in (".", "formats", "mount", "tests"))
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+
+
+def run(code: str, *arguments: str | Path) -> str:
+    """What a child prints; it must end well."""
+    process = child(code, *arguments)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    return output.decode()

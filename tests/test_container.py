@@ -1,0 +1,689 @@
+"""Making, opening and filling a container: every way in, every error with its errno and line."""
+
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from container_checks import PUTS, VARIANTS, VERBS, assert_sound, contents, one_line, path_of, raw
+from oracle_recipes import RECIPES
+
+import winkfs
+from winkformats.errors import FormatError
+from winkfs import Container, FileType, Row
+from winkfs.errors import Closed, Locked, ReadOnly
+
+NAMES: list[str | bytes] = [
+    "a",
+    "Äpfel/größe.txt",
+    "日本語",
+    " two  spaces ",
+    "new\nline",
+    "tab\tand\\backslash",
+    "deep/er/and/deeper",
+    "/leading",
+    "trailing/",
+    "..",
+    "a//b",
+    "ends in/I0",
+    "I0",
+    "5/D0",
+    "1/A0",
+    "1/I0",
+    "invalid \udcff\udcfe utf-8",
+    b"bytes \xff\x80",
+    "*",
+    "[x]?",
+    "\x01\x7f",
+    "n" * 65_000,
+    b"\xff" * 65_000,
+    "ä" * 32_500,
+]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def c(base: Path) -> Iterator[Container]:
+    with winkfs.create(base) as container:
+        yield container
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_new_container_is_empty_and_sound(variant: str, base: Path) -> None:
+    with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
+        assert container.writable
+        assert container.base == str(base)
+        assert container.ao == ("ao" in variant)
+        assert container.classic == ("classic" in variant)
+        assert contents(container) == {}
+    assert_sound(base, {})
+
+
+def test_create_on_an_existing_container_is_refused(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+    with pytest.raises(FileExistsError) as caught:
+        winkfs.create(base)
+    assert caught.value.errno == errno.EEXIST
+    one_line(caught.value, str(base))
+    assert_sound(base, {b"a": b"1"})
+
+
+def test_create_while_another_writes_is_locked_or_exists(c: Container, base: Path) -> None:
+    with pytest.raises((Locked, FileExistsError)):
+        winkfs.create(base)
+
+
+def test_create_after_only_derived_files_were_left_ignores_them(base: Path) -> None:
+    with winkfs.create(base, ao=True) as container:
+        container.put("old", b"old")
+    path_of(base, ".data").unlink()
+    with winkfs.create(base, ao=True) as container:
+        assert "old" not in container
+        container.put("new", b"new")
+    assert_sound(base, {b"new": b"new"})
+
+
+def test_create_where_there_is_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        winkfs.create(tmp_path / "missing" / "c")
+    one_line(caught.value, "missing")
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_open_of_no_container(mode: str, base: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        winkfs.open(base, mode)
+    assert caught.value.errno == errno.ENOENT
+    one_line(caught.value, str(base))
+    assert list(base.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", ["w", "rb", "", "x"])
+def test_open_with_a_mode_there_is_not(mode: str, base: Path) -> None:
+    winkfs.create(base).close()
+    with pytest.raises(ValueError, match="mode"):
+        winkfs.open(base, mode)
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+@pytest.mark.parametrize("content", [b"", b"#!WINKME", b"#!/bin/sh\n" * 999, bytes(9999)])
+def test_open_of_something_else(content: bytes, mode: str, base: Path) -> None:
+    path_of(base, ".data").write_bytes(content)
+    with pytest.raises(FormatError) as caught:
+        winkfs.open(base, mode)
+    one_line(caught.value, "c.data")
+    path_of(base, ".data").unlink()
+    winkfs.create(base).close()  # the lock is free again
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_open_of_an_index_as_data(mode: str, base: Path) -> None:
+    winkfs.create(base).close()
+    path_of(base, ".idx").replace(path_of(base, ".data"))
+    with pytest.raises(FormatError) as caught:
+        winkfs.open(base, mode)
+    one_line(caught.value, "c.data")
+
+
+def test_base_and_base_data_are_the_same(base: Path) -> None:
+    data = path_of(base, ".data")
+    with winkfs.create(data) as container:
+        assert container.base == str(base)
+        container.put("a", b"1")
+    assert not path_of(data, ".data").exists()
+    for path in (base, str(base), data, str(data)):
+        with winkfs.open(path) as container:
+            assert container.base == str(base)
+            assert container.read("a") == b"1"
+        assert winkfs.reindex(path) == 1
+        assert winkfs.verify(path).problems == []
+
+
+@pytest.mark.parametrize("options", [{"timemp": 0, "ao": True}, {"htalgo": 4}, {"htalgo": 0}])
+def test_create_with_an_option_that_makes_no_sense(options: dict[str, Any], base: Path) -> None:
+    with pytest.raises(ValueError) as caught:
+        winkfs.create(base, **options)
+    one_line(caught.value, next(iter(options)))
+    assert list(base.parent.iterdir()) == []
+
+
+LOOKS: dict[str, Callable[[Container], object]] = {
+    "read": lambda c: c.read("a"),
+    "part": lambda c: c.read("a", 1, 1),
+    "get_many": lambda c: list(c.get_many(["a"])),
+    "open_file": lambda c: c.open_file("a"),
+    "stat": lambda c: c.stat("a"),
+    "in": lambda c: "a" in c,
+    "len": len,
+    "names": lambda c: list(c.names()),
+    "scan": lambda c: list(c.scan()),
+    "iter": list,
+    "getxattrs": lambda c: c.getxattrs("a"),
+    "sync": lambda c: c.sync(),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_reader_changes_nothing(verb: str, base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+    with winkfs.open(base) as container:
+        assert not container.writable
+        with pytest.raises(ReadOnly) as caught:
+            VERBS[verb](container)
+        assert caught.value.errno == errno.EROFS
+        one_line(caught.value, "'a'")
+    assert_sound(base, {b"a": b"1"})
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+@pytest.mark.parametrize("verb", VERBS | LOOKS)
+def test_a_closed_handle_says_so(verb: str, mode: str, base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+    container = winkfs.open(base, mode)
+    assert container.read("a") == b"1"
+    container.close()
+    container.close()
+    with pytest.raises(Closed) as caught:
+        (VERBS | LOOKS)[verb](container)
+    assert caught.value.errno == errno.EBADF
+    one_line(caught.value, "closed")
+    assert "closed" in repr(container)
+
+
+def test_an_exception_inside_with_still_syncs(base: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), winkfs.create(base) as container:
+        container.put("a", b"1")
+        container.append("a", b"2")
+        container.put_many([("b", b"3")])
+        raise KeyboardInterrupt
+    assert_sound(base, {b"a": b"12", b"b": b"3"})
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", PUTS)
+def test_names_of_every_kind(way: str, base: Path) -> None:
+    model = {}
+    with winkfs.create(base) as container:
+        for i, name in enumerate(NAMES):
+            PUTS[way](container, name, b"%d" % i)
+            model[raw(name)] = b"%d" % i
+        assert contents(container) == model
+    assert_sound(base, model)
+    with winkfs.open(base) as container:
+        for name in NAMES:
+            data = model[raw(name)]
+            assert container.read(name) == container.read(raw(name)) == data
+            assert container.stat(name).name == raw(name).decode("utf-8", "surrogateescape")
+        assert list(container.get_many(NAMES)) == [model[raw(name)] for name in NAMES]
+
+
+def test_str_and_bytes_name_the_same_file(c: Container) -> None:
+    c.put("größe", b"1")
+    c.put("größe".encode(), b"2")
+    c.put_many([("größe", b"3"), ("größe".encode(), b"4")])
+    assert contents(c) == {"größe".encode(): b"4"}
+
+
+def test_names_that_share_a_beginning_or_an_end_are_different(c: Container) -> None:
+    names = ["a", "a/I0", "a/I0/I0", "I0", "/I0", "a/", "aa", "a/I"]
+    c.put_many((name, name.encode()) for name in names)
+    assert contents(c) == {name.encode(): name.encode() for name in names}
+
+
+@pytest.mark.parametrize("name", ["", b"", "nul\0inside", b"\0", "\ud800"])
+@pytest.mark.parametrize("way", [*PUTS, "rename", "mkdir", "symlink"])
+def test_impossible_names_are_refused(way: str, name: str | bytes, base: Path) -> None:
+    ways = PUTS | {
+        "rename": lambda c, name, _: c.rename("kept", name),
+        "mkdir": lambda c, name, _: c.mkdir(name),
+        "symlink": lambda c, name, _: c.symlink("kept", name),
+    }
+    with winkfs.create(base) as container:
+        container.put("kept", b"1")
+        with pytest.raises(ValueError) as caught:
+            ways[way](container, name, b"x")
+        one_line(caught.value)
+        assert name not in container
+    assert_sound(base, {b"kept": b"1"})
+
+
+@pytest.mark.parametrize("way", PUTS)
+def test_a_name_too_long_is_refused(way: str, base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("kept", b"1")
+        with pytest.raises(OSError) as caught:
+            PUTS[way](container, "n" * 65_001, b"x")
+        assert caught.value.errno == errno.ENAMETOOLONG
+        one_line(caught.value, "65000")
+        assert len(str(caught.value)) < 300
+        assert "n" * 65_001 not in container
+        with pytest.raises(OSError):
+            container.rename("kept", "ä" * 32_501)
+    assert_sound(base, {b"kept": b"1"})
+
+
+@pytest.mark.parametrize("recipe, most", [("limited_keys", 197), ("classic_seqdb", 252)])
+def test_a_container_of_short_keys_refuses_longer_names(recipe: str, most: int, base: Path) -> None:
+    model = {name: file.content for name, file in RECIPES[recipe](base).items()}
+    with winkfs.open(base, "a") as container:
+        container.put("n" * most, b"longest")
+        for way in PUTS.values():
+            with pytest.raises(OSError) as caught:
+                way(container, "n" * (most + 1), b"x")
+            assert caught.value.errno == errno.ENAMETOOLONG
+            one_line(caught.value, str(most))
+    assert_sound(base, model | {b"n" * most: b"longest"})
+
+
+@pytest.mark.parametrize("name", [5, None, 1.5, ["a"], Path("a")])
+@pytest.mark.parametrize("way", PUTS)
+def test_a_name_is_str_or_bytes(way: str, name: object, c: Container) -> None:
+    with pytest.raises(TypeError) as caught:
+        PUTS[way](c, name, b"x")
+    one_line(caught.value, type(name).__name__)
+    assert name not in c
+    assert contents(c) == {}
+
+
+@pytest.mark.parametrize("name", ["", "missing", "x\0y", "a/I0", "n" * 70_000, b"\xff"])
+def test_a_missing_name(name: str | bytes, base: Path) -> None:
+    wrong = (FileNotFoundError, ValueError, OSError)
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+        container.sync()
+        for _ in range(2):
+            for look in (container.read, container.stat, container.open_file, container.delete):
+                with pytest.raises(wrong) as caught:
+                    look(name)
+                one_line(caught.value)
+            with pytest.raises(wrong):
+                list(container.get_many(["a", name]))
+            assert name not in container
+            container.put_many([("a", b"1")])  # the second time the index is another
+    assert_sound(base, {b"a": b"1"})
+
+
+CHANGES_OF_MISSING: dict[str, Callable[[Container], object]] = {
+    "append": lambda c: c.append("missing", b"x"),
+    "append nothing": lambda c: c.append("missing", b""),
+    "write": lambda c: c.write("missing", 0, b"x"),
+    "truncate": lambda c: c.truncate("missing", 0),
+    "utime": lambda c: c.utime("missing", 1),
+    "chmod": lambda c: c.chmod("missing", 0o600),
+    "chown": lambda c: c.chown("missing", 1, 1),
+    "setxattrs": lambda c: c.setxattrs("missing", {}),
+    "delete": lambda c: c.delete("missing"),
+    "rename": lambda c: c.rename("missing", "b"),
+    "read": lambda c: c.read("missing"),
+    "stat": lambda c: c.stat("missing"),
+    "getxattrs": lambda c: c.getxattrs("missing"),
+    "readlink": lambda c: c.readlink("missing"),
+    "open_file": lambda c: c.open_file("missing"),
+    "get_many": lambda c: list(c.get_many(["missing"])),
+}
+
+
+@pytest.mark.parametrize("verb", CHANGES_OF_MISSING)
+def test_a_verb_on_a_missing_file_names_it(verb: str, base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+        with pytest.raises(FileNotFoundError) as caught:
+            CHANGES_OF_MISSING[verb](container)
+        assert caught.value.errno == errno.ENOENT
+        one_line(caught.value, "missing")
+    assert_sound(base, {b"a": b"1"})
+
+
+# --- put ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", PUTS)
+@pytest.mark.parametrize("data", [b"", b"x", bytes(1 << 20), b"ab" * 1_700_000])
+def test_contents_of_every_size(way: str, data: bytes, base: Path) -> None:
+    with winkfs.create(base) as container:
+        PUTS[way](container, "a", data)
+        assert container.read("a") == data
+    assert_sound(base, {b"a": data})
+
+
+@pytest.mark.parametrize("way", ["put", "put_many", "put_rows", "put_file"])
+def test_a_put_replaces_all_of_a_file(way: str, base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"old" * 999, mtime=5, ftype=FileType.EXEC, mode=0o700)
+        container.setxattrs("a", {b"x": b"y"})
+        before = container.stat("a")
+        PUTS[way](container, "a", b"new")
+        after = container.stat("a")
+        assert container.getxattrs("a") == {}
+        assert (after.size, after.ftype, after.mode) == (3, FileType.FILE, 0o644)
+        assert after.fileid != before.fileid
+        assert after.mtime > 1_700_000_000
+    assert_sound(base, {b"a": b"new"})
+
+
+@pytest.mark.parametrize(
+    "data", [bytearray(b"data"), memoryview(b"data"), memoryview(b"d-a-t-a")[::2]]
+)
+@pytest.mark.parametrize("way", ["put", "put_many", "put_rows", "append"])
+def test_any_bytes_like_content(way: str, data: Any, c: Container) -> None:
+    PUTS[way](c, "a", data)
+    assert c.read("a") == b"data"
+    assert type(c.read("a")) is bytes
+
+
+def test_content_changed_after_put_many_is_not_seen(base: Path) -> None:
+    buffer = bytearray(b"x" * 5000)
+    with winkfs.create(base) as container:
+        for way in ("put", "put_many", "put_rows", "append"):
+            PUTS[way](container, way, buffer)
+        buffer[:] = b"y" * 5000
+    names = (b"put", b"put_many", b"put_rows", b"append")
+    assert_sound(base, dict.fromkeys(names, b"x" * 5000))
+
+
+@pytest.mark.parametrize("data", ["text", 5, None, [1, 2], 1.5])
+@pytest.mark.parametrize("way", ["put", "put_many", "put_rows", "append", "write"])
+def test_content_that_is_no_bytes_is_refused(way: str, data: Any, base: Path) -> None:
+    ways = PUTS | {"write": lambda c, name, data: c.write(name, 0, data)}
+    with winkfs.create(base) as container:
+        container.put("a", b"kept")
+        with pytest.raises(TypeError) as caught:
+            ways[way](container, "a", data)
+        one_line(caught.value)
+    assert_sound(base, {b"a": b"kept"})
+
+
+def test_exclusive_put_keeps_what_is_there(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"1", exclusive=True)
+        for verb in (
+            lambda: container.put("a", b"2", exclusive=True),
+            lambda: container.mkdir("a"),
+            lambda: container.symlink("b", "a"),
+        ):
+            with pytest.raises(FileExistsError) as caught:
+                verb()
+            assert caught.value.errno == errno.EEXIST
+            one_line(caught.value, "a")
+        container.delete("a")
+        container.put("a", b"3", exclusive=True)
+    assert_sound(base, {b"a": b"3"})
+
+
+@pytest.mark.parametrize(
+    "ftype, mode, shown, kept",
+    [
+        (FileType.FILE, None, FileType.FILE, 0o644),
+        (FileType.FILE, 0o644, FileType.FILE, 0o644),
+        (FileType.FILE, 0o755, FileType.EXEC, 0o755),
+        (FileType.EXEC, None, FileType.EXEC, 0o755),
+        (FileType.EXEC, 0o644, FileType.FILE, 0o644),
+        (FileType.FILE, 0o4711, FileType.FILE, 0o4711),
+        (FileType.FILE, 0, FileType.FILE, 0),
+        (FileType.FILE, 0o100640, FileType.FILE, 0o640),
+        (FileType.EXEC, 0o700, FileType.EXEC, 0o700),
+        (FileType.DIR, None, FileType.DIR, 0o755),
+        (FileType.DIR, 0o700, FileType.DIR, 0o700),
+        (FileType.LINK, None, FileType.LINK, 0o777),
+        (FileType.GZIP, None, FileType.GZIP, 0o644),
+        (FileType.GZIP, 0o600, FileType.GZIP, 0o600),
+        (FileType.ZSTD, 0o755, FileType.ZSTD, 0o755),
+        (FileType.ARCHIVE, None, FileType.ARCHIVE, 0o644),
+        (FileType.UNKNOWN, None, FileType.UNKNOWN, 0o644),
+        (1, None, 1, 0o644),
+        (255, None, 255, 0o644),
+    ],
+)
+def test_type_and_mode(ftype: int, mode: int | None, shown: int, kept: int, base: Path) -> None:
+    data = b"" if ftype == FileType.DIR else b"data"
+    model = {}
+    with winkfs.create(base) as container:
+        container.put("put", data, ftype=ftype, mode=mode)
+        container.put_rows([Row("row", data, ftype=ftype, mode=mode)])
+        container.put_file("stream", io.BytesIO(data), ftype=ftype, mode=mode)
+        for name in ("put", "row", "stream"):
+            assert (container.stat(name).ftype, container.stat(name).mode) == (shown, kept), name
+            model[name.encode()] = data
+    tree = assert_sound(base, model)
+    plain = mode is None or mode in (0o644, 0o755)
+    for file in tree.files.values():
+        if plain and shown in (FileType.FILE, FileType.EXEC):
+            assert file.mode is None  # defaults take no room
+    with winkfs.open(base) as container:
+        assert {(s.ftype, s.mode) for s in container.scan()} == {(shown, kept)}
+
+
+@pytest.mark.parametrize("ftype", [-1, 256, 1 << 70])
+@pytest.mark.parametrize("way", ["put", "put_rows", "put_file"])
+def test_a_type_beyond_a_byte_is_refused(way: str, ftype: int, base: Path) -> None:
+    ways: dict[str, Callable[[Container], object]] = {
+        "put": lambda c: c.put("a", b"x", ftype=ftype),
+        "put_rows": lambda c: c.put_rows([Row("a", b"x", ftype=ftype)]),
+        "put_file": lambda c: c.put_file("a", io.BytesIO(b"x"), ftype=ftype),
+    }
+    with winkfs.create(base) as container:
+        container.put("a", b"kept")
+        with pytest.raises(ValueError) as caught:
+            ways[way](container)
+        one_line(caught.value, "ftype")
+    assert_sound(base, {b"a": b"kept"})
+
+
+@pytest.mark.parametrize("uid, gid", [(-5, 0), (0, 1 << 70)])
+def test_an_owner_that_is_none_is_refused(uid: int, gid: int, base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"kept")
+        for verb in (
+            lambda: container.chown("a", uid, gid),
+            lambda: container.put("a", b"x", uid=uid, gid=gid),
+            lambda: container.put_rows([Row("a", b"x", uid=uid, gid=gid)]),
+        ):
+            with pytest.raises(ValueError) as caught:
+                verb()
+            one_line(caught.value)
+    assert_sound(base, {b"a": b"kept"})
+
+
+def test_a_stream_that_breaks_leaves_the_old_file(base: Path) -> None:
+    class Breaks(io.RawIOBase):
+        left = 3
+
+        def read(self, size: int = -1) -> bytes:
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("the source is gone")
+            return bytes(1 << 20)
+
+    with winkfs.create(base) as container:
+        container.put("a", b"kept")
+        for name in ("a", "new"):
+            with pytest.raises(RuntimeError, match="gone"):
+                container.put_file(name, Breaks())
+        assert contents(container) == {b"a": b"kept"}
+    assert_sound(base, {b"a": b"kept"})
+
+
+# --- put_many -----------------------------------------------------------------------------------
+
+
+def test_put_many_takes_pairs_and_triples_and_says_how_many(c: Container) -> None:
+    assert c.put_many([]) == 0
+    assert c.put_many(iter([("a", b"1"), (b"b", b"2", 5), ("c", b"", 2.5)])) == 3
+    assert contents(c) == {b"a": b"1", b"b": b"2", b"c": b""}
+    assert [c.stat(n).mtime for n in "bc"] == [5, 2.5]
+
+
+@pytest.mark.parametrize("item", [("b",), ("b", b"x", 1, 2), (), "b", None, 5])
+def test_put_many_refuses_what_is_no_file(item: Any, base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("kept", b"1")
+        with pytest.raises((ValueError, TypeError)) as caught:
+            container.put_many([("a", b"x"), item])
+        one_line(caught.value)
+        container.put("later", b"2")
+        assert container.read("kept") == b"1"
+        model = contents(container)
+    assert_sound(base, model)
+
+
+@pytest.mark.parametrize("before", [0, 1, 1023, 1024, 3000])
+def test_put_many_keeps_what_came_before_the_generator_raised(before: int, base: Path) -> None:
+    def files() -> Iterator[tuple[str, bytes]]:
+        for i in range(before):
+            yield f"n{i}", b"%d" % i
+        raise RuntimeError("the source is gone")
+
+    with winkfs.create(base) as container:
+        container.put("old", b"old")
+        with pytest.raises(RuntimeError, match="gone"):
+            container.put_many(files())
+        container.put("later", b"later")
+    model = {f"n{i}".encode(): b"%d" % i for i in range(before)}
+    assert_sound(base, model | {b"old": b"old", b"later": b"later"})
+
+
+@pytest.mark.parametrize("bad", [("", b"x"), ("n", "text"), ("n" * 70_000, b"x"), ("n",), None])
+@pytest.mark.parametrize("before", [1, 1500])
+def test_put_many_keeps_what_came_before_a_bad_file(before: int, bad: Any, base: Path) -> None:
+    files = [(f"n{i}", b"%d" % i) for i in range(before)]
+    with winkfs.create(base) as container, pytest.raises((ValueError, TypeError, OSError)):
+        container.put_many([*files, bad, ("later", b"x")])
+    assert_sound(base, {name.encode(): data for name, data in files})
+
+
+def test_the_last_of_equal_names_counts(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"old")
+        container.put_many([("a", b"1"), ("b", b"2"), ("a", b"3"), ("b", b"4" * 2_000_000)])
+        container.put_many([("b", b"5"), ("c", b""), ("c", b"6"), ("d", b"7"), ("d", b"")])
+        model = {b"a": b"3", b"b": b"5", b"c": b"6", b"d": b""}
+        assert contents(container) == model
+        container.put_many(("same", b"%d" % i) for i in range(5000))
+        model[b"same"] = b"4999"
+        assert contents(container) == model
+    assert_sound(base, model)
+
+
+def test_put_many_across_widths_of_the_file_number(base: Path) -> None:
+    model = {}
+    with winkfs.create(base) as container:
+        for count in (14, 1, 1, 238, 2, 3840, 1, 100):
+            files = [(f"{len(model) + i}", b"%d" % i) for i in range(count)]
+            container.put_many(files)
+            model.update((name.encode(), data) for name, data in files)
+    assert len(model) > 4096
+    assert_sound(base, model)
+
+
+def test_put_many_from_the_container_itself(base: Path) -> None:
+    model = {f"n{i}".encode(): b"%d" % i for i in range(3000)}
+    with winkfs.create(base) as container:
+        container.put_many((name.decode(), data) for name, data in model.items())
+        container.put_many((f"copy of {n}", container.read(n)) for n in list(container.names()))
+        model |= {b"copy of " + name: data for name, data in model.items()}
+        container.put_many((f"again {e.name}", e.read()) for e in container.scan())
+        model |= {b"again " + name: data for name, data in model.items()}
+    assert_sound(base, model)
+
+
+def test_put_many_whose_source_changes_the_container(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("old", b"1")
+
+        def files() -> Iterator[tuple[str, bytes]]:
+            yield "first", b"1"
+            container.put("within", b"2")
+            container.append("old", b"2")
+            yield "second", b"2"
+            container.sync()
+            container.delete("within")
+            container.rename("old", "renamed")
+            yield "third", b"3"
+
+        container.put_many(files())
+        model = {b"first": b"1", b"second": b"2", b"third": b"3", b"renamed": b"12"}
+        assert contents(container) == model
+    assert_sound(base, model)
+
+
+def test_put_rows_with_all_their_metadata(base: Path) -> None:
+    me = os.getuid(), os.getgid()
+    rows = [
+        Row("plain", b"1"),
+        Row(b"bytes", b"2", -1_500_000_001),
+        Row("owned", b"3", 7, FileType.FILE, 0o640, 1000, 100),
+        Row("mine", b"4", 8, FileType.FILE, 0o644, *me),
+        Row("program", b"5", 9, FileType.FILE, 0o755, *me),
+        Row("folder", b"", 10, FileType.DIR, 0o755, *me),
+        Row("link", b"plain", 11, FileType.LINK, 0o777, *me),
+        Row("mine", b"6", 12),
+        Row("large", b"7" * 2_000_000, 13, FileType.FILE, 0o600, 1, 2),
+    ]
+    with winkfs.create(base) as container:
+        assert container.put_rows(iter(rows)) == len(rows)
+        owned, program = container.stat("owned"), container.stat("program")
+        assert (owned.mode, owned.uid, owned.gid, owned.mtime_ns) == (0o640, 1000, 100, 7)
+        assert (program.ftype, program.mode, program.uid) == (FileType.EXEC, 0o755, me[0])
+        assert container.stat("bytes").mtime_ns == -1_500_000_001
+        assert container.readlink("link") == "plain"
+        large = container.stat("large")
+        assert (large.mode, large.uid, large.gid) == (0o600, 1, 2)
+    tree = assert_sound(base, {raw(row.name): row.data for row in rows})
+    stored = {name for name, file in tree.files.items() if file.mode is not None}
+    assert stored == {b"owned", b"large"}
+
+
+# --- what is left behind ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_file_handle_is_left(variant: str, base: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
+        container.put_many((f"n{i}", b"1") for i in range(2000))
+        container.sync()
+        list(container.get_many(container.names()))
+    with winkfs.open(base) as container:
+        container.read("n5")
+    winkfs.reindex(base)
+    winkfs.verify(base)
+    with pytest.raises(FileExistsError):
+        winkfs.create(base)
+    assert len(os.listdir("/proc/self/fd")) == before
+    suffixes = {path.suffix for path in base.parent.iterdir()}
+    assert suffixes == {".data", ".idx", ".lock"} | ({".time"} if "ao" in variant else set())
+
+
+def test_preallocated_room_is_given_back(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+        container.sync()
+        assert path_of(base, ".data").stat().st_size >= 4 << 20
+        size = container.superblock["FILESIZE"]
+    assert path_of(base, ".data").stat().st_size == size
+
+
+def test_closing_without_changes_changes_nothing(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+    before = {path.name: path.read_bytes() for path in base.parent.iterdir()}
+    winkfs.open(base, "a").close()
+    with winkfs.open(base, "a") as container:
+        container.sync()
+        container.read("a")
+    assert {path.name: path.read_bytes() for path in base.parent.iterdir()} == before

@@ -1,0 +1,301 @@
+"""Append-only containers: order of mtimes, the time index, what they refuse and why."""
+
+import errno
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from container_checks import assert_sound, contents, path_of
+from oracle_read import check
+
+import winkfs
+from winkfs import Container, Row
+
+
+@pytest.fixture(params=[False, True], ids=["new", "classic"])
+def c(request: pytest.FixtureRequest, base: Path) -> Container:
+    """Two synced files, "a" at 10 and "last" at 20."""
+    container = winkfs.create(base, ao=True, timemp=10, classic=request.param)
+    container.put("a", b"1", 10)
+    container.put("last", b"2", 20)
+    container.sync()
+    return container
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+REFUSED: dict[str, Callable[[Container], object]] = {
+    "utime": lambda c: c.utime("last", 30),
+    "utime now": lambda c: c.utime("last"),
+    "truncate": lambda c: c.truncate("last", 0),
+    "grow": lambda c: c.truncate("last", 100),
+    "write": lambda c: c.write("last", 0, b"x"),
+    "write at the end": lambda c: c.write("last", 1, b"x"),
+    "append to an older file": lambda c: c.append("a", b"x"),
+    "append to what was synced": lambda c: c.append("last", b"x"),
+    "chmod": lambda c: c.chmod("last", 0o600),
+    "chown": lambda c: c.chown("last", 1, 1),
+    "setxattrs": lambda c: c.setxattrs("last", {b"x": b"y"}),
+    "rename of an older file": lambda c: c.rename("a", "b"),
+    "rename of what was synced": lambda c: c.rename("last", "tsal"),
+    "put of an older mtime": lambda c: c.put("new", b"x", 19),
+    "replacement of an older mtime": lambda c: c.put("a", b"x", 10),
+    "many of an older mtime": lambda c: c.put_many([("a", b"x", 19.999)]),
+    "rows of an older mtime": lambda c: c.put_rows([Row("a", b"x", 0)]),
+    "stream of an older mtime": lambda c: c.put_file("a", io.BytesIO(b"x"), mtime_ns=0),
+}
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_what_append_only_forbids_says_why_and_changes_nothing(
+    verb: str, c: Container, base: Path
+) -> None:
+    with c:
+        data = path_of(base, ".data").read_bytes()
+        with pytest.raises(PermissionError) as caught:
+            REFUSED[verb](c)
+        assert caught.value.errno == errno.EPERM
+        assert "append-only" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert contents(c) == {b"a": b"1", b"last": b"2"}
+        c.sync()
+        assert path_of(base, ".data").read_bytes() == data
+        assert c.stat("last").mtime == 20
+    assert_sound(base, {b"a": b"1", b"last": b"2"})
+
+
+def test_what_append_only_allows(c: Container, base: Path) -> None:
+    with c:
+        c.put("new", b"3", 20)
+        c.append("new", b"+")
+        c.append("new", b"+")
+        assert c.read("new") == b"3++"
+        c.rename("new", "wen")
+        c.rename("wen", "w/n")
+        c.append("w/n", b"+")
+        c.delete("a")
+        c.put("last", b"again", 21)
+        c.mkdir("d")
+        c.symlink("w/n", "s")
+        model = {b"w/n": b"3+++", b"last": b"again", b"d": b"", b"s": b"w/n"}
+        assert contents(c) == model
+    assert_sound(base, model)
+
+
+def test_append_to_the_last_of_put_many(c: Container, base: Path) -> None:
+    with c:
+        c.put_many([("b", b"3", 30), ("c", b"4", 30)])
+        c.append("c", b"+")
+        with pytest.raises(PermissionError):
+            c.append("b", b"+")
+        model = {b"a": b"1", b"last": b"2", b"b": b"3", b"c": b"4+"}
+        assert contents(c) == model
+    assert_sound(base, model)
+
+
+def test_append_until_the_inode_is_full(c: Container, base: Path) -> None:
+    """Each flush to disk is another extent; an inode of an ao container never moves."""
+    with c:
+        c.put("log", b"", 30)
+        size = 0
+        with pytest.raises(PermissionError) as caught:
+            for _ in range(100):
+                c.append("log", b"x" * 1_000_000)
+                size += 1_000_000
+                assert c.stat("log").size == size
+        assert "no room" in str(caught.value)
+        assert size >= 2_000_000
+        assert c.read("log") == b"x" * size
+    assert_sound(base, {b"a": b"1", b"last": b"2", b"log": b"x" * size})
+
+
+def test_appends_with_looks_between_them(c: Container, base: Path) -> None:
+    whole = b"".join(b"%02d" % i for i in range(20))
+    with c:
+        c.put("log", b"", 30)
+        for i in range(20):
+            c.append("log", b"%02d" % i)
+            assert c.read("log") == whole[: 2 * i + 2]
+            assert c.stat("log").size == 2 * i + 2
+    assert_sound(
+        base, {b"a": b"1", b"last": b"2", b"log": b"".join(b"%02d" % i for i in range(20))}
+    )
+
+
+def test_nothing_can_be_appended_after_reopening(c: Container, base: Path) -> None:
+    c.put("new", b"3", 30)
+    c.close()
+    with winkfs.open(base, "a") as container:
+        with pytest.raises(PermissionError, match="append-only"):
+            container.append("new", b"+")
+        with pytest.raises(PermissionError, match="append-only"):
+            container.put("older", b"4", 29)
+        container.put("newer", b"4", 30)
+    assert_sound(base, {b"a": b"1", b"last": b"2", b"new": b"3", b"newer": b"4"})
+
+
+@pytest.mark.parametrize("new", ["n" * 3, "n" * 2, "n", "n" * 4, "n" * 11, "n" * 60, "a", "last"])
+def test_rename_of_the_last_file_before_a_sync(new: str, c: Container, base: Path) -> None:
+    with c:
+        c.put("xyz", b"3" * 100, 30)
+        c.rename("xyz", new)
+        assert "xyz" not in c
+        assert c.stat(new).mtime == 30
+        model = {b"a": b"1", b"last": b"2"} | {new.encode(): b"3" * 100}
+        assert contents(c) == model
+    assert_sound(base, model)
+
+
+def test_rename_onto_a_name_deleted_just_now(c: Container, base: Path) -> None:
+    with c:
+        c.put("xyz", b"3", 30)
+        c.delete("last")
+        try:
+            c.rename("xyz", "last")
+            model = {b"a": b"1", b"last": b"3"}
+        except PermissionError:  # behind the inode stands a tombstone of that name
+            model = {b"a": b"1", b"xyz": b"3"}
+        assert contents(c) == model
+    assert_sound(base, model)
+    winkfs.reindex(base)
+    assert_sound(base, model)
+
+
+def test_deleting_the_last_file_gives_no_right_to_the_one_before(c: Container, base: Path) -> None:
+    with c:
+        c.put("b", b"3", 30)
+        c.put("c", b"4", 40)
+        c.delete("c")
+        with pytest.raises(PermissionError):
+            c.append("b", b"+")
+        with pytest.raises(PermissionError):
+            c.put("d", b"5", 39)
+        c.put("d", b"5", 40)
+    assert_sound(base, {b"a": b"1", b"last": b"2", b"b": b"3", b"d": b"5"})
+
+
+@pytest.mark.parametrize("way", ["put", "put_many", "put_rows", "put_file"])
+def test_a_clock_that_stepped_back_repeats_the_last_mtime(way: str, base: Path) -> None:
+    ways: dict[str, Callable[[Container], object]] = {
+        "put": lambda c: c.put("b", b"2"),
+        "put_many": lambda c: c.put_many([("b", b"2")]),
+        "put_rows": lambda c: c.put_rows([Row("b", b"2")]),
+        "put_file": lambda c: c.put_file("b", io.BytesIO(b"2")),
+    }
+    ns = 4_000_000_000_123_456_789
+    with winkfs.create(base, ao=True) as container:
+        container.put("a", b"1", mtime_ns=ns)
+        ways[way](container)
+        assert container.stat("b").mtime_ns == ns
+    assert_sound(base, {b"a": b"1", b"b": b"2"})
+    with winkfs.open(base, "a") as container:
+        container.put("c", b"3")
+        assert container.stat("c").mtime_ns == ns
+    assert_sound(base, {b"a": b"1", b"b": b"2", b"c": b"3"})
+
+
+@pytest.mark.parametrize("at", [0, 1, 1500])
+@pytest.mark.parametrize("way", ["put_many", "put_rows"])
+def test_put_many_keeps_what_came_before_an_older_mtime(
+    way: str, at: int, c: Container, base: Path
+) -> None:
+    files = [(f"n{i}", b"%d" % i, 30 + i) for i in range(2000)]
+    files[at] = ("late", b"x", 5)
+    with c:
+        with pytest.raises(PermissionError, match="append-only"):
+            if way == "put_many":
+                c.put_many(files)
+            else:
+                c.put_rows(Row(name, data, mtime * 10**9) for name, data, mtime in files)
+        c.put("later", b"y", 9000)
+    model = {b"a": b"1", b"last": b"2", b"later": b"y"}
+    model |= {b"n%d" % i: b"%d" % i for i in range(at)}
+    assert_sound(base, model)
+
+
+def test_replaced_files_move_to_the_end(c: Container, base: Path) -> None:
+    with c:
+        c.put_many([("b", b"3", 30), ("a", b"4", 31), ("b", b"5", 32)])
+        assert [(e.name, e.mtime) for e in c.scan()] == [("last", 20), ("a", 31), ("b", 32)]
+        assert [e.name for e in c.scan(since=31)] == ["a", "b"]
+        assert [e.name for e in c.scan(until=31)] == ["last"]
+    assert_sound(base, {b"last": b"2", b"a": b"4", b"b": b"5"})
+
+
+@pytest.mark.parametrize("timemp", [7, 3600])
+@pytest.mark.parametrize("dropped", [[], [".time"], [".idx", ".time"], [".idx"]])
+def test_time_ranges_of_many_files(timemp: int, dropped: list[str], base: Path) -> None:
+    mtimes = sorted((i * 7919) % 5000 - 2500 for i in range(1000))
+    with winkfs.create(base, ao=True, timemp=timemp) as container:
+        container.put_many((f"{i}", b"x" * (i % 50), m) for i, m in enumerate(mtimes[:700]))
+        for i in range(0, 700, 3):
+            container.delete(f"{i}")
+        container.sync()
+        for i, mtime in enumerate(mtimes[700:], 700):
+            container.put(f"{i}", b"x" * (i % 50), mtime)
+    model = {
+        b"%d" % i: b"x" * (i % 50) for i in range(1000) if i >= 700 or i % 3
+    }  # fmt: skip
+    assert_sound(base, model)
+    for suffix in dropped:
+        path_of(base, suffix).unlink()
+    for mode in ("r", "a", "r"):
+        with winkfs.open(base, mode) as container:
+            for since in range(-2600, 2600, 1290):
+                for until in (since, since + 1, since + 100, since + 1999):
+                    found = [int(entry.name) for entry in container.scan(since, until)]
+                    wanted = [
+                        i
+                        for i, mtime in enumerate(mtimes)
+                        if since <= mtime < until and b"%d" % i in model
+                    ]
+                    assert found == wanted, (since, until)
+    assert_sound(base, model)
+
+
+def test_a_range_is_not_read_from_the_beginning(base: Path) -> None:
+    """The marks narrow the scan: damage before the range is not met."""
+    with winkfs.create(base, ao=True, timemp=10) as container:
+        container.put_many((f"{i}", bytes(100), i) for i in range(2000))
+    entry = next(e for e in check(base).entries if e.key == b"5/I0")
+    with path_of(base, ".data").open("r+b") as file:
+        file.seek(entry.pos + 20)
+        file.write(b"\xff")
+    with winkfs.open(base) as container:
+        assert len(list(container.scan(since=1000))) == 1000
+        assert len(list(container.scan(since=1500, until=1600))) == 100
+
+
+def test_an_empty_container_then_negative_times(base: Path) -> None:
+    with winkfs.create(base, ao=True, timemp=60) as container:
+        assert list(container.scan(since=0)) == []
+    with winkfs.open(base, "a") as container:
+        container.put("a", b"1", -100.5)
+        container.put("b", b"2", -60)
+        assert [e.mtime for e in container.scan(until=-60)] == [-100.5]
+    tree = assert_sound(base, {b"a": b"1", b"b": b"2"})
+    assert list(tree.time_marks) == [-120, -60]
+
+
+def test_attributes_of_a_new_file_are_kept(base: Path) -> None:
+    with winkfs.create(base, ao=True) as container:
+        container.put("a", b"1", 5, mode=0o600, uid=1, gid=2)
+        container.put_rows([Row("b", b"2", 6 * 10**9, mode=0o755)])
+        container.append("b", b"+")
+        assert container.stat("a").mode == 0o600
+        assert container.stat("b").mode == 0o755
+    tree = assert_sound(base, {b"a": b"1", b"b": b"2+"})
+    assert tree.files[b"a"].uid == 1
+
+
+def test_large_files_in_append_only(c: Container, base: Path) -> None:
+    with c:
+        c.put("large", b"x" * 20_000_000, 30)
+        c.put_file("stream", io.BytesIO(b"y" * 5_000_001), mtime_ns=31 * 10**9)
+        c.put_many([("small", b"s", 32), ("many", b"z" * 3_000_000, 32)])
+    model = {b"a": b"1", b"last": b"2", b"large": b"x" * 20_000_000, b"small": b"s"}
+    assert_sound(base, model | {b"stream": b"y" * 5_000_001, b"many": b"z" * 3_000_000})

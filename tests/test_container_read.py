@@ -1,0 +1,335 @@
+"""Reading a container: parts, many files, file objects, lists and scans."""
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from container_checks import VARIANTS, assert_sound, contents, one_line
+
+import winkfs
+from winkfs import Container
+
+OPEN_16 = pytest.mark.xfail(strict=True, reason="the prefix is held against the key, with /I0")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def c(base: Path) -> Iterator[Container]:
+    with winkfs.create(base) as container:
+        yield container
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_parts_of_a_file(synced: bool, base: Path) -> None:
+    data = bytes(range(256)) * 10_000
+    with winkfs.create(base) as container:
+        container.put("a", data[:1_500_000])
+        container.append("a", data[1_500_000:2_000_000])
+        container.append("a", data[2_000_000:])
+        if synced:
+            container.sync()
+        for offset in (0, 1, 999_999, 1_048_575, 1_499_999, 1_999_990, len(data) - 1, len(data)):
+            for size in (0, 1, 20, 1_100_000, 1 << 40, -1):
+                stop = None if size < 0 else offset + size
+                assert container.read("a", offset, size) == data[offset:stop], (offset, size)
+        assert container.read("a", len(data) + 5) == b""
+        assert container.read("a", 1 << 62, 5) == b""
+
+
+def test_a_negative_offset_is_refused(c: Container) -> None:
+    c.put("a", b"data")
+    for verb in (
+        lambda: c.read("a", -1),
+        lambda: c.read("a", -1, 2),
+        lambda: c.write("a", -1, b"x"),
+        lambda: c.truncate("a", -1),
+    ):
+        with pytest.raises(ValueError, match="-1"):
+            verb()
+    assert c.read("a") == b"data"
+
+
+def test_get_many_keeps_the_order_and_repeats(c: Container) -> None:
+    c.put_many((f"n{i}", b"%d" % i) for i in range(5000))
+    order = [f"n{i * 7919 % 5000}" for i in range(9000)]
+    assert list(c.get_many(order)) == [name[1:].encode() for name in order]
+    assert list(c.get_many(name.encode() for name in order[:9])) == list(c.get_many(order[:9]))
+    assert list(c.get_many([])) == []
+
+
+@pytest.mark.parametrize("at", [0, 1, 1023, 1024, 2999])
+def test_get_many_gives_what_comes_before_a_missing_name(at: int, c: Container) -> None:
+    names = [f"n{i}" for i in range(3000)]
+    c.put_many((name, name.encode()) for name in names)
+    names[at] = "missing"
+    found = []
+    with pytest.raises(FileNotFoundError) as caught:
+        for data in c.get_many(names):
+            found.append(data)
+    one_line(caught.value, "missing")
+    assert found == [name.encode() for name in names[:at]]
+
+
+def test_get_many_sees_changes_between_its_steps(c: Container) -> None:
+    c.put_many((f"n{i}", b"old") for i in range(3000))
+    reading = c.get_many(f"n{i}" for i in range(3000))
+    assert next(reading) == b"old"
+    c.put("n2999", b"new")
+    c.append("n2998", b"er")
+    rest = list(reading)
+    assert rest[-2:] == [b"older", b"new"]
+
+
+def test_own_changes_are_read_before_any_sync(base: Path) -> None:
+    with winkfs.create(base) as container:
+        model = {b"put": b"1"}
+        container.put("put", b"1")
+        assert contents(container) == model
+        container.put_many([("many", b"2"), ("many too", b"")])
+        model |= {b"many": b"2", b"many too": b""}
+        assert container.read("many") == b"2"
+        assert contents(container) == model
+        container.append("put", b"+")
+        assert container.read("put") == b"1+"
+        assert container.read("put", 1, 5) == b"+"
+        assert container.stat("put").size == 2
+        container.write("many", 3, b"!")
+        assert container.read("many") == b"2\0\0!"
+        container.truncate("many too", 3)
+        model |= {b"put": b"1+", b"many": b"2\0\0!", b"many too": bytes(3)}
+        assert contents(container) == model
+        container.rename("put", "moved")
+        container.append("moved", b"+")
+        container.delete("many")
+        assert container.read("moved") == b"1++"
+        model = {b"moved": b"1++", b"many too": bytes(3)}
+        assert contents(container) == model
+    assert_sound(base, model)
+
+
+def test_open_file_reads_and_seeks(c: Container) -> None:
+    data = b"".join(b"line %d\n" % i for i in range(30_000))
+    c.put("a", data[:100_000])
+    c.append("a", data[100_000:])
+    with c.open_file("a") as file:
+        assert (file.readable(), file.seekable(), file.writable()) == (True, True, False)
+        assert file.name == "a"
+        assert file.read(10) == data[:10]
+        assert file.tell() == 10
+        assert file.seek(-5, io.SEEK_END) == len(data) - 5
+        assert file.read() == data[-5:]
+        assert file.read(1) == b""
+        assert file.seek(5) == 5
+        assert file.seek(99_990, io.SEEK_CUR) == 99_995
+        buffer = bytearray(10)
+        assert file.readinto(buffer) == 10
+        assert buffer == data[99_995:100_005]
+        file.seek(len(data) + 100)
+        assert file.read(5) == b""
+        file.seek(0)
+        assert file.readall() == data
+        with pytest.raises(OSError) as caught:
+            file.seek(-1)
+        assert caught.value.errno == errno.EINVAL
+        with pytest.raises(ValueError):
+            file.seek(0, 9)
+        with pytest.raises((OSError, io.UnsupportedOperation)):
+            file.write(b"x")
+    for closed in (file.read, lambda: file.seek(0)):
+        with pytest.raises(ValueError):
+            closed()
+
+
+@pytest.mark.xfail(strict=True, reason="tell does not look")
+def test_a_closed_file_does_not_tell(c: Container) -> None:
+    c.put("a", b"1")
+    file = c.open_file("a")
+    file.close()
+    with pytest.raises(ValueError):
+        file.tell()
+
+
+def test_open_file_under_the_wrappers_of_io(c: Container) -> None:
+    data = "".join(f"größe {i}\n" for i in range(20_000))
+    c.put("a", data.encode())
+    with io.BufferedReader(c.open_file("a"), 1000) as buffered:
+        assert buffered.read(7) == data.encode()[:7]
+        assert buffered.readline() == data.encode()[7:].split(b"\n")[0] + b"\n"
+        assert buffered.peek(1)
+        buffered.seek(0)
+        assert buffered.read() == data.encode()
+    with io.TextIOWrapper(io.BufferedReader(c.open_file("a")), "utf-8") as text:
+        assert list(text) == data.splitlines(keepends=True)
+
+
+def test_open_file_of_nothing(c: Container) -> None:
+    c.put("empty", b"")
+    with c.open_file("empty") as file:
+        assert file.read() == b""
+        assert file.readinto(bytearray(5)) == 0
+
+
+@pytest.mark.parametrize("mode", ["wb", "r", "r+b", ""])
+def test_open_file_is_for_reading(mode: str, c: Container) -> None:
+    c.put("a", b"1")
+    with pytest.raises(ValueError, match="rb"):
+        c.open_file("a", mode)
+
+
+def test_an_open_file_that_was_deleted_says_so(c: Container) -> None:
+    c.put("a", b"data")
+    file = c.open_file("a")
+    c.delete("a")
+    with pytest.raises(FileNotFoundError):
+        file.read()
+
+
+# --- lists --------------------------------------------------------------------------------------
+
+
+def test_names_and_scan_are_in_disk_order(c: Container) -> None:
+    c.put_many([("z", b"1"), ("a", b"2"), ("m", b"3")])
+    c.put("z", b"4")
+    c.rename("a", "b")
+    assert list(c.names()) == ["m", "z", "b"]
+    assert [entry.name for entry in c.scan()] == ["m", "z", "b"]
+    assert list(c) == ["m", "z", "b"]
+
+
+@pytest.mark.parametrize(
+    "glob, found",
+    [
+        ("*", ["a.html", "b/c.html", "b/d.txt", "new\nline", "\udcff.txt", "A.HTML", "[x]"]),
+        ("*.html", ["a.html", "b/c.html"]),
+        ("?.html", ["a.html"]),
+        ("b/*", ["b/c.html", "b/d.txt"]),
+        ("[ab].html", ["a.html"]),
+        ("[!a]*", ["b/c.html", "b/d.txt", "new\nline", "\udcff.txt", "A.HTML", "[x]"]),
+        ("[[]x]", ["[x]"]),
+        ("new*", ["new\nline"]),
+        ("\udcff*", ["\udcff.txt"]),
+        ("a.html", ["a.html"]),
+        ("", []),
+        ("nothing*", []),
+    ],
+)
+def test_names_by_glob(glob: str, found: list[str], c: Container) -> None:
+    c.put_many(
+        (name, b"")
+        for name in ["a.html", "b/c.html", "b/d.txt", "new\nline", "\udcff.txt", "A.HTML", "[x]"]
+    )
+    assert list(c.names(glob)) == found
+
+
+@pytest.mark.parametrize(
+    "prefix, found",
+    [
+        ("", 6),
+        ("a", 3),
+        pytest.param("a/", 2, marks=OPEN_16),
+        ("ä", 1),
+        ("ä".encode()[:1], 1),
+        ("\udcff", 1),
+        ("zz", 0),
+    ],
+)
+def test_scan_by_prefix(prefix: str | bytes, found: int, c: Container) -> None:
+    c.put_many((name, b"") for name in ["a", "a/b", "a/c", "b", "ä", "\udcff"])
+    assert len(list(c.scan(prefix=prefix))) == found
+
+
+@pytest.mark.parametrize("variant", ["plain", "classic", "ao", "classic ao"])
+def test_scan_from_since_on_and_before_until(variant: str, base: Path) -> None:
+    seconds = [-61, -60, -1, 0, 1, 59, 60, 60, 61, 119, 120, 500, 501, 1000]
+    with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
+        container.put_many((f"{i}", b"x", second) for i, second in enumerate(seconds))
+        edges = [None, -1000, -61, -60, -59.5, -1, 0, 0.5, 1, 60, 60.5, 61, 120, 500, 1000, 1001]
+        for since in edges:
+            for until in edges:
+                found = [entry.mtime for entry in container.scan(since, until)]
+                wanted = [
+                    second
+                    for second in seconds
+                    if (since is None or second >= since) and (until is None or second < until)
+                ]
+                assert found == wanted, (since, until)
+
+
+def test_scan_to_the_nanosecond(c: Container) -> None:
+    for ns in (999_999_999, 1_000_000_000, 1_000_000_001, 1_500_000_000):
+        c.put(f"{ns}", b"", mtime_ns=ns)
+    assert [e.mtime_ns for e in c.scan(1, 1.5)] == [1_000_000_000, 1_000_000_001]
+    assert [e.mtime_ns for e in c.scan(since=1.5)] == [1_500_000_000]
+    assert [e.mtime_ns for e in c.scan(until=1)] == [999_999_999]
+
+
+def test_a_scan_keeps_its_snapshot(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put_many((f"n{i}", b"old %d" % i) for i in range(3000))
+        container.setxattrs("n2500", {b"x": b"y"})
+        container.chmod("n2501", 0o600)
+        scan = container.scan()
+        seen = [next(scan)]
+        container.put("new", b"new")
+        container.put_many((f"n{i}", b"put") for i in range(0, 3000, 2))
+        container.delete("n1001")
+        container.append("n1003", b" appended")
+        container.rename("n1005", "renamed")
+        container.truncate("n1007", 0)
+        container.chmod("n2501", 0o644)
+        container.sync()
+        container.put_many((f"more {i}", b"") for i in range(3000))
+        container.sync()
+        seen += scan
+        assert sorted(entry.name for entry in seen) == sorted(f"n{i}" for i in range(3000))
+        for entry in seen:
+            assert entry.read() == b"old " + entry.name[1:].encode()
+            assert entry.size == len(entry.read())
+        modes = {entry.name: entry.mode for entry in seen}
+        assert modes["n2501"] == 0o600
+
+
+def test_an_entry_is_read_after_its_scan(c: Container) -> None:
+    c.put_many((f"n{i}", b"%d" % i * 3000) for i in range(3000))
+    entries = list(c.scan())
+    for entry in [*reversed(entries), *entries[::100]]:
+        assert entry.read() == entry.name[1:].encode() * 3000
+
+
+def test_scan_of_files_larger_than_its_window(base: Path) -> None:
+    model = {}
+    with winkfs.create(base) as container:
+        for i in range(6):
+            model[b"%d" % i] = bytes([i]) * (i * 2_000_000)
+            container.put(f"{i}", model[b"%d" % i])
+            container.append(f"{i}", b"+")
+            model[b"%d" % i] += b"+"
+            container.put(f"small {i}", b"s")
+            model[b"small %d" % i] = b"s"
+        assert contents(container) == model
+    assert_sound(base, model)
+
+
+def test_two_scans_at_once(c: Container) -> None:
+    c.put_many((f"n{i}", b"%d" % i) for i in range(3000))
+    for one, other in zip(c.scan(), c.scan(prefix="n"), strict=True):
+        assert one.name == other.name
+        assert one.read() == other.read() == one.name[1:].encode()
+
+
+def test_a_scan_left_in_the_middle_closes_its_file(c: Container) -> None:
+    c.put_many((f"n{i}", b"1") for i in range(3000))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        next(c.scan())
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
