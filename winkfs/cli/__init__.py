@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -118,9 +119,10 @@ def main(args: Sequence[str] | None = None) -> int:
 def _open_missing() -> None:
     """Where a standard stream was closed (`>&-`), let it be empty: its number must not become
     that of a container's file."""
-    sys.stdin = sys.stdin or open(os.open(os.devnull, os.O_RDONLY))
-    sys.stdout = sys.stdout or open(os.open(os.devnull, os.O_WRONLY), "w")
-    sys.stderr = sys.stderr or open(os.open(os.devnull, os.O_WRONLY), "w")
+    nothing = Path(os.devnull)
+    sys.stdin = sys.stdin or nothing.open()
+    sys.stdout = sys.stdout or nothing.open("w")
+    sys.stderr = sys.stderr or nothing.open("w")
 
 
 def _run(args: list[str]) -> int:
