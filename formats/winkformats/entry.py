@@ -177,6 +177,18 @@ class Layout:
         stop = value + (value_len if self.value.room < 0 else self.value.room)
         return Span(key, key_len, value, value_len, stop + self.checksum)
 
+    def reach(self, data: bytes | memoryview) -> int:
+        """Bytes that the entry at data[0] takes, or, while `data` is too short to tell, a number
+        of bytes that surely belong to it and tell more."""
+        span = self.locate(data, 0)
+        if span is not None:
+            return span.end
+        at = self.delflag + self.key.prefix
+        if at > len(data):
+            return at
+        key_len = self._length(self.key, data, self.delflag)
+        return at + (key_len if self.key.room < 0 else self.key.room) + self.value.prefix
+
     @staticmethod
     def _length(field: Field, data: bytes | memoryview, at: int) -> int:
         if field.prefix == 0:

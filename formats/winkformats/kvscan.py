@@ -15,7 +15,7 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats.entry import MASK64, PREFIXES, KVEntry, Layout
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, FormatError
 from winkformats.gcpause import gc_paused
 from winkformats.hashing import xxh3_many
 from winkformats.storage import WINDOW, Storage
@@ -169,9 +169,13 @@ def scan(
     pos, size = layout.aligned(start), WINDOW
     try:
         while pos < stop:
-            data = reader.read(pos, min(size, stop - pos))
+            asked = min(size, stop - pos)
+            data = reader.read(pos, asked)
             found, end = walk(data)
             if not found:
+                if len(data) < asked:
+                    raise CorruptError("file is shorter than FILESIZE", file=storage.name,
+                                       offset=pos)  # fmt: skip
                 size = _needed(storage, layout, data, pos, stop)
                 if size <= MAX_WINDOW:
                     continue
@@ -179,7 +183,7 @@ def scan(
             size = WINDOW
             batch = Batch(storage, layout, pos, data, np.array(found, np.int64))
             if layout.align > 1:
-                _check_gaps(batch)
+                _check_gaps(batch, min(stop, layout.aligned(pos + end)))
             if progress:
                 progress(end)
             pos = layout.aligned(pos + end)
@@ -219,22 +223,28 @@ def _walk_any(layout: Layout) -> Callable[[memoryview], tuple[list[int], int]]:
 
 
 def _needed(storage: Storage, layout: Layout, data: memoryview, pos: int, stop: int) -> int:
-    """Bytes of the entry at `pos`, which does not fit into `data`."""
-    if len(data) < min(WINDOW, stop - pos):
-        raise CorruptError("file is shorter than FILESIZE", file=storage.name, offset=pos)
-    span = layout.locate(data, 0)
-    if span is None and pos + len(data) < stop and len(data) < MAX_WINDOW:
-        return min(4 * len(data), MAX_WINDOW)  # a key longer than the window
-    if span is None or pos + span.end > stop or pos + span.end > (1 << 63) - 1:
+    """Bytes to read for the entry at `pos`, which does not fit into `data`."""
+    need = layout.reach(data)
+    if pos + need > stop:
         raise CorruptError("entry reaches past the end", file=storage.name, offset=pos)
-    return span.end
+    if need > MAX_WINDOW and layout.locate(data, 0) is None:
+        raise FormatError(
+            f"{storage.name}: the key at byte {pos} is longer than a scan takes, {MAX_WINDOW} bytes"
+        )
+    return need
 
 
-def _check_gaps(batch: Batch) -> None:
+def _check_gaps(batch: Batch, next_pos: int) -> None:
+    """The bytes between the entries, and up to the one after the batch, are zero."""
     gaps = batch.at[1:] - batch.end[:-1]
     for i in np.flatnonzero(gaps).tolist():
         if batch.raw[int(batch.end[i]) : int(batch.at[i + 1])].any():
-            raise CorruptError(
-                "padding is not zero", file=batch.storage.name,
-                offset=int(batch.base + batch.end[i]),
-            )  # fmt: skip
+            raise _bad_gap(batch, i)
+    last = int(batch.base + batch.end[-1])
+    if any(batch.storage.read(last, next_pos - last)):
+        raise _bad_gap(batch, len(batch) - 1)
+
+
+def _bad_gap(batch: Batch, i: int) -> CorruptError:
+    offset = int(batch.base + batch.end[i])
+    return CorruptError("padding is not zero", file=batch.storage.name, offset=offset)

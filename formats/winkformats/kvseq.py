@@ -10,6 +10,7 @@ AENTRIES (not deleted) are kept where they stand in the superblock.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import secrets
 import time
@@ -28,6 +29,7 @@ from winkformats.superblock import KVSEQ, Superblock, read_superblock
 
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower
 FILEINCR: Final = 4 << 20
+MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
 PROBE: Final = 4096  # bytes read first for an entry of unknown length
 SECTOR: Final = 512
 
@@ -67,6 +69,7 @@ class KVSeq:
         self._behind: WriteBehind | None = None
         self._map: mmap.mmap | memoryview = memoryview(b"")
         self._failed = False
+        self._patched = False  # entries were changed in place since the last sync
         self._visible = 0  # the view holds everything below
 
     @classmethod
@@ -98,6 +101,7 @@ class KVSeq:
             variables["CONTID"] = secrets.randbits(63) if contid is None else contid
         variables |= {} if htalgo is None else {"HTALGO": htalgo}
         block = Superblock.new(KVSEQ, purpose, {**variables, **(extra or {})}, sbsize)
+        Layout.of(block, storage.name)  # refuses before anything is written
         storage.write(0, [block.encode()])
         storage.sync()
         return cls(storage, block, writable=True)
@@ -161,7 +165,7 @@ class KVSeq:
         self.flush()
         if self._behind is None:
             self._behind = WriteBehind(self.storage)
-        self._reserve(self.end + len(data))
+        self.reserve(len(data))
         self._behind.put(self.end, data)
         self.end += len(data)
         self._written = self.end
@@ -185,7 +189,9 @@ class KVSeq:
             )
         self.flush()
         self.drain()
+        self._patched = True
         self.storage.write(pos, [data])
+        self._map, self._visible = memoryview(b""), 0  # it may end inside the new entry
         if is_last:
             self.end = self._written = pos + len(data)
 
@@ -202,6 +208,7 @@ class KVSeq:
             raise PermissionError(1, "the file has no delflags (KVDELFL is not 1)")
         self.flush()
         self.drain()
+        self._patched = self._patched or len(positions) > 0
         for pos in positions:
             self.storage.patch(pos, b"\1")
 
@@ -211,19 +218,14 @@ class KVSeq:
         """The entry at `pos`, deleted or not. Raises CorruptError for none or a bad one."""
         if not self.superblock["SBSIZE"] <= pos < self.end or pos % max(self.layout.align, 1):
             raise CorruptError("no entry", file=self.storage.name, offset=pos)
-        if pos + PROBE > self._written:
+        if pos >= self._written:
             self.flush()
-            self.drain()
+        self.drain()
         head = self.storage.read(pos, min(PROBE, self.end - pos))
-        span = self.layout.locate(head, 0)
-        if span is None or span.end > len(head):
-            stop = span.end if span else self.layout.delflag + 16 + self.layout.key.limit
-            if span and pos + stop > self.end:
+        while (need := self.layout.reach(head)) > len(head):
+            head = self.storage.read(pos, need) if pos + need <= self.end else b""
+            if len(head) < need:
                 raise CorruptError("entry reaches past the end", file=self.storage.name, offset=pos)
-            head = self.storage.read(pos, min(stop, self.end - pos))
-            span = self.layout.locate(head, 0)
-            if span and pos + span.end <= self.end and span.end > len(head):
-                head = self.storage.read(pos, span.end)
         return self.layout.decode(head, 0, pos, self.storage.name)
 
     def get_many(self, positions: Sequence[int]) -> list[KVEntry]:
@@ -273,7 +275,6 @@ class KVSeq:
         """Give buffered entries to write(). Not durable."""
         if not self._parts:
             return
-        self._reserve(self.end)
         self.drain()
         parts, self._parts = self._parts, []
         try:
@@ -292,11 +293,24 @@ class KVSeq:
         if self._behind:
             self._behind.drain()
 
-    def _reserve(self, stop: int) -> None:
-        if stop > self._reserved:
-            step = max(self.superblock.get("FILEINCR", 0), 1)
-            self._reserved = max(stop, -(-stop // step) * step)
-            self.storage.preallocate(self._reserved)
+    def reserve(self, extra: int) -> None:
+        """Make room on the disk for `extra` more bytes, in steps of FILEINCR.
+
+        raises  OSError ENOSPC, with nothing changed: so a full disk is met before an entry is begun
+        """
+        stop = self.end + extra
+        if stop <= self._reserved:
+            return
+        step = min(max(self.superblock.get("FILEINCR", 0), 1), MAX_INCR)
+        goal = -(-stop // step) * step
+        try:
+            self.storage.preallocate(goal)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or goal == stop:
+                raise
+            goal = stop  # the last bit of the disk
+            self.storage.preallocate(goal)
+        self._reserved = goal
 
     def sync(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
         """Make everything appended durable, then the superblock that says so.
@@ -320,6 +334,7 @@ class KVSeq:
         block.update(variables or {})
         self.write_superblock()
         self.storage.sync()
+        self._patched = False
 
     def write_superblock(self) -> None:
         """Write the sectors that the variables fill: one, for up to 31 of them."""
@@ -339,16 +354,20 @@ class KVSeq:
         self._visible = min(self._visible, self.end)
 
     def close(self) -> None:
-        """Sync what is not synced, give preallocated space back, and close the storage."""
-        if self.storage is None:
-            return
+        """Sync what is not synced, give preallocated space back, and close the storage.
+
+        After a failed write nothing is synced: the file stays as its last sync left it.
+        """
         try:
-            if self.writable and self.end != self.superblock.get("FILESIZE"):
+            changed = self._patched or self.end != self.superblock.get("FILESIZE")
+            if self.writable and changed and not self._failed:
                 self.sync()
-            self.release()
         finally:
-            self.storage.close()
-            self.writable = False
+            try:
+                self.release()
+            finally:
+                self.storage.close()
+                self.writable = False
 
     def release(self) -> None:
         """Stop the writing thread and give preallocated space back."""
@@ -361,3 +380,6 @@ class KVSeq:
     def _check_writable(self) -> None:
         if not self.writable:
             raise PermissionError(1, f"{self.storage.name} is open for reading only")
+        if self._failed:
+            what = "an earlier write failed, `forget` what it lost before going on"
+            raise OSError(errno.EIO, what, self.storage.name)
