@@ -11,7 +11,9 @@ import socket
 import stat
 import subprocess
 import tarfile
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from winkfs.spill import SortedRecords
 from winkfs.tree import Tree, listed_names
 from winkfs.unpack import unpack
 
+LINK, DIR = winkfs.FileType.LINK, winkfs.FileType.DIR
 VARIANTS = [{}, {"ao": True}, {"classic": True}, {"ao": True, "classic": True}]
 NS = 1_700_000_000_123_456_789
 
@@ -205,15 +208,47 @@ def test_file_that_changes_while_it_is_read_is_a_failure(
         assert c.read("a") == b"2" * min(size, changes[change])
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_unreadable_file_and_directory_are_failures_and_the_rest_is_packed(tree: Path) -> None:
+@pytest.fixture
+def place(tree: Path, tmp_path: Path) -> Iterator[Path]:
+    """A directory with a tree, of a user whom the modes of files bind: not root."""
+    pack(tree, tmp_path / "warm")  # imports what it needs while it may
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        make_tree(Path(name, "tree"))
+        if user == 0:
+            for path in (Path(name), *Path(name).rglob("*")):
+                os.chown(path, 65534, -1, follow_symlinks=False)
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(user)
+
+
+def test_unreadable_file_and_directory_are_failures_and_the_rest_is_packed(place: Path) -> None:
+    tree = place / "tree"
     (tree / "secret").chmod(0)
     (tree / "docs/old").chmod(0)
     notes: list[Note] = []
-    pack(tree, tree.parent / "c", note=notes.append)
+    pack(tree, place / "c", note=notes.append)
     (tree / "docs/old").chmod(0o700)
-    assert [note.name for note in notes] == [b"docs/old", b"secret"]
-    assert "docs/old" in names(tree.parent / "c")
+    denied = "Permission denied"
+    assert notes == [Note(b"docs/old", denied, True), Note(b"secret", denied, True)]
+    found = names(place / "c")
+    assert "docs/old" in found and "run.sh" in found
+
+
+def test_unpack_by_a_user_gives_closed_directories_and_no_set_id_of_others(place: Path) -> None:
+    with winkfs.create(place / "c") as c:
+        c.put("d", b"", ftype=DIR, mode=0o500, mtime=5)
+        c.put("d/file", b"1", mode=0o400)
+        c.put("d/root", b"1", mode=0o4755, uid=0, gid=0)
+    assert unpack(place / "c", place / "out").failed == 0
+    out = place / "out/d"
+    assert (stat.S_IMODE(out.stat().st_mode), out.stat().st_mtime) == (0o500, 5)
+    assert stat.S_IMODE((out / "root").stat().st_mode) == 0o755
+    assert (out / "file").read_bytes() == b"1"
+    out.chmod(0o700)
 
 
 # --- whole or not at all ---
@@ -459,9 +494,14 @@ def test_tar_names_are_cleaned_and_those_that_climb_are_refused(tmp_path: Path) 
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("part", [0.3, 0.7, 0.95])
 def test_tar_cut_short_is_an_error_and_leaves_no_container(
-    tree: Path, tmp_path: Path, mode: str, ao: bool, part: float
+    tmp_path: Path, mode: str, ao: bool, part: float
 ) -> None:
-    whole = tar_of(tree, tmp_path / "t.tar", mode).read_bytes()
+    rng = random.Random(3)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as tar:  # type: ignore[call-overload]
+        for i in range(100):
+            tar.addfile(member(f"{i}", size=3000), io.BytesIO(rng.randbytes(3000)))
+    whole = file.getvalue()
     (tmp_path / "t.tar").write_bytes(whole[: int(len(whole) * part)])
     with pytest.raises(FormatError, match=r"t\.tar: not a whole tar file"):
         pack(tmp_path / "t.tar", tmp_path / "c", ao=ao)
@@ -494,9 +534,6 @@ def container(tmp_path: Path, *files: tuple[object, ...]) -> Path:
         for name, data, *kind in files:
             c.put(name, data, ftype=kind[0] if kind else winkfs.FileType.FILE)  # type: ignore[arg-type]
     return tmp_path / "c"
-
-
-LINK, DIR = winkfs.FileType.LINK, winkfs.FileType.DIR
 
 
 @pytest.mark.parametrize(
