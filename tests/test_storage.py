@@ -303,7 +303,7 @@ def test_other_write_errors_reach_the_caller(make, monkeypatch):
         storage.write(0, [bytes(SMALL)])
 
 
-def test_no_room_for_the_reserve_is_no_error_and_leaves_the_size(make, monkeypatch):
+def test_no_room_for_the_reserve_leaves_the_size(make, monkeypatch):
     storage = make("cached")
     fill(storage, b"abc")
     real = os.posix_fallocate
@@ -313,7 +313,8 @@ def test_no_room_for_the_reserve_is_no_error_and_leaves_the_size(make, monkeypat
         raise OSError(errno.ENOSPC, "no room")
 
     monkeypatch.setattr(os, "posix_fallocate", half)
-    storage.preallocate(100_000)
+    with pytest.raises(OSError, match="no room"):
+        storage.preallocate(100_000)
     assert storage.size() == 3
 
 

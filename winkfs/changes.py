@@ -30,6 +30,7 @@ class Changes:
     def __init__(self, store: Store, content: Content) -> None:
         self._store, self._content = store, content
         self.drafts: dict[bytes, Draft] = {}
+        self._waiting = 0  # bytes that all drafts still have to write, at most
         self._pending = 0  # bytes appended to drafts since they were last settled
         self.last = 0  # ao: position of the inode written last, 0: none since open
         self._writer = DraftWriter(
@@ -109,27 +110,36 @@ class Changes:
         """Create or replace a file."""
         self._writer.need_room(None, len(data))
         draft = self._begin(key, ns, ftype, attrs)
+        self._kv.reserve(self._waiting + self._writer.cost(draft, len(data)))
         self._writer.append(draft, data)
-        self._write(draft)
+        self._replace(draft)
 
     def put_stream(
         self, key: bytes, source: Any, ns: int | None, ftype: int, attrs: Attrs | None
     ) -> int:
         """Create or replace a file with what `source.read` gives -> bytes."""
-        draft = self._begin(key, ns, ftype, attrs, drop=False)
+        draft = self._begin(key, ns, ftype, attrs)
         try:
             while data := source.read(self._writer.chunk):
+                self._kv.reserve(self._waiting + self._writer.cost(draft, len(data)))
                 self._writer.append(draft, data)
         except BaseException:
             self._doom_entries(draft.owned)
             raise
-        self._drop(key)
-        self._write(draft)
+        self._replace(draft)
         return draft.lsize
 
-    def _begin(
-        self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None, *, drop: bool = True
-    ) -> Draft:
+    def _replace(self, draft: Draft) -> None:
+        """Write a new file; then doom what had its name."""
+        try:
+            inode, pos, size = self._append_inode(draft)
+        except BaseException:
+            self._doom_entries(draft.owned)
+            raise
+        self._drop(draft.key)
+        self._account(draft, inode, pos, size)
+
+    def _begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> Draft:
         if self._store.settings.ao or len(self._store.doomed) > DOOMED:
             self.settle()
         if len(self._store.doomed) > DOOMED:
@@ -138,8 +148,8 @@ class Changes:
         draft = Draft(key, self._store.new_fileid(), ftype, mtime)
         if attrs is not None:
             self._set_attrs(draft, attrs)
-        if drop:
-            self._drop(key)
+        if not self._kv.layout.delflag and self._content.inode(key):
+            self._store.need_delflag("replacing a file")
         return draft
 
     def new_mtime(self, ns: int | None) -> int:
@@ -162,9 +172,16 @@ class Changes:
         """Whether a file of this type with these attributes needs nothing stored for them."""
         return attrs == Attrs(default_mode(ftype), *self._content.owner)
 
+    def _pop(self, key: bytes) -> Draft | None:
+        draft = self.drafts.pop(key, None)
+        if draft is not None:
+            self._waiting -= draft.promised
+            draft.promised = 0
+        return draft
+
     def _drop(self, key: bytes) -> bool:
         """Doom what the name holds -> whether there was something on disk."""
-        draft = self.drafts.pop(key, None)
+        draft = self._pop(key)
         if draft is not None:
             self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned)
             return draft.old != 0
@@ -195,20 +212,27 @@ class Changes:
             self._kv.aentries -= len(pointers)
 
     def _write(self, draft: Draft) -> None:
-        """Write a draft's inode; what the old one alone owned is doomed."""
+        """Write the inode of a draft; what the old one alone owned is doomed."""
+        self._account(draft, *self._append_inode(draft))
+
+    def _append_inode(self, draft: Draft) -> tuple[Inode, int, int]:
+        """-> the inode, its position, bytes of its value. Where it fails the draft stays good."""
         store, kv = self._store, self._kv
         inode = self._writer.settle(draft)
         value = inode.encode(store.settings.form, store.settings.isz)
-        if store.settings.ao and draft.old:
-            kv.replace(draft.old, draft.key, value)
-            pos = draft.old
-        else:
-            pos = kv.append(draft.key, value)
-            if draft.old:
-                self._doom(draft.old, 0, 0, set())
+        if not (store.settings.ao and draft.old):
+            return inode, kv.append(draft.key, value), len(value)
+        kv.replace(draft.old, draft.key, value)
+        return inode, draft.old, len(value)
+
+    def _account(self, draft: Draft, inode: Inode, pos: int, size: int) -> None:
+        """Take a written inode into index, time index and counters."""
+        store = self._store
+        if draft.old and pos != draft.old:
+            self._doom(draft.old, 0, 0, set())
         if store.times is not None and not draft.old:
             store.times.add(draft.mtime, min([pos, *inode.pointers]))
-        store.itotsz += len(value) - draft.old_size
+        store.itotsz += size - draft.old_size
         store.dtotsz += draft.lsize - draft.old_lsize
         self._doom_entries(draft.owned - set(inode.pointers))
         store.index.assign(draft.key, pos)
@@ -233,6 +257,7 @@ class Changes:
             self._append_ao(key, data)
             return
         draft = self._draft(key, "appending to a file")
+        self._promise(draft, len(data))
         self._writer.append(draft, data)
         self._touch(draft, len(data))
 
@@ -247,6 +272,7 @@ class Changes:
         if 56 + 16 * (pairs + (inode.attrs is not None)) > inode.size:
             raise NotAllowed(f"{AO}: the file's inode has no room for another extent",
                              to_str(key[:-3]))  # fmt: skip
+        self._promise(draft, len(data))
         self.drafts[key] = draft
         self._writer.append(draft, data)
         self._pending += len(data)
@@ -254,14 +280,30 @@ class Changes:
     def write(self, key: bytes, offset: int, data: bytes) -> None:
         self._forbid_ao("overwriting", key)
         draft = self._draft(key, "changing a file")
+        self._promise(draft, len(data) + self._zeros(offset - draft.lsize))
         self._writer.write(draft, offset, data)
         self._touch(draft, len(data))
 
     def truncate(self, key: bytes, size: int) -> None:
         self._forbid_ao("truncating", key)
         draft = self._draft(key, "changing a file")
+        self._promise(draft, self._zeros(size - draft.lsize))
         self._writer.truncate(draft, size)
         self._touch(draft, 0)
+
+    def _zeros(self, gap: int) -> int:
+        """Bytes to be written for a gap: none where holes are known."""
+        return 0 if self._store.settings.holes else max(gap, 0)
+
+    def _promise(self, draft: Draft, length: int) -> None:
+        """Make room for `length` bytes more of a draft, beside what all drafts still have to write.
+
+        raises  OSError ENOSPC, before anything is changed
+        """
+        cost = self._writer.cost(draft, length)
+        self._kv.reserve(self._waiting + cost - draft.promised)
+        self._waiting += cost - draft.promised
+        draft.promised = cost
 
     def _touch(self, draft: Draft, count: int) -> None:
         draft.mtime = self._store.settings.mtime_of(time.time_ns())
@@ -275,11 +317,15 @@ class Changes:
 
     def utime(self, key: bytes, ns: int) -> None:
         self._forbid_ao("setting the mtime", key)
-        self._draft(key, "changing a file").mtime = self._store.settings.mtime_of(ns)
+        draft = self._draft(key, "changing a file")
+        self._promise(draft, 0)
+        draft.mtime = self._store.settings.mtime_of(ns)
 
     def set_attrs(self, key: bytes, attrs: Attrs) -> None:
         self._forbid_ao("changing mode, owner or attributes", key)
-        self._set_attrs(self._draft(key, "changing a file"), attrs)
+        draft = self._draft(key, "changing a file")
+        self._promise(draft, sum(6 + len(k) + len(v) for k, v in attrs.xattrs.items()))
+        self._set_attrs(draft, attrs)
 
     def _set_attrs(self, draft: Draft, attrs: Attrs) -> None:
         before = draft.attrs, draft.attrs_at, draft.ftype
@@ -301,7 +347,8 @@ class Changes:
         self._store.need_delflag("deleting a file")
         if self._store.settings.ao:
             self.settle()
-        draft = self.drafts.pop(key, None)
+        self._kv.reserve(self._waiting + 64 + len(key))
+        draft = self._pop(key)
         if draft is not None:
             self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
         else:
@@ -317,8 +364,9 @@ class Changes:
             self._rename_ao(key, new)
             return
         draft = self._draft(key, "renaming a file")
+        self._promise(draft, 64 + len(key) + len(new))
         self._drop(new)
-        del self.drafts[key]
+        self._pop(key)
         draft.key = new
         self._write(draft)
         self._kv.append(key, b"", deleted=True)
@@ -346,8 +394,9 @@ class Changes:
     def settle(self) -> None:
         """Write the inodes of all drafts, and look through what was put in bulk."""
         self._pending = 0
-        for key in list(self.drafts):
-            self._write(self.drafts.pop(key))
+        for key, draft in list(self.drafts.items()):
+            self._write(draft)
+            self._pop(key)
         self._settle_bulk()
 
     def _settle_bulk(self) -> None:
@@ -378,7 +427,9 @@ class Changes:
             self._store.merge()
 
     def recover(self) -> None:
-        """After a failed write: keep what reached the disk whole."""
-        self.drafts.clear()
+        """After a failed write: keep what reached the disk whole, and drafts that build on it."""
         self._pending = self.last = 0
         self._store.recover()
+        for key, draft in list(self.drafts.items()):
+            if max([draft.old, *draft.owned]) >= self._kv.end:
+                self._pop(key)

@@ -39,14 +39,15 @@ class Content:
     def inode(self, key: bytes) -> tuple[int, Inode] | None:
         """The live inode of a key and its position, or None."""
         store = self._store
-        while pos := store.index.lookup(key):
-            _, inode, deleted = store.inode_at(pos)
-            if not deleted:
-                return pos, inode
+        while True:
+            pos = store.index.lookup(key)
+            if pos:
+                _, inode, deleted = store.inode_at(pos)
+                if not deleted:
+                    return pos, inode
             if store.writable or not store.moved():
                 return None
             store.refresh()  # the writer went on since this call began
-        return None
 
     def attrs(self, inode: Inode) -> Attrs:
         """The attributes of a file, the defaults where it has none."""

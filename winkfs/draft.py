@@ -42,6 +42,7 @@ class Draft:
     attrs     attributes to write, None: none; `attrs_at` where they are already written
     old       position of the inode this one replaces, 0: none
     owned     data and attribute entries of the old inode and those written since
+    promised  bytes reserved for what is still to be written
     """
 
     key: bytes
@@ -57,6 +58,7 @@ class Draft:
     old_size: int = 0
     old_lsize: int = 0
     owned: set[int] = field(default_factory=set)
+    promised: int = 0
 
     @classmethod
     def of(cls, key: bytes, inode: Inode, pos: int, attrs: Attrs | None) -> Draft:
@@ -97,6 +99,15 @@ class DraftWriter:
                 f"the file would need more than {self._extents} extents, all that an inode can "
                 "hold under this VALREPR", self._kv.storage.name, number=errno.EFBIG,
             )  # fmt: skip
+
+    def cost(self, draft: Draft, length: int) -> int:
+        """Bytes that a draft will still write, at most, if `length` are added to it."""
+        layout, waiting = self._kv.layout, len(draft.tail) + length
+        pieces = waiting // self.chunk + 3
+        entry = layout.size(64, 0) + max(layout.align, 1) + max(layout.value.room, 0)
+        pairs = self._settings.form.pair * (len(draft.extents) + pieces)
+        inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
+        return waiting + pieces * entry + inode + 2 * entry + 64
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:
         """Add content at the end."""

@@ -63,6 +63,8 @@ class Store:
             self.index = Index(self.settings, None, self.key_at)
             if load:
                 self._load()
+                if not writable:
+                    self.refresh()
         except BaseException:
             self.abandon()
             raise
@@ -287,17 +289,18 @@ class Store:
         if self._replaced():
             self.reopen()
             return
-        block = read_superblock(self.kv.storage)
-        end = block.get("FILESIZE", 0)
-        if end == self.synced:
-            return
-        if end < self.kv.end or end > self.kv.storage.size():
-            self.reopen()  # rolled back, or cut short
-            return
-        old, self.synced = self.kv.end, end
-        self.kv.advance(block)
-        self._catch_up(old, old, old)
-        self.filesize = end.to_bytes(8, "big")
+        # A delflag met in the replay may stem from a sync after the one replayed: go on until
+        # there is no later one, then what set it is in the index too.
+        while (
+            end := (block := read_superblock(self.kv.storage)).get("FILESIZE", 0)
+        ) != self.synced:
+            if end < self.kv.end or end > self.kv.storage.size():
+                self.reopen()  # rolled back, or cut short
+                return
+            old, self.synced = self.kv.end, end
+            self.kv.advance(block)
+            self.filesize = end.to_bytes(8, "big")
+            self._catch_up(old, old, old)
         if len(self.index.overlay) > MERGE_OVERLAY:
             self.index.close()
             self._load()

@@ -138,6 +138,7 @@ class KVSeq:
         self._check_writable()
         pos = self.layout.aligned(self.end)
         data = self.layout.encode(pos, key, value, deleted=deleted)
+        self.reserve(pos - self.end + len(data))
         self._parts.append(bytes(pos - self.end) + data if pos > self.end else data)
         self.end = pos + len(data)
         self._last = pos

@@ -65,7 +65,10 @@ class Storage(Protocol):
     def size(self) -> int: ...
 
     def preallocate(self, length: int) -> None:
-        """Make the file at least `length` bytes long with blocks behind it, where the disk can."""
+        """Make the file at least `length` bytes long with blocks behind it, where the disk can.
+
+        raises  OSError ENOSPC: no room, and nothing is changed
+        """
 
     def truncate(self, length: int) -> None: ...
 
@@ -237,10 +240,10 @@ class FileStorage:
         try:
             os.posix_fallocate(self.fd, size, length - size)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                os.ftruncate(self.fd, size)  # no room for the reserve; the write itself will tell
-            elif error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                return
+            os.ftruncate(self.fd, size)  # part of it may have been done
+            raise
 
     def truncate(self, length: int) -> None:
         os.ftruncate(self.fd, length)
