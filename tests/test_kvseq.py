@@ -473,7 +473,7 @@ def chunk_of(kv: KVSeq, values: list[bytes]) -> tuple[bytearray, list[int]]:
 def test_get_waits_for_the_chunk_that_is_being_written():
     kv = KVSeq.create(Gate())
     chunk, positions = chunk_of(kv, [b"x" * 3000] * 5)
-    kv._reserve(kv.end + len(chunk))
+    kv.reserve(len(chunk))
     kv.storage.open.clear()
     kv.append_encoded(chunk, positions[-1], 5)
     threading.Timer(0.05, kv.storage.open.set).start()
