@@ -54,12 +54,11 @@ def test_without_fuse_the_rest_runs(
     assert "Left out: mount: no FUSE in this test" in out
 
 
-def test_special_file_is_no_difference(
-    source: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_special_file_is_no_difference(source: Path) -> None:
     os.mkfifo(source / "sub" / "a fifo")
-    monkeypatch.setattr(demo, "fuse_missing", lambda: "no FUSE in this test")
-    assert demo.main() == 0
+    demo.WORK.mkdir()
+    demo.pack_and_unpack(source, *demo.files_below(source))
+    assert not (demo.TREE / "sub" / "a fifo").exists()
 
 
 def test_wrong_answer_is_one_line_and_status_1(
