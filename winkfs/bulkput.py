@@ -22,7 +22,6 @@ from winkfs.arguments import as_content, check_ftype, checked_ns, to_ns
 from winkfs.draft import CHUNK
 from winkfs.entry import to_bytes
 from winkfs.errors import NameTooLong, WinkError
-from winkfs.index import hash_rows
 from winkfs.inode import CK_XXH3, FileType, InodeForm
 from winkfs.store import Store
 
@@ -243,7 +242,7 @@ class BulkPut:
         store.dtotsz += int(lengths.sum())
         if store.times is not None:
             store.times.add_many(mtimes, pointers)
-        store.index.bulk.append(hash_rows(store.settings.htalgo, columns.keys, positions))
+        store.index.add_bulk(columns.keys, positions)
 
     def _mtimes(self, columns: Columns) -> Int64:
         """FMTIMEs, int64[n]. ao: raises NotAllowed where one lies before its predecessor."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from winkformats.superblock import HINDEX, SBSIZE, Superblock, read_superblock
 from winkfs.settings import PURPOSE_INDEX, Settings
 
 Int64 = npt.NDArray[np.int64]
-FOLD: Final = 1 << 16  # rows of `bulk` that may go to the overlay instead of a new base
+FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
 
 
@@ -158,7 +159,7 @@ def join_rows(parts: list[Rows]) -> Rows:
         return whole[0] if whole else Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
     s = np.concatenate([p.s for p in parts])
     bits = None
-    if parts[0].bits is not None:
+    if whole[0].bits is not None:
         bits = np.concatenate([p.bits for p in parts if p.bits is not None])
     for part in parts:
         part.s = np.empty(0, np.uint64)
@@ -232,6 +233,7 @@ class Index:
         self.overlay: dict[bytes, int] = {}
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
         self.bulk: list[Rows] = []
+        self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
         self._settled: Rows | None = None  # bulk rows without double names, too many to fold
 
@@ -293,11 +295,20 @@ class Index:
                 return
         self.overlay[key] = pos
 
+    def add_bulk(self, keys: list[bytes], pos: Int64) -> None:
+        """Files put in bulk; whether their names are double is looked at by `settle`."""
+        self.bulk.append(hash_rows(self.settings.htalgo, keys, pos))
+        if self._bulk_keys is not None:
+            self._bulk_keys += keys
+            if len(self._bulk_keys) > FOLD:
+                self._bulk_keys = None
+
     def settle(self) -> list[int]:
         """Find double names among the bulk rows -> positions of inodes that were superseded."""
         if not self.bulk:
             return []
         rows = join_rows(self.bulk)
+        keys, self._bulk_keys = self._bulk_keys, []
         drop, superseded = self._inner_doubles(rows)
         superseded += self._over_overlay(rows, drop) + self._over_base(rows, drop)
         keep = np.ones(len(rows.pos), bool)
@@ -305,9 +316,8 @@ class Index:
         if drop:
             bits = None if rows.bits is None else rows.bits[keep]
             rows = Rows(rows.s[keep], bits, rows.pos[keep])
-        if self._settled is None and len(rows.pos) <= FOLD:
-            for pos in rows.pos.tolist():
-                self.overlay[self._key_at(pos)] = pos
+        if self._settled is None and keys is not None:  # from memory: the pages may be gone
+            self.overlay.update(zip(compress(keys, keep), rows.pos.tolist(), strict=True))
         else:
             self._settled = join_rows([self._settled, rows] if self._settled else [rows])
         return superseded
@@ -437,7 +447,7 @@ class Index:
         self.stale.append(True)
         self.stale = []
         self.base, self.overlay, self.hidden = base, {}, set()
-        self.bulk, self._settled = [], None
+        self.bulk, self._bulk_keys, self._settled = [], [], None
 
     def close(self) -> None:
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):
