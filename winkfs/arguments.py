@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 from typing import Any, Final
 
-from winkfs.entry import to_str
+from winkfs.entry import to_bytes, to_str
 from winkfs.errors import WinkError
-from winkfs.inode import Attrs
+from winkfs.inode import Attrs, FileType
 from winkfs.settings import NANO
 
 INT64: Final = (1 << 63) - 1
@@ -41,6 +41,13 @@ def check_ftype(ftype: int) -> int:
     if not 0 <= ftype <= 255:
         raise ValueError(f"ftype is 0 to 255, not {ftype}")
     return ftype
+
+
+def check_directory(ftype: int, name: str | bytes, size: int) -> None:
+    """A directory has no content, and its name no slash at the end. Raises OSError EISDIR."""
+    if ftype == FileType.DIR and (size or to_bytes(name).endswith(b"/")):
+        what = "a directory has no content, and no / at the end of its name"
+        raise WinkError(what, to_str(name), number=errno.EISDIR)
 
 
 def check_size(size: int, name: str | bytes) -> None:

@@ -18,7 +18,7 @@ import xxhash
 from winkformats.entry import MASK64
 from winkformats.gcpause import gc_paused
 from winkformats.hashing import xxh3_many
-from winkfs.arguments import as_content, check_ftype, checked_ns, to_ns
+from winkfs.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.draft import CHUNK
 from winkfs.entry import to_bytes
 from winkfs.errors import NameTooLong, WinkError
@@ -143,6 +143,9 @@ class BulkPut:
         for ftype in set(ftypes):
             check_ftype(ftype)
         list(map(checked_ns, ns))
+        if FileType.DIR in ftypes:
+            for row in batch:
+                check_directory(row.ftype, row.name, len(row.data))
         if any(column.count(None) != len(batch) for column in owners):
             asked = self._changes.attrs_for
             attrs = [asked(row.ftype, row.mode, row.uid, row.gid) for row in batch]

@@ -11,7 +11,7 @@ import time
 from typing import Any, Final
 
 from winkformats.kvseq import KVSeq
-from winkfs.arguments import check_attrs
+from winkfs.arguments import check_attrs, check_directory
 from winkfs.content import Content
 from winkfs.draft import Draft, DraftWriter, with_mode
 from winkfs.entry import Stat, to_str
@@ -240,8 +240,8 @@ class Changes:
 
     # --- parts of files ---
 
-    def _draft(self, key: bytes, what: str) -> Draft:
-        """The draft of an existing file, begun now if there is none."""
+    def _draft(self, key: bytes, what: str, size: int = 0) -> Draft:
+        """The draft of an existing file, begun now if there is none. `size`: bytes to be added."""
         if self._pending > TAILS or len(self.drafts) > DRAFTS:
             self.settle()
         draft = self.drafts.get(key)
@@ -249,14 +249,16 @@ class Changes:
             self._store.need_delflag(what)
             pos, inode = self._inode(key)
             attrs = self._content.attrs(inode) if inode.attrs else None
-            draft = self.drafts[key] = Draft.of(key, inode, pos, attrs)
+            draft = Draft.of(key, inode, pos, attrs)
+        check_directory(draft.ftype, key[:-3], size)
+        self.drafts[key] = draft
         return draft
 
     def append(self, key: bytes, data: bytes) -> None:
         if self._store.settings.ao:
             self._append_ao(key, data)
             return
-        draft = self._draft(key, "appending to a file")
+        draft = self._draft(key, "appending to a file", len(data))
         self._promise(draft, len(data))
         self._writer.append(draft, data)
         self._touch(draft, len(data))
@@ -279,14 +281,14 @@ class Changes:
 
     def write(self, key: bytes, offset: int, data: bytes) -> None:
         self._forbid_ao("overwriting", key)
-        draft = self._draft(key, "changing a file")
+        draft = self._draft(key, "changing a file", len(data))
         self._promise(draft, len(data) + self._zeros(offset - draft.lsize))
         self._writer.write(draft, offset, data)
         self._touch(draft, len(data))
 
     def truncate(self, key: bytes, size: int) -> None:
         self._forbid_ao("truncating", key)
-        draft = self._draft(key, "changing a file")
+        draft = self._draft(key, "changing a file", size)
         self._promise(draft, self._zeros(size - draft.lsize))
         self._writer.truncate(draft, size)
         self._touch(draft, 0)

@@ -17,6 +17,7 @@ from winkfs import fastread
 from winkfs.arguments import (
     as_content,
     check_attrs,
+    check_directory,
     check_ftype,
     check_size,
     checked_ns,
@@ -208,6 +209,7 @@ class Container:
         cost       buffered; durable after `sync`
         """
         key, content = self._key(name), as_content(data)
+        check_directory(ftype, name, len(content))
         with self._lock:
             self._check_write()
             if exclusive and self._changes.find(key):
@@ -249,6 +251,7 @@ class Container:
     ) -> int:
         """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB."""
         key = self._key(name)
+        check_directory(ftype, name, ftype == FileType.DIR)
         with self._lock:
             self._check_write()
             owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
@@ -386,7 +389,7 @@ class Container:
 
     def mkdir(self, name: Name) -> None:
         """Make an entry for a directory. Directories also exist through the names below them."""
-        self.put(name, b"", ftype=FileType.DIR, exclusive=True)
+        self.put(to_bytes(name).rstrip(b"/"), b"", ftype=FileType.DIR, exclusive=True)
 
     def symlink(self, target: Name, name: Name) -> None:
         """Make a symbolic link `name` that points to `target`."""

@@ -164,6 +164,7 @@ class Store:
         self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
     ) -> Base:
         path = self.base + ".idx"
+        Path(self.base + ".names").unlink(missing_ok=True)  # another writer's; it would be stale
         storage = fresh(path + ".tmp")
         try:
             base = write_base(storage, self.settings, rows, extra, variables)
@@ -347,7 +348,6 @@ class Store:
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now."""
         self.kv.storage.sync()  # delflags: an index never covers what is not finished
-        Path(self.base + ".names").unlink(missing_ok=True)  # another writer's; it would be stale
         try:
             rows, extra = self.index.merged()
             self.index.replace(self._write_index(rows, self._derived(), extra))
