@@ -125,7 +125,7 @@ def build(
         # slot or the cell after its predecessor: q[i] = max(slot[i], q[i - 1] + 1).
         ramp = np.arange(len(part))
         q = np.maximum.accumulate(np.maximum(slot[by_slot], len(carry)) - ramp) + ramp
-        cells = np.concatenate([carry, words(part[by_slot])])
+        cells = np.concatenate([carry, words(part[by_slot].astype(np.int64))])
         q = np.concatenate([np.arange(len(carry)), q])
         inside = int(np.searchsorted(q, length))
         block = np.zeros((length, shape.cellsz), ">i8")

@@ -1,0 +1,239 @@
+"""Whole tables built at once, beside a table filled key by key."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from winkformats import table
+from winkformats.storage import MemoryStorage
+from winkformats.table import Shape, build, cells_of, find_many, probe, size_for, used
+
+OFFSET = 512
+MARKS = ((0, 1), (-1, -2), (7, 0))
+
+
+def built(shape: Shape, bits: list[int], s: list[int]) -> MemoryStorage:
+    """A table whose entry i points to 1000 + i and, from CELLSZ 3 on, carries -i."""
+
+    def words(chosen):
+        cells = np.zeros((len(chosen), shape.cellsz), np.int64)
+        cells[:, 0] = 1000 + chosen
+        if shape.cellsz > 1:
+            cells[:, 1] = np.array(s, np.uint64).view(np.int64)[chosen]
+        if shape.cellsz > 2:
+            cells[:, 2:] = -chosen[:, None]
+        return cells
+
+    storage = MemoryStorage(bytes(OFFSET), "f")
+    build(storage, OFFSET, shape, np.array(bits, np.uint64), words)
+    return storage
+
+
+def naive(htsize: int, bits: list[int]) -> dict[int, int]:
+    """Linear probing, one key at a time -> slot: index of the key."""
+    slots: dict[int, int] = {}
+    for i, low63 in enumerate(bits):
+        slot = low63 % htsize
+        while slot in slots:
+            slot = (slot + 1) % htsize
+        slots[slot] = i
+    return slots
+
+
+def rows_of(storage: MemoryStorage, shape: Shape) -> list[list[int]]:
+    """The cells read one by one, without the product."""
+    data = bytes(storage.data[OFFSET:])
+    assert len(data) == 8 * shape.cellsz * shape.htsize
+    numbers = [int.from_bytes(data[i : i + 8], "big", signed=True) for i in range(0, len(data), 8)]
+    return [numbers[i : i + shape.cellsz] for i in range(0, len(numbers), shape.cellsz)]
+
+
+def check(storage: MemoryStorage, shape: Shape, bits: list[int], s: list[int]) -> None:
+    """The same cells are taken as by the naive table, and every key is found from its slot."""
+    rows = rows_of(storage, shape)
+    taken = {slot for slot, row in enumerate(rows) if row[0] != shape.htfree}
+    assert taken == set(naive(shape.htsize, bits))
+    for row in (row for row in rows if row[0] == shape.htfree):
+        assert not any(row[1:])
+    for i, low63 in enumerate(bits):
+        slot = low63 % shape.htsize
+        while rows[slot][0] != 1000 + i:
+            assert rows[slot][0] != shape.htfree, f"key {i} cannot be reached"
+            slot = (slot + 1) % shape.htsize
+        signed = s[i] - (s[i] >> 63 << 64)
+        assert rows[slot] == [1000 + i, signed, *[-i] * (shape.cellsz - 2)][: shape.cellsz]
+
+
+def check_lookups(storage: MemoryStorage, shape: Shape, bits: list[int], s: list[int]) -> None:
+    """`find_many` and `probe` find all of them, and nothing else."""
+    view = storage.view(storage.size())
+    cells = cells_of(shape, view, OFFSET)
+    for i, low63 in enumerate(bits):
+        pointers = [
+            int.from_bytes(cell[:8], "big") for _, cell in probe(shape, view, OFFSET, low63)
+        ]
+        assert 1000 + i in pointers
+    if shape.cellsz > 1:
+        asked = np.array(s, np.uint64)
+        pointers, slots = find_many(shape, cells, asked, np.array(bits, np.uint64))
+        assert sorted(pointers.tolist()) == list(range(1000, 1000 + len(bits)))
+        rows = rows_of(storage, shape)
+        assert [rows[slot][0] for slot in slots] == pointers.tolist()
+        pointers, slots = find_many(
+            shape, cells, asked ^ np.uint64(1 << 40), np.array(bits, np.uint64)
+        )
+        assert (slots == -1).all() and not pointers.any()
+    found, entries = used(shape, cells, 0, shape.htsize)
+    assert entries == len(found) == len(bits)
+    assert set(found[:, 0].tolist()) == set(range(1000, 1000 + len(bits)))
+
+
+@pytest.fixture(params=[1, 4, 16, 1 << 16])
+def bucket(request, monkeypatch):
+    """Cells built at a time: small ones make borders everywhere."""
+    monkeypatch.setattr(table, "BUCKET", request.param)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_table_built_at_once_is_the_one_filled_key_by_key(bucket, data):
+    n = data.draw(st.integers(0, 60))
+    htsize = n + data.draw(st.sampled_from((1, 1, 2, 5, 40)))
+    slots = st.integers(0, htsize - 1) | st.integers(max(0, htsize - 3), htsize - 1)
+    low63 = st.builds(lambda slot, k: slot + htsize * k, slots, st.integers(0, 2**56))
+    bits = data.draw(st.lists(low63, min_size=n, max_size=n))
+    s = [(i << 50) + 17 for i in range(n)]
+    marks = data.draw(st.sampled_from(MARKS))
+    shape = Shape(htsize, data.draw(st.sampled_from((1, 2, 3, 5))), *marks)
+    storage = built(shape, bits, s)
+    check(storage, shape, bits, s)
+    check_lookups(storage, shape, bits, s)
+
+
+@pytest.mark.parametrize("home", [0, 5, 9])
+@pytest.mark.parametrize("cellsz", [1, 2, 3])
+def test_all_keys_in_one_slot_wrap_around_the_end(bucket, home, cellsz):
+    bits, s = [home + 10 * i for i in range(9)], list(range(2**63, 2**63 + 9))
+    for marks in MARKS:
+        shape = Shape(10, cellsz, *marks)
+        storage = built(shape, bits, s)
+        check(storage, shape, bits, s)
+        check_lookups(storage, shape, bits, s)
+
+
+def test_a_run_that_wraps_into_a_run_at_the_start(bucket):
+    bits = [0, 0, 1, 2, 17, 18, 18, 18, 19, 19]
+    s = list(range(10))
+    shape = Shape(20)
+    storage = built(shape, bits, s)
+    check(storage, shape, bits, s)
+    assert [row[0] for row in rows_of(storage, shape)][8:17] == [0] * 9
+
+
+def test_the_last_bucket_is_shorter_than_what_is_carried_into_it(monkeypatch):
+    monkeypatch.setattr(table, "BUCKET", 8)
+    bits, s = [7] * 12, list(range(12))  # 11 cells are carried out of the first bucket into one
+    shape = Shape(17)
+    storage = built(shape, bits, s)
+    check(storage, shape, bits, s)
+
+
+@pytest.mark.parametrize("htfree", [0, -1])
+def test_a_real_bucket_border(htfree):
+    border = table.BUCKET
+    bits = [border - 1] * 3 + [border - 2] * 2 + [border] + list(range(100, 200)) + [2 * border]
+    s = [i * 3 + 1 for i in range(len(bits))]
+    shape = Shape(2 * border + 1, 2, htfree, -2)
+    storage = built(shape, bits, s)
+    check(storage, shape, bits, s)
+    check_lookups(storage, shape, bits, s)
+
+
+def test_a_table_of_one_free_cell():
+    shape = Shape(1, 2, -1, -2)
+    storage = built(shape, [], [])
+    assert rows_of(storage, shape) == [[-1, 0]]
+    cells = cells_of(shape, storage.view(storage.size()), OFFSET)
+    one = np.array([5], np.uint64)
+    assert [found.tolist() for found in find_many(shape, cells, one, one)] == [[0], [-1]]
+    assert list(probe(shape, storage.view(storage.size()), OFFSET, 5)) == []
+
+
+@pytest.mark.parametrize("n", [3, 4])
+def test_a_table_must_keep_a_free_cell(n):
+    with pytest.raises(ValueError, match=f"{n} entries do not fit into 3 cells"):
+        built(Shape(3), list(range(n)), list(range(n)))
+
+
+def table_of(shape: Shape, rows: list[tuple[int, ...]]) -> MemoryStorage:
+    data = b"".join(n.to_bytes(8, "big", signed=True) for row in rows for n in row)
+    return MemoryStorage(bytes(OFFSET) + data, "f")
+
+
+def test_deleted_cells_are_passed_and_free_ones_end_the_search():
+    shape = Shape(5, 2, 0, 1)
+    storage = table_of(shape, [(9, 7), (1, 0), (0, 0), (8, 7), (1, 0)])
+    view = storage.view(storage.size())
+    cells = cells_of(shape, view, OFFSET)
+    seven = np.full(5, 7, np.uint64)
+    pointers, slots = find_many(shape, cells, seven, np.arange(5).astype(np.uint64))
+    assert pointers.tolist() == [9, 0, 0, 8, 9]
+    assert slots.tolist() == [0, -1, -1, 3, 0]
+    assert [slot for slot, _ in probe(shape, view, OFFSET, 3)] == [3, 0]
+    found, entries = used(shape, cells, 0, 5)
+    assert (found.tolist(), entries) == ([[9, 7], [8, 7]], 4)
+
+
+def test_a_stored_hash_of_zero_is_not_found_in_free_or_deleted_cells():
+    shape = Shape(3, 2, -1, -2)
+    storage = table_of(shape, [(-2, 0), (-1, 0), (5, 0)])
+    cells = cells_of(shape, storage.view(storage.size()), OFFSET)
+    zeros = np.zeros(2, np.uint64)
+    pointers, slots = find_many(shape, cells, zeros, np.array([0, 2], np.uint64))
+    assert (pointers.tolist(), slots.tolist()) == ([0, 5], [-1, 2])
+
+
+def test_a_table_without_any_free_cell_ends_the_search():
+    shape = Shape(4, 2, 0, 1)
+    storage = table_of(shape, [(1, 0), (9, 7), (1, 0), (8, 6)])
+    view = storage.view(storage.size())
+    cells = cells_of(shape, view, OFFSET)
+    _, slots = find_many(shape, cells, np.array([5, 6], np.uint64), np.array([2, 2], np.uint64))
+    assert slots.tolist() == [-1, 3]
+    assert [slot for slot, _ in probe(shape, view, OFFSET, 2)] == [3, 1]
+
+
+def test_two_keys_with_one_hash_are_both_on_the_way():
+    shape = Shape(8, 2)
+    storage = built(shape, [6, 6], [99, 99])
+    view = storage.view(storage.size())
+    pointers, _ = find_many(
+        shape, cells_of(shape, view, OFFSET), np.array([99], np.uint64), np.array([6], np.uint64)
+    )
+    assert pointers.tolist() == [1000]
+    assert [cell[:8][-2:] for _, cell in probe(shape, view, OFFSET, 6)] == [
+        b"\x03\xe8",
+        b"\x03\xe9",
+    ]
+
+
+@pytest.mark.parametrize("live", [0, 1, 29, 30, 1000, 10**6, 5 * 10**6])
+def test_a_new_table_has_room_for_half_as_many_again(live):
+    htsize = size_for(live)
+    assert htsize >= 64 and htsize % 2 == 1
+    assert live * 1.5 <= table.LOAD * htsize + 1
+    assert htsize <= max(65, 2.2 * live)
+
+
+def test_no_keys_to_look_up():
+    shape = Shape(3)
+    storage = built(shape, [1], [1])
+    nothing = np.empty(0, np.uint64)
+    cells = cells_of(shape, storage.view(storage.size()), OFFSET)
+    pointers, slots = find_many(shape, cells, nothing, nothing)
+    assert len(pointers) == len(slots) == 0
+
+
+def test_slot_bits_of_stored_hashes_lose_the_top_bit():
+    assert table.bits_of(np.array([2**64 - 1, 5], np.uint64)).tolist() == [2**63 - 1, 5]
