@@ -14,8 +14,8 @@ from winkformats.errors import CorruptError
 from winkformats.gcpause import gc_paused
 from winkformats.kvscan import Batch, scan
 from winkformats.storage import Storage
-from winkfs.index import Rows, hash_rows
 from winkfs.inode import HEAD, Inode
+from winkfs.rows import Rows, hash_rows
 from winkfs.settings import Settings
 
 Int64 = npt.NDArray[np.int64]

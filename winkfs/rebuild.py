@@ -16,9 +16,9 @@ import numpy.typing as npt
 from winkformats.errors import CorruptError
 from winkformats.kvscan import Batch
 from winkformats.kvseq import KVSeq
-from winkfs.index import Rows, doubles, join_rows
 from winkfs.inode import Inode
 from winkfs.inodescan import InodeRows, inode_rows
+from winkfs.rows import Rows, doubles, join_rows
 from winkfs.settings import Settings
 from winkfs.timeindex import TimeIndex
 

@@ -19,11 +19,13 @@ from winkformats.kvseq import KVSeq
 from winkformats.storage import FileStorage, MemoryStorage, publish
 from winkformats.superblock import SBSIZE, Superblock, read_superblock
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
-from winkfs.index import Base, Index, Int64, Rows, open_base, write_base
+from winkfs.index import Index
+from winkfs.indexfile import Base, open_base, write_base
 from winkfs.inode import Inode
 from winkfs.lock import WriterLock
 from winkfs.rebuild import Rebuilt, rebuild
 from winkfs.replay import Replay
+from winkfs.rows import Int64, Rows
 from winkfs.settings import Settings
 from winkfs.timeindex import TimeIndex, fresh
 

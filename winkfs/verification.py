@@ -15,7 +15,7 @@ from winkformats import table
 from winkformats.errors import CorruptError, FormatError
 from winkformats.gcpause import gc_paused
 from winkformats.kvscan import Batch, scan
-from winkfs.index import Base, open_base
+from winkfs.indexfile import Base, open_base
 from winkfs.inode import CK_XXH3, Inode
 from winkfs.inodescan import InodeRows, rows_of
 from winkfs.rebuild import Rebuilt, Resolver

@@ -67,7 +67,7 @@ def container_record(base: str) -> Record:
 
 def _index_record(store: Store) -> Record:
     """Whether BASE.idx covers all of the data file; without one the files are not counted."""
-    from winkfs.index import open_base
+    from winkfs.indexfile import open_base
 
     kv = store.kv
     base = open_base(store.base + ".idx", store.settings, kv.superblock, kv.end)

@@ -1,0 +1,153 @@
+"""BASE.idx on disk: when it is believed, and how a new one is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from winkformats import table
+from winkformats.errors import FormatError
+from winkformats.storage import FileStorage, Storage
+from winkformats.superblock import HINDEX, SBSIZE, Superblock, read_superblock
+from winkfs.rows import Int64, Rows
+from winkfs.settings import PURPOSE_INDEX, Settings
+
+NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
+
+
+@dataclass
+class Base:
+    """A table on disk (or rebuilt in memory), and what it covers.
+
+    covered  bytes: FILESIZE of the data file whose files are all in it
+    nextfid  first FILEID unknown to it; 0: not recorded
+    live     number of files
+    """
+
+    storage: Storage
+    shape: table.Shape
+    offset: int
+    covered: int
+    nextfid: int
+    live: int
+
+    def __post_init__(self) -> None:
+        self.view = self.storage.view(self.offset + self.shape.htsize * self.shape.width)
+        self.cells = table.cells_of(self.shape, self.view, self.offset)
+
+    @property
+    def size(self) -> int:
+        return self.shape.htsize * self.shape.width
+
+    def words(self) -> Int64:
+        """All used cells, int64[live, cellsz]."""
+        parts = [
+            table.used(self.shape, self.cells, at, min(at + table.BUCKET, self.shape.htsize))[0]
+            for at in range(0, self.shape.htsize, table.BUCKET)
+        ]
+        return np.concatenate(parts)
+
+
+def open_base(path: str, settings: Settings, block: Mapping[str, int], end: int) -> Base | None:
+    """BASE.idx, if it can be believed for a data file with superblock `block` and FILESIZE `end`.
+
+    ->      None where it is missing, short, foreign, damaged, or newer than the data file
+    cost    one read; a classic one is counted through, for nothing else tells a stale one
+    """
+    try:
+        storage = FileStorage(path)
+    except OSError:
+        return None
+    try:
+        base = _believe(storage, settings, block, end)
+    except (FormatError, OSError, KeyError, ValueError):
+        base = None
+    if base is None:
+        storage.close()
+    return base
+
+
+def _believe(
+    storage: FileStorage, settings: Settings, block: Mapping[str, int], end: int
+) -> Base | None:
+    mine = read_superblock(storage)
+    mine.check_known(storage.name)
+    shape = table.Shape(
+        mine["HTSIZE"], mine.get("CELLSZ", 1), mine.get("HTFREE", 0), mine.get("HTDEL", 1)
+    )
+    if shape.htsize < 1 or not 1 <= shape.cellsz <= 1024:
+        return None
+    size = mine["SBSIZE"] + shape.htsize * shape.width
+    same = (
+        mine["FORMAT"] == HINDEX
+        and mine.purpose == PURPOSE_INDEX
+        and mine.get("CONTID", 0) == settings.contid
+        and mine.get("FILESIZE") == size <= storage.size()
+        and mine.get("HTALGO", 1) == settings.htalgo
+        and (shape.cellsz, shape.htfree, shape.htdel)
+        == (settings.cellsz, settings.htfree, settings.htdel)
+    )
+    if not same:
+        return None
+    covered = mine.get("DATAEND", end)
+    base = Base(storage, shape, mine["SBSIZE"], covered, mine.get(NEXTFID, 0), mine["AENTRIES"])
+    if not 0 <= covered <= end:
+        return None
+    if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
+        return None
+    return base
+
+
+def _classic_is_current(base: Base, mine: Superblock, block: Mapping[str, int]) -> bool:
+    """The classic rule: a clean close, and counters that fit the cells."""
+    if mine.get("SYNCTIME") != block.get("SYNCTIME") or block.get("SYNCTIME") is None:
+        return False
+    if block.get("SYNCSIZE", block["FILESIZE"]) != block["FILESIZE"]:
+        return False
+    taken = live = 0
+    for at in range(0, base.shape.htsize, table.BUCKET):
+        words, count = table.used(base.shape, base.cells, at, at + table.BUCKET)
+        inside = (words[:, 0] >= block["SBSIZE"]) & (words[:, 0] < block["FILESIZE"])
+        if not inside.all():
+            return False
+        taken, live = taken + count, live + len(words)
+    return (mine.get("ENTRIES"), mine.get("AENTRIES")) == (taken, live)
+
+
+def write_base(
+    storage: Storage, settings: Settings, rows: Rows, extra: Int64 | None, variables: dict[str, int]
+) -> Base:
+    """Write a whole table into an empty storage, not synced.
+
+    extra      int64[n, cellsz - 2]: the user's words of each cell, or None
+    variables  DATAEND, NEXTFID, SYNCTIME as they apply
+    """
+    n = len(rows.pos)
+    shape = table.Shape(table.size_for(n), settings.cellsz, settings.htfree, settings.htdel)
+    block = Superblock.new(HINDEX, PURPOSE_INDEX, {})
+    block["FILESIZE"] = block["SYNCSIZE"] = SBSIZE + shape.htsize * shape.width
+    block["SYNCTIME"] = variables.get("SYNCTIME", int(time.time()))
+    block.update({"HTSIZE": shape.htsize, "HTALGO": settings.htalgo, "CELLSZ": shape.cellsz})
+    block.update({"HTFREE": shape.htfree, "HTDEL": shape.htdel, "ENTRIES": n, "AENTRIES": n})
+    if not settings.classic:
+        block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
+        block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
+        block.update({"CONTID": settings.contid} if settings.contid else {})
+    storage.write(0, [block.encode()])
+
+    def words(chosen: table.Indices) -> Int64:
+        cells = np.zeros((len(chosen), shape.cellsz), np.int64)
+        cells[:, 0] = rows.pos[chosen]
+        if shape.cellsz > 1:
+            cells[:, 1] = rows.s[chosen].view(np.int64)
+        if extra is not None:
+            cells[:, 2:] = extra[chosen]
+        return cells
+
+    table.build(storage, SBSIZE, shape, rows.slot_bits(), words)
+    covered = variables.get("DATAEND", 0)
+    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
