@@ -10,12 +10,12 @@ import errno
 import time
 from typing import Any, Final
 
-from winkformats.kvseq import KVSeq
 from winkfs.arguments import check_attrs, check_directory
 from winkfs.content import Content
 from winkfs.draft import Draft, DraftWriter, with_mode
-from winkfs.entry import Stat, to_str
-from winkfs.errors import NoSuchFile, NotAllowed, WinkError
+from winkfs.entry import to_str
+from winkfs.errors import NotAllowed, WinkError
+from winkfs.files import Files
 from winkfs.inode import Attrs, Inode, default_mode
 from winkfs.store import DOOMED, Store
 
@@ -24,70 +24,15 @@ DRAFTS: Final = 4096
 AO: Final = "the container is append-only"
 
 
-class Changes:
-    """The changing side of a container; for a reader only `find`, `stat` and `read` are of use."""
+class Changes(Files):
+    """The changing side of a container."""
 
     def __init__(self, store: Store, content: Content) -> None:
-        self._store, self._content = store, content
-        self.drafts: dict[bytes, Draft] = {}
+        super().__init__(store, content)
+        self.last = 0  # ao: position of the inode written last, 0: none since open
         self._waiting = 0  # bytes that all drafts still have to write, at most
         self._pending = 0  # bytes appended to drafts since they were last settled
-        self.last = 0  # ao: position of the inode written last, 0: none since open
-        self._writer = DraftWriter(
-            store.kv, store.settings, lambda _, extents: self._read_extents(extents)
-        )
-
-    @property
-    def _kv(self) -> KVSeq:
-        return self._store.kv
-
-    def _read_extents(self, extents: list[Any]) -> bytes:
-        return self._content.read(extents, 0, sum(e.size for e in extents))
-
-    # --- looking ---
-
-    def find(self, key: bytes) -> bool:
-        """Whether there is a file with this inode key."""
-        self._settle_bulk()
-        return key in self.drafts or self._content.inode(key) is not None
-
-    def _inode(self, key: bytes) -> tuple[int, Inode]:
-        self._settle_bulk()
-        found = self._content.inode(key)
-        if found is None:
-            raise NoSuchFile("no such file in the container", to_str(key[:-3]))
-        return found
-
-    def stat(self, key: bytes) -> Stat:
-        draft = self.drafts.get(key)
-        attrs = self.attrs(key)
-        if draft:
-            fileid, size, mtime, ftype = draft.fileid, draft.lsize, draft.mtime, draft.ftype
-        else:
-            inode = self._inode(key)[1]
-            fileid, size, mtime, ftype = inode.fileid, inode.lsize, inode.mtime, inode.ftype
-        ns = self._store.settings.ns_of(mtime)
-        name = to_str(key[:-3])
-        return Stat(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid)
-
-    def attrs(self, key: bytes) -> Attrs:
-        draft = self.drafts.get(key)
-        if draft is None:
-            return self._content.attrs(self._inode(key)[1])
-        return draft.attrs or Attrs(default_mode(draft.ftype), *self._content.owner)
-
-    def read(self, key: bytes, offset: int, size: int) -> bytes:
-        if offset < 0:
-            raise ValueError(f"offset must not be negative, {offset} is")
-        draft = self.drafts.get(key)
-        if draft is None:
-            inode = self._inode(key)[1]
-            stop = inode.lsize if size < 0 else min(offset + size, inode.lsize)
-            return self._content.read(inode.extents, offset, stop)
-        stop = draft.lsize if size < 0 else min(offset + size, draft.lsize)
-        body = self._content.read(draft.extents, offset, min(stop, draft.body))
-        a, b = max(offset - draft.body, 0), max(stop - draft.body, 0)
-        return body + bytes(draft.tail[a:b])
+        self._writer = DraftWriter(store.kv, store.settings, content.read_all)
 
     # --- whole files ---
 
@@ -185,7 +130,7 @@ class Changes:
         if draft is not None:
             self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned)
             return draft.old != 0
-        self._settle_bulk()
+        self.settle_bulk()
         found = self._content.inode(key)
         if found is None:
             return False
@@ -193,23 +138,6 @@ class Changes:
         pos, inode = found
         self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
         return True
-
-    def _doom(
-        self, pos: int, size: int, lsize: int, pointers: set[int], *, delete: bool = False
-    ) -> None:
-        """Count an inode and its entries as gone, and have their delflags set after the sync."""
-        store = self._store
-        store.itotsz -= size
-        store.dtotsz -= lsize
-        if pos and (delete or not store.settings.havedups):
-            store.doomed.append(pos)
-            self._kv.aentries -= 1
-        self._doom_entries(pointers, delete=delete)
-
-    def _doom_entries(self, pointers: set[int], *, delete: bool = False) -> None:
-        if self._kv.layout.delflag and (delete or not self._store.settings.havedups):
-            self._store.doomed += sorted(pointers)
-            self._kv.aentries -= len(pointers)
 
     def _write(self, draft: Draft) -> None:
         """Write the inode of a draft; what the old one alone owned is doomed."""
@@ -345,7 +273,7 @@ class Changes:
         """Append a tombstone; doom what the name held."""
         if len(self._store.doomed) > DOOMED:
             self.sync()
-        self._settle_bulk()
+        self.settle_bulk()
         self._store.need_delflag("deleting a file")
         if self._store.settings.ao:
             self.settle()
@@ -399,18 +327,7 @@ class Changes:
         for key, draft in list(self.drafts.items()):
             self._write(draft)
             self._pop(key)
-        self._settle_bulk()
-
-    def _settle_bulk(self) -> None:
-        index = self._store.index
-        if not index.bulk:
-            return
-        for pos in index.settle():
-            _, inode, _ = self._store.inode_at(pos)
-            self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
-        if index.must_merge:
-            self._store.sync_data()
-            self._store.merge()
+        self.settle_bulk()
 
     def sync(self) -> None:
         """Make everything durable."""

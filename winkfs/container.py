@@ -276,7 +276,7 @@ class Container:
             self._check()
             if not self._closed:
                 self._fast = fastread.make(self._store, self._changes.drafts)
-            return self._changes.read(self._require(name), offset, size)
+            return self._changes.read(self._key(name), offset, size)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
         """The contents of many files, in the order of the names.
@@ -310,7 +310,7 @@ class Container:
         content = as_content(data)
         with self._lock:
             self._check_write()
-            key = self._require(name)
+            key = self._key(name)
             self._guard(lambda: self._changes.append(key, content))
 
     def write(self, name: Name, offset: int, data: Data) -> None:
@@ -324,7 +324,7 @@ class Container:
         check_size(offset + len(content), name)
         with self._lock:
             self._check_write()
-            key = self._require(name)
+            key = self._key(name)
             self._guard(lambda: self._changes.write(key, offset, content))
 
     def truncate(self, name: Name, size: int) -> None:
@@ -334,7 +334,7 @@ class Container:
         check_size(size, name)
         with self._lock:
             self._check_write()
-            key = self._require(name)
+            key = self._key(name)
             self._guard(lambda: self._changes.truncate(key, size))
 
     # --- metadata ---
@@ -343,7 +343,7 @@ class Container:
         """raises  FileNotFoundError; CorruptError"""
         with self._lock:
             self._check()
-            return self._changes.stat(self._require(name))
+            return self._changes.stat(self._key(name))
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str | bytes):
@@ -405,7 +405,7 @@ class Container:
         """Set the mtime: seconds, or exact nanoseconds; None: now. Raises PermissionError (ao)."""
         with self._lock:
             self._check_write()
-            key = self._require(name)
+            key = self._key(name)
             ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
             self._guard(lambda: self._changes.utime(key, time.time_ns() if ns is None else ns))
 
@@ -426,7 +426,7 @@ class Container:
         """Extended attributes."""
         with self._lock:
             self._check()
-            return dict(self._changes.attrs(self._require(name)).xattrs)
+            return dict(self._changes.attrs(self._key(name)).xattrs)
 
     def setxattrs(self, name: Name, xattrs: dict[bytes, bytes]) -> None:
         """Replace all extended attributes."""
@@ -435,7 +435,7 @@ class Container:
     def _attributes(self, name: Name, change: Callable[[Attrs], Attrs]) -> None:
         with self._lock:
             self._check_write()
-            key = self._require(name)
+            key = self._key(name)
             attrs = check_attrs(change(self._changes.attrs(key)))
             self._guard(lambda: self._changes.set_attrs(key, attrs))
 
@@ -445,7 +445,7 @@ class Container:
         """Remove a file. Raises FileNotFoundError; PermissionError (no delflags)."""
         with self._lock:
             self._check_write()
-            key = self._require(name)
+            key = self._key(name)
             self._guard(lambda: self._changes.delete(key))
 
     def rename(self, old: Name, new: Name) -> None:
@@ -453,7 +453,7 @@ class Container:
         target = self._key(new)
         with self._lock:
             self._check_write()
-            key = self._require(old)
+            key = self._key(old)
             if key != target:
                 self._guard(lambda: self._changes.rename(key, target))
 
@@ -467,12 +467,6 @@ class Container:
                 f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
             )
         return inode_key(raw)
-
-    def _require(self, name: Name) -> bytes:
-        key = self._key(name)
-        if not self._changes.find(key):
-            raise NoSuchFile("no such file in the container", to_str(name))
-        return key
 
 
 def _after_fork() -> None:

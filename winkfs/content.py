@@ -67,6 +67,10 @@ class Content:
             parts.append(value[skip : skip + size] if (skip, size) != (0, len(value)) else value)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def read_all(self, extents: Sequence[Extent]) -> bytes:
+        """All bytes of the extents."""
+        return self.read(extents, 0, sum(extent.size for extent in extents))
+
     def _value(self, pos: int) -> bytes:
         kept = self._kept.get(pos)
         if kept is not None:

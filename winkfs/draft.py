@@ -7,7 +7,7 @@ one entry of up to 1 MiB; an overwrite becomes an entry at once. Nothing that wa
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -78,12 +78,11 @@ class Draft:
 class DraftWriter:
     """Changes drafts, writing entries to the data file where they must.
 
-    read   reads the content of extents: (fileid, extents) -> bytes, for the copies that a container
-           without PAIROFF needs
+    read   reads the content of extents, for the copies that a container without PAIROFF needs
     """
 
     def __init__(
-        self, kv: KVSeq, settings: Settings, read: Callable[[int, list[Extent]], bytes]
+        self, kv: KVSeq, settings: Settings, read: Callable[[Sequence[Extent]], bytes]
     ) -> None:
         self._kv, self._settings, self._read = kv, settings, read
         field = kv.layout.value
@@ -194,7 +193,7 @@ class DraftWriter:
     def _suffix(self, draft: Draft, after: list[Extent]) -> list[Extent]:
         """What follows an overwrite: without PAIROFF, an extent that lost its head is copied."""
         if after and after[0].skip and not self._settings.pairoff:
-            return self._entries(draft, self._read(draft.fileid, after[:1])) + after[1:]
+            return self._entries(draft, self._read(after[:1])) + after[1:]
         return after
 
     def _extend(self, draft: Draft, size: int) -> None:

@@ -37,6 +37,7 @@ class Rebuilt:
     nextfid     highest FILEID seen, plus 1
     unfinished  inodes that were superseded but are not marked deleted
     dead        inodes that are marked deleted, int64[..]
+    heirs       FILEID -> position of the live inode, of files that also have inodes among those
     end         end of the last whole entry
     """
 
@@ -49,6 +50,7 @@ class Rebuilt:
     nextfid: int = 1
     unfinished: list[int] = field(default_factory=list)
     dead: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    heirs: dict[int, int] = field(default_factory=dict)
     end: int = 0
 
 
@@ -99,6 +101,11 @@ class Resolver:
         found.unfinished = unfinished.tolist()
         found.dead = columns.rows.pos[columns.deleted & ~columns.tomb]
         rows = columns.rows
+        old = columns.fileid[~live & ~columns.tomb]
+        if len(old):
+            both = np.flatnonzero(live)[np.isin(columns.fileid[live], old)]
+            pairs = zip(columns.fileid[both].tolist(), rows.pos[both].tolist(), strict=True)
+            found.heirs = dict(pairs)
         bits = None if rows.bits is None else rows.bits[live]
         found.rows = Rows(rows.s[live], bits, rows.pos[live])
         for pos in found.unfinished:

@@ -34,6 +34,11 @@ class Replay:
     def known(self) -> bool:
         return not self._lost
 
+    def heirs(self) -> dict[int, int]:
+        """FILEID -> position of the live inode, of the files in the tail."""
+        found = {fileid: self._index.lookup(key) for fileid, key in self._newest.items()}
+        return {fileid: pos for fileid, pos in found.items() if pos}
+
     def run(
         self, start: int, stop: int, times_from: int, problem: Callable[[CorruptError], None]
     ) -> None:

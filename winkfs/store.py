@@ -19,6 +19,7 @@ from winkformats.kvseq import KVSeq
 from winkformats.storage import FileStorage, MemoryStorage, publish
 from winkformats.superblock import SBSIZE, Superblock, read_superblock
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkfs.finish import finish, finish_rebuilt
 from winkfs.index import Index
 from winkfs.indexfile import Base, open_base, write_base
 from winkfs.inode import Inode
@@ -128,7 +129,7 @@ class Store:
         if not replay.known:
             self._rebuild()
         elif self.writable:
-            self._finish(replay.superseded)
+            finish(self, replay.superseded, replay.heirs())
 
     def _rebuild(self) -> None:
         """Make index, time index and counters from the data file: on disk for a writer."""
@@ -153,7 +154,7 @@ class Store:
                 raise
             base = self._memory_index(found.rows, variables)
         self.index.replace(base)
-        self._count_unfinished(found)
+        finish_rebuilt(self, found)
         self._save_times()
 
     def _memory_index(self, rows: Rows, variables: dict[str, int]) -> Base:
@@ -178,60 +179,6 @@ class Store:
             raise
         storage.name = path
         return base
-
-    def _count_unfinished(self, found: Rebuilt) -> None:
-        """Finish what an unclean end left: delflags of what was superseded, and the counters."""
-        if self.settings.havedups:
-            return
-        before = self.kv.aentries
-        self._finish(found.unfinished, count=True)
-        self._finish(found.dead.tolist(), count=True)
-        block = self.kv.superblock
-        counters = {"ENTRIES": self.kv.entries, "AENTRIES": self.kv.aentries}
-        counters |= {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
-        wrong = any(block[name] != value for name, value in counters.items() if name in block)
-        unclean = block.get("SYNCSIZE", self.kv.end) != self.kv.end
-        if wrong or unclean or before != self.kv.aentries:
-            self.sync_data()
-
-    def _finish(self, superseded: list[int], *, count: bool = False) -> None:
-        """Set the delflags of superseded inodes and of the data that only they own."""
-        if not self.kv.layout.delflag:
-            return
-        todo: list[int] = []
-        view = self.kv.view(self.kv.end - 1)
-        for pos in superseded:
-            try:
-                key, inode, _ = self.inode_at(pos)
-                keep = self._shared(key, inode)
-            except CorruptError as error:
-                self.note(error)
-                continue
-            todo += [p for p in [pos, *(set(inode.pointers) - keep)] if view[p] == 0]
-        todo = list(dict.fromkeys(todo))
-        self.kv.mark_deleted(todo)
-        if count:
-            self.kv.aentries -= len(todo)
-
-    def _shared(self, key: bytes, inode: Inode) -> set[int]:
-        """Entries of a superseded inode that the file's newest inode still points to."""
-        shared: set[int] = set()
-        for pos in self._successors(key, inode.fileid):
-            shared.update(self.inode_at(pos)[1].pointers)
-        return shared
-
-    def _successors(self, key: bytes, fileid: int) -> list[int]:
-        pos = self.index.lookup(key)
-        if pos and self.inode_at(pos)[1].fileid == fileid:
-            return [pos]
-        if self._by_fileid is None:
-            self._by_fileid = {
-                self.inode_at(p)[1].fileid: p for p in self.index.positions().tolist()
-            }
-        found = self._by_fileid.get(fileid)
-        return [found] if found else []
-
-    _by_fileid: dict[int, int] | None = None
 
     def note(self, error: CorruptError) -> None:
         if len(self.notes) < 100:

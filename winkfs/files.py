@@ -1,0 +1,101 @@
+"""Files: what can be seen of files by their inode keys, with the drafts of a writer laid over."""
+
+from __future__ import annotations
+
+from winkformats.kvseq import KVSeq
+from winkfs.content import Content
+from winkfs.draft import Draft
+from winkfs.entry import Stat, to_str
+from winkfs.errors import NoSuchFile
+from winkfs.inode import Attrs, Inode, default_mode
+from winkfs.store import Store
+
+
+class Files:
+    """The looking side of a container. All raise NoSuchFile for a missing key, save `find`."""
+
+    def __init__(self, store: Store, content: Content) -> None:
+        self._store, self._content = store, content
+        self.drafts: dict[bytes, Draft] = {}
+
+    @property
+    def _kv(self) -> KVSeq:
+        return self._store.kv
+
+    def settle_bulk(self) -> None:
+        """Look through what was put in bulk for double names; after that the index is whole."""
+        index = self._store.index
+        if not index.bulk:
+            return
+        for pos in index.settle():
+            _, inode, _ = self._store.inode_at(pos)
+            self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
+        if index.must_merge:
+            self._store.sync_data()
+            self._store.merge()
+
+    def _doom(
+        self, pos: int, size: int, lsize: int, pointers: set[int], *, delete: bool = False
+    ) -> None:
+        """Count an inode and its entries as gone, and have their delflags set after the sync."""
+        store = self._store
+        store.itotsz -= size
+        store.dtotsz -= lsize
+        if pos and (delete or not store.settings.havedups):
+            store.doomed.append(pos)
+            self._kv.aentries -= 1
+        self._doom_entries(pointers, delete=delete)
+
+    def _doom_entries(self, pointers: set[int], *, delete: bool = False) -> None:
+        if self._kv.layout.delflag and (delete or not self._store.settings.havedups):
+            self._store.doomed += sorted(pointers)
+            self._kv.aentries -= len(pointers)
+
+    def find(self, key: bytes) -> bool:
+        """Whether there is a file with this inode key."""
+        self.settle_bulk()
+        return key in self.drafts or self._content.inode(key) is not None
+
+    def _inode(self, key: bytes) -> tuple[int, Inode]:
+        self.settle_bulk()
+        found = self._content.inode(key)
+        if found is None:
+            raise NoSuchFile("no such file in the container", to_str(key[:-3]))
+        return found
+
+    def stat(self, key: bytes) -> Stat:
+        draft = self.drafts.get(key)
+        if draft:
+            attrs, size = self._draft_attrs(draft), draft.lsize
+            fileid, mtime, ftype = draft.fileid, draft.mtime, draft.ftype
+        else:
+            inode = self._inode(key)[1]
+            attrs, size = self._content.attrs(inode), inode.lsize
+            fileid, mtime, ftype = inode.fileid, inode.mtime, inode.ftype
+        ns = self._store.settings.ns_of(mtime)
+        name = to_str(key[:-3])
+        return Stat(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid)
+
+    def attrs(self, key: bytes) -> Attrs:
+        """Mode, owner and extended attributes, the defaults where nothing is stored."""
+        draft = self.drafts.get(key)
+        if draft is None:
+            return self._content.attrs(self._inode(key)[1])
+        return self._draft_attrs(draft)
+
+    def _draft_attrs(self, draft: Draft) -> Attrs:
+        return draft.attrs or Attrs(default_mode(draft.ftype), *self._content.owner)
+
+    def read(self, key: bytes, offset: int, size: int) -> bytes:
+        """`size` bytes from `offset`, -1: to the end."""
+        if offset < 0:
+            raise ValueError(f"offset must not be negative, {offset} is")
+        draft = self.drafts.get(key)
+        if draft is None:
+            inode = self._inode(key)[1]
+            stop = inode.lsize if size < 0 else min(offset + size, inode.lsize)
+            return self._content.read(inode.extents, offset, stop)
+        stop = draft.lsize if size < 0 else min(offset + size, draft.lsize)
+        body = self._content.read(draft.extents, offset, min(stop, draft.body))
+        a, b = max(offset - draft.body, 0), max(stop - draft.body, 0)
+        return body + bytes(draft.tail[a:b])
