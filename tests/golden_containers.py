@@ -1,0 +1,206 @@
+"""Recipes of the golden containers: RECIPES[name](base) -> the files that are in it.
+
+Made with the product. The variants that it does not create by itself begin as a superblock written
+here. Owners and times are given, so that the bytes do not depend on who makes them, and when.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from golden_formats import CONTID, NOW, NOW_NS
+
+import winkfs
+from winkformats.superblock import KVSEQ, Superblock
+from winkfs import Container, FileType
+
+NANO = 10**9
+T0 = 1_234_567_890 * NANO + 987_654_321
+OWNER = (54_321, 54_322)
+
+
+@dataclass
+class File:
+    """A file as it must be read. mode and owner: None where none are stored."""
+
+    content: bytes
+    mtime_ns: int
+    ftype: int = FileType.FILE
+    mode: int | None = None
+    owner: tuple[int, int] | None = None
+    xattrs: dict[bytes, bytes] = field(default_factory=dict)
+
+
+Files = dict[bytes, File]
+
+
+def life(c: Container) -> Files:
+    """Everything that a container which may change can live through."""
+    block = c.superblock
+    c.put("a.txt", b"hello world", mtime_ns=T0)
+    c.put_many([(f"docs/{i:02}.html", b"<p>%d</p>" % i, 1_600_000_000 + i) for i in range(7)])
+    c.put("program", b"#!/bin/sh\n", mtime_ns=T0, ftype=FileType.EXEC)
+    c.put("docs", b"", mtime_ns=T0 + 1, ftype=FileType.DIR)
+    c.put("docs/link", b"../a.txt", mtime_ns=T0 + 2, ftype=FileType.LINK)
+    c.put(b"\xff\xfe odd", b"", mtime_ns=-1)
+    c.put("logs/app.log", b"line 1\n", mtime_ns=T0)
+    c.sync()
+    files = {
+        b"a.txt": File(b"replaced", T0 + NANO),
+        b"docs/00.html": File(b"<p>0</p><p>more</p>", NOW_NS),
+        b"docs/01.html": File(b"<p>!!!!", NOW_NS),
+        b"docs/02.html": File(b"<p>2</p>".ljust(30, b"\0") + b"behind a gap", NOW_NS),
+        b"docs/03.html": File(b"<p\0\0\0\0\0", NOW_NS),
+        b"docs/05.html": File(b"<p>5</p>", -2 * NANO),
+        b"moved/06.html": File(b"<p>6</p>", 1_600_000_006 * NANO),
+        b"bin/program": File(b"#!/bin/sh\n", T0, FileType.EXEC),
+        b"docs": File(b"", T0 + 1, FileType.DIR),
+        b"docs/link": File(b"../a.txt", T0 + 2, FileType.LINK),
+        b"\xff\xfe odd": File(b"", -1),
+        b"logs/app.log": File(b"line 1\nline 2\nline 3\n", NOW_NS),
+    }
+    c.put("a.txt", b"replaced", mtime_ns=T0 + NANO)
+    c.append("docs/00.html", b"<p>more</p>")
+    c.write("docs/01.html", 3, b"!!!!")
+    c.truncate("docs/01.html", 7)
+    c.write("docs/02.html", 30, b"behind a gap")
+    c.truncate("docs/03.html", 2)
+    c.truncate("docs/03.html", 7)
+    c.delete("docs/04.html")
+    c.utime("docs/05.html", -2)
+    c.rename("docs/06.html", "moved/06.html")
+    c.rename("program", "bin/program")
+    c.append("logs/app.log", b"line 2\n")
+    c.append("logs/app.log", b"line 3\n")
+    c.sync()
+    c.write("logs/app.log", 5, b"1")
+    if block.get("ATTRS"):
+        c.put("private", b"secret", mtime_ns=T0, mode=0o640, uid=OWNER[0], gid=OWNER[1])
+        c.setxattrs("private", {b"user.a": b"\0\1\2", b"user.empty": b""})
+        xattrs = {b"user.a": b"\0\1\2", b"user.empty": b""}
+        files[b"private"] = File(b"secret", T0, mode=0o640, owner=OWNER, xattrs=xattrs)
+    if not block.get("MTIMENS"):
+        files = {n: replace(f, mtime_ns=f.mtime_ns // NANO * NANO) for n, f in files.items()}
+    return files
+
+
+def put_only(c: Container) -> Files:
+    """What a container without delflags can live through."""
+    c.put("a", b"first", mtime_ns=T0)
+    c.put_many([("b", b"second", 5), ("c", b"", -5)])
+    return {b"a": File(b"first", T0), b"b": File(b"second", 5 * NANO), b"c": File(b"", -5 * NANO)}
+
+
+def append_only_life(c: Container) -> Files:
+    """Everything that an append-only container can live through."""
+    seconds = [-61, -60, 0, 59, 60, 61, 61, 600, 605, 659, 660, 661]
+    c.put_many([(f"f{i:02}", b"content %d" % i, second) for i, second in enumerate(seconds)])
+    c.sync()
+    files = {
+        b"f%02d" % i: File(b"content %d" % i, second * NANO) for i, second in enumerate(seconds)
+    }
+    c.put("nano", b"between two seconds", mtime_ns=661 * NANO + 5)
+    files[b"nano"] = File(b"between two seconds", 661 * NANO + 5)
+    c.delete("f03")  # one that bears no time mark
+    c.delete("f07")  # one that bears a mark
+    del files[b"f03"], files[b"f07"]
+    c.put("f01", b"again", mtime_ns=10_000 * NANO)
+    files[b"f01"] = File(b"again", 10_000 * NANO)
+    c.put("log", b"line 1\n", mtime_ns=10_001 * NANO)
+    c.append("log", b"line 2\n")
+    c.sync()
+    c.put("last", b"its name changes", mtime_ns=10_002 * NANO)
+    c.rename("last", "LAST")
+    files[b"log"] = File(b"line 1\nline 2\n", 10_001 * NANO)
+    files[b"LAST"] = File(b"its name changes", 10_002 * NANO)
+    if not c.superblock.get("MTIMENS"):
+        files[b"nano"].mtime_ns = 661 * NANO
+    return files
+
+
+def duplicates_life(c: Container) -> Files:
+    """Older versions that keep their delflag 0."""
+    for version in range(3):
+        c.put_many([(f"n{i}", b"version %d" % version, version) for i in range(3)])
+        c.sync()
+    c.delete("n0")
+    return {b"n%d" % i: File(b"version 2", 2 * NANO) for i in (1, 2)}
+
+
+def nothing(c: Container) -> Files:
+    return {}
+
+
+Life = Callable[[Container], Files]
+
+
+def created(base: Path, live: Life, **options: bool | int) -> Files:
+    """A container as `winkfs.create` makes it."""
+    with winkfs.create(base, **options) as c:  # type: ignore[arg-type]
+        return live(c)
+
+
+def begun(base: Path, live: Life, sbsize: int, variables: dict[str, int]) -> Files:
+    """A container that begins as a superblock of these variables."""
+    block = Superblock.new(KVSEQ, "FSYSDATA", variables, sbsize)
+    Path(f"{base}.data").write_bytes(block.encode())
+    with winkfs.open(base, "a") as c:
+        return live(c)
+
+
+CLASSIC = {
+    "FILEINCR": 4194304, "SYNCSIZE": 4096, "SYNCTIME": NOW - 9, "KVDELFL": 1, "KEYREPR": 1,
+    "VALREPR": 2, "ENTRIES": 0, "AENTRIES": 0, "ISZ": 128, "ITOTSZ": 0, "DTOTSZ": 0,
+    "HAVEDUPS": 0, "HTALGO": 1, "CELLSZ": 1, "HTFREE": 0, "HTDEL": 1,
+}  # fmt: skip
+NEW = CLASSIC | {
+    "HTALGO": 2, "CELLSZ": 2, "INCOMPAT": 1 | 2 | 4 | 8 | 16, "SBCKSUM": 0, "CONTID": CONTID,
+    "KVCKSUM": 1, "CKALGO": 2, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1, "PAIROFF": 1,
+}  # fmt: skip
+
+
+def less(variables: dict[str, int], *names: str, **more: int) -> dict[str, int]:
+    """Some variables fewer, some others."""
+    return {name: value for name, value in variables.items() if name not in names} | more
+
+
+CREATED: dict[str, tuple[Life, dict[str, bool | int]]] = {
+    "plain": (life, {}),
+    "plain-htalgo1": (life, {"htalgo": 1}),
+    "plain-htalgo3": (life, {"htalgo": 3}),
+    "plain-empty": (nothing, {}),
+    "classic": (life, {"classic": True}),
+    "classic-htalgo2": (life, {"classic": True, "htalgo": 2}),
+    "classic-empty": (nothing, {"classic": True}),
+    "ao": (append_only_life, {"ao": True}),
+    "ao-timemp7": (append_only_life, {"ao": True, "timemp": 7, "htalgo": 3}),
+    "ao-empty": (nothing, {"ao": True}),
+    "ao-classic": (append_only_life, {"ao": True, "classic": True}),
+}
+BEGUN: dict[str, tuple[Life, int, dict[str, int]]] = {
+    "seqdb": (life, 4096, less(CLASSIC, KEYREPR=0, VALREPR=3, ISZ=512, MYVAR=-5)),
+    "minimal": (life, 4096, {"KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2}),
+    "limited-keys": (life, 4096, less(CLASSIC, KEYREPR=459)),
+    "limited-values": (life, 4096, less(NEW, KEYREPR=514, VALREPR=514)),
+    "align-64": (life, 1024, less(CLASSIC, ALIGN=64, SYNCSIZE=1024)),
+    "align-64-checksum": (life, 1024, less(NEW, ALIGN=64, SYNCSIZE=1024)),
+    "htfree-1": (life, 4096, less(CLASSIC, HTFREE=-1, HTDEL=-2, CELLSZ=2)),
+    "cellsz3": (life, 4096, less(NEW, CELLSZ=3)),
+    "duplicates": (duplicates_life, 4096, less(NEW, HAVEDUPS=1)),
+    "duplicates-classic": (duplicates_life, 4096, less(CLASSIC, HAVEDUPS=1)),
+    "no-delflag": (put_only, 4096, less(NEW, KVDELFL=0)),
+    "no-pairoff": (life, 4096, less(NEW, "PAIROFF", INCOMPAT=1 | 2 | 4 | 16)),
+    "no-holes": (life, 4096, less(NEW, "PAIROFF", "ATTRS", INCOMPAT=1 | 2)),
+    "seconds": (life, 4096, less(NEW, "MTIMENS", INCOMPAT=1 | 4 | 8 | 16)),
+    "no-kvcksum": (life, 4096, less(NEW, "KVCKSUM", INCOMPAT=2 | 4 | 8 | 16)),
+    "md5-inodes": (life, 4096, less(NEW, CKALGO=1)),
+    "ao-md5": (append_only_life, 4096, less(CLASSIC, HAVEAO=1, TIMEMP=60, ISZ=256)),
+}
+RECIPES: dict[str, Callable[[Path], Files]] = {
+    **{n: functools.partial(created, live=a, **b) for n, (a, b) in CREATED.items()},
+    **{
+        n: functools.partial(begun, live=a, sbsize=size, variables=b)
+        for n, (a, size, b) in BEGUN.items()
+    },
+}
