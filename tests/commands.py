@@ -1,0 +1,74 @@
+"""Commands of the CLI for its tests, in this process or as a program."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import winkfs
+from winkfs.cli import main
+
+PROGRAM = [sys.executable, "-c", "import sys; from winkfs.cli import main; sys.exit(main())"]
+
+
+class Done(NamedTuple):
+    status: int
+    out: bytes
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Run]:
+    """Run a command in this process, in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+
+    def command(*args: object, stdin: bytes = b"") -> Done:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        status = main([os.fspath(a) if isinstance(a, Path) else str(a) for a in args])
+        out, err = capfdbinary.readouterr()
+        return Done(status, out, err.decode("utf-8", "surrogateescape"))
+
+    yield command
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def base(run: Run) -> str:
+    """A container with files, a directory and a link."""
+    with winkfs.create("c") as c:
+        c.put("docs", b"", ftype=winkfs.FileType.DIR, mtime=10)
+        c.put("docs/a.html", b"<a>", mtime=1000)
+        c.put("docs/old/b.html", b"<b>\n", mtime=2000, mode=0o600)
+        c.put("run.sh", b"#!", mtime=3000, mode=0o755)
+        c.put("link", b"docs/a.html", mtime=4000, ftype=winkfs.FileType.LINK)
+        c.put("a*b", b"star", mtime=5000)
+        c.put(b"caf\xe9\n\x1b[31m", b"odd", mtime=-1.5)
+    return "c"
+
+
+def one_line(done: Done, status: int = 1) -> str:
+    """The line of an error, which must be the only one."""
+    assert done.status == status
+    assert done.out == b""
+    assert done.err.startswith("winkfs: ")
+    assert done.err.count("\n") == 1
+    return done.err
+
+
+def listed(done: Done) -> list[str]:
+    assert (done.status, done.err) == (0, "")
+    return done.out.decode("utf-8", "surrogateescape").splitlines()

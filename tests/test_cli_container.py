@@ -1,0 +1,145 @@
+"""The commands for whole containers: create, pack, unpack, info, reindex, verify."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from commands import PROGRAM, Run, listed, one_line
+
+import winkfs
+
+pytest_plugins = ["commands"]
+
+# --- create, pack, unpack ---
+
+
+def test_create_says_what_variant(run: Run) -> None:
+    assert run("create", "t", "--ao", "--timemp", "7", "--htalgo", "3") == (0, b"", "")
+    block = json.loads(run("info", "t", "--json").out)["superblock"]
+    assert (block["HAVEAO"], block["TIMEMP"], block["HTALGO"]) == (1, 7, 3)
+    run("create", "k", "--classic")
+    assert json.loads(run("info", "k", "--json").out)["classic"] is True
+    assert "exists" in one_line(run("create", "t"))
+
+
+def test_pack_and_unpack(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t/sub").mkdir(parents=True)
+    (tmp_path / "t/sub/a.txt").write_bytes(b"1")
+    (tmp_path / "t/b.bak").write_bytes(b"2")
+    os.mkfifo(tmp_path / "t/pipe")
+    done = run("pack", "t", "c", "--exclude", "*.bak", "--json")
+    assert done.status == 0
+    assert done.err == "winkfs: pipe: a fifo\n"
+    assert json.loads(done.out) == {
+        "base": "c", "files": 1, "directories": 1, "links": 0, "bytes": 1,
+        "left_out": [{"name": "pipe", "reason": "a fifo"}], "failed": [],
+    }  # fmt: skip
+    assert "--update" in one_line(run("pack", "t", "c"))
+    assert run("pack", "t", "c", "--update").status == 0
+    assert run("unpack", "c", "out").status == 0
+    assert sorted(p.name for p in Path("out").rglob("*")) == ["a.txt", "b.bak", "sub"]
+    assert run("unpack", "c", "out").status == 1
+    assert run("unpack", "c", "out", "--force") == (0, b"", "")
+    assert "none*" in one_line(run("unpack", "c", "out2", "none*"))
+
+
+def test_pack_of_standard_input(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t/a").write_bytes(b"1")
+    program = " ".join(f"'{word}'" for word in PROGRAM)
+    for options, ao in (("-c", ""), ("-cz", "--ao")):
+        subprocess.run(
+            ["bash", "-ec", f"tar {options} t | {program} pack - c{options} {ao}"],
+            cwd=tmp_path, check=True,
+        )  # fmt: skip
+        with winkfs.open(tmp_path / f"c{options}") as c:
+            assert c.read("t/a") == b"1"
+    subprocess.run(
+        ["bash", "-ec", f"cd t; find -print0 | {program} pack . ../l --files-from -"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    with winkfs.open(tmp_path / "l") as c:
+        assert list(c.names()) == ["a"]
+
+
+def test_pack_with_a_failure_has_status_1_and_packs_the_rest(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t/a").write_bytes(b"1")
+    (tmp_path / "list").write_bytes(b"a\ngone\n")
+    done = run("pack", "t", "c", "--files-from", "list")
+    assert (done.status, done.err) == (1, "winkfs: gone: vanished before it was read\n")
+    assert listed(run("ls", "c")) == ["a"]
+
+
+# --- info, reindex, verify ---
+
+
+def test_info_tells_live_from_dead_bytes(run: Run, base: str) -> None:
+    before = json.loads(run("info", base, "--json").out)
+    assert (before["files"], before["dead_bytes"], before["clean"]) == (7, 0, True)
+    assert before["index"]["current"] is True
+    assert before["content_bytes"] == 27
+    with winkfs.open(base, "a") as c:
+        c.put("docs/a.html", bytes(5000))
+        c.delete("run.sh")
+    after = json.loads(run("info", base, "--json").out)
+    used = after["superblock"]["FILESIZE"] - after["superblock"]["SBSIZE"]
+    assert after["live_bytes"] + after["dead_bytes"] == used
+    assert 300 < after["dead_bytes"] < 1000
+    assert after["files"] == 6
+    assert f"dead_bytes:       {after['dead_bytes']}".encode() in run("info", base).out
+
+
+def test_info_says_that_the_index_is_not_current(run: Run, base: str) -> None:
+    Path("c.idx").unlink()
+    record = json.loads(run("info", base, "--json").out)
+    assert (record["files"], record["index"]) == (None, {"current": False})
+    assert b"files:            unknown" in run("info", base).out
+
+
+@pytest.mark.parametrize(
+    ("file", "form", "key"),
+    [("t.idx", "hindex", "load_factor"), ("t.time", "kvseq", "last_mark")],
+)
+def test_info_of_a_single_file(run: Run, file: str, form: str, key: str) -> None:
+    with winkfs.create("t", ao=True) as c:
+        c.put("a", b"1", mtime=100)
+    record = json.loads(run("info", file, "--json").out)
+    assert record["format"] == form
+    assert record[key] is not None
+    assert run("info", file).status == 0
+
+
+def test_info_of_a_foreign_file_is_one_line(run: Run) -> None:
+    Path("x").write_bytes(b"hello")
+    assert "not a wink file" in one_line(run("info", "x"))
+
+
+def test_reindex_brings_everything_back(run: Run, base: str) -> None:
+    before = run("ls", base, "--json").out
+    Path("c.idx").write_bytes(b"junk")
+    assert run("reindex", base) == (0, b"7 files indexed\n", "")
+    assert run("ls", base, "--json").out == before
+
+
+def test_verify_says_what_is_wrong_and_has_status_1(run: Run, base: str) -> None:
+    assert run("verify", base) == (0, b"c: 7 files, 14 entries: sound\n", "")
+    data = Path("c.data")
+    data.write_bytes(data.read_bytes().replace(b"star", b"stab"))
+    done = run("verify", base)
+    assert done.status == 1
+    assert b"c.data" in done.out.splitlines()[0]
+    record = json.loads(run("verify", base, "--json").out)
+    assert len(record["problems"]) == len(done.out.splitlines()) - 1
+    assert "checksum" in one_line(run("cat", base, "a*b"))
+
+
+def test_last_sync_is_in_utc(run: Run, base: str) -> None:
+    text = json.loads(run("info", base, "--json").out)["last_sync"]
+    age = datetime.now(UTC) - datetime.fromisoformat(text)
+    assert -2 < age.total_seconds() < 600

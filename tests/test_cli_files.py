@@ -1,0 +1,228 @@
+"""The commands for files in a container: ls, cat, put, append, rm, mv, stat."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from commands import PROGRAM, Run, listed, one_line
+
+import winkfs
+
+pytest_plugins = ["commands"]
+
+# --- ls ---
+
+
+def test_ls_lists_the_bytes_of_names(run: Run, base: str) -> None:
+    assert run("ls", base).out == (
+        b"docs\ndocs/a.html\ndocs/old/b.html\nrun.sh\nlink\na*b\ncaf\xe9\n\x1b[31m\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("docs/*", ["docs/a.html", "docs/old/b.html"]),
+        ("*.html", ["docs/a.html", "docs/old/b.html"]),
+        ("docs", ["docs"]),
+        ("docs/?.html", ["docs/a.html"]),
+        ("a*b", ["a*b"]),
+        ("[rl]*", ["run.sh", "link"]),
+    ],
+)
+def test_ls_glob(run: Run, base: str, glob: str, names: list[str]) -> None:
+    assert listed(run("ls", base, glob)) == names
+
+
+@pytest.mark.parametrize("glob", ["nothing*", "nothing"])
+def test_ls_of_nothing_is_an_error(run: Run, base: str, glob: str) -> None:
+    assert glob in one_line(run("ls", base, glob))
+
+
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (["--since", "2000", "--until", "4000"], ["b", "c"]),
+        (["--since", "1970-01-01T00:33:20Z"], ["b", "c", "d"]),
+        (["--until", "-1"], []),
+        (["a", "--since", "1000"], ["a"]),
+        (["a", "--since", "1001"], []),
+        (["a", "--until", "1000"], []),
+        (["?", "--since", "99999999999999999999"], []),
+    ],
+)
+def test_ls_by_time(run: Run, ao: bool, args: list[str], names: list[str]) -> None:
+    with winkfs.create("t", ao=ao) as c:
+        for i, name in enumerate("abcd", 1):
+            c.put(name, b"", mtime=1000 * i)
+    assert listed(run("ls", "t", *args)) == names
+
+
+def test_ls_long_is_like_that_of_ls(run: Run, base: str) -> None:
+    lines = run("ls", base, "-l").out.splitlines()
+    assert lines[0].startswith(b"drwxr-xr-x 1 ")
+    assert lines[2].startswith(b"-rw------- 1 ")
+    assert lines[3].startswith(b"-rwxr-xr-x 1 ")
+    assert lines[4].startswith(b"lrwxrwxrwx 1 ") and lines[4].endswith(b" link -> docs/a.html")
+    when = datetime.fromtimestamp(2000).strftime("%Y-%m-%d %H:%M")
+    assert lines[2].split()[4:] == [b"4", *when.encode().split(), b"docs/old/b.html"]
+
+
+def test_ls_json_is_an_object_a_line_and_gives_odd_names_back(run: Run, base: str) -> None:
+    done = run("ls", base, "--json")
+    records = [json.loads(line) for line in done.out.decode("ascii").splitlines()]
+    assert [os.fsencode(r["name"]) for r in records][-1] == b"caf\xe9\n\x1b[31m"
+    assert records[2] == {
+        "name": "docs/old/b.html", "type": "file", "size": 4, "mtime": 2000,
+        "mtime_ns": 2000 * 10**9, "mode": "0600", "uid": os.getuid(), "gid": os.getgid(),
+        "fileid": 3,
+    }  # fmt: skip
+    assert records[4]["target"] == "docs/a.html"
+    assert records[-1]["mtime"] == -1.5
+
+
+def test_ls_on_a_terminal_escapes(run: Run, base: str) -> None:
+    master, slave = pty.openpty()
+    subprocess.run([*PROGRAM, "ls", base, "caf*"], stdout=slave, check=True)
+    assert os.read(master, 1000) == b"caf\\xe9\\n\\x1b[31m\r\n"
+    os.close(master)
+    os.close(slave)
+
+
+# --- cat, put, append, rm, mv, stat ---
+
+
+def test_cat_of_names_and_globs(run: Run, base: str) -> None:
+    assert run("cat", base, "run.sh", "docs*", "a*b").out == b"#!<a><b>\nstar"
+
+
+def test_cat_goes_on_after_a_missing_name(run: Run, base: str) -> None:
+    done = run("cat", base, "gone", "run.sh", "docs")
+    assert (done.status, done.out) == (1, b"#!")
+    assert done.err.splitlines() == [
+        "winkfs: c: gone: no such file in the container", "winkfs: c: docs: is a directory",
+    ]  # fmt: skip
+
+
+def test_cat_to_a_closed_pipe_is_silent(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("big", bytes(10_000_000))
+    command = " ".join(f"'{word}'" for word in [*PROGRAM, "cat", str(tmp_path / "c"), "big"])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -c 1 >/dev/null; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+@pytest.mark.parametrize("args", [[], ["-"]])
+def test_put_and_append_from_standard_input(run: Run, base: str, args: list[str]) -> None:
+    data = bytes(range(256)) * 10_000
+    assert run("put", base, "new", *args, stdin=data) == (0, b"", "")
+    assert run("append", base, "new", *args, stdin=data) == (0, b"", "")
+    assert run("append", base, "fresh", *args, stdin=b"x") == (0, b"", "")
+    assert run("cat", base, "new", "fresh").out == data + data + b"x"
+
+
+def test_put_and_append_a_file(run: Run, base: str) -> None:
+    Path("f").write_bytes(b"file")
+    Path("f").chmod(0o755)
+    before = time.time()
+    assert run("put", base, "docs/a.html", "f").status == 0
+    assert run("append", base, "docs/a.html", "f").status == 0
+    with winkfs.open(base) as c:
+        assert c.read("docs/a.html") == b"filefile"
+        assert c.stat("docs/a.html").mode == 0o755
+        assert c.stat("docs/a.html").mtime >= before - 0.1
+    assert "f: " not in one_line(run("put", base, "x", "gone"))
+
+
+@pytest.mark.parametrize("name", ["", "n" * 65_001])
+def test_name_that_no_container_takes_is_one_line(run: Run, base: str, name: str) -> None:
+    one_line(run("put", base, name))
+
+
+def test_append_that_append_only_forbids_says_why(run: Run) -> None:
+    run("create", "t", "--ao")
+    run("put", "t", "a", stdin=b"1")
+    run("put", "t", "b", stdin=b"1")
+    assert "append" in one_line(run("append", "t", "a", stdin=b"2"))
+    assert run("cat", "t", "a").out == b"1"
+
+
+def test_failed_append_leaves_the_file_as_it_was(
+    run: Run, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("f").write_bytes(bytes(3 << 20))
+    real = winkfs.Container.append
+    calls: list[int] = []
+
+    def append(self: winkfs.Container, name: str, data: bytes) -> None:
+        calls.append(1)
+        if len(calls) % 3 == 0:
+            raise KeyboardInterrupt
+        real(self, name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(winkfs.Container, "append", append)
+        assert run("append", base, "run.sh", "f").status == 130
+    assert len(calls) == 3
+    assert run("cat", base, "run.sh").out == b"#!"
+    assert winkfs.verify(base).problems == []
+
+
+def test_rm_by_name_and_glob(run: Run, base: str) -> None:
+    assert run("rm", base, "docs*", "a*b") == (0, b"", "")
+    assert listed(run("ls", base, "[a-z]*")) == ["run.sh", "link", "caf\udce9", "\x1b[31m"]
+    done = run("rm", base, "gone", "run.sh", "none*")
+    assert done.status == 1
+    assert len(done.err.splitlines()) == 2
+    assert "run.sh" not in listed(run("ls", base))
+    assert winkfs.verify(base).problems == []
+
+
+def test_name_with_a_star_is_not_taken_for_a_glob(run: Run, base: str) -> None:
+    with winkfs.open(base, "a") as c:
+        c.put("a-b", b"1")
+    assert run("rm", base, "a*b").status == 0
+    assert "a-b" in listed(run("ls", base))
+
+
+def test_mv_of_a_file_and_over_one(run: Run, base: str) -> None:
+    assert run("mv", base, "run.sh", "new name").status == 0
+    assert run("mv", base, "new name", "a*b").status == 0
+    assert run("cat", base, "a*b").out == b"#!"
+    assert "run.sh" not in listed(run("ls", base))
+
+
+def test_mv_of_a_directory_takes_what_is_below(run: Run, base: str) -> None:
+    assert run("mv", base, "docs", "d/e").status == 0
+    assert listed(run("ls", base, "d*")) == ["d/e", "d/e/a.html", "d/e/old/b.html"]
+    assert run("mv", base, "d/e/old", "old").status == 0  # there is no entry for it
+    assert listed(run("ls", base, "old*")) == ["old/b.html"]
+    assert winkfs.verify(base).problems == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("gone", "x"), ("docs", "docs/in"), ("run.sh", "docs"), ("docs", "docs")]
+)
+def test_mv_that_makes_no_sense_changes_nothing(run: Run, base: str, old: str, new: str) -> None:
+    before = run("ls", base, "--json").out
+    one_line(run("mv", base, old, new))
+    assert run("ls", base, "--json").out == before
+
+
+def test_stat_of_a_file_and_a_link(run: Run, base: str) -> None:
+    done = run("stat", base, "link", "--json")
+    assert json.loads(done.out)["target"] == "docs/a.html"
+    assert b"target:   docs/a.html" in run("stat", base, "link").out
+    assert b"mode:     0600" in run("stat", base, "docs/old/b.html").out
+    assert "c: gone" in one_line(run("stat", base, "gone"))

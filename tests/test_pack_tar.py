@@ -1,0 +1,154 @@
+"""pack: a tar file into a container."""
+
+from __future__ import annotations
+
+import io
+import random
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+from trees import files_beside, names, snapshot
+
+import winkfs
+from winkformats.errors import FormatError
+from winkfs.items import LARGE, Note
+from winkfs.pack import pack
+from winkfs.unpack import unpack
+
+pytest_plugins = ["trees"]
+
+
+def tar_of(tree: Path, path: Path, mode: str = "w") -> Path:
+    with tarfile.open(path, mode, format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+        tar.add(tree, ".")
+    return path
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("ao", [False, True])
+def test_tar_file_gives_the_same_tree(tree: Path, tmp_path: Path, mode: str, ao: bool) -> None:
+    tar = tar_of(tree, tmp_path / "t.tar", mode)
+    notes: list[Note] = []
+    report = pack(tar, tmp_path / "c", ao=ao, note=notes.append)
+    unpack(tmp_path / "c", tmp_path / "back", note=notes.append)
+    exact = snapshot(tree)
+    back = snapshot(tmp_path / "back")
+    assert {n: v[:2] + v[3:] for n, v in back.items()} == {
+        n: v[:2] + v[3:] for n, v in exact.items()
+    }
+    assert all(abs(back[n][2] - exact[n][2]) < 1000 for n in exact)  # type: ignore[operator]
+    assert notes == []
+    assert report.files == 8
+
+
+def test_tar_mtime_is_exact_to_the_nanosecond(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("a")
+    member.pax_headers = {"mtime": "-1.000000001"}
+    with tarfile.open(tmp_path / "t.tar", "w") as tar:
+        tar.addfile(member)
+    pack(tmp_path / "t.tar", tmp_path / "c")
+    with winkfs.open(tmp_path / "c") as c:
+        assert c.stat("a").mtime_ns == -1_000_000_001
+
+
+def write_tar(path: Path, *members: tarfile.TarInfo, data: bytes = b"") -> Path:
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for member in members:
+            tar.addfile(member, io.BytesIO(data) if member.size else None)
+    return path
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", size: int = 0
+) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, size
+    return info
+
+
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize("size", [10, LARGE + 1])
+def test_tar_hard_links_become_copies(tmp_path: Path, ao: bool, size: int) -> None:
+    data = random.Random(2).randbytes(size)
+    tar = write_tar(
+        tmp_path / "t.tar",
+        member("./a", size=size),
+        member("b", tarfile.LNKTYPE, link="./a"),
+        member("c", tarfile.LNKTYPE, link="gone"),
+        data=data,
+    )
+    notes: list[Note] = []
+    pack(tar, tmp_path / "c", ao=ao, note=notes.append)
+    with winkfs.open(tmp_path / "c") as c:
+        assert c.read("a") == c.read("b") == data
+        assert "c" not in c
+    assert [(n.name, n.failed) for n in notes] == [(b"c", True)]
+    assert winkfs.verify(tmp_path / "c").problems == []
+
+
+def test_tar_names_are_cleaned_and_those_that_climb_are_refused(tmp_path: Path) -> None:
+    tar = write_tar(
+        tmp_path / "t.tar",
+        *map(member, ["/abs", "./dot", "a//b", "../up", "x/../../up", "n" * 65_001, "m" * 65_000]),
+        member("tty", tarfile.CHRTYPE),
+        member("pipe", tarfile.FIFOTYPE),
+        member("./", tarfile.DIRTYPE),
+    )
+    notes: list[Note] = []
+    report = pack(tar, tmp_path / "c", note=notes.append)
+    assert names(tmp_path / "c") == ["a/b", "abs", "dot", "m" * 65_000]
+    assert [n.name for n in notes if n.failed] == [b"../up", b"x/../../up", b"n" * 65_001]
+    assert "65,000" in notes[2].what
+    assert (report.left_out, report.failed) == (2, 3)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize("part", [0.3, 0.7, 0.95])
+def test_tar_cut_short_is_an_error_and_leaves_no_container(
+    tmp_path: Path, mode: str, ao: bool, part: float
+) -> None:
+    rng = random.Random(3)
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as tar:  # type: ignore[call-overload]
+        for i in range(100):
+            tar.addfile(member(f"{i}", size=3000), io.BytesIO(rng.randbytes(3000)))
+    whole = file.getvalue()
+    (tmp_path / "t.tar").write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises(FormatError, match=r"t\.tar: not a whole tar file"):
+        pack(tmp_path / "t.tar", tmp_path / "c", ao=ao)
+    assert files_beside(tmp_path / "c") == []
+
+
+@pytest.mark.parametrize("data", [b"", b"hello" * 300, b"\x1f\x8bjunk", b"BZhjunk", b"\xfd7zXZ\0j"])
+def test_what_is_no_tar_file_is_an_error(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "t.tar").write_bytes(data)
+    with pytest.raises(FormatError, match=r"t\.tar"):
+        pack(tmp_path / "t.tar", tmp_path / "c")
+    assert files_beside(tmp_path / "c") == []
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_broken_header_in_the_middle_is_no_end_of_the_archive(tmp_path: Path, ao: bool) -> None:
+    tar = write_tar(tmp_path / "t.tar", member("a"), member("b"), member("c"))
+    data = bytearray(tar.read_bytes())
+    data[512 + 20] ^= 0xFF
+    tar.write_bytes(data)
+    with pytest.raises(FormatError, match="byte 512"):
+        pack(tar, tmp_path / "c", ao=ao)
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="needs GNU tar")
+def test_sparse_tar_of_gnu_tar(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    root.mkdir()
+    with (root / "sparse").open("wb") as file:
+        file.seek(300_000)
+        file.write(b"end")
+    subprocess.run(["tar", "-C", root, "-cSf", tmp_path / "t.tar", "."], check=True)
+    pack(tmp_path / "t.tar", tmp_path / "c")
+    with winkfs.open(tmp_path / "c") as c:
+        assert c.read("sparse") == bytes(300_000) + b"end"

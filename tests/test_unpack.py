@@ -1,0 +1,187 @@
+"""unpack: a container into a directory, and never out of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from trees import DIR, LINK
+
+import winkfs
+from winkfs.items import Note
+from winkfs.pack import pack
+from winkfs.unpack import unpack
+
+pytest_plugins = ["trees"]
+
+
+def container(tmp_path: Path, *files: tuple[object, ...]) -> Path:
+    with winkfs.create(tmp_path / "c") as c:
+        for name, data, *kind in files:
+            c.put(name, data, ftype=kind[0] if kind else winkfs.FileType.FILE)  # type: ignore[arg-type]
+    return tmp_path / "c"
+
+
+NO_PATHS = ["../up", "/abs", "a/../../up", "a//b", "./a", "a/.", "..", ".", "a/" + "n" * 256]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*itertools.product(NO_PATHS, [winkfs.FileType.FILE, LINK, DIR]), ("a/", LINK)],
+)
+def test_names_that_are_no_path_are_left_out_and_said(
+    tmp_path: Path, name: str, kind: winkfs.FileType
+) -> None:
+    data = b"" if kind == DIR else b"target"
+    base = container(tmp_path, (name, data, kind), ("good", b"1"))
+    notes: list[Note] = []
+    report = unpack(base, tmp_path / "in/out", note=notes.append)
+    assert [n.name for n in notes] == [name.encode()]
+    assert (report.files, report.failed) == (1, 1)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".lock") == [
+        "c.data", "c.idx", "in",
+    ]  # fmt: skip
+    assert [p.name for p in (tmp_path / "in").rglob("*")] == ["out", "good"]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("force", [False, True])
+def test_link_in_the_container_is_not_followed(tmp_path: Path, swap: bool, force: bool) -> None:
+    (tmp_path / "outside").mkdir()
+    files = [("a", bytes(tmp_path / "outside"), LINK), ("a/b", b"evil"), ("a/d", b"", DIR)]
+    base = container(tmp_path, *(reversed(files) if swap else files))
+    notes: list[Note] = []
+    unpack(base, tmp_path / "out", force=force, note=notes.append)
+    assert notes
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert (tmp_path / "outside").stat().st_mode & 0o777 != 0o700
+
+
+@pytest.mark.parametrize("target", ["file", "missing"])
+def test_link_that_was_there_is_replaced_and_not_written_through(
+    tmp_path: Path, target: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "file").write_bytes(b"precious")
+    (tmp_path / "out/a").symlink_to(tmp_path / target)
+    base = container(tmp_path, ("a", b"new"))
+    assert unpack(base, tmp_path / "out").failed == 1
+    assert (tmp_path / "out/a").is_symlink()
+    assert unpack(base, tmp_path / "out", force=True).failed == 0
+    assert (tmp_path / "out/a").read_bytes() == b"new"
+    assert (tmp_path / "file").read_bytes() == b"precious"
+    assert not (tmp_path / "missing").exists()
+
+
+def test_linked_directory_that_was_there_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "out/a").symlink_to(tmp_path / "outside")
+    base = container(tmp_path, ("a/b", b"1"), ("a", b"", DIR))
+    assert unpack(base, tmp_path / "out", force=True).failed == 2
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_existing_files_stay_unless_forced(tmp_path: Path) -> None:
+    base = container(tmp_path, ("a", b"new"), ("l", b"a", LINK), ("d", b"", DIR), ("x", b"1"))
+    out = tmp_path / "out"
+    (out / "d").mkdir(parents=True)
+    (out / "x").mkdir()
+    (out / "a").write_bytes(b"old")
+    (out / "l").write_bytes(b"old")
+    notes: list[Note] = []
+    unpack(base, out, note=notes.append)
+    assert {n.name: n.what for n in notes} == dict.fromkeys([b"a", b"l", b"x"], "is there already")
+    assert (out / "a").read_bytes() == (out / "l").read_bytes() == b"old"
+    notes.clear()
+    unpack(base, out, force=True, note=notes.append)
+    assert notes == [Note(b"x", "a directory is in its place", True)]
+    assert (out / "a").read_bytes() == b"new"
+    assert os.readlink(out / "l") == "a"
+
+
+def test_hard_link_to_a_file_outside_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "file").write_bytes(b"precious")
+    os.link(tmp_path / "file", tmp_path / "out/a")
+    unpack(container(tmp_path, ("a", b"new")), tmp_path / "out", force=True)
+    assert (tmp_path / "file").read_bytes() == b"precious"
+
+
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        for name, mode in {"a": 0o666, "b": 0o400, "s": 0o4711}.items():
+            c.put(name, b"1", mode=mode)
+        c.put("d", b"", ftype=DIR, mode=0o1777)
+        c.put("d/closed", b"", ftype=DIR, mode=0o555)
+        c.put("d/closed/inside", b"1")
+    old = os.umask(0o077)
+    try:
+        unpack(tmp_path / "c", tmp_path / "out")
+    finally:
+        os.umask(old)
+    names = ["a", "b", "s", "d", "d/closed"]
+    found = [stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) for name in names]
+    assert found == [0o666, 0o400, 0o4711, 0o1777, 0o555]
+
+
+def test_files_in_many_directories_and_deep_ones(tmp_path: Path) -> None:
+    """More directories than are kept open, and a path longer than the kernel takes at once."""
+    deep = "/".join(["d" * 200] * 30) + "/end"
+    wide = [f"{i:03d}/{j}/file" for j in range(3) for i in range(100)]
+    base = container(tmp_path, *((name, name.encode()) for name in [*wide, deep]))
+    out = tmp_path / "out"
+    try:
+        assert unpack(base, out).failed == 0
+        assert all((out / name).read_bytes() == name.encode() for name in wide)
+        notes: list[Note] = []
+        pack(out, tmp_path / "again", note=notes.append)
+        assert notes == []
+        with winkfs.open(tmp_path / "again") as c:
+            assert c.read(deep) == deep.encode()
+    finally:
+        subprocess.run(["rm", "-rf", out], check=True)
+
+
+def test_glob_crosses_the_slash(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "c")
+    report = unpack(tmp_path / "c", tmp_path / "out", "docs/*.html")
+    assert report.files == 2
+    found = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*"))
+    assert found == ["docs", "docs/a.html", "docs/old", "docs/old/b.html"]
+
+
+def test_damaged_file_is_not_unpacked_and_the_others_are(tmp_path: Path) -> None:
+    base = container(tmp_path, ("a", b"A" * 500), ("bad", b"B" * 500), ("z", b"Z" * 500))
+    data = Path(f"{base}.data")
+    data.write_bytes(data.read_bytes().replace(b"BBBB", b"BBXB", 1))
+    notes: list[Note] = []
+    unpack(base, tmp_path / "out", note=notes.append)
+    assert [n.name for n in notes] == [b"bad"]
+    assert sorted(os.listdir(tmp_path / "out")) == ["a", "z"]
+
+
+def test_unpack_by_a_user_gives_closed_directories_and_no_set_id_of_others(place: Path) -> None:
+    with winkfs.create(place / "c") as c:
+        c.put("d", b"", ftype=DIR, mode=0o500, mtime=5)
+        c.put("d/file", b"1", mode=0o400)
+        c.put("d/root", b"1", mode=0o4755, uid=0, gid=0)
+    assert unpack(place / "c", place / "out").failed == 0
+    out = place / "out/d"
+    assert (stat.S_IMODE(out.stat().st_mode), out.stat().st_mtime) == (0o500, 5)
+    assert stat.S_IMODE((out / "root").stat().st_mode) == 0o755
+    assert (out / "file").read_bytes() == b"1"
+    out.chmod(0o700)
+
+
+def test_unpack_onto_a_full_disk_stops_and_leaves_no_half_file(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    base = container(tmp_path, *((f"{i}", bytes([i]) * 300_000) for i in range(6)))
+    with pytest.raises(OSError, match="No space left"):
+        unpack(base, small_disk / "out")
+    assert {p.stat().st_size for p in (small_disk / "out").iterdir()} == {300_000}
