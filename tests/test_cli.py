@@ -11,6 +11,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import commands
 import pytest
 from commands import PROGRAM, Run, one_line
 
@@ -19,7 +20,7 @@ from winkfs.cli import COMMANDS, cli
 from winkfs.cli._common import explain, parse_time, printable
 from winkfs.names import is_glob, literal_prefix
 
-pytest_plugins = ["commands"]
+run, base = commands.run, commands.base  # fixtures
 
 HEAVY = {"numpy", "xxhash", "mmh3", "rich", "winkfs.container", "tarfile"}
 

@@ -8,12 +8,13 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
+import commands
 import pytest
 from commands import PROGRAM, Run, listed, one_line
 
 import winkfs
 
-pytest_plugins = ["commands"]
+run, base = commands.run, commands.base  # fixtures
 
 # --- create, pack, unpack ---
 

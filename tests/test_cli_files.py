@@ -10,12 +10,13 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import commands
 import pytest
 from commands import PROGRAM, Run, listed, one_line
 
 import winkfs
 
-pytest_plugins = ["commands"]
+run, base = commands.run, commands.base  # fixtures
 
 # --- ls ---
 

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import trees
 from trees import VARIANTS, files_beside, names, snapshot
 
 import winkfs
@@ -20,7 +21,7 @@ from winkfs.pack import pack
 from winkfs.tree import Tree, listed_names
 from winkfs.unpack import unpack
 
-pytest_plugins = ["trees"]
+tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 
 # --- there and back ---
 

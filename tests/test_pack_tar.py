@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import trees
 from trees import files_beside, names, snapshot
 
 import winkfs
@@ -18,7 +19,7 @@ from winkfs.items import LARGE, Note
 from winkfs.pack import pack
 from winkfs.unpack import unpack
 
-pytest_plugins = ["trees"]
+tree = trees.tree  # fixtures
 
 
 def tar_of(tree: Path, path: Path, mode: str = "w") -> Path:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import trees
 from trees import DIR, LINK
 
 import winkfs
@@ -16,7 +17,7 @@ from winkfs.items import Note
 from winkfs.pack import pack
 from winkfs.unpack import unpack
 
-pytest_plugins = ["trees"]
+tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 
 
 def container(tmp_path: Path, *files: tuple[object, ...]) -> Path:
