@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import VARIANTS, assert_sound, contents, path_of
+from container_checks import MEMORY, VARIANTS, assert_sound, contents, path_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -23,7 +23,6 @@ import winkfs
 from winkfs import Row
 
 EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "25"))
-MEMORY = Path("/dev/shm")  # a crash is simulated here, so the disk may be memory
 SUFFIXES = (".data", ".idx", ".time")
 STARTS = (
     "plain",
@@ -69,7 +68,7 @@ class Life(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
         self.lives = 0
         self.stamp = 0
         self.base = self.folder / "c0"

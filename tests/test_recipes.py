@@ -1,10 +1,12 @@
 """Every container of the oracle's writer: read, listed, verified, unpacked, then changed by us."""
 
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container_checks import assert_sound, contents, path_of
+from container_checks import MEMORY, assert_sound, contents, path_of
 from oracle_lives import Files
 from oracle_read import check
 from oracle_recipes import OPTIONS, RECIPES
@@ -19,8 +21,9 @@ UNCLEAN = sorted(name for name, options in OPTIONS.items() if not options.get("c
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tmp_path / "c"
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder) / "c"
 
 
 @pytest.fixture

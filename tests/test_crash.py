@@ -1,0 +1,476 @@
+"""kill -9 at any moment, and derived files that are lost, cut, foreign, stale or unreadable.
+
+WINKFS_KILLS is how many processes each test kills. A kill leaves what the kernel has: power cuts
+are another matter.
+"""
+
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from container_checks import MEMORY, assert_sound, child, contents, path_of
+from oracle_read import check
+
+import winkfs
+
+KILLS = int(os.environ.get("WINKFS_KILLS", "3"))
+Model = dict[bytes, bytes]
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder) / "c"
+
+
+# --- kill -9 ------------------------------------------------------------------------------------
+
+PUT_MANY = """
+import random, sys, winkfs
+base, seed = sys.argv[1], int(sys.argv[2])
+dice = random.Random(seed)
+with winkfs.open(base, "a") as c:
+    for batch in range(100_000):
+        size = dice.choice([1, 10, 100, 400])
+        data = b"%d." % batch
+        c.put_many((f"{batch}.{i}", data + b"%d." % i * (i % 90)) for i in range(size))
+        if batch % 5 == 4:
+            c.put_many((f"again.{i}", data * i) for i in range(50))
+        c.sync()
+        print(batch, size, flush=True)
+"""
+
+
+def put_many_model(lines: list[str]) -> Model:
+    """The files of the batches that were reported, and of which file they may be newer."""
+    model: Model = {}
+    for line in lines:
+        batch, size = map(int, line.split())
+        data = b"%d." % batch
+        model |= {b"%d.%d" % (batch, i): data + b"%d." % i * (i % 90) for i in range(size)}
+        if batch % 5 == 4:
+            model |= {b"again.%d" % i: data * i for i in range(50)}
+    return model
+
+
+MIXED = """
+import json, random, sys, winkfs
+base, seed = sys.argv[1], int(sys.argv[2])
+dice = random.Random(seed)
+with winkfs.open(base, "a") as c:
+    files = {n: c.read(n).decode() for n in c.names()}
+    for turn in range(100_000):
+        for _ in range(dice.choice([1, 5, 40])):
+            name, text = f"n{dice.randrange(60)}", f"<{turn}>" * dice.choice([0, 1, 60, 9000])
+            verb = dice.choice(["put", "append", "delete", "rename", "write", "cut", "many"])
+            if verb == "put" or (name not in files and verb != "many"):
+                c.put(name, text.encode())
+                files[name] = text
+            elif verb == "append":
+                c.append(name, text.encode())
+                files[name] += text
+            elif verb == "delete":
+                c.delete(name)
+                del files[name]
+            elif verb == "rename":
+                new = f"n{dice.randrange(60)}"
+                c.rename(name, new)
+                files[new] = files.pop(name)
+            elif verb == "write":
+                at = len(files[name]) // 2
+                c.write(name, at, text.encode())
+                files[name] = files[name][:at] + text + files[name][at + len(text):]
+            elif verb == "cut":
+                files[name] = files[name][: len(files[name]) // 2]
+                c.truncate(name, len(files[name]))
+            else:
+                new = {f"n{dice.randrange(60)}": f"{i}" * dice.randrange(50) for i in range(30)}
+                c.put_many((n, t.encode()) for n, t in new.items())
+                files.update(new)
+        print(json.dumps(files), flush=True)  # what this sync is going to make durable
+        c.sync()
+        print("synced", flush=True)
+"""
+
+
+def killed(code: str, base: Path, seed: int, after: float) -> list[str]:
+    """Run, kill -9 -> the lines it had written."""
+    with child(code, base, str(seed)) as process:
+        assert process.stdout
+        first = process.stdout.readline()
+        time.sleep(after)
+        process.kill()
+        rest = process.stdout.read()
+    assert process.returncode == -9
+    lines = (first + rest).split(b"\n")
+    return [line.decode() for line in lines[:-1]]  # what follows the last newline was cut
+
+
+def assert_recovers(base: Path) -> Model:
+    """Opens at once, sound before and after a writer has been there -> what is in it."""
+    began = time.monotonic()
+    with winkfs.open(base) as reader:
+        found = contents(reader)
+        assert reader.notes == []
+    assert time.monotonic() - began < 20
+    assert winkfs.verify(base).problems == []
+    tree = check(base, clean=False)
+    assert {name: file.content for name, file in tree.files.items()} == found
+    winkfs.open(base, "a").close()
+    assert_sound(base, found)
+    return found
+
+
+@pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
+def test_kill_of_a_put_many_loop_loses_nothing_synced(variant: dict[str, bool], base: Path) -> None:
+    dice = random.Random()
+    for _ in range(KILLS):
+        seed = dice.randrange(1 << 30)
+        for path in base.parent.glob("c.*"):
+            path.unlink()
+        winkfs.create(base, **variant).close()
+        lines = killed(PUT_MANY, base, seed, dice.random() * 0.3)
+        found = assert_recovers(base)
+        model = put_many_model(lines)
+        again = {name for name in model if name.startswith(b"again")}
+        for name in model.keys() - again:
+            assert found[name] == model[name], (seed, name)
+        last = int(lines[-1].split()[0])
+        for name in found.keys() - model.keys() - again:
+            if not name.startswith(b"again"):
+                assert int(name.split(b".")[0]) == last + 1  # synced, and not yet reported
+        for name in again:
+            turn = (last + 1) // 5 * 5 + 4
+            newer = b"%d." % turn * int(name[6:])
+            assert found[name] in (model[name], newer), (seed, name)
+
+
+@pytest.mark.parametrize("variant", [{}, {"classic": True}])
+def test_kill_among_changes_of_all_kinds(variant: dict[str, bool], base: Path) -> None:
+    """Life after life on the same container: each must show the last sync or the one under way."""
+    winkfs.create(base, **variant).close()
+    dice = random.Random()
+    before: Model = {}
+    for _ in range(KILLS):
+        seed = dice.randrange(1 << 30)
+        lines = killed(MIXED, base, seed, dice.random() * 0.3)
+        states = [line for line in lines if line != "synced"]
+        allowed = [
+            {name.encode(): text.encode() for name, text in json.loads(state).items()}
+            for state in states
+        ]
+        synced = lines.count("synced")
+        found = assert_recovers(base)
+        assert found in [before, *allowed][synced : synced + 2], seed
+        before = found
+
+
+REOPEN = """
+import sys, winkfs
+base = sys.argv[1]
+for turn in range(100_000):
+    with winkfs.open(base, "a") as c:
+        c.put_many((f"{turn}.{i}", b"%d" % turn * i) for i in range(40))
+        if turn:
+            c.delete(f"{turn - 1}.0")
+        c.put("turn", b"%d" % turn)
+    print(turn, flush=True)
+    if turn % 3 == 0:
+        winkfs.reindex(base)
+"""
+
+
+@pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
+def test_kill_between_opening_closing_and_reindexing(variant: dict[str, bool], base: Path) -> None:
+    dice = random.Random()
+    for _ in range(KILLS):
+        for path in base.parent.glob("c.*"):
+            path.unlink()
+        winkfs.create(base, **variant).close()
+        last = int(killed(REOPEN, base, 0, dice.random() * 0.3)[-1])
+        found = assert_recovers(base)
+        turn = int(found[b"turn"])
+        assert turn in (last, last + 1)
+        for i in range(turn + 1):
+            for j in range(i != turn, 40):
+                assert found[b"%d.%d" % (i, j)] == b"%d" % i * j
+        leftover = [path.name for path in base.parent.iterdir() if ".tmp" in path.name]
+        winkfs.open(base, "a").close()
+        with winkfs.open(base, "a") as container:
+            container.put("one more", b"1")  # writes over what was left
+        left = [path.name for path in base.parent.iterdir() if ".tmp" in path.name]
+        assert left == [], leftover
+
+
+CREATE = """
+import sys, winkfs
+for turn in range(100_000):
+    with winkfs.create(sys.argv[1] + str(turn), ao=True) as c:
+        c.put("a", b"1")
+    print(turn, flush=True)
+"""
+
+
+def test_kill_while_creating(base: Path) -> None:
+    """A container is there whole, or not at all; a second create then works."""
+    dice = random.Random()
+    for life in range(KILLS):
+        stem = base.with_name(f"c{life}-")
+        last = int(killed(CREATE, stem, 0, dice.random() * 0.2)[-1])
+        for turn in range(last + 2):
+            one = stem.with_name(f"{stem.name}{turn}")
+            if not path_of(one, ".data").exists():
+                assert turn == last + 1
+                winkfs.create(one).close()
+                assert_sound(one, {})
+            elif turn <= last:
+                assert_sound(one, {b"a": b"1"})
+            else:
+                assert assert_recovers(one) in ({}, {b"a": b"1"})
+
+
+# --- derived files ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["plain", "md5", "classic", "ao", "classic ao"])
+def made(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder with a container "c", its earlier state "old", and a stranger "other"."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        make(Path(folder), request.param)
+        yield Path(folder)
+
+
+def make(folder: Path, variant: str) -> None:
+    options = {"ao": "ao" in variant, "classic": "classic" in variant}
+    htalgo = 1 if variant == "md5" else None
+    with winkfs.create(folder / "c", htalgo=htalgo, timemp=10, **options) as c:
+        c.put_many((f"n{i}", b"old %d" % i, i) for i in range(120))
+    for suffix in (".data", ".idx", ".time"):
+        if path_of(folder / "c", suffix).exists():
+            shutil.copy(path_of(folder / "c", suffix), path_of(folder / "old", suffix))
+    with winkfs.open(folder / "c", "a") as c:
+        for i in range(0, 120, 10):
+            c.delete(f"n{i}")
+        c.put_many((f"n{i}", b"new %d" % i, 120 + i) for i in range(1, 120, 10))
+        if not options["ao"]:
+            for i in range(2, 120, 10):
+                c.rename(f"n{i}", f"moved{i}")
+            for i in range(3, 120, 10):
+                c.append(f"n{i}", b"+")
+    with winkfs.create(folder / "other", htalgo=htalgo, timemp=10, **options) as c:
+        c.put_many((f"n{i}", b"other %d" % i, i) for i in range(120))
+        for i in range(30):
+            c.delete(f"n{i}")
+        c.put_many((f"n{i}", b"other again", 400) for i in range(30))
+
+
+def model_of(folder: Path) -> Model:
+    return {name: file.content for name, file in check(folder / "c").files.items()}
+
+
+@pytest.fixture
+def c(made: Path, base: Path) -> Path:
+    """A copy of "c", to be damaged."""
+    for path in made.glob("c.*"):
+        shutil.copy(path, base.parent)
+    return base
+
+
+def suffixes(base: Path) -> Iterator[str]:
+    for suffix in (".idx", ".time"):
+        if path_of(base, suffix).exists():
+            yield suffix
+
+
+def assert_right_answers(base: Path, made: Path) -> None:
+    """For a reader, then a writer; and the writer leaves a strictly right container."""
+    model = model_of(made)
+    with winkfs.open(base) as reader:
+        assert contents(reader) == model
+        assert "n0" not in reader
+        since = [entry.name for entry in reader.scan(since=125)]
+        assert since == [entry.name for entry in reader.scan() if entry.mtime >= 125]
+        assert since
+    with winkfs.open(base, "a") as writer:
+        assert contents(writer) == model
+        writer.put("n0", b"back")
+    model[b"n0"] = b"back"
+    assert_sound(base, model)
+
+
+def lengths(size: int) -> list[int]:
+    around = [0, 1, 7, 8, 16, 24, 63, 64, 511, 512, 4095, 4096, 4097, 4104, size // 2, size - 8]
+    return [*around, size - 1]
+
+
+def damages() -> dict[str, Callable[[Path, Path, str], None]]:
+    """(the container, the folder of others, the suffix) -> the damage done."""
+
+    def rewrite(change: Callable[[bytes], bytes]) -> Callable[[Path, Path, str], None]:
+        def apply(base: Path, _: Path, suffix: str) -> None:
+            path = path_of(base, suffix)
+            path.write_bytes(change(path.read_bytes()))
+
+        return apply
+
+    def replaced_by(other: str) -> Callable[[Path, Path, str], None]:
+        def apply(base: Path, made: Path, suffix: str) -> None:
+            shutil.copy(path_of(made / other, suffix), path_of(base, suffix))
+
+        return apply
+
+    def directory(base: Path, _: Path, suffix: str) -> None:
+        path_of(base, suffix).unlink()
+        path_of(base, suffix).mkdir()
+
+    def dangling(base: Path, _: Path, suffix: str) -> None:
+        path_of(base, suffix).unlink()
+        path_of(base, suffix).symlink_to("nowhere")
+
+    def the_other(base: Path, _: Path, suffix: str) -> None:
+        swapped = {".idx": ".data", ".time": ".idx"}[suffix]
+        shutil.copy(path_of(base, swapped), path_of(base, suffix))
+
+    return {
+        "missing": lambda base, _, suffix: path_of(base, suffix).unlink(),
+        "empty": rewrite(lambda raw: b""),
+        "zeros": rewrite(lambda raw: bytes(len(raw))),
+        "ones": rewrite(lambda raw: b"\xff" * len(raw)),
+        "text": rewrite(lambda raw: b"not an index\n" * 999),
+        "longer": rewrite(lambda raw: raw + b"garbage" * 999),
+        "of another container": replaced_by("other"),
+        "an older copy of itself": replaced_by("old"),
+        "another file of the container": the_other,
+        "a dangling link": dangling,
+        "a directory": directory,
+    }
+
+
+@pytest.mark.parametrize("damage", damages())
+def test_a_derived_file_that_is(damage: str, c: Path, made: Path) -> None:
+    for suffix in suffixes(c):
+        damages()[damage](c, made, suffix)
+        if damage != "a directory":
+            assert_right_answers(c, made)
+            for path in made.glob("c.*"):
+                shutil.copy(path, c.parent)
+            continue
+        model = model_of(made)
+        with winkfs.open(c) as reader:  # a reader needs no index
+            assert contents(reader) == model
+        path_of(c, suffix).rmdir()
+
+
+def test_a_derived_file_cut_at_any_length(c: Path, made: Path) -> None:
+    model = model_of(made)
+    for suffix in suffixes(c):
+        raw = path_of(c, suffix).read_bytes()
+        for length in lengths(len(raw)):
+            path_of(c, suffix).write_bytes(raw[:length])
+            with winkfs.open(c) as reader:
+                assert contents(reader) == model, (suffix, length)
+        path_of(c, suffix).write_bytes(raw[: len(raw) // 3])
+        assert_right_answers(c, made)
+        for path in made.glob("c.*"):
+            shutil.copy(path, c.parent)
+
+
+def test_a_flipped_byte_in_the_superblock_of_a_derived_file(c: Path, made: Path) -> None:
+    """With SBCKSUM it is seen; a classic file has none, so only what is checked there counts."""
+    model = model_of(made)
+    classic = "SBCKSUM" not in check(made / "c").superblock.variables
+    for suffix in suffixes(c):
+        raw = path_of(c, suffix).read_bytes()
+        names = ("FILESIZE", "HTSIZE", "SYNCTIME", "AENTRIES", "SBSIZE", "CELLSZ", "HTALGO")
+        places = [raw.index(name.encode()) + 15 for name in names if name.encode() in raw]
+        for place in places if classic else [*places, *range(3, 520, 37)]:
+            changed = bytearray(raw)
+            changed[place] ^= 0x41
+            path_of(c, suffix).write_bytes(changed)
+            with winkfs.open(c) as reader:
+                assert contents(reader) == model, (suffix, place)
+        path_of(c, suffix).write_bytes(raw)
+
+
+def test_flipped_bytes_in_index_cells_never_give_a_wrong_file(c: Path, made: Path) -> None:
+    """A cell has no checksum: a name may be lost until reindex, never mistaken, never a crash."""
+    model = model_of(made)
+    raw = path_of(c, ".idx").read_bytes()
+    dice = random.Random(5)
+    lost = 0
+    for _ in range(20):
+        changed = bytearray(raw)
+        for _ in range(20):
+            changed[dice.randrange(4096, len(raw))] ^= dice.randrange(1, 256)
+        path_of(c, ".idx").write_bytes(changed)
+        for mode in ("r", "a"):
+            shutil.copy(path_of(made / "c", ".data"), path_of(c, ".data"))
+            with winkfs.open(c, mode) as container:
+                for name, content in model.items():
+                    try:
+                        assert container.read(name) == content
+                    except FileNotFoundError:
+                        lost += 1
+                for name in (b"n0", b"n10", b"never"):
+                    assert name not in container
+            path_of(c, ".idx").write_bytes(changed)
+    winkfs.reindex(c)
+    assert_sound(c, model)
+
+
+def test_verify_names_a_lost_cell(c: Path, made: Path) -> None:
+    raw = bytearray(path_of(c, ".idx").read_bytes())
+    tree = check(c)
+    assert tree.index
+    width = 8 * len(tree.index.cells[0])
+    free, deleted = tree.index.free, tree.index.deleted
+    slot = next(i for i, cell in enumerate(tree.index.cells) if cell[0] not in (free, deleted))
+    raw[4096 + slot * width : 4096 + (slot + 1) * width] = bytes(width)
+    path_of(c, ".idx").write_bytes(raw)
+    problems = winkfs.verify(c).problems
+    if "DATAEND" in tree.index.superblock.variables:  # a classic index is counted, and not believed
+        assert any("c.idx" in problem and "reindex" in problem for problem in problems)
+    winkfs.reindex(c)
+    assert_sound(c, model_of(made))
+
+
+def test_both_derived_files_from_other_moments(c: Path, made: Path) -> None:
+    for index in ("old", "other", "c"):
+        for times in ("old", "other", "c"):
+            for path in made.glob("c.*"):
+                shutil.copy(path, c.parent)
+            shutil.copy(path_of(made / index, ".idx"), path_of(c, ".idx"))
+            if path_of(c, ".time").exists():
+                shutil.copy(path_of(made / times, ".time"), path_of(c, ".time"))
+            assert_right_answers(c, made)
+
+
+def test_an_older_data_file_under_a_newer_index(c: Path, made: Path) -> None:
+    """The data file decides; what the index has of later days is not believed."""
+    shutil.copy(path_of(made / "old", ".data"), path_of(c, ".data"))
+    model = {b"n%d" % i: b"old %d" % i for i in range(120)}
+    with winkfs.open(c) as reader:
+        assert contents(reader) == model
+    with winkfs.open(c, "a") as writer:
+        assert contents(writer) == model
+    assert_sound(c, model)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
+def test_an_unreadable_index(c: Path, made: Path) -> None:
+    path_of(c, ".idx").chmod(0)
+    assert_right_answers(c, made)
+
+
+def test_a_temporary_file_of_a_dead_writer_is_no_obstacle(c: Path, made: Path) -> None:
+    for suffix in (".idx.tmp", ".time.tmp", ".data.tmp"):
+        path_of(c, suffix).write_bytes(b"left over " * 99_999)
+    assert_right_answers(c, made)
+    winkfs.reindex(c)
+    assert_sound(c, model_of(made) | {b"n0": b"back"})
