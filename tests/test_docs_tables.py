@@ -3,10 +3,12 @@
 import re
 import struct
 from itertools import pairwise
+from pathlib import Path
 
 import oracle_format
 import pytest
 
+import winkfs
 from winkformats import entry, hashing, hindex, perm, superblock
 from winkformats.entry import Field, Layout
 from winkformats.hindex import HIndex
@@ -263,3 +265,40 @@ def test_bits_and_formats_are_never_renumbered():
     assert superblock.FORMAT_NAMES == {0x10: "kvseq", 0x20: "hindex", 0x30: "perm"}
     assert (inode.CK_MD5, inode.CK_XXH3) == (1, 2)
     assert (hashing.MD5, hashing.XXH3, hashing.MURMUR3) == (1, 2, 3)
+
+
+# --- docs/formats.md ---------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/formats.md").read_text()
+
+
+def test_the_page_has_every_variable_that_winkfs_writes(tmp_path):
+    written: set[str] = set()
+    for options in ({}, {"ao": True}, {"classic": True}):
+        base = tmp_path / f"c{len(written)}"
+        with winkfs.create(base, **options) as c:
+            c.put("a", b"b")
+        for path in tmp_path.glob(f"{base.name}.*"):
+            if path.suffix != ".lock":
+                written |= set(Superblock.decode(path.read_bytes(), file=path.name))
+    written |= set(Perm.create(MemoryStorage()).superblock)
+    unknown = {name for name in written if not re.search(rf"\b{name}\b", PAGE)}
+    assert len(written) > 35 and not unknown
+
+
+def test_the_page_has_the_inode_as_the_docstring_has_it():
+    for offset, size, _, field, *_ in table(inode, "offset size type field meaning")[:7]:
+        assert re.search(rf"^\| {offset} \| {size} \| {field.upper()} \|", PAGE, re.MULTILINE), (
+            field
+        )
+
+
+def test_the_modules_that_the_page_points_to_exist():
+    pointers = PAGE[PAGE.index("## Where it stands") :]
+    folder = ""
+    for path in re.findall(r"`([\w/]+\.py)`", pointers):
+        folder = path.rpartition("/")[0] or folder
+        full = path if "/" in path else f"{folder}/{path}"
+        places = (ROOT / full, ROOT / "formats" / full)
+        assert any(place.is_file() for place in places), path
