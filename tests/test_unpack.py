@@ -15,7 +15,7 @@ from trees import DIR, LINK
 import winkfs
 from winkfs.items import Note
 from winkfs.pack import pack
-from winkfs.unpack import unpack
+from winkfs.unpack import OPEN_PARENTS, unpack
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 
@@ -177,6 +177,22 @@ def test_unpack_by_a_user_gives_closed_directories_and_no_set_id_of_others(place
     assert stat.S_IMODE((out / "root").stat().st_mode) == 0o755
     assert (out / "file").read_bytes() == b"1"
     out.chmod(0o700)
+
+
+def test_directory_that_shuts_out_its_owner_gets_its_mode_after_those_below(place: Path) -> None:
+    with winkfs.create(place / "c") as c:
+        c.put("shut", b"", ftype=DIR, mode=0)
+        c.put("shut/below", b"", ftype=DIR, mode=0o500, mtime=7)
+        for i in range(2 * OPEN_PARENTS):  # so that `below` has to be opened anew
+            c.put(f"{i}", b"", ftype=DIR)
+    notes: list[Note] = []
+    unpack(place / "c", place / "out", note=notes.append)
+    assert notes == []
+    shut = place / "out/shut"
+    assert stat.S_IMODE(shut.stat().st_mode) == 0
+    shut.chmod(0o700)
+    assert stat.S_IMODE((shut / "below").stat().st_mode) == 0o500
+    assert (shut / "below").stat().st_mtime == 7
 
 
 def test_unpack_onto_a_full_disk_stops_and_leaves_no_half_file(
