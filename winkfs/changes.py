@@ -66,6 +66,7 @@ class Changes(Files):
         draft = self._begin(key, ns, ftype, attrs)
         try:
             while data := source.read(self._writer.chunk):
+                check_directory(ftype, key[:-3], len(data))
                 self._kv.reserve(self._waiting + self._writer.cost(draft, len(data)))
                 self._writer.append(draft, data)
         except BaseException:
@@ -342,7 +343,12 @@ class Changes(Files):
         """Sync, and bring index and time index up to date on disk."""
         self.sync()
         base = self._store.index.base
-        if self._store.index.pending or base is None or base.covered != self._kv.end:
+        if (
+            self._store.index.pending
+            or base is None
+            or base.covered != self._kv.end
+            or not self._store.times_current
+        ):
             self._store.merge()
 
     def recover(self) -> None:

@@ -251,7 +251,7 @@ class Container:
     ) -> int:
         """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB."""
         key = self._key(name)
-        check_directory(ftype, name, ftype == FileType.DIR)
+        check_directory(ftype, name, 0)
         with self._lock:
             self._check_write()
             owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)

@@ -66,11 +66,19 @@ class InodeRows:
     def value(self, row: int) -> bytes:
         return self.batch.entry(int(self.which[row])).value
 
-    def first(self, row: int, settings: Settings, file: str) -> int:
-        """Position of the first entry of the file: its inode or what it points to before that."""
-        pos = int(self.pos[row])
-        inode = Inode.decode(self.value(row), settings.form, file=file, offset=pos)
-        return min([pos, *inode.pointers])
+    def firsts(self, settings: Settings) -> Int64:
+        """Position of the first entry of each file: its inode or what it points to before that."""
+        form = settings.form
+        found = self.pos.copy()
+        one = np.flatnonzero((self.fields[:, 6] == 1) & (self.size >= 56 + form.pair))
+        pointers = self.batch.words(self.batch.value[self.which[one]] + 56, 1, ">i8")[:, 0]
+        pointers = pointers.astype(np.int64)
+        found[one] = np.where(pointers > 0, np.minimum(pointers, found[one]), found[one])
+        for row in np.flatnonzero((self.fields[:, 6] > 1) & (self.size > 0)).tolist():
+            pos, file = int(self.pos[row]), self.batch.storage.name
+            inode = Inode.decode(self.value(row), form, file=file, offset=pos)
+            found[row] = min([pos, *inode.pointers])
+        return found
 
 
 def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:

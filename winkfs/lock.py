@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 
@@ -23,8 +24,9 @@ class WriterLock:
             raise Locked(
                 f"another writer has it open (process {pid}); wait for it or stop it", base
             ) from None
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, b"%d\n" % os.getpid(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the pid is a courtesy
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
         if self.fd >= 0:

@@ -86,10 +86,7 @@ class Resolver:
         if len(rows.pos):
             found.nextfid = max(found.nextfid, int(rows.fileid.max()) + 1)
         if settings.ao:
-            mtimes = rows.mtime
-            for row in np.flatnonzero(~tomb).tolist():
-                first = rows.first(row, settings, batch.storage.name)
-                found.times.add(int(mtimes[row]), first)
+            found.times.add_many(rows.mtime[~tomb], rows.firsts(settings)[~tomb])
         hashed = rows.hashed(settings.htalgo)
         self._parts.append((hashed, rows.fileid.copy(), rows.deleted, tomb))
 

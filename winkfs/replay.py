@@ -9,7 +9,7 @@ from winkformats.errors import CorruptError
 from winkformats.kvseq import KVSeq
 from winkfs.index import Index
 from winkfs.inode import Inode
-from winkfs.inodescan import InodeRows, inode_rows
+from winkfs.inodescan import inode_rows
 from winkfs.settings import Settings
 from winkfs.timeindex import TimeIndex
 
@@ -47,15 +47,12 @@ class Replay:
         for _, rows in inode_rows(
             kv.storage, kv.layout, self._settings, start, stop, problem=problem
         ):
+            if self._times is not None:
+                new = (rows.pos >= times_from) & (rows.size > 0)
+                self._times.add_many(rows.mtime[new], rows.firsts(self._settings)[new])
             fileids, deleted = rows.fileid.tolist(), rows.deleted.tolist()
             for row, (key, pos) in enumerate(zip(rows.keys, rows.pos.tolist(), strict=True)):
                 self._apply(key, pos, fileids[row], deleted[row])
-                if self._times is not None and pos >= times_from and rows.size[row]:
-                    self._mark(self._times, rows, row)
-
-    def _mark(self, times: TimeIndex, rows: InodeRows, row: int) -> None:
-        first = rows.first(row, self._settings, self._kv.storage.name)
-        times.add(int(rows.mtime[row]), first)
 
     def _apply(self, key: bytes, pos: int, fileid: int, deleted: bool) -> None:
         index = self._index

@@ -28,11 +28,12 @@ from winkfs.rebuild import Rebuilt, rebuild
 from winkfs.replay import Replay
 from winkfs.rows import Int64, Rows
 from winkfs.settings import Settings
-from winkfs.timeindex import TimeIndex, fresh
+from winkfs.timeindex import TimeIndex, fresh, write_new
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
 DOOMED: Final = 1 << 20  # delflags waiting for a sync
+SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -56,6 +57,7 @@ class Store:
         self.generation = 0  # how often everything was opened anew
         self.doomed: list[int] = []
         self.times: TimeIndex | None = None
+        self.times_current = True  # whether BASE.time covers all of the data file
         self.lock: WriterLock | None = None
         if not Path(base + ".data").exists():
             raise NoSuchFile("no such container (there is no BASE.data)", base)
@@ -99,6 +101,8 @@ class Store:
         kv, settings, block = self.kv, self.settings, self.kv.superblock
         base = open_base(self.base + ".idx", settings, block, kv.end)
         self.index.replace(base)
+        if base is not None and not self._plausible(base):
+            base = None
         unclean = block.get("SYNCSIZE", kv.end) != kv.end
         if base is None or kv.truncated or (unclean and self.writable):
             self._rebuild()
@@ -110,10 +114,25 @@ class Store:
                 self._rebuild()
                 return
             self.times, times_from = loaded or (TimeIndex(settings), kv.start)
+            self.times_current = times_from == kv.end
         try:
             self._catch_up(min(base.covered, times_from), base.covered, times_from)
         except CorruptError:
             self._rebuild()
+
+    def _plausible(self, base: Base) -> bool:
+        """Whether some cells hold what they should: names that are found where they stand.
+
+        Finds an index of another container, or of zeros, that looks right from outside.
+        """
+        words = table.used(base.shape, base.cells, 0, min(SAMPLE, base.shape.htsize))[0]
+        if not len(words):
+            return base.live < max(base.shape.htsize // 32, 1)
+        for pos in words[:: max(len(words) // 16, 1), 0].tolist():
+            key = self.key_at(pos)
+            if not key.endswith(b"/I0") or self.index.lookup(key) != pos:
+                return False
+        return True
 
     def _catch_up(self, start: int, covered: int, times_from: int) -> None:
         start = max(start, self.kv.start)
@@ -154,6 +173,8 @@ class Store:
                 raise
             base = self._memory_index(found.rows, variables)
         self.index.replace(base)
+        if base is not None and not self._plausible(base):
+            base = None
         finish_rebuilt(self, found)
         self._save_times()
 
@@ -286,8 +307,8 @@ class Store:
             variables["NEXTFID"] = self.nextfid
         known = {name: value for name, value in variables.items() if name in block}
         now = int(time.time())
-        if self.settings.classic and block.get("SYNCTIME") == now:
-            now += 1  # equal SYNCTIMEs would vouch for the index of the last close
+        if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
+            now = max(now, block.get("SYNCTIME", 0) + 1)
         self.kv.sync(known, now=now)
         self.synced = self.kv.end
         doomed, self.doomed = self.doomed, []
@@ -311,6 +332,7 @@ class Store:
             return
         try:
             self.times.save(self.base + ".time", self.settings, self.kv.superblock)
+            self.times_current = True
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -370,9 +392,6 @@ def create_files(base: str, block: Superblock) -> None:
             raise FileExists("the container exists already", base)
         for suffix in (".idx", ".time"):
             Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
-        with fresh(data + ".tmp") as storage:
-            storage.write(0, [block.encode()])
-            storage.sync()
-        publish(data + ".tmp", data)
+        write_new(data, [block.encode()])
     finally:
         lock.release()

@@ -11,6 +11,7 @@ import bisect
 import struct
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -147,16 +148,20 @@ class TimeIndex:
             variables |= {"SBCKSUM": 0, "CONTID": settings.contid, "DATAEND": block["FILESIZE"]}
         data = Superblock.new(KVSEQ, PURPOSE_TIME, variables).encode()
         pairs = zip(self.marks, self.positions, strict=True)
-        temporary = path + ".tmp"
-        write_new(temporary, [data, b"".join([MARK.pack(*pair) for pair in pairs])])
-        publish(temporary, path)
+        write_new(path, [data, b"".join([MARK.pack(*pair) for pair in pairs])])
 
 
 def write_new(path: str, buffers: list[bytes]) -> None:
-    """Write and sync a file, over one that an interrupted run may have left."""
-    with fresh(path) as storage:
-        storage.write(0, buffers)
-        storage.sync()
+    """Write a whole file beside the old one and rename it there. Durable on return."""
+    temporary = path + ".tmp"
+    try:
+        with fresh(temporary) as storage:
+            storage.write(0, buffers)
+            storage.sync()
+        publish(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def fresh(path: str) -> FileStorage:

@@ -96,7 +96,8 @@ class Batch:
         key = bytes(self.data[a : a + int(self.key_len[i])])
         value = bytes(self.data[b : b + int(self.value_len[i])])
         at = int(self.at[i])
-        return KVEntry(int(self.pos[i]), bool(self.flags[i]), key, value, int(self.end[i]) - at)
+        deleted = bool(self.layout.delflag and self.raw[at])
+        return KVEntry(int(self.pos[i]), deleted, key, value, int(self.end[i]) - at)
 
     def bad(self, chosen: Int64 | None = None) -> Int64:
         """Indices, among `chosen` or all, of entries with a wrong delflag, length or checksum."""
