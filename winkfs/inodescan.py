@@ -71,8 +71,8 @@ class InodeRows:
         form = settings.form
         found = self.pos.copy()
         one = np.flatnonzero((self.fields[:, 6] == 1) & (self.size >= 56 + form.pair))
-        pointers = self.batch.words(self.batch.value[self.which[one]] + 56, 1, ">i8")[:, 0]
-        pointers = pointers.astype(np.int64)
+        where = self.batch.value[self.which[one]] + 56
+        pointers = self.batch.words(where, 1, ">i8")[:, 0].astype(np.int64)
         found[one] = np.where(pointers > 0, np.minimum(pointers, found[one]), found[one])
         for row in np.flatnonzero((self.fields[:, 6] > 1) & (self.size > 0)).tolist():
             pos, file = int(self.pos[row]), self.batch.storage.name

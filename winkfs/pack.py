@@ -29,6 +29,7 @@ from winkfs.tree import OwnFiles, Tree
 DERIVED: Final = (".idx", ".time", ".names")
 EXECUTABLE: Final = 0o755
 BATCH: Final = 16 << 20  # bytes of content
+PER_ROW: Final = 200  # bytes of a row beside its content, about
 STEP: Final = 256  # files between two calls of `progress`
 Progress = Callable[[int], None]
 
@@ -178,6 +179,7 @@ class Packer:
         self._report = report
         self._note = note
         self._progress = progress or (lambda done: None)
+        self._unordered = False
         self._attrs = container.superblock.get("ATTRS") == 1
         status = Path(container.base + ".data").stat()
         self._owner = [status.st_uid, status.st_gid]
@@ -187,6 +189,8 @@ class Packer:
 
     def run(self, source: Source) -> None:
         """Raises what the source or the container raises; files put until then stay put."""
+        # A tree has every name once, and its order is only for the eye.
+        self._unordered = isinstance(source, Tree) and not self._container.ao
         with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:
             while not self._ended:
                 try:
@@ -199,19 +203,30 @@ class Packer:
         self._progress(self._done % STEP)
 
     def _rows(self, items: Iterator[Item]) -> Iterator[Row]:
-        """The next rows: BATCH bytes of them, or up to an item that is none, kept in `_other`."""
+        """The next rows: BATCH bytes of them, or up to an item that is none, kept in `_other`.
+
+        Where order does not matter, those that the container writes one by one come last: among
+        the others each would cut short a batch (20,000 files in 200 directories: 1.3 s, not 2.2).
+        """
         self._other = None
+        held: list[Row] = []
         size = 0
         for item in items:
             if not isinstance(item, Row):
                 self._other = item
-                return
+                break
             self._count(item.ftype, len(item.data))
-            yield self._kept(item)
-            size += len(item.data)
+            row = self._kept(item)
+            if self._unordered and (not row.data or row.mode is not None):
+                held.append(row)
+            else:
+                yield row
+            size += len(row.data) + PER_ROW
             if size >= BATCH:  # put_rows gathers a thousand files, whatever their size
-                return
-        self._ended = True
+                break
+        else:
+            self._ended = True
+        yield from held
 
     def _count(self, ftype: int, size: int) -> None:
         report = self._report

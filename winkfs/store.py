@@ -99,7 +99,7 @@ class Store:
     def _load(self) -> None:
         """Find the derived files and bring them up to date, or make them anew."""
         kv, settings, block = self.kv, self.settings, self.kv.superblock
-        base = open_base(self.base + ".idx", settings, block, kv.end)
+        base: Base | None = open_base(self.base + ".idx", settings, block, kv.end)
         self.index.replace(base)
         if base is not None and not self._plausible(base):
             base = None
@@ -173,8 +173,6 @@ class Store:
                 raise
             base = self._memory_index(found.rows, variables)
         self.index.replace(base)
-        if base is not None and not self._plausible(base):
-            base = None
         finish_rebuilt(self, found)
         self._save_times()
 
