@@ -30,11 +30,11 @@ bench: $(VENV)/.ready-bench ## run all benchmarks, each against its rival
 
 clean: ## remove what was made, except the virtual environment
 	@if mountpoint -q build/demo/mnt; then fusermount3 -u build/demo/mnt; fi
-	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environment too
-	rm -rf $(VENV)
+	rm -rf $(VENV) *.egg-info
 
 # Not stamped: what the machine has is not ours to remember, and looking takes no time.
 system-run system-test: system-%:
