@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from pathlib import Path
 from typing import Final
@@ -33,6 +34,7 @@ from winkfs.timeindex import TimeIndex, fresh, write_new
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
 DOOMED: Final = 1 << 20  # delflags waiting for a sync
+ENTRY: Final = re.compile(rb"[0-9a-f]+/[AD][0-9]+|.+/I0", re.DOTALL)  # keys of a container
 SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -110,6 +112,8 @@ class Store:
         times_from = kv.end
         if settings.ao:
             loaded = TimeIndex.load(self.base + ".time", settings, block, kv.end)
+            if loaded and settings.classic and not self._plausible_times(loaded[0]):
+                loaded = None
             if loaded is None and self.writable:
                 self._rebuild()
                 return
@@ -133,6 +137,11 @@ class Store:
             if not key.endswith(b"/I0") or self.index.lookup(key) != pos:
                 return False
         return True
+
+    def _plausible_times(self, times: TimeIndex) -> bool:
+        """Whether some marks point to entries. Only a classic file has nothing else to go by."""
+        marks = times.positions[:: max(len(times.positions) // 16, 1)] + times.positions[-1:]
+        return all(ENTRY.fullmatch(self.key_at(pos)) for pos in marks)
 
     def _catch_up(self, start: int, covered: int, times_from: int) -> None:
         start = max(start, self.kv.start)
