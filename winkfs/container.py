@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
+from winkformats.errors import CorruptError
 from winkfs import fastread
 from winkfs.arguments import (
     as_content,
@@ -371,18 +372,24 @@ class Container:
                 yield entry.name
 
     def scan(
-        self, since: float | None = None, until: float | None = None, prefix: Name = ""
+        self,
+        since: float | None = None,
+        until: float | None = None,
+        prefix: Name = "",
+        *,
+        problem: Callable[[CorruptError], None] | None = None,
     ) -> Iterator[Entry]:
         """The files in disk order, as of the call: what happens later does not change it.
 
         since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
         prefix        only names that start with it
+        problem       is told of each damaged inode, which is passed over; None: CorruptError
         """
         with self._lock:
             self._check()
             if self.writable:
                 self._guard(self._changes.settle)
-        return scan(self._store, self._lock, since, until, to_bytes(prefix))
+        return scan(self._store, self._lock, since, until, to_bytes(prefix), problem)
 
     def __iter__(self) -> Iterator[str]:
         return self.names()

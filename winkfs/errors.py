@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
 
 class WinkError(OSError):
@@ -17,7 +18,8 @@ class WinkError(OSError):
 
     def __str__(self) -> str:
         text = self.strerror or os.strerror(self.errno or errno.EIO)
-        return f"{self.filename}: {text}" if self.filename else text
+        line = f"{self.filename}: {text}" if self.filename else text
+        return re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", line)
 
 
 class NoSuchFile(WinkError, FileNotFoundError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.errors import CorruptError
 from winkfs.entry import Entry, to_str
 from winkfs.inode import Inode
 from winkfs.settings import NANO, Settings
@@ -23,6 +24,7 @@ def scan(
     since: float | None,
     until: float | None,
     prefix: bytes,
+    problem: Callable[[CorruptError], None] | None,
 ) -> Iterator[Entry]:
     """Entries of the files that are live now; their positions are taken at once."""
     settings = store.settings
@@ -34,7 +36,7 @@ def scan(
         if store.times is not None:
             positions = _narrow(positions, store, low, high)
         window = Window(store)
-    return _entries(window, store.owner, settings, positions, low, high, prefix)
+    return _entries(window, store.owner, settings, positions, low, high, prefix, problem)
 
 
 def _narrow(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
@@ -58,18 +60,27 @@ def _entries(
     low: int | None,
     high: int | None,
     prefix: bytes,
+    problem: Callable[[CorruptError], None] | None,
 ) -> Iterator[Entry]:
     at = 0
     try:
         while at < len(positions):
             stop = window.batch(positions, at)
             for pos in positions[at:stop].tolist():
-                key, inode = window.inode(pos)
-                ns = settings.ns_of(inode.mtime)
-                if (low is not None and ns < low) or (high is not None and ns >= high):
+                try:
+                    key, inode = window.inode(pos)
+                    ns = settings.ns_of(inode.mtime)
+                    if (low is not None and ns < low) or (high is not None and ns >= high):
+                        continue
+                    if not key[:-3].startswith(prefix):
+                        continue
+                    entry = _entry(key, inode, ns, owner, window)
+                except CorruptError as error:
+                    if problem is None:
+                        raise
+                    problem(error)
                     continue
-                if key[:-3].startswith(prefix):
-                    yield _entry(key, inode, ns, owner, window)
+                yield entry
             at = stop
     finally:
         window.close()

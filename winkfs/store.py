@@ -6,6 +6,7 @@ affair of `container`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -41,8 +42,10 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 def base_of(path: str | os.PathLike[str]) -> str:
     """BASE of a container, given BASE or BASE.data."""
-    text = os.fspath(path)
-    return text.removesuffix(".data")
+    text = os.fspath(path).removesuffix(".data")
+    if text.endswith("/") or not text:
+        raise ValueError(f"BASE is a path with a name at its end, not {text!r}")
+    return text
 
 
 class Store:
@@ -104,7 +107,9 @@ class Store:
         base: Base | None = open_base(self.base + ".idx", settings, block, kv.end)
         self.index.replace(base)
         if base is not None and not self._plausible(base):
-            base = None
+            with contextlib.suppress(CorruptError):  # else there is nothing better than it
+                self._rebuild()
+                return
         unclean = block.get("SYNCSIZE", kv.end) != kv.end
         if base is None or kv.truncated or (unclean and self.writable):
             self._rebuild()
@@ -132,11 +137,13 @@ class Store:
         words = table.used(base.shape, base.cells, 0, min(SAMPLE, base.shape.htsize))[0]
         if not len(words):
             return base.live < max(base.shape.htsize // 32, 1)
-        for pos in words[:: max(len(words) // 16, 1), 0].tolist():
-            key = self.key_at(pos)
-            if not key.endswith(b"/I0") or self.index.lookup(key) != pos:
-                return False
-        return True
+        sample = words[:: max(len(words) // 16, 1), 0].tolist()
+        keys = list(map(self.key_at, sample))
+        good = [
+            k.endswith(b"/I0") and self.index.lookup(k) == p
+            for k, p in zip(keys, sample, strict=True)
+        ]
+        return 2 * good.count(True) >= len(good)  # a damaged inode or two: no foreign index
 
     def _plausible_times(self, times: TimeIndex) -> bool:
         """Whether some marks point to entries. Only a classic file has nothing else to go by."""

@@ -80,7 +80,11 @@ def unpack(
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(container, directories, report, count, force=force)
-            for done, entry in enumerate(container.scan(prefix=literal_prefix(glob or "")), 1):
+            found = container.scan(
+                prefix=literal_prefix(glob or ""),
+                problem=lambda error: count(Note(b"?", str(error), True)),
+            )
+            for done, entry in enumerate(found, 1):
                 if match is None or match(entry.name):
                     unpacker.put(entry)
                 if progress and done % STEP == 0:

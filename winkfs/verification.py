@@ -15,14 +15,18 @@ from winkformats import table
 from winkformats.errors import CorruptError, FormatError
 from winkformats.gcpause import gc_paused
 from winkformats.kvscan import Batch, scan
+from winkfs.content import attributes
 from winkfs.indexfile import Base, open_base
-from winkfs.inode import CK_XXH3, Inode
+from winkfs.inode import CK_XXH3, FileType, Inode
 from winkfs.inodescan import InodeRows, rows_of
 from winkfs.rebuild import Rebuilt, Resolver
+from winkfs.settings import NANO
 from winkfs.store import Store, base_of
 from winkfs.timeindex import TimeIndex
 
 Int64 = npt.NDArray[np.int64]
+HEX: Final = np.full(256, -1, np.int64)
+HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 LIMIT: Final = 1000  # problems named one by one
 
 
@@ -77,7 +81,9 @@ class _Check:
         self._data_pos: list[Int64] = []  # of entries that are not inodes
         self._data_len: list[npt.NDArray[np.int64]] = []
         self._data_flag: list[npt.NDArray[np.uint8]] = []
-        self._extents: list[Int64] = []  # int64[n, 3]: inode, pointer, bytes needed of the value
+        self._data_owner: list[Int64] = []  # FILEIDs that their keys name
+        self._extents: list[Int64] = []  # int64[n, 4]: inode, pointer, bytes of the value, FILEID
+        self._last_mtime: int | None = None
 
     def run(self, progress: Callable[[int], None] | None) -> None:
         store, kv, report = self._store, self._store.kv, self._report
@@ -111,6 +117,8 @@ class _Check:
         self._data_pos.append(batch.pos[others])
         self._data_len.append(batch.value_len[others])
         self._data_flag.append(batch.flags[others])
+        self._data_owner.append(_fileids(batch, np.flatnonzero(others)))
+        self._check_fields(rows)
         form = self._store.settings.form
         pair = form.pair // 8
         plain = (rows.fields[:, 6] == 1) & (rows.size >= 56 + form.pair)
@@ -124,7 +132,10 @@ class _Check:
             short = (words[:, -1] < words[:, 3]) | (words[:, 1] != 0)
             for row in simple[short].tolist():
                 self._inode_problem(rows, row)
-            self._extents.append(np.stack([rows.pos[simple], words[:, 7], need], 1))
+            owner = words[:, 2]
+            self._extents.append(np.stack([rows.pos[simple], words[:, 7], need, owner], 1))
+            for row in simple[words[:, -1] < 0].tolist():
+                self._inode_problem(rows, row)
         for row in np.flatnonzero((rows.size > 0) & ~plain).tolist():
             self._inode_problem(rows, row)
 
@@ -146,9 +157,11 @@ class _Check:
         except CorruptError as error:
             self._report.add(str(error))
             return
-        needs = [(pos, e.pointer, e.skip + e.size) for e in inode.extents if e.pointer]
+        owner = inode.fileid
+        needs = [(pos, e.pointer, e.skip + e.size, owner) for e in inode.extents if e.pointer]
         if inode.attrs:
-            needs.append((pos, *inode.attrs))
+            needs.append((pos, *inode.attrs, owner))
+            self._check_attrs(inode, pos, bool(rows.deleted[row]))
         if needs:
             self._extents.append(np.array(needs, np.int64))
 
@@ -158,8 +171,9 @@ class _Check:
         length = np.concatenate([np.empty(0, np.int64), *self._data_len])
         flag = np.concatenate([np.empty(0, np.uint8), *self._data_flag])
         self._data_pos, self._data_len, self._data_flag = [], [], []
-        extents = np.concatenate([np.empty((0, 3), np.int64), *self._extents])
-        self._extents = []
+        owner = np.concatenate([np.empty(0, np.int64), *self._data_owner])
+        extents = np.concatenate([np.empty((0, 4), np.int64), *self._extents])
+        self._extents, self._data_owner = [], []
         at = np.minimum(np.searchsorted(live, extents[:, 0]), max(len(live) - 1, 0))
         known = live[at] == extents[:, 0] if len(live) else np.zeros(len(extents), bool)
         extents = extents[known & (extents[:, 1] != 0)]
@@ -168,13 +182,37 @@ class _Check:
         good = pos[at] == extents[:, 1] if len(pos) else np.zeros(len(extents), bool)
         short = good & (length[at] < extents[:, 2]) if len(pos) else good
         dead = good & (flag[at] == 1) if len(pos) else good
+        alien = good & (owner[at] != extents[:, 3]) if len(pos) else good
         for what, wrong in (
             ("extent points to no data entry", ~good),
             ("extent is longer than its entry", short),
             ("data of a live file is marked deleted", dead),
+            ("extent points to data of another file", alien),
         ):
-            for inode, pointer, _ in extents[wrong].tolist():
+            for inode, pointer, *_ in extents[wrong].tolist():
                 self._report.add(f"{self._name}: inode at byte {inode}: {what} (at {pointer})")
+
+    def _check_fields(self, rows: InodeRows) -> None:
+        """Types, directories, and in the append-only variant the order of mtimes."""
+        ftype, full = rows.fields[:, 4], rows.size > 0
+        wrong = (ftype < 0) | (ftype > 255) | ((ftype == FileType.DIR) & (rows.lsize != 0))
+        for pos in rows.pos[wrong].tolist():
+            self._report.add(f"{self._name}: inode at byte {pos}: a type that cannot be")
+        if not self._store.settings.ao or not full.any():
+            return
+        mtimes, pos = rows.mtime[full], rows.pos[full]
+        first = mtimes[0] if self._last_mtime is None else self._last_mtime
+        for at in pos[np.diff(mtimes, prepend=first) < 0].tolist():
+            self._report.add(f"{self._name}: inode at byte {at}: mtime before its predecessor's")
+        self._last_mtime = int(mtimes[-1])
+
+    def _check_attrs(self, inode: Inode, pos: int, deleted: bool) -> None:
+        store = self._store
+        try:
+            attributes(inode, store.owner, store.entry_at, self._name)
+        except CorruptError as error:
+            if not deleted:
+                self._report.add(f"{self._name}: inode at byte {pos}: {error}")
 
     # --- counters and derived files ---
 
@@ -251,5 +289,22 @@ class _Check:
             return
         mine = loaded[0]
         same = (mine.marks, mine.positions) == (times.marks, times.positions)
-        if not same or (times.marks and mine.since != times.since):
+        second = NANO if store.settings.nanoseconds else 1
+        last = [None if t.last is None else t.last // second for t in (mine, times)]
+        if not same or last[0] != last[1] or (times.marks and mine.since != times.since):
             self._report.add(f"{path}: time marks do not fit the files: run reindex")
+
+
+def _fileids(batch: Batch, chosen: Int64) -> Int64:
+    """The number in front of the / in the keys of these entries: the FILEID their keys name."""
+    found, at = np.zeros(len(chosen), np.int64), batch.key[chosen]
+    end = np.minimum(at + batch.key_len[chosen], len(batch.raw))
+    going = np.ones(len(chosen), bool)
+    for digit in range(16):
+        where = at + digit
+        value = HEX[batch.raw[np.minimum(where, len(batch.raw) - 1)]]
+        going &= (where < end) & (value >= 0)
+        if not going.any():
+            break
+        found = np.where(going, found << 4 | value, found)
+    return found
