@@ -77,8 +77,9 @@ class BulkGet:
         same = np.ascontiguousarray(head[:, 3:]).view(f"S{longest}")[:, 0] == wanted
         good = same & (head[:, 0] == 0) & (_number(head[:, 1:3], ">u2") == lengths)
         ends = pos + 7 + lengths + isz
-        good &= self._good(pos, ends)
-        tail = _rows_at(view, ends - isz - 4, isz + 4)
+        bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
+        tail = _rows_at(view, ends - isz - 4, isz + 8)
+        good &= self._sums(bodies, pos) == _number(tail[:, -4:], ">u4")
         good &= _number(tail[:, :4], ">u4") == isz
         pair = self._store.settings.form.pair
         words = np.ascontiguousarray(tail[:, 4 : 60 + pair]).view(">i8").astype(np.int64)
@@ -100,19 +101,16 @@ class BulkGet:
         view = self._store.kv.view(0)
         ends = pos + 1 + starts + sizes
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
-        good = (self._sums(bodies, pos) == _number(_rows_at(view, ends, 4), ">u4")).tolist()
-        for ok, row, body, start in zip(good, rows.tolist(), bodies, starts.tolist(), strict=True):
+        good = self._sums(bodies, pos) == _number(_rows_at(view, ends, 4), ">u4")
+        if len(rows) == len(found) and good.all():
+            pairs = zip(bodies, starts.tolist(), strict=True)
+            found[:] = [body[start:] for body, start in pairs]  # type: ignore[misc]
+            return
+        for ok, row, body, start in zip(
+            good.tolist(), rows.tolist(), bodies, starts.tolist(), strict=True
+        ):
             if ok:
                 found[row] = body[start:]  # type: ignore[assignment]
-
-    def _good(self, pos: Int64, ends: Int64) -> npt.NDArray[np.bool_]:
-        """Whether the checksums of the entries [pos, ends + 4) are right."""
-        view = self._store.kv.view(0)
-        bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
-        good: npt.NDArray[np.bool_] = self._sums(bodies, pos) == _number(
-            _rows_at(view, ends, 4), ">u4"
-        )
-        return good
 
     def _sums(self, bodies: list[Any], pos: Int64) -> npt.NDArray[np.uint32]:
         seeds = (pos.astype(np.uint64) + np.uint64(self._store.kv.layout.contid & MASK64)).tolist()

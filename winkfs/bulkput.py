@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
 ROWS: Final = 1024  # of a batch; 256 and 4096 measured slower
+FIRST: Final = 64  # rows of the first batch, for their size is not known
 BYTES: Final = 2 << 20  # content of a batch, about
 HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 NAME_LIMIT: Final = 65_000
@@ -76,7 +77,7 @@ class BulkPut:
     def __init__(self, store: Store, changes: Changes) -> None:
         self._store, self._changes = store, changes
         self._fast = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
-        self._rows = ROWS
+        self._rows = FIRST
         self._done = 0  # files of the batch that are written
 
     def put(self, files: Iterable[tuple[Any, ...]]) -> int:
@@ -193,7 +194,7 @@ class BulkPut:
         for i in np.flatnonzero(~ordinary).tolist():
             if start < i:
                 self._write_run(columns, start, i)
-            self._changes.put(
+            self._changes.put_bulk(
                 columns.keys[i], columns.data[i], columns.ns[i], columns.ftypes[i], attrs[i]
             )
             self._done = start = i + 1

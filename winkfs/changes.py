@@ -10,6 +10,8 @@ import errno
 import time
 from typing import Any, Final
 
+import numpy as np
+
 from winkfs.arguments import check_attrs, check_directory
 from winkfs.content import Content
 from winkfs.draft import Draft, DraftWriter, with_mode
@@ -59,6 +61,17 @@ class Changes(Files):
         self._writer.append(draft, data)
         self._replace(draft)
 
+    def put_bulk(
+        self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
+    ) -> None:
+        """The same among files put in bulk: what had the name is found with theirs."""
+        self._writer.need_room(None, len(data))
+        draft = self._begin(key, ns, ftype, attrs)
+        self._kv.reserve(self._writer.cost(draft, len(data)))
+        self._writer.append(draft, data)
+        inode, pos, size = self._append_inode(draft)
+        self._account(draft, inode, pos, size, bulk=True)
+
     def put_stream(
         self, key: bytes, source: Any, ns: int | None, ftype: int, attrs: Attrs | None
     ) -> int:
@@ -86,7 +99,7 @@ class Changes(Files):
         self._account(draft, inode, pos, size)
 
     def _begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> Draft:
-        if self._store.settings.ao or len(self._store.doomed) > DOOMED:
+        if self._store.settings.ao and self.drafts:
             self.settle()
         if len(self._store.doomed) > DOOMED:
             self.sync()
@@ -154,7 +167,9 @@ class Changes(Files):
         kv.replace(draft.old, draft.key, value)
         return inode, draft.old, len(value)
 
-    def _account(self, draft: Draft, inode: Inode, pos: int, size: int) -> None:
+    def _account(
+        self, draft: Draft, inode: Inode, pos: int, size: int, *, bulk: bool = False
+    ) -> None:
         """Take a written inode into index, time index and counters."""
         store = self._store
         if draft.old and pos != draft.old:
@@ -164,8 +179,11 @@ class Changes(Files):
         store.itotsz += size - draft.old_size
         store.dtotsz += draft.lsize - draft.old_lsize
         self._doom_entries(draft.owned - set(inode.pointers))
-        store.index.assign(draft.key, pos)
         self.last = pos
+        if bulk:
+            store.index.add_bulk([draft.key], np.array([pos]))
+        else:
+            store.index.assign(draft.key, pos)
 
     # --- parts of files ---
 

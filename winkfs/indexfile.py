@@ -148,6 +148,7 @@ def write_base(
             cells[:, 2:] = extra[chosen]
         return cells
 
-    table.build(storage, SBSIZE, shape, rows.slot_bits(), words)
+    bits = rows.s if rows.bits is None else rows.bits
+    table.build(storage, SBSIZE, shape, bits, words)
     covered = variables.get("DATAEND", 0)
     return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)

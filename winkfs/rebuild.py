@@ -59,7 +59,7 @@ class _Columns:
     """All inode entries of the file, tombstones too."""
 
     rows: Rows
-    fileid: Int64
+    fileid: npt.NDArray[Any]
     deleted: Bools
     tomb: Bools
 
@@ -98,6 +98,9 @@ class Resolver:
         found.unfinished = unfinished.tolist()
         found.dead = columns.rows.pos[columns.deleted & ~columns.tomb]
         rows = columns.rows
+        if live.all():
+            found.rows = rows
+            return found
         old = columns.fileid[~live & ~columns.tomb]
         if len(old):
             both = np.flatnonzero(live)[np.isin(columns.fileid[live], old)]
@@ -141,13 +144,23 @@ def rebuild(
 
 
 def _columns(parts: list[tuple[Rows, Int64, Bools, Bools]]) -> _Columns:
-    def join(i: int, dtype: type) -> npt.NDArray[Any]:
-        return np.concatenate([np.empty(0, dtype), *(part[i] for part in parts)])
-
-    fileid, deleted, tomb = join(1, np.int64), join(2, np.bool_), join(3, np.bool_)
-    rows = join_rows([part[0] for part in parts])
+    """Join the columns of all batches, letting go of the parts of each as it is joined."""
+    rows = [part[0] for part in parts]
+    fileids: list[npt.NDArray[Any]] = [part[1] for part in parts]
+    deleted, tombs = [part[2] for part in parts], [part[3] for part in parts]
     parts.clear()
-    return _Columns(rows, fileid, deleted, tomb)
+
+    def join(column: list[Any], dtype: type) -> npt.NDArray[Any]:
+        whole = np.concatenate([np.empty(0, dtype), *column])
+        column.clear()
+        return whole
+
+    narrow = max((int(part.max()) for part in fileids if len(part)), default=0) < 1 << 32
+    dtype = np.uint32 if narrow else np.int64
+    if narrow:
+        fileids[:] = [part.astype(np.uint32) for part in fileids]
+    fileid = join(fileids, dtype)
+    return _Columns(join_rows(rows), fileid, join(deleted, np.bool_), join(tombs, np.bool_))
 
 
 def _resolve(columns: _Columns, kv: KVSeq) -> tuple[Bools, Int64]:

@@ -24,6 +24,7 @@ from winkfs.names import MAX_NAME, raw, text
 from winkfs.spill import SortedRecords
 
 STDIN: Final = "-"
+BUFSIZE: Final = 16 << 10  # of tarfile, which copies what is left of it at each read
 BUFFER: Final = 1 << 20  # bytes read from the file at a time
 COMPRESSION: Final[dict[bytes, Callable[[Any], Any]]] = {
     b"\x1f\x8b": gzip.open,
@@ -94,7 +95,7 @@ class Tarball:
 
     def _in_order(self, file: IO[bytes]) -> Iterator[Item]:
         with tarfile.open(
-            fileobj=file, mode="r|", bufsize=BUFFER, tarinfo=Member,
+            fileobj=file, mode="r|", bufsize=BUFSIZE, tarinfo=Member,
             encoding="utf-8", errors="surrogateescape",
         ) as tar:  # fmt: skip
             while (member := following(tar)) is not None:
