@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from golden_formats import CONTID, NOW, NOW_NS
+from golden_formats import CONTID, NOW, NOW_NS, tick
 
 import winkfs
 from winkformats.superblock import KVSEQ, Superblock
@@ -35,6 +35,11 @@ class File:
 Files = dict[bytes, File]
 
 
+def sync(c: Container) -> None:
+    tick()
+    c.sync()
+
+
 def life(c: Container) -> Files:
     """Everything that a container which may change can live through."""
     block = c.superblock
@@ -45,7 +50,7 @@ def life(c: Container) -> Files:
     c.put("docs/link", b"../a.txt", mtime_ns=T0 + 2, ftype=FileType.LINK)
     c.put(b"\xff\xfe odd", b"", mtime_ns=-1)
     c.put("logs/app.log", b"line 1\n", mtime_ns=T0)
-    c.sync()
+    sync(c)
     files = {
         b"a.txt": File(b"replaced", T0 + NANO),
         b"docs/00.html": File(b"<p>0</p><p>more</p>", NOW_NS),
@@ -73,7 +78,7 @@ def life(c: Container) -> Files:
     c.rename("program", "bin/program")
     c.append("logs/app.log", b"line 2\n")
     c.append("logs/app.log", b"line 3\n")
-    c.sync()
+    sync(c)
     c.write("logs/app.log", 5, b"1")
     if block.get("ATTRS"):
         c.put("private", b"secret", mtime_ns=T0, mode=0o640, uid=OWNER[0], gid=OWNER[1])
@@ -96,7 +101,7 @@ def append_only_life(c: Container) -> Files:
     """Everything that an append-only container can live through."""
     seconds = [-61, -60, 0, 59, 60, 61, 61, 600, 605, 659, 660, 661]
     c.put_many([(f"f{i:02}", b"content %d" % i, second) for i, second in enumerate(seconds)])
-    c.sync()
+    sync(c)
     files = {
         b"f%02d" % i: File(b"content %d" % i, second * NANO) for i, second in enumerate(seconds)
     }
@@ -109,7 +114,7 @@ def append_only_life(c: Container) -> Files:
     files[b"f01"] = File(b"again", 10_000 * NANO)
     c.put("log", b"line 1\n", mtime_ns=10_001 * NANO)
     c.append("log", b"line 2\n")
-    c.sync()
+    sync(c)
     c.put("last", b"its name changes", mtime_ns=10_002 * NANO)
     c.rename("last", "LAST")
     files[b"log"] = File(b"line 1\nline 2\n", 10_001 * NANO)
@@ -123,7 +128,7 @@ def duplicates_life(c: Container) -> Files:
     """Older versions that keep their delflag 0."""
     for version in range(3):
         c.put_many([(f"n{i}", b"version %d" % version, version) for i in range(3)])
-        c.sync()
+        sync(c)
     c.delete("n0")
     return {b"n%d" % i: File(b"version 2", 2 * NANO) for i in (1, 2)}
 
@@ -138,7 +143,9 @@ Life = Callable[[Container], Files]
 def created(base: Path, live: Life, **options: bool | int) -> Files:
     """A container as `winkfs.create` makes it."""
     with winkfs.create(base, **options) as c:  # type: ignore[arg-type]
-        return live(c)
+        files = live(c)
+        tick()
+    return files
 
 
 def begun(base: Path, live: Life, sbsize: int, variables: dict[str, int]) -> Files:
@@ -146,7 +153,9 @@ def begun(base: Path, live: Life, sbsize: int, variables: dict[str, int]) -> Fil
     block = Superblock.new(KVSEQ, "FSYSDATA", variables, sbsize)
     Path(f"{base}.data").write_bytes(block.encode())
     with winkfs.open(base, "a") as c:
-        return live(c)
+        files = live(c)
+        tick()
+    return files
 
 
 CLASSIC = {

@@ -21,11 +21,20 @@ NOW_NS = NOW * 10**9 + 123_456_789
 CONTID = 0x0123_4567_89AB_CDEF
 
 
+_clock = [NOW]
+
+
+def tick() -> None:
+    """The clock that gives SYNCTIME goes on: no two syncs of a container fall into one second."""
+    _clock[0] += 10
+
+
 @contextlib.contextmanager
 def pinned() -> Iterator[None]:
-    """While it lasts clocks stand at NOW_NS, and the id of a container is CONTID."""
+    """While it lasts mtimes are NOW_NS, SYNCTIME follows `tick`, and CONTID is the one above."""
+    _clock[0] = NOW
     with (
-        mock.patch("time.time", lambda: NOW_NS / 1e9),
+        mock.patch("time.time", lambda: _clock[0] + 0.5),
         mock.patch("time.time_ns", lambda: NOW_NS),
         mock.patch("secrets.randbits", lambda _: CONTID - 1),
     ):

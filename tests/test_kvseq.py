@@ -484,7 +484,7 @@ def test_get_waits_for_the_chunk_that_is_being_written():
 def test_everything_else_waits_too(use):
     kv = KVSeq.create(Gate())
     chunk, positions = chunk_of(kv, [b"x" * 3000] * 5)
-    kv._reserve(kv.end + 2 * len(chunk))
+    kv.reserve(2 * len(chunk))
     kv.storage.open.clear()
     kv.append_encoded(chunk, positions[-1], 5)
     threading.Timer(0.05, kv.storage.open.set).start()

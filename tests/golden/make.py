@@ -18,8 +18,8 @@ import golden_formats  # noqa: E402
 
 def make_all(folder: Path) -> None:
     """Every golden file, into an empty folder."""
-    with golden_formats.pinned():
-        for name, recipe in (golden_formats.RECIPES | golden_containers.RECIPES).items():
+    for name, recipe in (golden_formats.RECIPES | golden_containers.RECIPES).items():
+        with golden_formats.pinned():
             recipe(folder / name)
     for lock in folder.glob("*.lock"):
         lock.unlink()
