@@ -91,8 +91,9 @@ def check_lookups(storage: MemoryStorage, shape: Shape, bits: list[int], s: list
 
 @pytest.fixture(params=[1, 4, 16, 1 << 16])
 def bucket(request, monkeypatch):
-    """Cells built at a time: small ones make borders everywhere."""
+    """Cells built, and keys sorted, at a time: small ones make borders everywhere."""
     monkeypatch.setattr(table, "BUCKET", request.param)
+    monkeypatch.setattr(table, "SEGMENT", 3 * request.param)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -158,11 +158,11 @@ def _by_bucket(bits: UInt64, htsize: int, count: int) -> tuple[npt.NDArray[np.ui
     order = np.empty(len(bits), np.uint32)
     free = np.array(ends[:-1], np.int64)  # where the next index of each bucket goes
     for at in range(0, len(bits), SEGMENT):
-        part = bucket[at : at + SEGMENT]
-        by_bucket = np.argsort(part, kind="stable")  # radix sort for 16 bits
-        counts = np.bincount(part, minlength=count)
+        segment = bucket[at : at + SEGMENT]
+        by_bucket = np.argsort(segment, kind="stable")  # radix sort for 16 bits
+        counts = np.bincount(segment, minlength=count)
         first = np.cumsum(counts) - counts
-        ranks = np.arange(len(part)) - np.repeat(first, counts)
+        ranks = np.arange(len(segment)) - np.repeat(first, counts)
         order[np.repeat(free, counts) + ranks] = by_bucket + at
         free += counts
     return order, ends
