@@ -77,6 +77,8 @@ class BulkPut:
     def __init__(self, store: Store, changes: Changes) -> None:
         self._store, self._changes = store, changes
         self._fast = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
+        # Without delflags a name that exists must be refused at once.
+        self._put = changes.put_bulk if store.kv.layout.delflag else changes.put
         self._rows = FIRST
         self._done = 0  # files of the batch that are written
 
@@ -194,9 +196,7 @@ class BulkPut:
         for i in np.flatnonzero(~ordinary).tolist():
             if start < i:
                 self._write_run(columns, start, i)
-            self._changes.put_bulk(
-                columns.keys[i], columns.data[i], columns.ns[i], columns.ftypes[i], attrs[i]
-            )
+            self._put(columns.keys[i], columns.data[i], columns.ns[i], columns.ftypes[i], attrs[i])
             self._done = start = i + 1
         if start < len(ordinary):
             self._write_run(columns, start, len(ordinary))
