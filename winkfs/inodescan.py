@@ -85,7 +85,9 @@ def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
     """Which entries of the batch are inodes: those whose key ends in "/I0"."""
     tail = batch.key + batch.key_len
     raw = batch.raw
-    found = batch.key_len >= 3
+    found = (batch.key_len >= 3) & (tail <= len(raw))  # a damaged length may point anywhere
+    if not found.any():
+        return found
     if not batch.whole:
         key = batch.keys(np.array([0]))[0]
         return found & key.endswith(b"/I0")
