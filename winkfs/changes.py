@@ -334,7 +334,9 @@ class Changes(Files):
             raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
                              "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
         self._drop(new)
+        self._kv.reserve(len(new) + len(value) + len(key) + 64)
         self._kv.replace(pos, new, value)
+        self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
         self._store.index.assign(key, 0)
         self._store.index.assign(new, pos)
 
