@@ -629,6 +629,33 @@ def test_put_many_whose_source_changes_the_container(base: Path) -> None:
     assert_sound(base, model)
 
 
+def test_more_files_than_the_index_keeps_in_memory(base: Path) -> None:
+    """70,000 in one call, twice, with doubles: within the call, against memory, against the disk."""
+    count = 70_000
+    names = [b"name %d" % i for i in range(count)]
+    with winkfs.create(base) as container:
+        container.put("name 5", b"before")
+        container.put_many((name, b"first") for name in names)
+        container.put_many((name, b"second") for name in names[::7])
+        assert len(container) == count
+        container.delete(names[7])
+        container.rename(names[14], names[15])
+        container.put_many((name, b"third") for name in [*names[1:], *names[100:200]])
+        container.append(names[3], b"+")
+        assert len(container) == count
+        wanted = [b"second", b"third", b"third", b"third+"] + [b"third"] * (count - 4)
+        assert list(container.get_many(names)) == wanted
+        container.sync()
+        container.put_many((name, b"fourth") for name in reversed(names[::2]))
+        wanted[::2] = [b"fourth"] * len(wanted[::2])
+    with winkfs.open(base) as container:
+        assert len(container) == count
+        assert list(container.get_many(names)) == wanted
+    assert winkfs.verify(base).problems == []
+    block = check(base).superblock
+    assert block.variables["DTOTSZ"] == sum(map(len, wanted))
+
+
 def test_put_rows_with_all_their_metadata(base: Path) -> None:
     me = os.getuid(), os.getgid()
     rows = [

@@ -150,6 +150,32 @@ def test_rename_of_the_last_file_before_a_sync(new: str, c: Container, base: Pat
     assert_sound(base, model)
 
 
+@pytest.mark.parametrize("new", ["b/c", "a much longer name than before"])
+@pytest.mark.parametrize("way", ["put", "put_many"])
+def test_rename_of_a_file_put_twice(way: str, new: str, c: Container, base: Path) -> None:
+    """What it replaced must not come back under the old name: not after a kill either."""
+    with c:
+        for data in (b"first", b"second"):
+            if way == "put":
+                c.put("xyz", data, 30)
+            else:
+                c.put_many([("xyz", data, 30)])
+        c.rename("xyz", new)
+        model = {b"a": b"1", b"last": b"2", new.encode(): b"second"}
+        assert contents(c) == model
+    assert_sound(base, model)
+    with winkfs.open(base, "a") as again:
+        again.put("other", b"1")
+    raw = bytearray(path_of(base, ".data").read_bytes())
+    for entry in check(base).entries:
+        if entry.delflag and entry.value:
+            raw[entry.pos] = 0  # as if the flags had not reached the disk
+    path_of(base, ".data").write_bytes(raw)
+    path_of(base, ".idx").unlink()
+    with winkfs.open(base) as reader:
+        assert contents(reader) == model | {b"other": b"1"}
+
+
 def test_rename_onto_a_name_deleted_just_now(c: Container, base: Path) -> None:
     with c:
         c.put("xyz", b"3", 30)

@@ -65,6 +65,17 @@ def test_get_many_keeps_the_order_and_repeats(c: Container) -> None:
     assert list(c.get_many([])) == []
 
 
+@pytest.mark.parametrize("last", ["a", "a" * 40, "a" * 3000])
+def test_get_many_of_names_of_all_lengths_at_the_end_of_the_file(last: str, base: Path) -> None:
+    names = ["n" * length for length in (1, 2, 150, 1000, 20_000)]
+    for data in (b"", b"x", b"x" * 3000):
+        with winkfs.create(base.with_name(f"c{len(data)}")) as container:
+            container.put_many((name, data) for name in [*names, last])
+        with winkfs.open(base.with_name(f"c{len(data)}")) as container:
+            assert list(container.get_many([*names, last])) == [data] * 6
+            assert list(container.get_many([last])) == [data]
+
+
 @pytest.mark.parametrize("at", [0, 1, 1023, 1024, 2999])
 def test_get_many_gives_what_comes_before_a_missing_name(at: int, c: Container) -> None:
     names = [f"n{i}" for i in range(3000)]

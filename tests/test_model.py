@@ -16,6 +16,7 @@ from container_checks import MEMORY, VARIANTS, assert_sound, contents, path_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from oracle_format import KVSEQ, read_entries, read_superblock
 from oracle_read import check
 from oracle_recipes import RECIPES
 
@@ -82,8 +83,15 @@ class Life(RuleBasedStateMachine):
         self._began()
 
     def _began(self) -> None:
+        self.flags = self._flags_on_disk()
         self.synced = dict(self.files)
         self.reader = winkfs.open(self.base)
+
+    def _flags_on_disk(self) -> set[int]:
+        """Positions of the entries that are marked deleted, tombstones apart."""
+        path = path_of(self.base, ".data")
+        block = read_superblock(path.name, path.read_bytes(), KVSEQ, None)
+        return {entry.pos for entry in read_entries(block) if entry.delflag and entry.value}
 
     def teardown(self) -> None:
         try:
@@ -265,6 +273,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
+        self.flags = self._flags_on_disk()  # those are durable from now on, new ones are not
         self.writer.sync()
         self.synced = dict(self.files)
         assert contents(self.reader) == {name: f.content for name, f in self.files.items()}
@@ -274,6 +283,7 @@ class Life(RuleBasedStateMachine):
         self.writer.close()
         self.synced = dict(self.files)
         self._assert_closed()
+        self.flags = self._flags_on_disk()
         if through == "reindex":
             assert winkfs.reindex(self.base) == len(self.files)
             self._assert_closed()
@@ -282,7 +292,7 @@ class Life(RuleBasedStateMachine):
         self.writer = winkfs.open(self.base, "a")
 
     @rule(
-        tail=st.sampled_from(["kept", "cut", "garbage"]),
+        tail=st.sampled_from(["kept", "cut", "garbage", "flags lost"]),
         dropped=st.sampled_from(["", "", ".idx", ".time"]),
     )
     def crash(self, tail: str, dropped: str) -> None:
@@ -293,8 +303,12 @@ class Life(RuleBasedStateMachine):
             if path_of(self.base, suffix).exists() and suffix != dropped:
                 shutil.copy(path_of(self.base, suffix), path_of(copy, suffix))
         with path_of(copy, ".data").open("r+b") as file:
-            if tail != "kept":
+            if tail in ("cut", "garbage"):
                 file.truncate(self.reader.superblock["FILESIZE"])
+            if tail == "flags lost":
+                for pos in self._flags_on_disk() - self.flags:
+                    file.seek(pos)
+                    file.write(b"\0")
             if tail == "garbage":
                 file.seek(0, os.SEEK_END)
                 file.write(b"\0\0\3a/I0" * 500)

@@ -1,0 +1,87 @@
+"""Names with equal hashes: every look-up must compare the names. Real twins of 64 bits are rare."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from container_checks import MEMORY, contents
+
+import winkfs
+from winkformats import hashing
+
+Model = dict[bytes, bytes]
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder) / "c"
+
+
+@pytest.fixture(autouse=True, params=[1, 3, 1 << 40])
+def few_hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All keys share so many 64-bit hashes; HTALGO 3, since 2 also has ways of its own."""
+    many = request.param
+
+    def hash_key(algorithm: int, key: bytes) -> tuple[int, int]:
+        assert algorithm == 3
+        s = sum(key) % many
+        return s, s
+
+    def hash_keys(algorithm: int, keys: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        s = np.array([hash_key(algorithm, key)[0] for key in keys], np.uint64)
+        return s, s
+
+    monkeypatch.setattr(hashing, "hash_key", hash_key)
+    monkeypatch.setattr(hashing, "hash_keys", hash_keys)
+
+
+def test_twins_are_told_apart(base: Path) -> None:
+    model: Model = {b"n%d" % i: b"%d" % i for i in range(200)}
+    with winkfs.create(base, htalgo=3) as c:
+        c.put_many((name, b"old") for name in [*model, *list(model)[:50]])
+        assert contents(c) == dict.fromkeys(model, b"old")
+        c.sync()
+        c.put_many(model.items())
+        assert contents(c) == model
+    for _ in range(2):
+        with winkfs.open(base) as c:
+            assert contents(c) == model
+            assert "n200" not in c and "" not in c
+            with pytest.raises(FileNotFoundError):
+                list(c.get_many(["n1", "n200"]))
+        assert winkfs.verify(base).problems == []
+        with winkfs.open(base, "a") as c:
+            for i in range(0, 200, 7):
+                c.delete(f"n{i}")
+                c.put(f"m{i}", b"put")
+            for i in range(1, 200, 7):
+                c.rename(f"n{i}", f"m{i}")
+            for i in range(2, 200, 7):
+                c.append(f"n{i}", b"+")
+            found = contents(c)
+            assert len(found) == 200
+            for i in range(3, 200, 7):
+                assert found[b"n%d" % i] == model[b"n%d" % i]
+        assert winkfs.reindex(base) == 200
+        with winkfs.open(base, "a") as c:
+            assert contents(c) == found
+            for name in list(found):
+                if name.startswith(b"m"):
+                    c.delete(name)
+            c.put_many(model.items())
+    assert winkfs.verify(base).problems == []
+
+
+def test_twins_in_a_tail_that_is_replayed(base: Path) -> None:
+    with winkfs.create(base, htalgo=3) as c:
+        c.put_many((f"n{i}", b"%d" % i) for i in range(60))
+    with winkfs.open(base, "a") as c, winkfs.open(base) as reader:
+        c.put_many((f"n{i}", b"new") for i in range(0, 60, 3))
+        c.rename("n1", "n60")
+        c.delete("n2")
+        c.sync()
+        assert contents(reader) == contents(c)
+        assert "n1" not in reader and "n2" not in reader
