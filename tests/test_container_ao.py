@@ -2,11 +2,12 @@
 
 import errno
 import io
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from container_checks import assert_sound, contents, path_of
+from container_checks import MEMORY, assert_sound, contents, path_of
 from oracle_read import check
 
 import winkfs
@@ -24,8 +25,9 @@ def c(request: pytest.FixtureRequest, base: Path) -> Container:
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tmp_path / "c"
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder) / "c"
 
 
 REFUSED: dict[str, Callable[[Container], object]] = {

@@ -4,13 +4,14 @@ import errno
 import io
 import math
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import PUTS, VERBS, assert_sound, contents, one_line, path_of
+from container_checks import MEMORY, PUTS, VERBS, assert_sound, contents, one_line, path_of
 from oracle_read import check
 from oracle_recipes import RECIPES
 
@@ -19,8 +20,9 @@ from winkfs import Container, FileType, Row
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tmp_path / "c"
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder) / "c"
 
 
 @pytest.fixture

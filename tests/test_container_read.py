@@ -3,19 +3,21 @@
 import errno
 import io
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container_checks import VARIANTS, assert_sound, contents, one_line
+from container_checks import MEMORY, VARIANTS, assert_sound, contents, one_line
 
 import winkfs
 from winkfs import Container
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tmp_path / "c"
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder) / "c"
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_kill_of_a_put_many_loop_loses_nothing_synced(variant: dict[str, bool], 
         for path in base.parent.glob("c.*"):
             path.unlink()
         winkfs.create(base, **variant).close()
-        lines = killed(PUT_MANY, base, seed, dice.random() * 0.3)
+        lines = killed(PUT_MANY, base, seed, dice.random() * 0.1)
         found = assert_recovers(base)
         model = put_many_model(lines)
         again = {name for name in model if name.startswith(b"again")}

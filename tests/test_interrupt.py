@@ -1,5 +1,6 @@
 """Ctrl-C at any line of our code: what was done stays whole, and the handle can be closed."""
 
+import os
 import random
 import sys
 import tempfile
@@ -18,7 +19,9 @@ from winkfs import Container
 
 OURS = (str(ROOT / "winkfs"), str(ROOT / "formats"))
 Model = dict[bytes, bytes]
-TRIES = 40  # lines at which each verb is interrupted, out of all it runs through
+TRIES = int(
+    os.environ.get("WINKFS_INTERRUPTS", "10")
+)  # lines at which each verb is interrupted, out of all it runs through
 
 
 @pytest.fixture
