@@ -18,6 +18,7 @@ from container_checks import MEMORY, assert_sound, child, contents, path_of
 from oracle_read import check
 
 import winkfs
+from winkformats.storage import FileStorage
 
 KILLS = int(os.environ.get("WINKFS_KILLS", "3"))
 Model = dict[bytes, bytes]
@@ -169,6 +170,50 @@ def test_kill_among_changes_of_all_kinds(variant: dict[str, bool], base: Path) -
         found = assert_recovers(base)
         assert found in [before, *allowed][synced : synced + 2], seed
         before = found
+
+
+@pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
+@pytest.mark.parametrize("index", ["of before", "none"])
+@pytest.mark.xfail(reason="data of a file replaced inside the tail is not finished")
+def test_kill_between_two_delflags(
+    index: str, variant: dict[str, bool], base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flags of one sync reach the disk one by one; a writer finishes what is left of them."""
+    copy = base.with_name("copy")
+    flags: list[int] = []
+    with winkfs.create(base, **variant) as writer:
+        writer.put_many((f"n{i}", b"%d" % i * 9) for i in range(8))
+    with winkfs.open(base, "a") as writer:
+        writer.put("n1", b"again")  # what it replaces lies below the index
+        writer.put("tail", b"first")
+        writer.sync()
+        writer.put("tail", b"second")  # this inside the tail
+        writer.put_many([("n2", b"x"), ("n2", b"y")])
+        writer.delete("n3")
+        if not variant.get("ao"):
+            writer.rename("n4", "n5")
+            writer.append("n6", b"+")
+        patch = FileStorage.patch
+
+        def note(one: FileStorage, offset: int, data: bytes) -> None:
+            flags.append(offset)
+            patch(one, offset, data)
+
+        monkeypatch.setattr(FileStorage, "patch", note)
+        writer.sync()
+        model = contents(writer)
+        monkeypatch.undo()
+        raw = path_of(base, ".data").read_bytes()
+        derived = {s: path_of(base, s).read_bytes() for s in suffixes(base)}
+    assert len(flags) >= 8
+    for done in range(len(flags) + 1):
+        lost = bytearray(raw)
+        for pos in flags[done:]:
+            lost[pos] = 0
+        path_of(copy, ".data").write_bytes(lost)
+        for suffix, data in derived.items():
+            path_of(copy, suffix).write_bytes(data if index == "of before" else b"")
+        assert assert_recovers(copy) == model, done
 
 
 REOPEN = """
