@@ -174,7 +174,6 @@ def test_kill_among_changes_of_all_kinds(variant: dict[str, bool], base: Path) -
 
 @pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
 @pytest.mark.parametrize("index", ["of before", "none"])
-@pytest.mark.xfail(reason="data of a file replaced inside the tail is not finished")
 def test_kill_between_two_delflags(
     index: str, variant: dict[str, bool], base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,8 @@ NOT_FOUND: Final = 0
 class Replay:
     """One pass over a tail.
 
-    superseded  positions of inodes that the tail replaced: a writer marks them deleted
+    superseded  positions of inodes that the tail replaced, or that are marked deleted in it: a
+                writer marks them and their entries deleted, where a kill came between the flags
     known       False where a file of the tail has an older inode that the tail does not name: then
                 only a rebuild can find it
     """
@@ -51,6 +52,7 @@ class Replay:
                 new = (rows.pos >= times_from) & (rows.size > 0)
                 self._times.add_many(rows.mtime[new], rows.firsts(self._settings)[new])
             fileids, deleted = rows.fileid.tolist(), rows.deleted.tolist()
+            self.superseded += rows.pos[rows.deleted & (rows.size > 0)].tolist()
             for row, (key, pos) in enumerate(zip(rows.keys, rows.pos.tolist(), strict=True)):
                 self._apply(key, pos, fileids[row], deleted[row])
 
