@@ -20,6 +20,7 @@ lint: system-test $(VENV)/.ready-test ## only format, lint, types
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/mypy --strict $(SCRIPTS)
+	MYPYPATH=benchmarks $(BIN)/mypy --strict benchmarks/*.py
 
 format: $(VENV)/.ready-test ## put the sources into their form
 	$(BIN)/ruff check --quiet --fix .

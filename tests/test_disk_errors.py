@@ -113,7 +113,6 @@ class Life:
         yield c.close, dict(model)
 
 
-@pytest.mark.xfail(strict=True, reason="a failed delflag is forgotten")
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
 def test_each_call_to_the_disk_fails_in_turn(

@@ -239,7 +239,7 @@ class BulkPut:
         chunk = bytearray().join(parts)
         _seal(chunk, at, ends, base + kv.layout.contid)
         positions = at[1::2] + base
-        kv.append_encoded(chunk, int(positions[-1]), 2 * n)
+        kv.append_encoded(chunk, 2 * n)
         self._changes.last = int(positions[-1])
         store.nextfid = fileid + n
         store.itotsz += n * isz

@@ -1,13 +1,15 @@
 """Changes: what a writer does to files, by key, and when it is durable.
 
 A change of the name space moves the end of the data file: a new inode, or a tombstone. What it
-supersedes is marked deleted after the next sync.
+supersedes is marked deleted after the next sync. The entry comes first, then what is known in
+memory: so a call that a signal interrupts can be taken as done or as not begun (`recover`).
 """
 
 from __future__ import annotations
 
 import errno
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -82,7 +84,7 @@ class Changes(Files):
                 check_directory(ftype, key[:-3], len(data))
                 self._kv.reserve(self._waiting + self._writer.cost(draft, len(data)))
                 self._writer.append(draft, data)
-        except BaseException:
+        except Exception:  # not of a signal, which may come after the inode
             self._doom_entries(draft.owned)
             raise
         self._replace(draft)
@@ -92,7 +94,7 @@ class Changes(Files):
         """Write a new file; then doom what had its name."""
         try:
             inode, pos, size = self._append_inode(draft)
-        except BaseException:
+        except Exception:  # not of a signal, which may come after the inode
             self._doom_entries(draft.owned)
             raise
         self._drop(draft.key)
@@ -135,7 +137,6 @@ class Changes(Files):
         draft = self.drafts.pop(key, None)
         if draft is not None:
             self._waiting -= draft.promised
-            draft.promised = 0
         return draft
 
     def _drop(self, key: bytes) -> bool:
@@ -152,10 +153,6 @@ class Changes(Files):
         pos, inode = found
         self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
         return True
-
-    def _write(self, draft: Draft) -> None:
-        """Write the inode of a draft; what the old one alone owned is doomed."""
-        self._account(draft, *self._append_inode(draft))
 
     def _append_inode(self, draft: Draft) -> tuple[Inode, int, int]:
         """-> the inode, its position, bytes of its value. Where it fails the draft stays good."""
@@ -297,13 +294,12 @@ class Changes(Files):
         if self._store.settings.ao:
             self.settle()
         self._kv.reserve(self._waiting + 64 + len(key))
-        draft = self._pop(key)
-        if draft is not None:
-            self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
-        else:
-            pos, inode = self._inode(key)
-            self._doom(pos, inode.size, inode.lsize, set(inode.pointers), delete=True)
+        draft = self.drafts.get(key)
+        if draft is None:
+            draft = Draft.of(key, *self._inode(key)[::-1], None)
         self._kv.append(key, b"", deleted=True)
+        self._pop(key)
+        self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
         self._store.index.assign(key, 0)
 
     def rename(self, key: bytes, new: bytes) -> None:
@@ -314,11 +310,9 @@ class Changes(Files):
             return
         draft = self._draft(key, "renaming a file")
         self._promise(draft, 64 + len(key) + len(new))
-        self._drop(new)
-        self._pop(key)
-        draft.key = new
-        self._write(draft)
+        self._replace(replace(draft, key=new))
         self._kv.append(key, b"", deleted=True)
+        self._pop(key)
         self._store.index.assign(key, 0)
 
     def _rename_ao(self, key: bytes, new: bytes) -> None:
@@ -333,9 +327,9 @@ class Changes(Files):
         if pos < self._store.synced or not (is_last or (len(value) == room and not later)):
             raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
                              "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
-        self._drop(new)
         self._kv.reserve(len(new) + len(value) + len(key) + 64)
         self._kv.replace(pos, new, value)
+        self._drop(new)
         self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
         self._store.index.assign(key, 0)
         self._store.index.assign(new, pos)
@@ -346,7 +340,7 @@ class Changes(Files):
         """Write the inodes of all drafts, and look through what was put in bulk."""
         self._pending = 0
         for key, draft in list(self.drafts.items()):
-            self._write(draft)
+            self._account(draft, *self._append_inode(draft))
             self._pop(key)
         self.settle_bulk()
 
@@ -372,9 +366,27 @@ class Changes(Files):
             self._store.merge()
 
     def recover(self) -> None:
-        """After a failed write: keep what reached the disk whole, and drafts that build on it."""
-        self._pending = self.last = 0
-        self._store.recover()
+        """After a failed write or an interrupted call: what is whole in the file counts.
+
+        So do drafts that build on it. Cost: a rebuild.
+        """
+        store, kv = self._store, self._kv
+        broken = kv.broken
+        kv.settle()
         for key, draft in list(self.drafts.items()):
-            if max([draft.old, *draft.owned]) >= self._kv.end:
-                self._pop(key)
+            if max([draft.old, *draft.owned]) >= kv.end:
+                del self.drafts[key]  # it built on what was lost
+            elif store.settings.ao:  # in place, which a sync forbids
+                self._append_inode(draft)
+                del self.drafts[key]
+        store.recover(broken)
+        self._pending = self.last = self._waiting = 0
+        for key, draft in list(self.drafts.items()):
+            found = self._content.inode(key)
+            if found is None or found[1].fileid != draft.fileid:
+                del self.drafts[key]  # deleted, replaced or renamed: the call came that far
+                continue
+            draft.old, inode = found
+            draft.old_size, draft.old_lsize = inode.size, inode.lsize
+            draft.owned.update(inode.pointers)
+            self._waiting += draft.promised

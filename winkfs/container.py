@@ -7,11 +7,9 @@ import fnmatch
 import io
 import os
 import re
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Self
+from typing import Any
 
 from winkformats.errors import CorruptError
 from winkfs import fastread
@@ -24,23 +22,18 @@ from winkfs.arguments import (
     checked_ns,
     to_ns,
 )
-from winkfs.bulkget import BulkGet
 from winkfs.bulkput import BulkPut, Row
-from winkfs.changes import Changes
-from winkfs.content import Content
 from winkfs.entry import Entry, Stat, to_bytes, to_str
-from winkfs.errors import Closed, FileExists, NameTooLong, NoSuchFile, ReadOnly, WinkError
-from winkfs.fastread import LOOK, Read
+from winkfs.errors import FileExists, NameTooLong, NoSuchFile, WinkError
 from winkfs.fileobject import FileReader
-from winkfs.inode import Attrs, FileType, inode_key
+from winkfs.handle import Handle
+from winkfs.inode import Attrs, FileType
 from winkfs.scan import scan
 from winkfs.settings import new_superblock
-from winkfs.store import Store, base_of, create_files
+from winkfs.store import base_of, create_files
 
 Name = str | bytes
 Data = bytes | bytearray | memoryview
-
-_open_handles: weakref.WeakSet[Container] = weakref.WeakSet()
 
 
 def create(
@@ -74,117 +67,12 @@ def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
     return Container(base_of(base), mode)
 
 
-class Container:
+class Container(Handle):
     """A filesystem in a few files. One writer, any number of readers; threads may share a handle.
 
     Names are str (surrogateescape) or bytes. Changes are durable, and seen by other processes,
     after `sync` or `close`. Readers follow the writer: each call sees the last sync.
     """
-
-    def __init__(self, base: str, mode: str) -> None:
-        self._lock = threading.RLock()
-        self._store = Store(base, writable=mode == "a")
-        self._attach()
-        self._closed = ""
-        self._looked = time.monotonic()
-        _open_handles.add(self)
-
-    def _attach(self) -> None:
-        self._generation = self._store.generation
-        self._content = Content(self._store)
-        self._changes = Changes(self._store, self._content)
-        self._bulkget = BulkGet(self._store, self._content)
-        self._fast: Read | None = fastread.make(self._store, self._changes.drafts)
-
-    # --- the handle ---
-
-    @property
-    def base(self) -> str:
-        """The path without .data."""
-        return self._store.base
-
-    @property
-    def writable(self) -> bool:
-        return self._store.writable
-
-    @property
-    def ao(self) -> bool:
-        """Whether it is the append-only variant."""
-        return self._store.settings.ao
-
-    @property
-    def classic(self) -> bool:
-        return self._store.settings.classic
-
-    @property
-    def superblock(self) -> dict[str, int]:
-        """The variables of the data file, as of the last sync."""
-        return dict(self._store.kv.superblock)
-
-    @property
-    def notes(self) -> list[str]:
-        """What was found wrong and got round, a sentence each."""
-        return list(self._store.notes)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        state = self._closed or ("writing" if self.writable else "reading")
-        return f"<winkfs container {self.base} ({state})>"
-
-    def close(self) -> None:
-        """Sync, write the index, let go of the lock. A second time does nothing."""
-        with self._lock:
-            if self._closed:
-                return
-            try:
-                if self.writable:
-                    self._changes.close()
-                    self._store.close()
-            finally:
-                self._fast = None
-                self._store.abandon()
-                self._closed = "closed"
-                _open_handles.discard(self)
-
-    def sync(self) -> None:
-        """Make everything durable; other processes see it from now on. Raises OSError."""
-        with self._lock:
-            self._check()
-            if self.writable:
-                self._guard(self._changes.sync)
-
-    def _check(self) -> None:
-        """Refuse a dead handle; let a reader catch up with the writer."""
-        if self._closed:
-            raise Closed(f"the container is {self._closed}", self._store.base)
-        store = self._store
-        if store.writable:
-            return
-        now = time.monotonic()
-        if store.moved() or now - self._looked > LOOK:
-            self._looked = now
-            store.refresh()
-        if store.generation != self._generation:
-            self._attach()
-
-    def _check_write(self) -> None:
-        self._check()
-        if not self.writable:
-            raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
-
-    def _guard(self, action: Callable[[], Any]) -> Any:
-        """Run a change; where the disk refuses, keep what reached it whole and raise."""
-        try:
-            return action()
-        except OSError as error:
-            if self._store.kv.broken:
-                self._changes.recover()
-            raise error
 
     # --- whole files ---
 
@@ -463,27 +351,3 @@ class Container:
             key = self._key(old)
             if key != target:
                 self._guard(lambda: self._changes.rename(key, target))
-
-    def _key(self, name: Name) -> bytes:
-        raw = to_bytes(name)
-        limit = min(65_000, self._store.kv.layout.key.limit - 3)
-        if not raw or b"\0" in raw:
-            raise ValueError(f"a name must not be empty or have NUL in it: {name!r}")
-        if len(raw) > limit:
-            raise NameTooLong(
-                f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
-            )
-        return inode_key(raw)
-
-
-def _after_fork() -> None:
-    """In a child: the handles of the parent are not ours, nor is its lock."""
-    for handle in list(_open_handles):
-        handle._lock = threading.RLock()
-        handle._fast = None
-        handle._closed = "of the parent process: open it anew after fork"
-        if handle._store.lock:
-            handle._store.lock.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

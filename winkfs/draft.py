@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from winkformats.kvseq import KVSeq
@@ -37,8 +37,8 @@ def cut(extents: list[Extent], start: int, stop: int) -> list[Extent]:
 class Draft:
     """What a file is going to be.
 
-    lsize     bytes, with the tail
-    extents   exactly the first lsize - len(tail) bytes
+    extents   the first `body` bytes of the content, exactly
+    tail      the rest of it
     attrs     attributes to write, None: none; `attrs_at` where they are already written
     old       position of the inode this one replaces, 0: none
     owned     data and attribute entries of the old inode and those written since
@@ -49,7 +49,7 @@ class Draft:
     fileid: int
     ftype: int
     mtime: int
-    lsize: int = 0
+    body: int = 0
     extents: list[Extent] = field(default_factory=list)
     tail: bytearray = field(default_factory=bytearray)
     attrs: Attrs | None = None
@@ -70,13 +70,16 @@ class Draft:
         )  # fmt: skip
 
     @property
-    def body(self) -> int:
-        """Bytes that the extents hold."""
-        return self.lsize - len(self.tail)
+    def lsize(self) -> int:
+        """Bytes of the content."""
+        return self.body + len(self.tail)
 
 
 class DraftWriter:
     """Changes drafts, writing entries to the data file where they must.
+
+    Content, extents and tail change in one statement, so that a signal handler that raises leaves
+    the draft as it was before or as it is after.
 
     read   reads the content of extents, for the copies that a container without PAIROFF needs
     """
@@ -112,7 +115,6 @@ class DraftWriter:
         """Add content at the end."""
         self.need_room(draft, len(data))
         draft.tail += data
-        draft.lsize += len(data)
         if len(draft.tail) >= self.chunk:
             keep = len(draft.tail) % self.chunk
             self._spill(draft, len(draft.tail) - keep)
@@ -131,15 +133,13 @@ class DraftWriter:
         if offset >= draft.body:  # inside the tail: still in memory
             at = offset - draft.body
             draft.tail[at : at + len(data)] = data
-            draft.lsize = max(draft.lsize, offset + len(data))
             self.append(draft, b"")
             return
         self.spill(draft)
         before = cut(draft.extents, 0, offset)
         after = cut(draft.extents, offset + len(data), draft.lsize)
-        new = self._entries(draft, data)
-        draft.extents = before + new + self._suffix(draft, after)
-        draft.lsize = max(draft.lsize, offset + len(data))
+        extents = before + self._entries(draft, data) + self._suffix(draft, after)
+        draft.extents, draft.body = extents, max(draft.body, offset + len(data))
 
     def truncate(self, draft: Draft, size: int) -> None:
         """Cut or grow to `size` bytes; what grows is zeros."""
@@ -149,9 +149,8 @@ class DraftWriter:
         elif size >= draft.body:
             del draft.tail[size - draft.body :]
         else:
-            draft.tail.clear()
-            draft.extents = cut(draft.extents, 0, size)
-        draft.lsize = size
+            extents = cut(draft.extents, 0, size)
+            draft.tail, draft.extents, draft.body = bytearray(), extents, size
 
     def spill(self, draft: Draft) -> None:
         """Make entries of the whole tail."""
@@ -171,8 +170,9 @@ class DraftWriter:
     def _spill(self, draft: Draft, length: int) -> None:
         if length:
             with memoryview(draft.tail) as tail:
-                draft.extents += self._entries(draft, tail[:length])
-            del draft.tail[:length]
+                extents = draft.extents + self._entries(draft, tail[:length])
+            rest, body = draft.tail[length:], draft.body + length
+            draft.extents, draft.tail, draft.body = extents, rest, body
 
     def _entries(self, draft: Draft, data: bytes | memoryview) -> list[Extent]:
         """Write content as data entries; their numbers are positions, which never come twice."""
@@ -203,8 +203,8 @@ class DraftWriter:
                 self.append(draft, bytes(min(self.chunk, size - draft.lsize)))
             return
         self.spill(draft)
-        draft.extents.append(Extent(0, 0, size - draft.lsize))
-        draft.lsize = size
+        extents = [*draft.extents, Extent(0, 0, size - draft.body)]
+        draft.extents, draft.body = extents, size
 
 
 def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
@@ -212,11 +212,10 @@ def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
 
     owner   (uid, gid) of the container
     """
-    plain = (attrs.uid, attrs.gid) == owner and not attrs.xattrs
-    kinds = {FileType.FILE, FileType.EXEC}
-    if draft.ftype in kinds and attrs.mode in (0o644, 0o755):
-        draft.ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
-    if plain and attrs.mode == default_mode(draft.ftype):
-        draft.attrs = draft.attrs_at = None
+    ftype = draft.ftype
+    if ftype in (FileType.FILE, FileType.EXEC) and attrs.mode in (0o644, 0o755):
+        ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
+    if attrs == Attrs(default_mode(ftype), *owner):
+        draft.ftype, draft.attrs, draft.attrs_at = ftype, None, None
     elif draft.attrs != attrs:
-        draft.attrs, draft.attrs_at = replace(attrs), None
+        draft.ftype, draft.attrs, draft.attrs_at = ftype, attrs, None

@@ -16,13 +16,15 @@ def finish_rebuilt(store: Store, found: Rebuilt) -> None:
     """After a rebuild, for a writer. Counters that were wrong are right on disk on return."""
     kv, block = store.kv, store.kv.superblock
     counters = {"ENTRIES": kv.entries, "ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz}
-    if not store.settings.havedups and (found.unfinished or block.get("AENTRIES") != kv.aentries):
+    unclean = block.get("SYNCSIZE", kv.end) != kv.end
+    doubtful = unclean or found.unfinished or block.get("AENTRIES") != kv.aentries
+    if not store.settings.havedups and doubtful:
         # AENTRIES counts what should be marked deleted as if it were: equal means nothing is left.
         done = finish(store, found.unfinished, found.heirs)
         kv.aentries -= done + finish(store, found.dead.tolist(), found.heirs)
     counters["AENTRIES"] = kv.aentries
     wrong = any(block[name] != value for name, value in counters.items() if name in block)
-    if wrong or block.get("SYNCSIZE", kv.end) != kv.end:
+    if wrong or unclean:
         store.sync_data()
 
 

@@ -20,6 +20,8 @@ from winkfs.settings import Settings
 
 Int64 = npt.NDArray[np.int64]
 INODE_SUFFIX: Final = int.from_bytes(b"/I0", "big")
+HEX: Final = np.full(256, -1, np.int64)
+HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 FIELDS: Final = 7  # int64 words of an inode before its pairs
 
 
@@ -93,6 +95,21 @@ def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
         return found & key.endswith(b"/I0")
     last = np.where(found, tail, 3)
     found &= (raw[last - 1] == 0x30) & (raw[last - 2] == 0x49) & (raw[last - 3] == 0x2F)
+    return found
+
+
+def fileids(batch: Batch, chosen: Int64) -> Int64:
+    """The number in front of the / in the keys of these entries: the FILEID their keys name."""
+    found, at = np.zeros(len(chosen), np.int64), batch.key[chosen]
+    end = np.minimum(at + batch.key_len[chosen], len(batch.raw))
+    going = np.ones(len(chosen), bool)
+    for digit in range(16):
+        where = at + digit
+        value = HEX[batch.raw[np.minimum(where, len(batch.raw) - 1)]]
+        going &= (where < end) & (value >= 0)
+        if not going.any():
+            break
+        found = np.where(going, found << 4 | value, found)
     return found
 
 

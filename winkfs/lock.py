@@ -37,5 +37,5 @@ class WriterLock:
     def forget(self) -> None:
         """Close without unlocking: what a forked child does with its parent's lock."""
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1  # first: a second time must not close a stranger's file
+            os.close(fd)

@@ -17,7 +17,7 @@ from winkformats.errors import CorruptError
 from winkformats.kvscan import Batch
 from winkformats.kvseq import KVSeq
 from winkfs.inode import Inode
-from winkfs.inodescan import InodeRows, inode_rows
+from winkfs.inodescan import InodeRows, fileids, inode_rows
 from winkfs.rows import Rows, doubles, join_rows
 from winkfs.settings import Settings
 from winkfs.timeindex import TimeIndex
@@ -85,6 +85,9 @@ class Resolver:
         found.dtotsz += int(rows.lsize[live].sum())
         if len(rows.pos):
             found.nextfid = max(found.nextfid, int(rows.fileid.max()) + 1)
+        if "NEXTFID" not in self._kv.superblock:  # data without an inode: a writer that died
+            data = np.setdiff1d(np.arange(len(flags)), rows.which, assume_unique=True)
+            found.nextfid = max(found.nextfid, int(fileids(batch, data).max(initial=0)) + 1)
         if settings.ao:
             found.times.add_many(rows.mtime[~tomb], rows.firsts(settings)[~tomb])
         hashed = rows.hashed(settings.htalgo)

@@ -325,9 +325,12 @@ class Store:
             now = max(now, block.get("SYNCTIME", 0) + 1)
         self.kv.sync(known, now=now)
         self.synced = self.kv.end
-        doomed, self.doomed = self.doomed, []
-        if doomed:
-            self.kv.mark_deleted(doomed)
+        self._set_delflags()
+
+    def _set_delflags(self) -> None:
+        if self.doomed:
+            self.kv.mark_deleted(self.doomed)
+            self.doomed = []  # only now: where a write failed, all are set again
 
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now."""
@@ -363,12 +366,17 @@ class Store:
             or (tail > limit and self.index.pending > 0)
         )
 
-    def recover(self) -> None:
-        """After a failed write: keep what reached the disk whole, drop the rest, and go on."""
-        self.doomed = []
-        self.kv.forget()
-        self.kv.sync()
+    def recover(self, broken: bool) -> None:
+        """After a failed write (`broken`) or an interrupted call: count anew what is in the file.
+
+        The caller has settled `kv`.
+        """
+        if broken:
+            self.doomed = []  # what replaces them may be lost
+        # Until all is right the end is unclean: then a kill makes the next writer do the same.
+        self.kv.sync({"SYNCSIZE": SBSIZE} if "SYNCSIZE" in self.kv.superblock else {})
         self.synced = self.kv.end
+        self._set_delflags()
         self._rebuild()
 
     def need_delflag(self, what: str) -> None:

@@ -18,15 +18,13 @@ from winkformats.kvscan import Batch, scan
 from winkfs.content import attributes
 from winkfs.indexfile import Base, open_base
 from winkfs.inode import CK_XXH3, FileType, Inode
-from winkfs.inodescan import InodeRows, rows_of
+from winkfs.inodescan import InodeRows, fileids, rows_of
 from winkfs.rebuild import Rebuilt, Resolver
 from winkfs.settings import NANO
 from winkfs.store import Store, base_of
 from winkfs.timeindex import TimeIndex
 
 Int64 = npt.NDArray[np.int64]
-HEX: Final = np.full(256, -1, np.int64)
-HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 LIMIT: Final = 1000  # problems named one by one
 
 
@@ -118,7 +116,7 @@ class _Check:
         self._data_pos.append(batch.pos[others])
         self._data_len.append(batch.value_len[others])
         self._data_flag.append(batch.flags[others])
-        self._data_owner.append(_fileids(batch, np.flatnonzero(others)))
+        self._data_owner.append(fileids(batch, np.flatnonzero(others)))
         self._check_fields(rows)
         form = self._store.settings.form
         pair = form.pair // 8
@@ -299,18 +297,3 @@ class _Check:
         last = [None if t.last is None else t.last // second for t in (mine, times)]
         if not same or last[0] != last[1] or (times.marks and mine.since != times.since):
             self._report.add(f"{path}: time marks do not fit the files: run reindex")
-
-
-def _fileids(batch: Batch, chosen: Int64) -> Int64:
-    """The number in front of the / in the keys of these entries: the FILEID their keys name."""
-    found, at = np.zeros(len(chosen), np.int64), batch.key[chosen]
-    end = np.minimum(at + batch.key_len[chosen], len(batch.raw))
-    going = np.ones(len(chosen), bool)
-    for digit in range(16):
-        where = at + digit
-        value = HEX[batch.raw[np.minimum(where, len(batch.raw) - 1)]]
-        going &= (where < end) & (value >= 0)
-        if not going.any():
-            break
-        found = np.where(going, found << 4 | value, found)
-    return found

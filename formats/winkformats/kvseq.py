@@ -65,7 +65,6 @@ class KVSeq:
         self._parts: list[Buffer] = []
         self._written = self.end  # everything below has been given to write()
         self._reserved = size
-        self._last = -1  # position of the last appended entry, where known
         self._behind: WriteBehind | None = None
         self._map: mmap.mmap | memoryview = memoryview(b"")
         self._failed = False
@@ -139,11 +138,12 @@ class KVSeq:
         pos = self.layout.aligned(self.end)
         data = self.layout.encode(pos, key, value, deleted=deleted)
         self.reserve(pos - self.end + len(data))
-        self._parts.append(bytes(pos - self.end) + data if pos > self.end else data)
-        self.end = pos + len(data)
-        self._last = pos
-        self.entries += 1
-        self.aentries += not deleted
+        part = bytes(pos - self.end) + data if pos > self.end else data
+        count, entries, alive = len(self._parts), self.entries + 1, self.aentries + (not deleted)
+        # One statement without a call, so that no signal handler comes in between.
+        self._parts[count:], self.end, self.entries, self.aentries = (
+            (part,), pos + len(data), entries, alive
+        )  # fmt: skip
         if self.end - self._written >= FLUSH:
             self.flush()
         return pos
@@ -155,10 +155,9 @@ class KVSeq:
         positions = [self.append(key, value) for key, value in zip(keys, values, strict=True)]
         return np.array(positions, np.int64)
 
-    def append_encoded(self, data: Buffer, last: int, entries: int) -> None:
+    def append_encoded(self, data: Buffer, entries: int) -> None:
         """Add entries whose bytes the caller has made for position `end`, which needs no padding.
 
-        last     position of the last of them
         entries  how many, all live
         cost     no copy; written behind by a thread, so `data` must not change afterwards
         """
@@ -167,12 +166,9 @@ class KVSeq:
         if self._behind is None:
             self._behind = WriteBehind(self.storage)
         self.reserve(len(data))
+        end, all_of, alive = self.end + len(data), self.entries + entries, self.aentries + entries
         self._behind.put(self.end, data)
-        self.end += len(data)
-        self._written = self.end
-        self._last = last
-        self.entries += entries
-        self.aentries += entries
+        self.end, self._written, self.entries, self.aentries = end, end, all_of, alive
 
     def replace(self, pos: int, key: bytes, value: bytes) -> None:
         """Put another entry in the place of the one at `pos`.
@@ -191,10 +187,12 @@ class KVSeq:
         self.flush()
         self.drain()
         self._patched = True
-        self.storage.write(pos, [data])
         self._map, self._visible = memoryview(b""), 0  # it may end inside the new entry
-        if is_last:
-            self.end = self._written = pos + len(data)
+        if is_last:  # as if it were appended: `settle` then finds it, wherever a signal comes
+            self._parts, self._written, self.end = [data], pos, pos + len(data)
+            self.flush()
+        else:
+            self.storage.write(pos, [data])
 
     def delete(self, pos: int) -> None:
         """Mark the entry at `pos` as deleted. A second time changes nothing."""
@@ -277,16 +275,16 @@ class KVSeq:
         if not self._parts:
             return
         self.drain()
-        parts, self._parts = self._parts, []
         try:
-            self._written += self.storage.write(self._written, parts)
+            length = self.storage.write(self._written, self._parts)
         except OSError:
             self._failed = True
             raise
+        self._parts, self._written = [], self._written + length  # no signal comes in between
 
     @property
     def broken(self) -> bool:
-        """Whether a write failed: then `forget` must come before anything else."""
+        """Whether a write failed: then `settle` must come before anything else."""
         return self._failed or (self._behind is not None and self._behind.failed is not None)
 
     def drain(self) -> None:
@@ -342,17 +340,21 @@ class KVSeq:
         used = -(-(8 + 16 * len(self.superblock) + 8) // SECTOR) * SECTOR
         self.storage.write(0, [self.superblock.encode()[:used]])
 
-    def forget(self) -> None:
-        """After a failed write: drop what was not written. The counters are the caller's affair."""
-        self._parts, self._failed = [], False
+    def settle(self) -> None:
+        """After a failed write, or a call that a signal interrupted: be whole again.
+
+        What a failed write lost is dropped, else nothing is. The counters are the caller's affair.
+        """
+        if self._failed:
+            self._parts, self._failed = [], False
         if self._behind:
             with contextlib.suppress(OSError):
                 self._behind.drain()
             if self._behind.failed is not None:
-                self._written = self._behind.failed
+                self._parts, self._written = [], self._behind.failed
             self._behind.forget()
-        self.end = self._written
-        self._visible = min(self._visible, self.end)
+        self.end = self._written + sum(map(len, self._parts))
+        self._visible = min(self._visible, self._written)
 
     def close(self) -> None:
         """Sync what is not synced, give preallocated space back, and close the storage.
@@ -382,5 +384,5 @@ class KVSeq:
         if not self.writable:
             raise PermissionError(1, f"{self.storage.name} is open for reading only")
         if self._failed:
-            what = "an earlier write failed, `forget` what it lost before going on"
+            what = "an earlier write failed, `settle` what it lost before going on"
             raise OSError(errno.EIO, what, self.storage.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from typing import Final
 
 from winkformats.storage import Buffer, Storage
@@ -14,12 +15,17 @@ DEPTH: Final = 2  # chunks in flight; memory is DEPTH + 1 chunks
 class WriteBehind:
     """Writes chunks in the order given, from a thread (pwritev releases the GIL: -16 % at 1 KiB).
 
-    After a failed write nothing further is written; `failed` is the offset of that chunk.
+    After a failed write nothing further is written; `failed` is the offset of that chunk. A signal
+    may interrupt `put` and `drain` anywhere: each chunk has a lock of its own that the thread
+    opens, so there is no count to get wrong, as there is in queue.Queue.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._queue: queue.Queue[tuple[int, Buffer] | None] = queue.Queue(DEPTH)
+        self._jobs: queue.SimpleQueue[tuple[int, Buffer | None, threading.Lock] | None]
+        self._jobs = queue.SimpleQueue()
+        self._flying: deque[threading.Lock] = deque()
+        self._idle = True  # nothing was given since the last drain
         self._error: BaseException | None = None
         self.failed: int | None = None
         self._thread = threading.Thread(target=self._run, name="winkfs-write", daemon=True)
@@ -28,33 +34,49 @@ class WriteBehind:
     def put(self, offset: int, data: Buffer) -> None:
         """Queue a chunk; waits while DEPTH are in flight. Raises what an earlier one met."""
         self._raise()
-        self._queue.put((offset, data))
+        self._idle = False
+        self._flying.append(self._give(offset, data))
+        if len(self._flying) > DEPTH:
+            self._flying.popleft().acquire()
 
     def drain(self) -> None:
         """Wait until all is written. Raises what the thread met, and again until `forget`."""
-        self._queue.join()
+        self._wait()
         self._raise()
 
     def forget(self) -> None:
         """Drop the error: the caller has dropped the data."""
-        self._queue.join()
+        self._wait()
         self._error = self.failed = None
 
     def close(self) -> None:
-        self._queue.put(None)
+        self._jobs.put(None)
         self._thread.join()
+
+    def _give(self, offset: int, data: Buffer | None) -> threading.Lock:
+        done = threading.Lock()
+        done.acquire()
+        self._jobs.put((offset, data, done))
+        return done
+
+    def _wait(self) -> None:
+        if not self._idle:
+            self._give(0, None).acquire()
+            self._flying.clear()
+            self._idle = True
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while (job := self._jobs.get()) is not None:
+            offset, data, done = job
             try:
-                if self._error is None:
-                    self._storage.write(item[0], [item[1]])
+                if self._error is None and data is not None:
+                    self._storage.write(offset, [data])
             except BaseException as error:  # handed to the caller by put or drain
-                self._error, self.failed = error, item[0]
+                self._error, self.failed = error, offset
             finally:
-                self._queue.task_done()
-        self._queue.task_done()
+                done.release()
+            del job, data  # or the chunk would stay in memory until the next one comes

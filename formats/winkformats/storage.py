@@ -255,8 +255,8 @@ class FileStorage:
 
     def close(self) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+            fd, self.fd = self.fd, -1  # first: a second close must not close a stranger's file
+            os.close(fd)
 
 
 class MemoryStorage:
