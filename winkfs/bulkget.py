@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import getitem
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +25,7 @@ Int64 = npt.NDArray[np.int64]
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONG: Final = 255  # bytes of the longest key in a batch that is read as columns
 SUFFIX: Final = "/I0"
+VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
@@ -64,25 +66,29 @@ class BulkGet:
         """Read the files of `rows` whose inodes are plain and good."""
         kv, pos = self._store.kv, pos[rows]
         view, isz = kv.view(0), self._store.inode_size
-        lengths = np.fromiter(map(len, keys), np.int64, len(keys))[rows]
+        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+        lengths = lengths if len(rows) == len(keys) else lengths[rows]
         longest = int(lengths.max())
         inside = (pos >= kv.superblock["SBSIZE"]) & (pos + 11 + longest + isz <= kv.end)
         if longest > LONG or not inside.any():
             return
         if not inside.all():
             rows, pos, lengths = rows[inside], pos[inside], lengths[inside]
-        head = _rows_at(view, pos, 3 + longest)
-        head[:, 3:][np.arange(longest) >= lengths[:, None]] = 0  # what lies behind a shorter key
-        wanted = np.array([keys[i] for i in rows.tolist()], f"S{longest}")
-        same = np.ascontiguousarray(head[:, 3:]).view(f"S{longest}")[:, 0] == wanted
-        good = same & (head[:, 0] == 0) & (_number(head[:, 1:3], ">u2") == lengths)
+        # A copy of each whole entry overlaps their cache misses: then slices cost half (-200 ns).
+        head = _rows_at(view, pos, 11 + longest + isz)
         ends = pos + 7 + lengths + isz
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
+        if len(rows) < len(keys):
+            keys = [keys[i] for i in rows.tolist()]
+        pairs = zip(bodies, keys, strict=True)
+        same = np.array([body.startswith(key, 2) for body, key in pairs])  # type: ignore[union-attr]
+        good = same & (head[:, 0] == 0) & (_column(head, ">u2", 1) == lengths)
         tail = _rows_at(view, ends - isz - 4, isz + 8)
-        good &= self._sums(bodies, pos) == _number(tail[:, -4:], ">u4")
-        good &= _number(tail[:, :4], ">u4") == isz
+        good &= self._sums(bodies, pos) == _column(tail, ">u4", isz + 4)
+        good &= _column(tail, ">u4", 0) == isz
         pair = self._store.settings.form.pair
-        words = np.ascontiguousarray(tail[:, 4 : 60 + pair]).view(">i8").astype(np.int64)
+        shape, strides = (len(rows), (56 + pair) // 8), (isz + 8, 8)
+        words = np.ndarray(shape, ">i8", tail, 4, strides).astype(np.int64)
         # One extent from the start of one entry, no attributes: what put and put_many write.
         good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, -1] == words[:, 3])
         if self._store.settings.pairoff:
@@ -90,7 +96,10 @@ class BulkGet:
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
         # The entry of `put` with key "<hex>/D0" and all of its value; else its checksum is wrong.
         good &= words[:, 7] + 5 + starts + words[:, 3] <= kv.end
-        self._data(rows[good], words[good, 7], starts[good], words[good, 3], found)
+        if good.all():
+            self._data(rows, words[:, 7], starts, words[:, 3], found)
+        else:
+            self._data(rows[good], words[good, 7], starts[good], words[good, 3], found)
 
     def _data(
         self, rows: Int64, pos: Int64, starts: Int64, sizes: Int64, found: list[bytes | None]
@@ -101,16 +110,14 @@ class BulkGet:
         view = self._store.kv.view(0)
         ends = pos + 1 + starts + sizes
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
-        good = self._sums(bodies, pos) == _number(_rows_at(view, ends, 4), ">u4")
+        good = self._sums(bodies, pos) == _column(_rows_at(view, ends, 4), ">u4", 0)
+        values: Iterable[Any] = map(getitem, bodies, map(VALUES.__getitem__, starts.tolist()))
         if len(rows) == len(found) and good.all():
-            pairs = zip(bodies, starts.tolist(), strict=True)
-            found[:] = [body[start:] for body, start in pairs]  # type: ignore[misc]
+            found[:] = values
             return
-        for ok, row, body, start in zip(
-            good.tolist(), rows.tolist(), bodies, starts.tolist(), strict=True
-        ):
+        for ok, row, value in zip(good.tolist(), rows.tolist(), values, strict=True):
             if ok:
-                found[row] = body[start:]  # type: ignore[assignment]
+                found[row] = value
 
     def _sums(self, bodies: list[Any], pos: Int64) -> npt.NDArray[np.uint32]:
         seeds = (pos.astype(np.uint64) + np.uint64(self._store.kv.layout.contid & MASK64)).tolist()
@@ -123,8 +130,9 @@ def _rows_at(view: Any, pos: Int64, width: int) -> npt.NDArray[np.uint8]:
     return rows.view(np.uint8).reshape(len(pos), width)
 
 
-def _number(columns: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
-    return np.ascontiguousarray(columns).view(dtype)[:, 0]
+def _column(rows: npt.NDArray[np.uint8], dtype: str, at: int) -> npt.NDArray[Any]:
+    """The number that stands `at` bytes into each row, without a copy."""
+    return np.ndarray((len(rows),), dtype, rows, at, (rows.shape[1],))
 
 
 def _keys(names: list[Any]) -> list[bytes]:

@@ -153,12 +153,13 @@ class Container(Handle):
 
         raises  FileNotFoundError; CorruptError where a checksum is wrong
         """
-        if self._fast is not None and size < 0 and offset == 0:
+        fast = self._fast
+        if fast is not None and size < 0 and offset == 0:
             try:
-                key = (name + "/I0").encode("utf-8", "surrogateescape")  # type: ignore[operator,union-attr]
-            except TypeError:
+                key = (name + "/I0").encode()  # type: ignore[operator,union-attr]
+            except (TypeError, UnicodeEncodeError):
                 key = to_bytes(name) + b"/I0"
-            found = self._fast(key)
+            found = fast(key)
             if found is not None:
                 return found
         with self._lock:

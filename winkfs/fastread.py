@@ -8,6 +8,7 @@ default layout. For everything else it returns None, and the ordinary way decide
 from __future__ import annotations
 
 import struct
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -33,24 +34,28 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
         return None
     pairoff = settings.pairoff
     rest = store.inode_size - 56 - settings.form.pair
-    inode = f"I24xq16xqq{'q' if pairoff else '0s'}q{rest}xI"
+    # The checksum covers the lengths that are not unpacked. However many extents there are: where
+    # the first has the length of the file it is all of it.
+    inode = f"4x24xq24xq{'q' if pairoff else '0s'}q{rest}xI"
     shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its inode entry, bytes
     view, limit = kv.view(kv.end - 1), kv.end
+    whole = memoryview(view)  # structs unpack faster from it, slices are faster of the map: 50 ns
     cells, first = base.view, base.offset
     htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
     last = first + 16 * htsize
     cell, u32 = struct.Struct(">qQ").unpack_from, struct.Struct(">I").unpack_from
-    hash64, contid, isz = xxhash.xxh3_64_intdigest, kv.layout.contid, store.inode_size
+    hash64, contid = xxhash.xxh3_64_intdigest, kv.layout.contid
     index = store.index
     overlay, stale, bulk = index.overlay, index.stale, index.bulk
-    where = slice(store.filesize_at, store.filesize_at + 8)
-    filesize, writable = store.filesize, store.writable
+    at = store.filesize_at
+    size_now = whole[at : at + 8].cast("Q")
+    writable, size_then = store.writable, int.from_bytes(store.filesize, sys.byteorder)
     clock, due = time.monotonic, time.monotonic() + LOOK
 
     def read(key: bytes) -> bytes | None:
         if stale or drafts or bulk:
             return None
-        if not writable and (view[where] != filesize or clock() > due):
+        if not writable and (size_now[0] != size_then or clock() > due):
             return None
         pos = overlay.get(key, -1) if overlay else -1
         if pos < 0:
@@ -71,21 +76,23 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
         try:
             unpack, width = shapes[len(key)]
         except KeyError:
-            code = struct.Struct(f">BH{len(key)}s{inode}")
-            unpack, width = shapes[len(key)] = code.unpack, code.size
+            code = struct.Struct(f">B2x{len(key)}s{inode}")
+            unpack, width = shapes[len(key)] = code.unpack_from, code.size
         if pos <= 0 or pos + width > limit:
             return None
-        raw = view[pos : pos + width]
-        flag, _, found, size, lsize, pairs, pointer, skip, length, sum32 = unpack(raw)
-        if found != key or flag or size != isz or pairs != 1 or length != lsize:
+        flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
+        if found != key or flag or length != lsize:
             return None
-        if hash64(raw[1:-4], pos + contid) & 0xFFFFFFFF != sum32:
+        if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
             return None
         if pointer <= 0 or pointer + lsize + 11 > limit or skip:
             return None
         start = view[pointer + 2] + 6
         body = view[pointer + 1 : pointer + 1 + start + lsize]
-        if hash64(body, pointer + contid) & 0xFFFFFFFF != u32(view, pointer + 1 + start + lsize)[0]:
+        if (
+            hash64(body, pointer + contid) & 0xFFFFFFFF
+            != u32(whole, pointer + 1 + start + lsize)[0]
+        ):
             return None
         return body[start:]  # type: ignore[return-value]
 
