@@ -323,8 +323,8 @@ def _seal(chunk: bytearray, at: Int64, ends: Int64, seed: int) -> None:
     """Fill in the checksums of the entries at [at, ends) of the chunk. `seed`: of position 0."""
     view = memoryview(chunk)
     pairs = zip((at + 1).tolist(), (ends - 4).tolist(), strict=True)
-    bodies = [view[a:b] for a, b in pairs]
+    bodies = (view[a:b] for a, b in pairs)
     seeds = at.astype(np.uint64) + np.uint64(seed & MASK64)
-    sums = xxh3_many(bodies, seeds.tolist(), len(bodies)).astype(">u4")
+    sums = xxh3_many(bodies, seeds.tolist(), len(seeds)).astype(">u4")
     raw = np.frombuffer(chunk, np.uint8)
     raw[(ends - 4)[:, None] + np.arange(4)] = sums.view(np.uint8).reshape(-1, 4)

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError
-from winkformats.gcpause import gc_paused
 from winkformats.kvscan import Batch, scan
 from winkformats.storage import Storage
 from winkfs.inode import HEAD, Inode
@@ -50,8 +49,7 @@ class InodeRows:
 
     def hashed(self, htalgo: int) -> Rows:
         """S, slot bits and positions."""
-        with gc_paused():
-            return hash_rows(htalgo, self.batch.key_views(self.which), self.pos)
+        return hash_rows(htalgo, self.batch.key_views(self.which), self.pos)
 
     @property
     def fileid(self) -> Int64:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Rows:
         return table.bits_of(self.s) if self.bits is None else self.bits
 
 
-def hash_rows(htalgo: int, keys: Sequence[hashing.Key], pos: Int64) -> Rows:
+def hash_rows(htalgo: int, keys: Iterable[hashing.Key], pos: Int64) -> Rows:
     s, bits = hashing.hash_keys(htalgo, keys)
     return Rows(s, None if htalgo in hashing.SLOT_FROM_S else bits, pos)
 

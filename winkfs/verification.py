@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ import xxhash
 
 from winkformats import table
 from winkformats.errors import CorruptError, FormatError
-from winkformats.gcpause import gc_paused
 from winkformats.kvscan import Batch, scan
 from winkfs.content import attributes
 from winkfs.indexfile import Base, open_base
@@ -124,8 +123,9 @@ class _Check:
         simple = np.flatnonzero(plain)
         if len(simple):
             where = batch.value[rows.which[simple]]
-            words = batch.words(where, 7 + pair, ">i8").astype(np.int64)
-            self._check_sums(batch, rows, simple, where)
+            stored = batch.words(where, 7 + pair, ">i8")
+            words = stored.astype(np.int64)
+            self._check_sums(rows, simple, stored)
             need = words[:, 7 + pair - 1] + (words[:, 8] if form.pairoff else 0)
             need = np.where(words[:, -1] < 0, -words[:, -1], need)
             short = (words[:, -1] < words[:, 3]) | (words[:, 1] != 0)
@@ -138,13 +138,13 @@ class _Check:
         for row in np.flatnonzero((rows.size > 0) & ~plain).tolist():
             self._inode_problem(rows, row)
 
-    def _check_sums(self, batch: Batch, rows: InodeRows, simple: Int64, where: Int64) -> None:
-        """CKSUM of inodes with one pair, in one column."""
+    def _check_sums(self, rows: InodeRows, simple: Int64, stored: npt.NDArray[Any]) -> None:
+        """CKSUM of inodes with one pair, in one column. `stored`: their words as in the file."""
         form = self._store.settings.form
-        with gc_paused():
-            texts = batch.slices(where + 8, where + 56 + form.pair)
-            digest = xxhash.xxh3_64_intdigest if form.ckalgo == CK_XXH3 else form.sum
-            sums = np.fromiter(map(digest, texts), np.uint64, len(texts))
+        covered = np.ascontiguousarray(stored[:, 1:])
+        texts = covered.view(f"V{covered.shape[1] * 8}").ravel().tolist()
+        digest = xxhash.xxh3_64_intdigest if form.ckalgo == CK_XXH3 else form.sum
+        sums = np.fromiter(map(digest, texts), np.uint64, len(texts))
         for row in simple[sums.view(np.int64) != rows.fields[simple, 0]].tolist():
             self._inode_problem(rows, row)
 
@@ -175,8 +175,9 @@ class _Check:
         self._extents, self._data_owner = [], []
         at = np.minimum(np.searchsorted(live, extents[:, 0]), max(len(live) - 1, 0))
         known = live[at] == extents[:, 0] if len(live) else np.zeros(len(extents), bool)
-        left = np.setdiff1d(extents[~known, 1], extents[known, 1])
-        self._unmarked = int(np.count_nonzero(np.isin(pos[flag == 0], left)))
+        if not known.all():
+            left = np.setdiff1d(extents[~known, 1], extents[known, 1])
+            self._unmarked = int(np.count_nonzero(np.isin(pos[flag == 0], left)))
         extents = extents[known & (extents[:, 1] != 0)]
         at = np.searchsorted(pos, extents[:, 1])
         at[at == len(pos)] = 0

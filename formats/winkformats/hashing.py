@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import mmh3
@@ -53,18 +53,17 @@ def hash_key(htalgo: int, key: Key) -> tuple[int, int]:
     return s, low & MASK63
 
 
-def hash_keys(htalgo: int, keys: Sequence[Key]) -> tuple[UInt64, UInt64]:
-    """Hash many keys -> S: uint64[n], slot bits: uint64[n]. Cost: 40 to 110 ns a key with XXH3."""
-    n = len(keys)
+def hash_keys(htalgo: int, keys: Iterable[Key]) -> tuple[UInt64, UInt64]:
+    """Hash n keys -> S: uint64[n], slot bits: uint64[n]. Cost: 40 to 110 ns a key with XXH3."""
     if htalgo == XXH3:
-        s = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, n)
+        s = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64)
         return s, s & np.uint64(MASK63)
     if htalgo == MURMUR3:
         raw = b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
-        s = np.frombuffer(raw, "<u8").reshape(n, 2)[:, 0].astype(np.uint64)
+        s = np.frombuffer(raw, "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
         return s, s & np.uint64(MASK63)
     raw = b"".join([hashlib.md5(key, usedforsecurity=False).digest() for key in keys])
-    pair = np.frombuffer(raw, ">u8").reshape(n, 2).astype(np.uint64)
+    pair = np.frombuffer(raw, ">u8").reshape(-1, 2).astype(np.uint64)
     return np.ascontiguousarray(pair[:, 0]), pair[:, 1] & np.uint64(MASK63)
 
 

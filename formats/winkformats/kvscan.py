@@ -16,7 +16,6 @@ import xxhash
 
 from winkformats.entry import MASK64, PREFIXES, KVEntry, Layout
 from winkformats.errors import CorruptError, FormatError
-from winkformats.gcpause import gc_paused
 from winkformats.hashing import xxh3_many
 from winkformats.storage import WINDOW, Storage
 
@@ -83,7 +82,7 @@ class Batch:
         """The keys of the entries with these indices."""
         return list(map(bytes, self.key_views(chosen)))
 
-    def key_views(self, chosen: Int64) -> list[memoryview]:
+    def key_views(self, chosen: Int64) -> Iterator[memoryview]:
         """The same as views of the window: 70 ns less a key."""
         return self.slices(self.key[chosen], self.key[chosen] + self.key_len[chosen])
 
@@ -129,14 +128,13 @@ class Batch:
         if not self.whole:
             return np.array([self._long_sum(int(seeds[0]))], np.uint32)
         starts, ends = self.at[index] + self.layout.delflag, self.end[index] - 4
-        with gc_paused():
-            bodies = self.slices(starts, ends)
-            return xxh3_many(bodies, seeds.tolist(), len(index)).astype(np.uint32)
+        bodies = self.slices(starts, ends)
+        return xxh3_many(bodies, seeds.tolist(), len(index)).astype(np.uint32)
 
-    def slices(self, starts: Int64, ends: Int64) -> list[memoryview]:
-        """Views of data[starts[i]:ends[i]]."""
+    def slices(self, starts: Int64, ends: Int64) -> Iterator[memoryview]:
+        """Views of data[starts[i]:ends[i]], one at a time: a list of them costs 130 ns a view."""
         data = self.data
-        return [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return (data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True))
 
     def _long_sum(self, seed: int) -> int:
         state = xxhash.xxh3_64(seed=seed)
