@@ -90,7 +90,7 @@ class BulkPut:
         return self._run(rows, self._columns_of_rows)
 
     def _run(self, items: Iterable[Any], columns: Any) -> int:
-        self._changes.settle()
+        self._changes.settle_drafts()
         source, total = iter(items), 0
         while True:
             batch: list[Any] = []

@@ -21,10 +21,11 @@ from winkfs.entry import to_str
 from winkfs.errors import NotAllowed, WinkError
 from winkfs.files import Files
 from winkfs.inode import Attrs, Inode, default_mode
-from winkfs.store import DOOMED, Store
+from winkfs.store import DOOMED, MERGE_OVERLAY, Store
 
 TAILS: Final = 64 << 20  # bytes of drafts' tails in memory
 DRAFTS: Final = 4096
+OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
 AO: Final = "the container is append-only"
 
 
@@ -103,7 +104,7 @@ class Changes(Files):
     def _begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> Draft:
         if self._store.settings.ao and self.drafts:
             self.settle()
-        if len(self._store.doomed) > DOOMED:
+        if len(self._store.doomed) > DOOMED or len(self._store.index.overlay) > OVERLAY:
             self.sync()
         mtime = self.new_mtime(ns)
         draft = Draft(key, self._store.new_fileid(), ftype, mtime)
@@ -338,11 +339,15 @@ class Changes(Files):
 
     def settle(self) -> None:
         """Write the inodes of all drafts, and look through what was put in bulk."""
+        self.settle_drafts()
+        self.settle_bulk()
+
+    def settle_drafts(self) -> None:
+        """Write the inodes of all drafts."""
         self._pending = 0
         for key, draft in list(self.drafts.items()):
             self._account(draft, *self._append_inode(draft))
             self._pop(key)
-        self.settle_bulk()
 
     def sync(self) -> None:
         """Make everything durable."""

@@ -8,7 +8,7 @@ from winkfs.draft import Draft
 from winkfs.entry import Stat, to_str
 from winkfs.errors import NoSuchFile
 from winkfs.inode import Attrs, Inode, default_mode
-from winkfs.store import Store
+from winkfs.store import MERGE_OVERLAY, Store
 
 
 class Files:
@@ -30,7 +30,7 @@ class Files:
         for pos in index.settle():
             _, inode, _ = self._store.inode_at(pos)
             self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
-        if index.must_merge:
+        if index.must_merge or len(index.overlay) > MERGE_OVERLAY:
             self._store.sync_data()
             self._store.merge()
 
