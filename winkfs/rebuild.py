@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.errors import CorruptError
+from winkformats.hashing import SLOT_FROM_S
 from winkformats.kvscan import Batch
 from winkformats.kvseq import KVSeq
 from winkfs.inode import Inode
 from winkfs.inodescan import InodeRows, fileids, inode_rows
-from winkfs.rows import Rows, doubles, join_rows
+from winkfs.rows import Column, Rows, doubles
 from winkfs.settings import Settings
 from winkfs.timeindex import TimeIndex
 
@@ -71,7 +72,8 @@ class Resolver:
         self._kv, self._settings = kv, settings
         empty = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
         self.found = Rebuilt(empty, TimeIndex(settings), end=kv.start)
-        self._parts: list[tuple[Rows, Int64, Bools, Bools]] = []
+        self._s, self._bits, self._pos = Column(np.uint64), Column(np.uint64), Column(np.int64)
+        self._fileid, self._deleted, self._tomb = Column(np.uint32), Column(bool), Column(bool)
 
     def take(self, batch: Batch, rows: InodeRows) -> None:
         """Count a batch and note its inodes."""
@@ -91,16 +93,23 @@ class Resolver:
         if settings.ao:
             found.times.add_many(rows.mtime[~tomb], rows.firsts(settings)[~tomb])
         hashed = rows.hashed(settings.htalgo)
-        self._parts.append((hashed, rows.fileid.copy(), rows.deleted, tomb))
+        self._s.add(hashed.s)
+        if hashed.bits is not None:
+            self._bits.add(hashed.bits)
+        self._pos.add(hashed.pos)
+        self._fileid.add(rows.fileid)
+        self._deleted.add(rows.deleted)
+        self._tomb.add(tomb)
 
     def finish(self) -> Rebuilt:
         """Decide -> everything. Counters of what is superseded but not marked are taken off."""
         found = self.found
-        columns = _columns(self._parts)
+        bits = None if self._settings.htalgo in SLOT_FROM_S else self._bits.take()
+        rows = Rows(self._s.take(), bits, self._pos.take())
+        columns = _Columns(rows, self._fileid.take(), self._deleted.take(), self._tomb.take())
         live, unfinished = _resolve(columns, self._kv)
         found.unfinished = unfinished.tolist()
         found.dead = columns.rows.pos[columns.deleted & ~columns.tomb]
-        rows = columns.rows
         if live.all():
             found.rows = rows
             return found
@@ -144,26 +153,6 @@ def rebuild(
         if not kv.truncated:
             raise
     return resolver.finish()
-
-
-def _columns(parts: list[tuple[Rows, Int64, Bools, Bools]]) -> _Columns:
-    """Join the columns of all batches, letting go of the parts of each as it is joined."""
-    rows = [part[0] for part in parts]
-    fileids: list[npt.NDArray[Any]] = [part[1] for part in parts]
-    deleted, tombs = [part[2] for part in parts], [part[3] for part in parts]
-    parts.clear()
-
-    def join(column: list[Any], dtype: type) -> npt.NDArray[Any]:
-        whole = np.concatenate([np.empty(0, dtype), *column])
-        column.clear()
-        return whole
-
-    narrow = max((int(part.max()) for part in fileids if len(part)), default=0) < 1 << 32
-    dtype = np.uint32 if narrow else np.int64
-    if narrow:
-        fileids[:] = [part.astype(np.uint32) for part in fileids]
-    fileid = join(fileids, dtype)
-    return _Columns(join_rows(rows), fileid, join(deleted, np.bool_), join(tombs, np.bool_))
 
 
 def _resolve(columns: _Columns, kv: KVSeq) -> tuple[Bools, Int64]:

@@ -37,6 +37,31 @@ def hash_rows(htalgo: int, keys: Iterable[hashing.Key], pos: Int64) -> Rows:
     return Rows(s, None if htalgo in hashing.SLOT_FROM_S else bits, pos)
 
 
+class Column:
+    """A column of any length. It grows in place: to join parts would hold all of them twice."""
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self._data: npt.NDArray[Any] = np.empty(0, dtype)
+        self._count = 0
+
+    def add(self, part: npt.NDArray[Any]) -> None:
+        """Add values; where they do not fit the type, it becomes int64."""
+        data, stop = self._data, self._count + len(part)
+        if data.itemsize == 4 and len(part) and int(part.max()) >= 1 << 32:
+            data = self._data = data.astype(np.int64)
+        if stop > len(data):  # realloc moves pages of a large block, it does not copy them
+            data.resize(max(stop, len(data) + len(data) // 8), refcheck=False)
+        data[self._count : stop] = part
+        self._count = stop
+
+    def take(self) -> npt.NDArray[Any]:
+        """The values; the column is empty after that."""
+        data, self._data = self._data, np.empty(0, self._data.dtype)
+        data.resize(self._count, refcheck=False)
+        self._count = 0
+        return data
+
+
 def join_rows(parts: list[Rows]) -> Rows:
     """One set of columns; `parts` is emptied column by column, so that memory is not held twice."""
     whole = [part for part in parts if len(part.pos)]
