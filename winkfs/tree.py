@@ -247,6 +247,7 @@ class WatchedFile:
         self._file = open(fd, "rb", buffering=0)  # noqa: SIM115 - closed in close
         self._before, self._name, self._note = before, name, note
         self._left = before.st_size
+        self._short = False  # whether it ended before its size; not when the reader gave up
 
     def read(self, size: int = -1, /) -> bytes:
         try:
@@ -254,10 +255,11 @@ class WatchedFile:
         except OSError as error:
             raise Unreadable(error.strerror) from error
         self._left -= len(data)
+        self._short = not data and self._left > 0
         return data
 
     def close(self) -> None:
-        changed = self._left or _state(os.fstat(self._file.fileno())) != _state(self._before)
+        changed = self._short or _state(os.fstat(self._file.fileno())) != _state(self._before)
         self._file.close()
         if changed:
             self._note(Note(self._name, CHANGED, True))
