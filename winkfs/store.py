@@ -373,8 +373,9 @@ class Store:
         """
         if broken:
             self.doomed = []  # what replaces them may be lost
-        # Until all is right the end is unclean: then a kill makes the next writer do the same.
-        self.kv.sync({"SYNCSIZE": SBSIZE} if "SYNCSIZE" in self.kv.superblock else {})
+        # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
+        block = self.kv.superblock
+        self.kv.sync({"SYNCSIZE": block["SYNCSIZE"]} if "SYNCSIZE" in block else {})
         self.synced = self.kv.end
         self._set_delflags()
         self._rebuild()
