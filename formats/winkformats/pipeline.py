@@ -9,7 +9,7 @@ from typing import Final
 
 from winkformats.storage import Buffer, Storage
 
-DEPTH: Final = 2  # chunks in flight; memory is DEPTH + 1 chunks
+DEPTH: Final = 3  # chunks in flight; memory is DEPTH + 1 chunks
 
 
 class WriteBehind:
