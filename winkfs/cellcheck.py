@@ -1,0 +1,59 @@
+"""Checks of a whole index against the files it should hold, in little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from winkformats import table
+from winkfs.indexfile import Base
+from winkfs.rows import Int64, Rows
+
+
+def lost_rows(base: Base, rows: Rows) -> list[int]:
+    """Indices of the files that a look-up does not find. Needs CELLSZ >= 2.
+
+    cost    0.2 us a file
+    """
+    lost = []
+    for at in range(0, len(rows.pos), table.BUCKET):
+        part = slice(at, at + table.BUCKET)
+        some = Rows(rows.s[part], None if rows.bits is None else rows.bits[part], rows.pos[part])
+        bits = some.slot_bits()
+        pos, _ = table.find_many(base.shape, base.cells, some.s, bits)
+        for i in np.flatnonzero(pos != some.pos).tolist():
+            if not _is_behind(base, int(some.s[i]), int(bits[i]), int(some.pos[i])):
+                lost.append(at + i)
+    return lost
+
+
+def _is_behind(base: Base, s: int, bits: int, pos: int) -> bool:
+    """Whether a file has a cell further on: one with the same 64-bit hash may come before it."""
+    wanted = pos.to_bytes(8, "big") + s.to_bytes(8, "big")
+    cells = table.probe(base.shape, base.view, base.offset, bits)
+    return any(cell[:16] == wanted for _, cell in cells)
+
+
+def count_used(base: Base) -> int:
+    """How many cells point to a file."""
+    return sum(len(part) for part in _pointers(base))
+
+
+def same_files(base: Base, pos: Int64) -> bool:
+    """Whether the cells point to these ascending positions, once each. Memory: 8 bytes a file."""
+    found, count = np.empty(len(pos), np.int64), 0
+    for part in _pointers(base):
+        stop = count + len(part)
+        if stop > len(found):
+            return False
+        found[count:stop] = part
+        count = stop
+    found.sort()
+    return count == len(pos) and np.array_equal(found, pos)
+
+
+def _pointers(base: Base) -> Iterator[Int64]:
+    for at in range(0, base.shape.htsize, table.BUCKET):
+        stop = min(at + table.BUCKET, base.shape.htsize)
+        yield table.used(base.shape, base.cells, at, stop)[0][:, 0]
