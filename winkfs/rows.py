@@ -47,7 +47,7 @@ class Column:
     def add(self, part: npt.NDArray[Any]) -> None:
         """Add values; where they do not fit the type, it becomes int64."""
         data, stop = self._data, self._count + len(part)
-        if data.itemsize == 4 and len(part) and int(part.max()) >= 1 << 32:
+        if data.itemsize == 4 and len(part) and (part.min() < 0 or part.max() >= 1 << 32):
             data = self._data = data.astype(np.int64)
         if stop > len(data):  # realloc moves pages of a large block, it does not copy them
             data.resize(max(stop, len(data) + len(data) // 8), refcheck=False)
