@@ -33,7 +33,7 @@ UInt8 = npt.NDArray[np.uint8]
 ROWS: Final = 1024  # of a batch; 256 and 4096 measured slower
 FIRST: Final = 64  # rows of the first batch, for their size is not known
 BYTES: Final = 2 << 20  # content of a batch, about
-HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
 NAME_LIMIT: Final = 65_000
 SUFFIX: Final = "/I0"
 
@@ -233,9 +233,14 @@ class BulkPut:
         tails = _inodes(form, isz, fileid, lengths, columns.ftypes, mtimes, pointers)
         middles = np.zeros((n, 7), np.uint8)  # checksum of the data, delflag, length of the key
         middles[:, 5:7] = key_lengths.astype(">u2").view(np.uint8).reshape(n, 2)
-        parts: list[Any] = [None] * (5 * n)
-        parts[0::5], parts[1::5], parts[2::5] = _rows(headers), columns.data, _rows(middles)
-        parts[3::5], parts[4::5] = columns.keys, _rows(tails)
+        # The end of an inode entry and the head of the next data entry are one part: -40 ns a file.
+        between = np.zeros((n, isz + 8 + head), np.uint8)
+        between[:, : isz + 8] = tails
+        between[:-1, isz + 8 :] = headers[1:]
+        parts: list[Any] = [None] * (4 * n + 1)
+        parts[0], parts[1::4], parts[2::4] = headers[0].tobytes(), columns.data, _rows(middles)
+        parts[3::4], parts[4::4] = columns.keys, _rows(between)
+        parts[-1] = parts[-1][:-head]
         chunk = bytearray().join(parts)
         _seal(chunk, at, ends, base + kv.layout.contid)
         positions = at[1::2] + base
@@ -281,14 +286,18 @@ def _rows(matrix: UInt8) -> list[bytes]:
 
 def _data_headers(fileids: Int64, head: int, lengths: Int64) -> UInt8:
     """delflag, key length, "<hex>/D0", value length of each data entry: uint8[n, head]."""
-    n, width = len(fileids), head - 10
-    out = np.zeros((n, head), np.uint8)
-    out[:, 2] = width + 3
-    shifts = np.arange(4 * (width - 1), -1, -4)
-    out[:, 3 : 3 + width] = HEX[(fileids[:, None] >> shifts) & 15]
-    out[:, 3 + width : 6 + width] = np.frombuffer(b"/D0", np.uint8)
-    out[:, 6 + width :] = lengths.astype(">u4").view(np.uint8).reshape(n, 4)
-    return out
+    width = head - 10
+    starts = range(width % 3 - 3 if width % 3 else 0, width, 3)  # three digits at a time
+    digits = [(max(at, 0), at + 3) for at in starts]
+    fields = {f"{a}": (f"S{b - a}", 3 + a) for a, b in digits}
+    fields |= {"key": (">u2", 1), "D0": ("S3", 3 + width), "value": (">u4", 6 + width)}
+    names, (formats, offsets) = list(fields), zip(*fields.values(), strict=True)
+    form = {"names": names, "formats": formats, "offsets": offsets, "itemsize": head}
+    out: npt.NDArray[Any] = np.zeros(len(fileids), np.dtype(form))  # type: ignore[call-overload]
+    for a, b in digits:
+        out[f"{a}"] = HEX[b - a - 1][(fileids >> (4 * (width - b))) & (16 ** (b - a) - 1)]
+    out["key"], out["D0"], out["value"] = width + 3, b"/D0", lengths
+    return out.view(np.uint8).reshape(len(fileids), head)
 
 
 def _inodes(
