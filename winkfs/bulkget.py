@@ -19,6 +19,7 @@ from winkformats.entry import MASK64
 from winkformats.hashing import xxh3_many
 from winkfs.content import Content
 from winkfs.entry import to_bytes, to_str
+from winkfs.gather import column, rows_at
 from winkfs.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -75,17 +76,17 @@ class BulkGet:
         if not inside.all():
             rows, pos, lengths = rows[inside], pos[inside], lengths[inside]
         # A copy of each whole entry overlaps their cache misses: then slices cost half (-200 ns).
-        head = _rows_at(view, pos, 11 + longest + isz)
+        head = rows_at(view, pos, 11 + longest + isz)
         ends = pos + 7 + lengths + isz
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
         if len(rows) < len(keys):
             keys = [keys[i] for i in rows.tolist()]
         pairs = zip(bodies, keys, strict=True)
         same = np.array([body.startswith(key, 2) for body, key in pairs])  # type: ignore[union-attr]
-        good = same & (head[:, 0] == 0) & (_column(head, ">u2", 1) == lengths)
-        tail = _rows_at(view, ends - isz - 4, isz + 8)
-        good &= self._sums(bodies, pos) == _column(tail, ">u4", isz + 4)
-        good &= _column(tail, ">u4", 0) == isz
+        good = same & (head[:, 0] == 0) & (column(head, ">u2", 1) == lengths)
+        tail = rows_at(view, ends - isz - 4, isz + 8)
+        good &= self._sums(bodies, pos) == column(tail, ">u4", isz + 4)
+        good &= column(tail, ">u4", 0) == isz
         pair = self._store.settings.form.pair
         shape, strides = (len(rows), (56 + pair) // 8), (isz + 8, 8)
         words = np.ndarray(shape, ">i8", tail, 4, strides).astype(np.int64)
@@ -110,7 +111,7 @@ class BulkGet:
         view = self._store.kv.view(0)
         ends = pos + 1 + starts + sizes
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
-        good = self._sums(bodies, pos) == _column(_rows_at(view, ends, 4), ">u4", 0)
+        good = self._sums(bodies, pos) == column(rows_at(view, ends, 4), ">u4", 0)
         values: Iterable[Any] = map(getitem, bodies, map(VALUES.__getitem__, starts.tolist()))
         if len(rows) == len(found) and good.all():
             found[:] = values
@@ -122,17 +123,6 @@ class BulkGet:
     def _sums(self, bodies: list[Any], pos: Int64) -> npt.NDArray[np.uint32]:
         seeds = (pos.astype(np.uint64) + np.uint64(self._store.kv.layout.contid & MASK64)).tolist()
         return xxh3_many(bodies, seeds, len(bodies)).astype(np.uint32)
-
-
-def _rows_at(view: Any, pos: Int64, width: int) -> npt.NDArray[np.uint8]:
-    """Gather `width` bytes from each position -> uint8[n, width]: one memcpy a row."""
-    rows = np.ndarray((len(view) - width + 1,), f"V{width}", view, 0, (1,))[pos]
-    return rows.view(np.uint8).reshape(len(pos), width)
-
-
-def _column(rows: npt.NDArray[np.uint8], dtype: str, at: int) -> npt.NDArray[Any]:
-    """The number that stands `at` bytes into each row, without a copy."""
-    return np.ndarray((len(rows),), dtype, rows, at, (rows.shape[1],))
 
 
 def _keys(names: list[Any]) -> list[bytes]:

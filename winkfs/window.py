@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest as xxh3
 
-from winkformats.entry import KVEntry
+from winkformats.entry import MASK64, PREFIXES, KVEntry
 from winkformats.errors import CorruptError
 from winkfs.content import attributes
 from winkfs.draft import cut
-from winkfs.inode import Attrs, Inode
+from winkfs.inode import Attrs, Extent, Inode
+from winkfs.plain import PlainInodes, plain_inodes
 from winkfs.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -20,6 +24,8 @@ SPAN: Final = 8 << 20  # bytes read at once
 FILES: Final = 1024  # files of a batch, at most
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
 HEAD: Final = 512  # bytes read for an inode alone
+SMALL: Final = 64 << 10  # bytes of a file up to which copying it twice does not matter
+UINT32: Final = PREFIXES[2].unpack_from
 
 
 class Window:
@@ -33,6 +39,7 @@ class Window:
         kv = store.kv
         self._storage = kv.storage.duplicate()
         self._layout, self._form = kv.layout, store.settings.form
+        self._contid = kv.layout.contid
         self._start, self._end = kv.start, kv.end
         self._reader = self._storage.bulk(self._start, self._end)
         self._contents = False
@@ -63,11 +70,37 @@ class Window:
         name = self._storage.name
         return entry.key, Inode.decode(entry.value, self._form, file=name, offset=pos)
 
+    def plain(self, positions: Int64) -> PlainInodes:
+        """The plain and good ones among the inodes of the batch, as columns."""
+        return plain_inodes(self._data, self._base, positions, self._layout, self._form)
+
+    def read_plain(self, pointer: int, size: int) -> bytes:
+        """The first `size` bytes of the value at `pointer`: the content of a plain file.
+
+        raises  CorruptError
+        cost    1 us from the window, for an entry as `put` writes it
+        """
+        self._contents = True
+        data, at = self._data, pointer - self._base
+        if size <= SMALL and 0 <= at < len(data) - 7:
+            start = data[at + 2] + 6  # of the value: after a key below 256 bytes and two lengths
+            end = at + 1 + start + size
+            if end <= len(data) - 4 and data[at] <= 1:
+                # Copied before it is checked: another thread may move the window on meanwhile.
+                body = bytes(data[at + 1 : end])
+                found = xxh3(body, (self._contid + pointer) & MASK64)
+                if found & 0xFFFFFFFF == UINT32(data, end)[0]:
+                    return body[start:]
+        return self._read((Extent(pointer, 0, size),), size)
+
     def read(self, inode: Inode) -> bytes:
         """The whole content of a file. Raises CorruptError."""
+        return self._read(inode.extents, inode.lsize)
+
+    def _read(self, extents: Sequence[Extent], lsize: int) -> bytes:
         self._contents = True
         parts = []
-        for pointer, skip, size in cut(list(inode.extents), 0, inode.lsize):
+        for pointer, skip, size in cut(list(extents), 0, lsize):
             if pointer == 0:
                 parts.append(bytes(size))
                 continue
@@ -84,11 +117,14 @@ class Window:
         name, layout = self._storage.name, self._layout
         if not 0 < pos < self._end:
             raise CorruptError("no entry", file=name, offset=pos)
-        at = pos - self._base
-        if 0 <= at < len(self._data):
-            span = layout.locate(self._data, at)
-            if span and span.end <= len(self._data):
-                return layout.decode(self._data, at, pos, name)
+        data, at = self._data, pos - self._base
+        if 0 <= at < len(data):
+            span = layout.locate(data, at)
+            if span and span.end <= len(data):
+                with contextlib.suppress(CorruptError):  # what is wrong in the file is met below
+                    found = layout.decode(data, at, pos, name)
+                    if data is self._data:  # else another thread moved the window on meanwhile
+                        return found
         head = self._storage.read(pos, min(HEAD, self._end - pos))
         span = layout.locate(head, 0)
         if span is None:  # a long key

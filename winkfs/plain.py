@@ -1,0 +1,115 @@
+"""Plain inodes: those of one extent and no attributes, found in a window and decoded as columns.
+
+That is what put and put_many write for a file that is not empty. Whatever is another kind, damaged,
+or not in the window from end to end is left out, and goes the ordinary way, inode by inode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.entry import MASK64, Layout
+from winkformats.hashing import xxh3_many
+from winkfs.gather import column, rows_at
+from winkfs.inode import HEAD, FileType, InodeForm
+
+Int64 = npt.NDArray[np.int64]
+KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
+VALUES: Final = 1024  # bytes of the largest inode
+
+
+@dataclass(slots=True)
+class PlainInodes:
+    """n plain inodes of a batch, in its order; their checksums are good.
+
+    which    int64[n]  their indices among the positions of the batch
+    names    n names
+    fields   int64[n, 8 or 9]  CKSUM .. DCOUNT, kv_pointer, (0,) bytes
+    """
+
+    which: Int64
+    names: list[bytes]
+    fields: Int64
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> PlainInodes:
+        """Only the chosen ones, bool[n]."""
+        names = [self.names[i] for i in np.flatnonzero(chosen).tolist()]
+        return PlainInodes(self.which[chosen], names, self.fields[chosen])
+
+    @property
+    def fileid(self) -> Int64:
+        return self.fields[:, 2]
+
+    @property
+    def lsize(self) -> Int64:
+        """Bytes."""
+        return self.fields[:, 3]
+
+    @property
+    def ftype(self) -> Int64:
+        return np.where(self.fields[:, 4] == 0, int(FileType.FILE), self.fields[:, 4])
+
+    @property
+    def mtime(self) -> Int64:
+        """As stored: seconds, or nanoseconds under MTIMENS."""
+        return self.fields[:, 5]
+
+    @property
+    def pointer(self) -> Int64:
+        """kv_pointer of the one data entry."""
+        return self.fields[:, 7]
+
+
+def plain_inodes(
+    data: memoryview, base: int, positions: Int64, layout: Layout, form: InodeForm
+) -> PlainInodes:
+    """The plain inodes among the entries at `positions`, ascending.
+
+    data, base  a window: bytes of the file from position `base` on
+    cost        0.6 us an inode
+    """
+    words = (HEAD.size + form.pair) // 8
+    none = PlainInodes(np.empty(0, np.int64), [], np.empty((0, words), np.int64))
+    at = positions - base
+    which = np.flatnonzero((at >= 0) & (at < len(data) - 7))
+    if not layout.standard or not len(which):
+        return none
+    at = at[which]
+    key_len = column(rows_at(data, at, 3), ">u2", 1).astype(np.int64)
+    near = (key_len > 3) & (key_len <= KEYS) & (at + 7 + key_len <= len(data))
+    at, which, key_len = at[near], which[near], key_len[near]
+    value_len = column(rows_at(data, at + 3 + key_len, 4), ">u4", 0).astype(np.int64)
+    size = 11 + key_len + value_len  # of the entry
+    fits = (value_len >= 8 * words) & (value_len <= VALUES)
+    width = int(size[fits].max(initial=11))
+    fits &= at + width <= len(data)
+    at, which, key_len, size = at[fits], which[fits], key_len[fits], size[fits]
+    if not len(at):
+        return none
+
+    rows = rows_at(data, at, width)
+    raw = rows.tobytes()  # slices of bytes cost half of those of a view, and hash faster
+    begin = np.arange(0, len(raw), width)
+    ends = (begin + size - 4).tolist()
+    bodies = [raw[a:b] for a, b in zip((begin + 1).tolist(), ends, strict=True)]
+    seeds = positions[which].astype(np.uint64) + np.uint64(layout.contid & MASK64)
+    sums = xxh3_many(bodies, seeds.tolist(), len(bodies)).astype(np.uint32)
+    good = sums == column(rows_at(raw, begin + size - 4, 4), ">u4", 0)
+    good &= rows[:, 0] <= 1
+    values = rows_at(raw, begin + 7 + key_len, 8 * words)
+    fields = values.view(">i8").astype(np.int64)
+    good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0)
+    good &= (fields[:, 6] == 1) & (fields[:, 7] > 0) & (fields[:, -1] == fields[:, 3])
+    if form.pairoff:
+        good &= fields[:, 8] == 0
+    stops = (begin + key_len).tolist()
+    names = [raw[a:b] for a, b in zip((begin + 3).tolist(), stops, strict=True)]
+    found = PlainInodes(which, names, fields)
+    return found if good.all() else found.take(good)
