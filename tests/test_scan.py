@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from container_checks import MEMORY, VARIANTS, path_of
+from oracle_damage import Damage
 from oracle_read import check
 
 import winkfs
@@ -179,3 +180,16 @@ def test_an_entry_is_read_in_a_thread_while_the_scan_moves_on(base: Path) -> Non
         for thread in threads:
             thread.join()
     assert wrong == []
+
+
+def test_one_extent_that_skips_the_head_of_its_entry(base: Path) -> None:
+    """As another writer may leave a file cut off at its front."""
+    with winkfs.create(base) as container:
+        container.put_many([("a", b"head and tail"), ("b", b"whole"), ("c", b"")])
+    damage = Damage(base)
+    damage.inode(b"a", "PAIRS", 9, offset=8)
+    damage.inode(b"a", "PAIRS", 4, offset=16)
+    damage.inode(b"a", "LSIZE", 4)
+    with winkfs.open(base) as container:
+        found = [(entry.name, entry.size, entry.read()) for entry in container.scan()]
+    assert found == [("a", 4, b"tail"), ("b", 5, b"whole"), ("c", 0, b"")]
