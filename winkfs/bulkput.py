@@ -18,6 +18,7 @@ import xxhash
 from winkformats.entry import MASK64
 from winkformats.gcpause import gc_paused
 from winkformats.hashing import xxh3_many
+from winkformats.heap import keep_heap
 from winkfs.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.draft import CHUNK
 from winkfs.entry import to_bytes
@@ -75,6 +76,7 @@ class BulkPut:
     """One call of put_many or put_rows."""
 
     def __init__(self, store: Store, changes: Changes) -> None:
+        keep_heap()
         self._store, self._changes = store, changes
         self._fast = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
         # Without delflags a name that exists must be refused at once.

