@@ -7,8 +7,9 @@ chunk that a thread writes while the next is made. Per 1 KiB file: 1.6 us; a loo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
-ROWS: Final = 1024  # of a batch; 256 and 4096 measured slower
+ROWS: Final = 2048  # of a batch; 512 measured 15 % slower, 1024 5 %
+STEP: Final = 256  # rows taken before their size is looked at
 FIRST: Final = 64  # rows of the first batch, for their size is not known
 BYTES: Final = 2 << 20  # content of a batch, about
+LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
+CONTENT: Final = itemgetter(1)  # of a row
 HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
 NAME_LIMIT: Final = 65_000
 SUFFIX: Final = "/I0"
@@ -98,9 +102,9 @@ class BulkPut:
             batch: list[Any] = []
             error: BaseException | None = None
             try:
-                batch.extend(islice(source, self._rows))  # keeps what came before an exception
+                self._gather(source, batch)
             except BaseException as caught:
-                error = caught
+                error = caught  # what came before it is kept
             if batch:
                 size = self._write_batch(batch, columns)
                 total += len(batch)
@@ -109,6 +113,19 @@ class BulkPut:
                 raise error
             if not batch:
                 return total
+
+    def _gather(self, source: Iterator[Any], batch: list[Any]) -> None:
+        """Take the rows of a batch: as many as the last one says, but no more than LARGE bytes."""
+        size = 0
+        while len(batch) < self._rows and size < LARGE:
+            start = len(batch)
+            batch.extend(islice(source, min(STEP, self._rows - start)))
+            if len(batch) == start:
+                return
+            try:
+                size += sum(map(len, map(CONTENT, batch[start:])))
+            except (TypeError, IndexError):  # no bytes: the columns will say so
+                return
 
     def _write_batch(self, batch: list[Any], columns: Any) -> int:
         """-> bytes of content. What comes before a file that is refused is written."""
