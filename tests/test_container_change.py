@@ -16,6 +16,7 @@ from oracle_read import check
 from oracle_recipes import RECIPES
 
 import winkfs
+from winkformats.kvseq import KVSeq
 from winkfs import Container, FileType, Row
 
 
@@ -416,3 +417,20 @@ def test_a_container_without_delflags_only_grows(base: Path) -> None:
     model |= {b"new": b"1", b"many": b"2", b"many 2": b"", b"row": b"3", b"d": b"", b"s": b"a"}
     model[b"twice"] = b"1"
     assert_sound(base, model)
+
+
+def test_a_rename_that_the_disk_refuses_changes_nothing(
+    c: Container, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c.put("a", b"x" * 100)
+    c.sync()
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(KVSeq, "append", full)
+    with pytest.raises(OSError, match="no room"):
+        c.rename("a", "b")
+    monkeypatch.undo()
+    c.close()
+    assert_sound(base, {b"a": b"x" * 100})

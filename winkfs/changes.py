@@ -92,11 +92,12 @@ class Changes(Files):
         return draft.lsize
 
     def _replace(self, draft: Draft) -> None:
-        """Write a new file; then doom what had its name."""
+        """Write a new or renamed file; then doom what had its name."""
         try:
             inode, pos, size = self._append_inode(draft)
         except Exception:  # not of a signal, which may come after the inode
-            self._doom_entries(draft.owned)
+            if not draft.old:
+                self._doom_entries(draft.owned)
             raise
         self._drop(draft.key)
         self._account(draft, inode, pos, size)
