@@ -15,11 +15,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.entry import MASK64
-from winkformats.hashing import xxh3_many
+from winkformats.gather import column, rows_at
 from winkfs.content import Content
 from winkfs.entry import to_bytes, to_str
-from winkfs.gather import column, rows_at
 from winkfs.store import Store
 
 Int64 = npt.NDArray[np.int64]
@@ -85,7 +83,7 @@ class BulkGet:
         same = np.array([body.startswith(key, 2) for body, key in pairs])  # type: ignore[union-attr]
         good = same & (head[:, 0] == 0) & (column(head, ">u2", 1) == lengths)
         tail = rows_at(view, ends - isz - 4, isz + 8)
-        good &= self._sums(bodies, pos) == column(tail, ">u4", isz + 4)
+        good &= kv.layout.sums(pos, bodies) == column(tail, ">u4", isz + 4)
         good &= column(tail, ">u4", 0) == isz
         pair = self._store.settings.form.pair
         shape, strides = (len(rows), (56 + pair) // 8), (isz + 8, 8)
@@ -108,10 +106,11 @@ class BulkGet:
         """Read and check the data entries of `rows`: `starts`: of the value, from pos + 1."""
         if not len(rows):
             return
-        view = self._store.kv.view(0)
+        kv = self._store.kv
+        view = kv.view(0)
         ends = pos + 1 + starts + sizes
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
-        good = self._sums(bodies, pos) == column(rows_at(view, ends, 4), ">u4", 0)
+        good = kv.layout.sums(pos, bodies) == column(rows_at(view, ends, 4), ">u4", 0)
         values: Iterable[Any] = map(getitem, bodies, map(VALUES.__getitem__, starts.tolist()))
         if len(rows) == len(found) and good.all():
             found[:] = values
@@ -119,10 +118,6 @@ class BulkGet:
         for ok, row, value in zip(good.tolist(), rows.tolist(), values, strict=True):
             if ok:
                 found[row] = value
-
-    def _sums(self, bodies: list[Any], pos: Int64) -> npt.NDArray[np.uint32]:
-        seeds = (pos.astype(np.uint64) + np.uint64(self._store.kv.layout.contid & MASK64)).tolist()
-        return xxh3_many(bodies, seeds, len(bodies)).astype(np.uint32)
 
 
 def _keys(names: list[Any]) -> list[bytes]:

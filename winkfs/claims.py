@@ -10,6 +10,7 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats.errors import CorruptError
+from winkformats.gather import row_bytes
 from winkformats.kvscan import Batch
 from winkfs.content import attributes
 from winkfs.inode import CK_XXH3, HEAD, Inode
@@ -68,7 +69,7 @@ class Claims:
     def _check_sums(self, rows: InodeRows, simple: Int64, stored: npt.NDArray[Any]) -> None:
         """CKSUM of inodes with one pair, in one column. `stored`: their words as in the file."""
         covered = np.ascontiguousarray(stored[:, 1:])
-        texts = covered.view(f"V{covered.shape[1] * 8}").ravel().tolist()
+        texts = row_bytes(covered)
         digest = xxhash.xxh3_64_intdigest if self._form.ckalgo == CK_XXH3 else self._form.sum
         sums = np.fromiter(map(digest, texts), np.uint64, len(texts))
         for row in simple[sums.view(np.int64) != rows.fields[simple, 0]].tolist():

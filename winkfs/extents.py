@@ -40,9 +40,7 @@ class Extents:
     def take(self, batch: Batch, rows: InodeRows) -> None:
         """Check what can be checked within a batch."""
         claims = self._claims.of(rows)
-        others = np.ones(len(batch), bool)
-        others[rows.which] = False
-        chosen = np.flatnonzero(others)
+        chosen = rows.others
         self._places.add(batch.base, batch.at[chosen])
         doubt = _Verdict.of(_Data.of(batch, chosen), claims).any & (claims[:, 1] != 0)
         if doubt.any():

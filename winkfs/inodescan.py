@@ -24,8 +24,29 @@ HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 FIELDS: Final = 7  # int64 words of an inode before its pairs
 
 
+class InodeColumns:
+    """Columns of n inodes by their names. `fields`: int64[n, 7 or more], CKSUM .. DCOUNT, pairs."""
+
+    __slots__ = ()
+    fields: Int64
+
+    @property
+    def fileid(self) -> Int64:
+        return self.fields[:, 2]
+
+    @property
+    def lsize(self) -> Int64:
+        """Bytes of the file."""
+        return self.fields[:, 3]
+
+    @property
+    def mtime(self) -> Int64:
+        """As stored: seconds, or nanoseconds under MTIMENS."""
+        return self.fields[:, 5]
+
+
 @dataclass(frozen=True, slots=True)
-class InodeRows:
+class InodeRows(InodeColumns):
     """The inode entries of one batch, as columns of n rows in file order.
 
     which     int64[n]  their indices in the batch
@@ -52,16 +73,11 @@ class InodeRows:
         return hash_rows(htalgo, self.batch.key_views(self.which), self.pos)
 
     @property
-    def fileid(self) -> Int64:
-        return self.fields[:, 2]
-
-    @property
-    def lsize(self) -> Int64:
-        return self.fields[:, 3]
-
-    @property
-    def mtime(self) -> Int64:
-        return self.fields[:, 5]
+    def others(self) -> Int64:
+        """Indices of the entries of the batch that are not among these."""
+        chosen = np.ones(len(self.batch), bool)
+        chosen[self.which] = False
+        return np.flatnonzero(chosen)
 
     def value(self, row: int) -> bytes:
         return self.batch.entry(int(self.which[row])).value

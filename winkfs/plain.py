@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.entry import MASK64, Layout
-from winkformats.hashing import xxh3_many
-from winkfs.gather import column, rows_at
+from winkformats.entry import Layout
+from winkformats.gather import column, rows_at
 from winkfs.inode import HEAD, FileType, InodeForm
+from winkfs.inodescan import InodeColumns
 
 Int64 = npt.NDArray[np.int64]
 KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
@@ -23,7 +23,7 @@ VALUES: Final = 1024  # bytes of the largest inode
 
 
 @dataclass(slots=True)
-class PlainInodes:
+class PlainInodes(InodeColumns):
     """n plain inodes of a batch, in its order; their checksums are good.
 
     which    int64[n]  their indices among the positions of the batch
@@ -44,22 +44,8 @@ class PlainInodes:
         return PlainInodes(self.which[chosen], names, self.fields[chosen])
 
     @property
-    def fileid(self) -> Int64:
-        return self.fields[:, 2]
-
-    @property
-    def lsize(self) -> Int64:
-        """Bytes."""
-        return self.fields[:, 3]
-
-    @property
     def ftype(self) -> Int64:
         return np.where(self.fields[:, 4] == 0, int(FileType.FILE), self.fields[:, 4])
-
-    @property
-    def mtime(self) -> Int64:
-        """As stored: seconds, or nanoseconds under MTIMENS."""
-        return self.fields[:, 5]
 
     @property
     def pointer(self) -> Int64:
@@ -99,9 +85,9 @@ def plain_inodes(
     begin = np.arange(0, len(raw), width)
     ends = (begin + size - 4).tolist()
     bodies = [raw[a:b] for a, b in zip((begin + 1).tolist(), ends, strict=True)]
-    seeds = positions[which].astype(np.uint64) + np.uint64(layout.contid & MASK64)
-    sums = xxh3_many(bodies, seeds.tolist(), len(bodies)).astype(np.uint32)
-    good = sums == column(rows_at(raw, begin + size - 4, 4), ">u4", 0)
+    good = layout.sums(positions[which], bodies) == column(
+        rows_at(raw, begin + size - 4, 4), ">u4", 0
+    )
     good &= rows[:, 0] <= 1
     values = rows_at(raw, begin + 7 + key_len, 8 * words)
     fields = values.view(">i8").astype(np.int64)

@@ -88,8 +88,8 @@ class Resolver:
         if len(rows.pos):
             found.nextfid = max(found.nextfid, int(rows.fileid.max()) + 1)
         if "NEXTFID" not in self._kv.superblock:  # data without an inode: a writer that died
-            data = np.setdiff1d(np.arange(len(flags)), rows.which, assume_unique=True)
-            found.nextfid = max(found.nextfid, int(fileids(batch, data).max(initial=0)) + 1)
+            named = int(fileids(batch, rows.others).max(initial=0))
+            found.nextfid = max(found.nextfid, named + 1)
         if settings.ao:
             found.times.add_many(rows.mtime[~tomb], rows.firsts(settings)[~tomb])
         hashed = rows.hashed(settings.htalgo)

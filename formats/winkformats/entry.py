@@ -18,13 +18,16 @@ Big-endian. Under ALIGN a an entry starts at a multiple of a; skipped bytes are 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from winkformats.errors import CorruptError, FormatError
+from winkformats.hashing import xxh3_many
 
 PREFIXES: Final = (
     struct.Struct(">B"),
@@ -157,6 +160,11 @@ class Layout:
     def sum(self, pos: int, body: bytes | memoryview) -> bytes:
         """The four checksum bytes for the part between delflag and checksum."""
         return xxhash.xxh3_64_digest(body, (self.contid + pos) & MASK64)[4:]
+
+    def sums(self, pos: npt.NDArray[np.int64], bodies: Iterable[Any]) -> npt.NDArray[np.uint32]:
+        """The same for many entries, as numbers: uint32[n]."""
+        seeds = pos.astype(np.uint64) + np.uint64(self.contid & MASK64)
+        return xxh3_many(bodies, seeds.tolist(), len(pos)).astype(np.uint32)
 
     def locate(self, data: bytes | memoryview, at: int) -> Span | None:
         """Find the parts of the entry at `at`; None where `data` ends before its value length.

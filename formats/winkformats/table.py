@@ -62,7 +62,7 @@ def find_many(
     slot = (bits % np.uint64(shape.htsize)).astype(np.int64)
     todo, step = np.arange(len(s)), 1
     for _ in range(shape.htsize):
-        window = cells_at(shape, cells, slot, step)
+        window = _cells_at(shape, cells, slot, step)
         pointer = window[:, :, 0].astype(np.int64)
         free = pointer == shape.htfree
         ends = free | ((window[:, :, 1] == s[todo, None]) & (pointer != shape.htdel))
@@ -79,7 +79,7 @@ def find_many(
     return pointers, slots
 
 
-def cells_at(
+def _cells_at(
     shape: Shape, cells: npt.NDArray[np.void], slot: Int64, count: int
 ) -> npt.NDArray[np.uint64]:
     """`count` cells from each slot, none of them beyond the last -> [n, count, cellsz]."""
