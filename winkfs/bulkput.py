@@ -18,7 +18,6 @@ import xxhash
 
 from winkformats.entry import Layout
 from winkformats.gather import row_bytes
-from winkformats.gcpause import gc_paused
 from winkformats.heap import keep_heap
 from winkfs.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.draft import CHUNK
@@ -232,8 +231,7 @@ class BulkPut:
             fileid = self._store.new_fileid()
             room = 16 ** len(f"{fileid:x}") - fileid
             end = min(stop, start + room)
-            with gc_paused():
-                self._encode(columns.part(start, end), fileid)
+            self._encode(columns.part(start, end), fileid)
             self._done = start = end
 
     def _encode(self, columns: Columns, fileid: int) -> None:
