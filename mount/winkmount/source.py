@@ -5,8 +5,10 @@ store, a dict in a test. Files and directories are named by ids (positive 64-bit
 become inode numbers); paths stand only in the engine above, so that an engine on inode numbers
 can take its place. Names are bytes, single path components.
 
-An id is good from the `lookup`, `create`, `mkdir` or `symlink` that gave it until the file is
-removed and nobody has it open. A rename keeps it.
+An id is good while the file or directory is open, and at least until the next call to the Source.
+After that a Source may have forgotten it, so that memory does not grow with the number of files: a
+call with such an id raises ESTALE, and the engine looks the path up anew. The id of a file stays
+the same when it is looked up again, and over a rename.
 
 Refusals are OSError with the errno the caller of the system call shall see (ENOENT, EEXIST,
 ENOTEMPTY, EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method
@@ -16,13 +18,11 @@ at a time, but not always from the same thread.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Attr:
+class Attr(NamedTuple):
     """What stat(2) tells of one file."""
 
     id: int  # st_ino
@@ -38,11 +38,11 @@ class Attr:
 
 
 class DirEntry(NamedTuple):
-    """One name of a directory; the kind is enough for a listing, so that none has to be opened."""
+    """One name of a directory."""
 
     name: bytes
-    id: int
-    kind: int  # S_IFREG, S_IFDIR or S_IFLNK
+    attr: Attr
+    offset: int  # where `readdir` goes on behind this entry; positive, below 2**63 - 2
 
 
 class Source(Protocol):
@@ -61,8 +61,17 @@ class Source(Protocol):
     def lookup(self, parent: int, name: bytes) -> Attr:
         """The file `name` in the directory `parent`. Raises FileNotFoundError."""
 
-    def readdir(self, directory: int) -> Iterable[DirEntry]:
-        """All names but `.` and `..`, a snapshot: changes meanwhile neither break nor repeat it."""
+    def opendir(self, directory: int) -> int:
+        """-> a handle for `readdir`; costs no memory that grows with the directory."""
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        """The names but `.` and `..` from an offset that an entry gave, 0: from the start.
+
+        A name that is there all the time comes once, whatever changes meanwhile; others may come.
+        Any number of iterators of one handle may be half-way.
+        """
+
+    def releasedir(self, handle: int) -> None: ...
 
     def parent(self, directory: int) -> int:
         """Id of the directory above; the root is its own parent."""
@@ -103,6 +112,9 @@ class Source(Protocol):
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         """Replace all of them."""
 
+    def facts(self, id: int) -> Mapping[str, str]:
+        """What the mount shows as read-only attributes `user.KIND.<name>`: fileid, extents ..."""
+
     # content
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
@@ -126,10 +138,24 @@ class Source(Protocol):
 
     def truncate(self, id: int, size: int) -> None: ...
 
+    def punch(self, id: int, offset: int, size: int) -> None:
+        """Bytes that read as zeros from now on, a hole where holes are known. Never changes the
+        size of the file: `offset + size` is not behind its end."""
+
+    def allocate(self, id: int, size: int) -> None:
+        """Make sure that `size` more bytes of the file can be written. Raises ENOSPC."""
+
+    def seek(self, id: int, offset: int, *, hole: bool) -> int:
+        """Offset of the first byte from `offset` on that is (not) in a hole; the end of the file
+        counts as a hole. Raises ENXIO from the end on, or where no data follows."""
+
     # the whole
 
     def sync(self) -> None:
         """Return when everything written so far is on the disk."""
+
+    def status(self) -> Mapping[str, object]:
+        """What `info` of the mount shows, JSON values: what is mounted, files, bytes, waiting."""
 
     def statfs(self) -> Mapping[str, int]:
         """Fields of statvfs(3): f_bsize, f_frsize, f_blocks, f_bfree, f_bavail, f_files ..."""
