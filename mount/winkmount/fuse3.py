@@ -89,7 +89,7 @@ def make(mfusepy: Any) -> Any:
             settings.nullpath_ok = int(
                 not caching.fixed
             )  # else read and the like come with fh only
-            self.operations.init("/")
+            super().init_fuse_3(connection, config)
 
         def getattr_fuse_3(self, path: bytes | None, buf: Any, fip: Any) -> int:
             name = None if path is None else path.decode("latin-1")

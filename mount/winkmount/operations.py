@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from winkmount.guard import change, operation, refuse
 from winkmount.listing import Entry, Listing
@@ -62,6 +62,13 @@ class Caching:
     missing: float = FOREVER
     pages: bool = True
     fixed: bool = False
+
+    @classmethod
+    def of(cls, source: Source, *, pages: bool, follow: bool) -> Self:
+        """follow    another process changes what is shown"""
+        if follow:
+            return cls(1.0, 0.0, pages)
+        return cls(pages=pages, fixed=pages and not source.writable)
 
 
 class Operations(Paths):

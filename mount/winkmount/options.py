@@ -21,6 +21,8 @@ class Options:
     """
 
     ro: bool = False
+    cache: str = "kernel"
+    follow: bool = False
     sync_every: float = SYNC_EVERY
     fuse: dict[str, str | bool] = field(default_factory=dict)
 

@@ -28,7 +28,7 @@ from typing import IO, Final
 
 from winkmount.binding import LibfuseError, MountError, choose, run
 from winkmount.mounts import canonical, mount_at
-from winkmount.operations import Operations
+from winkmount.operations import Caching, Operations
 from winkmount.options import Options
 from winkmount.source import Source
 
@@ -97,7 +97,9 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     binding = choose(request.binding)
     point = check(request)
     source = request.open()
-    operations = Operations(source, request.name, on_start)
+    options = request.options
+    caching = Caching.of(source, pages=options.cache == "kernel", follow=options.follow)
+    operations = Operations(source, request.name, on_start, caching)
     stop = threading.Event()
     syncer = threading.Thread(
         target=_sync_loop, args=(operations, request.options.sync_every, stop), daemon=True
