@@ -4,6 +4,7 @@ import errno
 import io
 import math
 import os
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -434,3 +435,36 @@ def test_a_rename_that_the_disk_refuses_changes_nothing(
     monkeypatch.undo()
     c.close()
     assert_sound(base, {b"a": b"x" * 100})
+
+
+def test_a_file_of_very_many_extents(tmp_path: Path) -> None:
+    """Overwrites that wait, truncations and growth between them, as a bytearray has it."""
+    chance = random.Random(5)
+    base = str(tmp_path / "c")
+    model = bytearray(chance.randbytes(300_000))
+    with winkfs.create(base) as container:
+        container.put("f", bytes(model))
+        container.setxattrs("f", {b"user.x": b"y"})
+        for step in range(3000):
+            at, data = chance.randrange(len(model)), chance.randbytes(chance.randrange(1, 300))
+            container.write("f", at, data)
+            model[at : at + len(data)] = data
+            match chance.randrange(100):
+                case 0:
+                    container.sync()
+                case 1:
+                    size = chance.randrange(200_000, 320_000)
+                    container.truncate("f", size)
+                    model = model[:size].ljust(size, b"\0")
+                case 2:
+                    container.append("f", data)
+                    model += data
+                case 3:
+                    assert container.read("f", at, 5000) == model[at : at + 5000], step
+        assert container.read("f") == model
+    with winkfs.open(base, "a") as container:
+        assert container.read("f") == model
+        assert container.getxattrs("f") == {b"user.x": b"y"}
+        container.rename("f", "g")
+    assert winkfs.verify(base).problems == []
+    assert list(check(base).files) == [b"g"]

@@ -16,7 +16,8 @@ from winkformats.perm import Perm
 from winkformats.storage import MemoryStorage
 from winkformats.superblock import Superblock
 from winkfs import inode, timeindex
-from winkfs.inode import Attrs, Extent, FileType, Inode, InodeForm
+from winkfs.extent import Extent
+from winkfs.inode import Attrs, FileType, Inode, InodeForm
 
 UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 

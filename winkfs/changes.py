@@ -216,7 +216,7 @@ class Changes(Files):
             raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
                              to_str(key[:-3]))  # fmt: skip
         draft = self.drafts.get(key) or Draft.of(key, inode, pos, None)
-        pairs = len(draft.extents) + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
+        pairs = draft.pairs + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
         if 56 + 16 * (pairs + (inode.attrs is not None)) > inode.size:
             raise NotAllowed(f"{AO}: the file's inode has no room for another extent",
                              to_str(key[:-3]))  # fmt: skip

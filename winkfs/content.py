@@ -7,8 +7,8 @@ from typing import Final
 
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
-from winkfs.draft import cut
-from winkfs.inode import Attrs, Extent, Inode, default_mode
+from winkfs.extent import Extent, cut
+from winkfs.inode import Attrs, Inode, default_mode
 from winkfs.store import Store
 
 KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
@@ -56,7 +56,7 @@ class Content:
     def read(self, extents: Sequence[Extent], start: int, stop: int) -> bytes:
         """The bytes [start, stop) of a file. Raises CorruptError."""
         parts = []
-        for pointer, skip, size in cut(list(extents), start, stop):
+        for pointer, skip, size in cut(extents, start, stop):
             if pointer == 0:
                 parts.append(bytes(size))
                 continue

@@ -13,31 +13,20 @@ from typing import Final
 
 from winkformats.kvseq import KVSeq
 from winkfs.errors import WinkError
-from winkfs.inode import Attrs, Extent, FileType, Inode, attr_key, data_key, default_mode
+from winkfs.extent import FEW, Extent, cut, joined, overlay
+from winkfs.inode import Attrs, FileType, Inode, attr_key, data_key, default_mode
 from winkfs.settings import Settings
 
+PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
-
-
-def cut(extents: list[Extent], start: int, stop: int) -> list[Extent]:
-    """The part of a file's extents that holds the bytes [start, stop)."""
-    found, at = [], 0
-    for extent in extents:
-        a, b = max(start - at, 0), min(stop - at, extent.size)
-        if a < b:
-            skip = extent.skip + a if extent.pointer else 0
-            found.append(Extent(extent.pointer, skip, b - a))
-        at += extent.size
-        if at >= stop:
-            break
-    return found
 
 
 @dataclass
 class Draft:
     """What a file is going to be.
 
-    extents   the first `body` bytes of the content, exactly
+    base      extents of the first `body` bytes of the content, but for what was overwritten since
+    patches   overwrites that are not in `base` yet, in the order they were made: (offset, extent)
     tail      the rest of it
     attrs     attributes to write, None: none; `attrs_at` where they are already written
     old       position of the inode this one replaces, 0: none
@@ -50,7 +39,8 @@ class Draft:
     ftype: int
     mtime: int
     body: int = 0
-    extents: list[Extent] = field(default_factory=list)
+    base: Sequence[Extent] = ()
+    patches: list[tuple[int, Extent]] = field(default_factory=list)
     tail: bytearray = field(default_factory=bytearray)
     attrs: Attrs | None = None
     attrs_at: tuple[int, int] | None = None
@@ -65,7 +55,7 @@ class Draft:
         """The draft of a file as it stands."""
         return cls(
             key, inode.fileid, inode.ftype, inode.mtime, inode.lsize,
-            cut(list(inode.extents), 0, inode.lsize), bytearray(), attrs, inode.attrs,
+            cut(inode.extents, 0, inode.lsize), [], bytearray(), attrs, inode.attrs,
             pos, inode.size, inode.lsize, set(inode.pointers),
         )  # fmt: skip
 
@@ -73,6 +63,18 @@ class Draft:
     def lsize(self) -> int:
         """Bytes of the content."""
         return self.body + len(self.tail)
+
+    @property
+    def extents(self) -> Sequence[Extent]:
+        """The first `body` bytes of the content, exactly."""
+        if self.patches:
+            self.base, self.patches = overlay(self.base, self.patches), []
+        return self.base
+
+    @property
+    def pairs(self) -> int:
+        """At least as many as there are extents."""
+        return len(self.base) + 2 * len(self.patches)
 
 
 class DraftWriter:
@@ -94,7 +96,7 @@ class DraftWriter:
 
     def need_room(self, draft: Draft | None, length: int) -> None:
         """Raise EFBIG where the inode could not hold the extents of `length` more bytes."""
-        known = len(draft.extents) + 3 if draft else 0  # an overwrite cuts one in two
+        known = draft.pairs + 3 if draft else 0  # an overwrite cuts one in two
         waiting = len(draft.tail) if draft else 0
         if known + -(-(waiting + length) // self.chunk) > self._extents:
             raise WinkError(
@@ -107,7 +109,7 @@ class DraftWriter:
         layout, waiting = self._kv.layout, len(draft.tail) + length
         pieces = waiting // self.chunk + 3
         entry = layout.size(64, 0) + max(layout.align, 1) + max(layout.value.room, 0)
-        pairs = self._settings.form.pair * (len(draft.extents) + pieces)
+        pairs = self._settings.form.pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
         return waiting + pieces * entry + inode + 2 * entry + 64
 
@@ -136,10 +138,19 @@ class DraftWriter:
             self.append(draft, b"")
             return
         self.spill(draft)
+        if self._settings.pairoff and draft.pairs > FEW:
+            patches, at = list(draft.patches), offset
+            for extent in self._entries(draft, data):
+                patches.append((at, extent))
+                at += extent.size
+            draft.patches, draft.body = patches, max(draft.body, at)
+            if len(patches) > PATCHES:
+                _ = draft.extents
+            return
         before = cut(draft.extents, 0, offset)
         after = cut(draft.extents, offset + len(data), draft.lsize)
-        extents = before + self._entries(draft, data) + self._suffix(draft, after)
-        draft.extents, draft.body = extents, max(draft.body, offset + len(data))
+        extents = joined(before, self._entries(draft, data), self._suffix(draft, after))
+        draft.base, draft.body = extents, max(draft.body, offset + len(data))
 
     def truncate(self, draft: Draft, size: int) -> None:
         """Cut or grow to `size` bytes; what grows is zeros."""
@@ -150,7 +161,7 @@ class DraftWriter:
             del draft.tail[size - draft.body :]
         else:
             extents = cut(draft.extents, 0, size)
-            draft.tail, draft.extents, draft.body = bytearray(), extents, size
+            draft.tail, draft.base, draft.body = bytearray(), extents, size
 
     def spill(self, draft: Draft) -> None:
         """Make entries of the whole tail."""
@@ -164,15 +175,16 @@ class DraftWriter:
             pos = self._kv.append(attr_key(draft.fileid), data)
             draft.owned.add(pos)
             draft.attrs_at = (pos, len(data))
-        extents = tuple(draft.extents)
-        return Inode(draft.fileid, draft.lsize, draft.ftype, draft.mtime, extents, draft.attrs_at)
+        return Inode(
+            draft.fileid, draft.lsize, draft.ftype, draft.mtime, draft.extents, draft.attrs_at
+        )
 
     def _spill(self, draft: Draft, length: int) -> None:
         if length:
             with memoryview(draft.tail) as tail:
-                extents = draft.extents + self._entries(draft, tail[:length])
+                extents = joined(draft.extents, self._entries(draft, tail[:length]))
             rest, body = draft.tail[length:], draft.body + length
-            draft.extents, draft.tail, draft.body = extents, rest, body
+            draft.base, draft.tail, draft.body = extents, rest, body
 
     def _entries(self, draft: Draft, data: bytes | memoryview) -> list[Extent]:
         """Write content as data entries; their numbers are positions, which never come twice."""
@@ -190,10 +202,10 @@ class DraftWriter:
         draft.owned.add(pos)
         return Extent(pos, 0, len(value))
 
-    def _suffix(self, draft: Draft, after: list[Extent]) -> list[Extent]:
+    def _suffix(self, draft: Draft, after: Sequence[Extent]) -> Sequence[Extent]:
         """What follows an overwrite: without PAIROFF, an extent that lost its head is copied."""
         if after and after[0].skip and not self._settings.pairoff:
-            return self._entries(draft, self._read(after[:1])) + after[1:]
+            return joined(self._entries(draft, self._read(after[:1])), after[1:])
         return after
 
     def _extend(self, draft: Draft, size: int) -> None:
@@ -203,8 +215,8 @@ class DraftWriter:
                 self.append(draft, bytes(min(self.chunk, size - draft.lsize)))
             return
         self.spill(draft)
-        extents = [*draft.extents, Extent(0, 0, size - draft.body)]
-        draft.extents, draft.body = extents, size
+        extents = joined(draft.extents, [Extent(0, 0, size - draft.body)])
+        draft.base, draft.body = extents, size
 
 
 def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:

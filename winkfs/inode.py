@@ -27,9 +27,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
+import numpy as np
 import xxhash
 
 from winkformats.errors import CorruptError
+from winkfs.extent import FEW, Extent, ExtentArray
 
 HEAD: Final = struct.Struct(">Q6q")
 assert HEAD.size == 56
@@ -59,14 +61,6 @@ DEFAULT_MODE: Final = {FileType.EXEC: 0o755, FileType.DIR: 0o755, FileType.LINK:
 def default_mode(ftype: int) -> int:
     """Permission bits of a file without attributes."""
     return DEFAULT_MODE.get(ftype, 0o644)  # type: ignore[call-overload,no-any-return]
-
-
-class Extent(NamedTuple):
-    """`size` bytes of the value at `pointer` after its first `skip`; pointer 0: a hole."""
-
-    pointer: int
-    skip: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +139,9 @@ class Inode:
     def pointers(self) -> list[int]:
         """kv_pointers of all entries the file owns, its attributes first."""
         owned = [self.attrs[0]] if self.attrs else []
+        if isinstance(self.extents, ExtentArray):
+            many: list[int] = self.extents.pointers.tolist()
+            return owned + many
         return owned + list(dict.fromkeys(e.pointer for e in self.extents if e.pointer))
 
     def encode(self, form: InodeForm, least: int) -> bytes:
@@ -157,17 +154,22 @@ class Inode:
             pairs += [self.attrs[0], 0, -self.attrs[1]] if form.pairoff else [
                 self.attrs[0], -self.attrs[1],
             ]  # fmt: skip
-        for extent in self.extents:
-            if form.pairoff:
-                pairs += extent
-            elif extent.skip:
-                raise ValueError("an extent with a skip needs PAIROFF")
-            else:
-                pairs += [extent.pointer, extent.size]
-        count = len(pairs) * 8 // form.pair
+        many = b""
+        if form.pairoff and isinstance(self.extents, ExtentArray):
+            many = self.extents.rows.astype(">i8").tobytes()
+        else:
+            for extent in self.extents:
+                if form.pairoff:
+                    pairs += extent
+                elif extent.skip:
+                    raise ValueError("an extent with a skip needs PAIROFF")
+                else:
+                    pairs += [extent.pointer, extent.size]
+        count = (len(pairs) * 8 + len(many)) // form.pair
         body = struct.pack(
             f">6q{len(pairs)}q", 0, self.fileid, self.lsize, self.ftype, self.mtime, count, *pairs
         )
+        body += many
         value = form.sum(body).to_bytes(8, "big") + body
         return value.ljust(max(-(-least // 8) * 8, len(value)), b"\0")
 
@@ -186,20 +188,46 @@ class Inode:
                 "inode checksum", file=file, offset=offset,
                 expected=f"{cksum:016x}", found=f"{found:016x}",
             )  # fmt: skip
-        words = struct.unpack_from(f">{dcount * form.pair // 8}q", value, HEAD.size)
-        if form.pairoff:
-            extents = list(map(Extent, words[::3], words[1::3], words[2::3]))
-        else:
-            extents = [Extent(p, 0, n) for p, n in zip(words[::2], words[1::2], strict=True)]
-        attrs = None
-        if extents and extents[0].size < 0:
-            attrs = (extents[0].pointer, -extents[0].size)
-            del extents[0]
-        sizes = [e.size for e in extents]
-        bad = nexti or fileid < 1 or lsize < 0 or sum(sizes) < lsize or min(sizes, default=0) < 0
-        if bad or min((e.skip for e in extents), default=0) < 0:
+        extents, attrs = _extents(value, dcount, form)
+        bad = nexti or fileid < 1 or lsize < 0
+        if bad or _impossible(extents, lsize):
             raise CorruptError("inode fields do not fit together", file=file, offset=offset)
         return cls(fileid, lsize, ftype or FileType.FILE, mtime, extents, attrs, len(value))
+
+
+def _extents(
+    value: bytes | memoryview, count: int, form: InodeForm
+) -> tuple[Sequence[Extent], tuple[int, int] | None]:
+    """-> the extents of an inode, and its attribute entry."""
+    extents: Sequence[Extent]
+    if form.pairoff and count > FEW:
+        words = np.frombuffer(value, ">i8", 3 * count, HEAD.size)
+        extents = ExtentArray(words.astype(np.int64).reshape(-1, 3))
+    else:
+        numbers = struct.unpack_from(f">{count * form.pair // 8}q", value, HEAD.size)
+        if form.pairoff:
+            extents = list(map(Extent, numbers[::3], numbers[1::3], numbers[2::3]))
+        else:
+            extents = [Extent(p, 0, n) for p, n in zip(numbers[::2], numbers[1::2], strict=True)]
+    if extents and extents[0].size < 0:
+        return extents[1:], (extents[0].pointer, -extents[0].size)
+    return extents, None
+
+
+def _impossible(extents: Sequence[Extent], lsize: int) -> bool:
+    """Whether no file of `lsize` bytes can have these extents."""
+    if isinstance(extents, ExtentArray):
+        skips, sizes = extents.rows[:, 1], extents.rows[:, 2]
+        if not len(sizes) or min(skips.min(), sizes.min()) < 0:
+            return bool(len(sizes)) or lsize > 0
+        total = int(extents.ends[-1])
+        return total < lsize or bool((extents.ends < 0).any())  # a sum beyond int64 wraps
+    sizes_of = [e.size for e in extents]
+    return (
+        sum(sizes_of) < lsize
+        or min(sizes_of, default=0) < 0
+        or min((e.skip for e in extents), default=0) < 0
+    )
 
 
 def inode_key(name: bytes) -> bytes:

@@ -14,8 +14,8 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.entry import MASK64, PREFIXES, KVEntry
 from winkformats.errors import CorruptError
 from winkfs.content import attributes
-from winkfs.draft import cut
-from winkfs.inode import Attrs, Extent, Inode
+from winkfs.extent import Extent, cut
+from winkfs.inode import Attrs, Inode
 from winkfs.plain import PlainInodes, plain_inodes
 from winkfs.store import Store
 
@@ -100,7 +100,7 @@ class Window:
     def _read(self, extents: Sequence[Extent], lsize: int) -> bytes:
         self._contents = True
         parts = []
-        for pointer, skip, size in cut(list(extents), 0, lsize):
+        for pointer, skip, size in cut(extents, 0, lsize):
             if pointer == 0:
                 parts.append(bytes(size))
                 continue
