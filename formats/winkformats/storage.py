@@ -44,8 +44,11 @@ class Storage(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
 
-    def view(self, length: int) -> memoryview | mmap.mmap:
-        """The first `length` bytes, read-only, without a copy; later writes may show through."""
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
+        """The first `length` bytes, read-only, without a copy; later writes may show through.
+
+        sparse  only the pages touched are read, and none around them
+        """
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
         """A reader for one pass over [start, stop) through a reused buffer.
@@ -128,10 +131,13 @@ class FileStorage:
             got += len(data)
         return b"".join(parts)
 
-    def view(self, length: int) -> memoryview | mmap.mmap:
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
         if length == 0:
             return memoryview(b"")
-        return mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
+        if sparse:
+            mapped.madvise(mmap.MADV_RANDOM)
+        return mapped
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
         return BulkReader(self._fill, self._drop_pages(start, stop) if uncached else None)
@@ -270,7 +276,7 @@ class MemoryStorage:
     def read(self, offset: int, length: int) -> bytes:
         return bytes(self.data[offset : offset + length])
 
-    def view(self, length: int) -> memoryview | mmap.mmap:
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
         return memoryview(self.data).toreadonly()[:length]
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
