@@ -44,6 +44,7 @@ class MemorySource:
         self.syncs = 0
         self.writes: list[tuple[int, int, int]] = []  # id, offset, length, as they arrived
         self.full = False  # writes fail with ENOSPC
+        self.room = 1 << 40  # bytes
 
     def lookup(self, parent: int, name: bytes) -> Attr:
         try:
@@ -56,9 +57,18 @@ class MemorySource:
         size = 0 if stat.S_ISDIR(node.mode) else len(node.content)
         return Attr(id, node.mode, size, node.mtime_ns, node.uid, node.gid)
 
-    def readdir(self, directory: int) -> Iterator[DirEntry]:
-        for name, id in list(self.nodes[directory].names.items()):
-            yield DirEntry(name, id, stat.S_IFMT(self.nodes[id].mode))
+    def opendir(self, directory: int) -> int:
+        return directory
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        """In the order of ids; the id is the offset. A directory that is gone is empty."""
+        names = self.nodes[handle].names if handle in self.nodes else {}
+        for id, name in sorted((id, name) for name, id in names.items()):
+            if id > offset and id in self.nodes:
+                yield DirEntry(name, self.stat(id), id)
+
+    def releasedir(self, handle: int) -> None:
+        pass
 
     def parent(self, directory: int) -> int:
         return self.nodes[directory].parent
@@ -149,7 +159,7 @@ class MemorySource:
     def read(self, id: int, offset: int, size: int) -> bytes:
         return bytes(self.nodes[id].content[offset : offset + size])
 
-    def write(self, id: int, offset: int, data: bytes) -> None:
+    def write(self, id: int, offset: int, data: bytes, mtime_ns: int) -> None:
         if self.full:
             raise OSError(errno.ENOSPC, "full")
         self.writes.append((id, offset, len(data)))
@@ -157,13 +167,32 @@ class MemorySource:
         if offset > len(node.content):
             node.content.extend(bytes(offset - len(node.content)))
         node.content[offset : offset + len(data)] = data
-        node.mtime_ns = time.time_ns()
+        node.mtime_ns = mtime_ns
 
     def truncate(self, id: int, size: int) -> None:
         node = self.nodes[id]
         del node.content[size:]
         node.content.extend(bytes(size - len(node.content)))
         node.mtime_ns = time.time_ns()
+
+    def punch(self, id: int, offset: int, size: int) -> None:
+        self.nodes[id].content[offset : offset + size] = bytes(size)
+
+    def allocate(self, id: int, size: int) -> None:
+        if self.room < size:
+            raise OSError(errno.ENOSPC, "full")
+
+    def seek(self, id: int, offset: int, *, hole: bool) -> int:
+        end = len(self.nodes[id].content)
+        if offset >= end:
+            raise OSError(errno.ENXIO, "behind the end")
+        return end if hole else offset
+
+    def facts(self, id: int) -> Mapping[str, str]:
+        return {"id": str(id)}
+
+    def status(self) -> Mapping[str, object]:
+        return {"files": len(self.nodes)}
 
     def sync(self) -> None:
         self.syncs += 1

@@ -7,7 +7,7 @@ import errno
 import pytest
 from memory_source import MemorySource
 
-from winkmount.openfile import GATHER, OpenFile
+from winkmount.openfile import ALL_WAITING, GATHER, OpenFile, OpenFiles
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def source() -> MemorySource:
 
 @pytest.fixture
 def file(source: MemorySource) -> OpenFile:
-    return OpenFile(source, source.create(1, b"f", 0o644, 0, 0).id)
+    return OpenFiles(source).add(source.create(1, b"f", 0o644, 0, 0).id)
 
 
 def test_small_writes_in_a_row_reach_the_source_as_one(
@@ -66,7 +66,7 @@ def test_a_full_run_does_not_wait(source: MemorySource, file: OpenFile) -> None:
 def test_a_read_sees_bytes_in_waiting(
     source: MemorySource, file: OpenFile, offset: int, size: int, expected: bytes
 ) -> None:
-    source.write(file.id, 0, b"old ")
+    source.write(file.id, 0, b"old ", 0)
     file.write(5, b"new!")
     assert file.read(offset, size) == expected
 
@@ -77,7 +77,7 @@ def test_a_read_of_the_gap_before_the_run_gives_zeros(file: OpenFile) -> None:
 
 
 def test_a_read_elsewhere_leaves_the_run_waiting(source: MemorySource, file: OpenFile) -> None:
-    source.write(file.id, 0, bytes(1000))
+    source.write(file.id, 0, bytes(1000), 0)
     file.write(500, b"x" * 10)
     assert file.read(0, 500) == bytes(500)
     assert file.read(510, 100) == bytes(100)
@@ -102,3 +102,46 @@ def test_an_error_behind_the_writers_back_is_reported_once(
     assert caught.value.errno == errno.ENOSPC
     file.write(4, b"more")
     file.raise_error()
+
+
+def test_a_write_without_room_is_refused_when_it_comes(
+    source: MemorySource, file: OpenFile
+) -> None:
+    source.room = 100
+    file.write(0, bytes(100))
+    file.write(50, bytes(50))
+    with pytest.raises(OSError) as caught:
+        file.write(100, b"x")
+    assert caught.value.errno == errno.ENOSPC
+    file.pass_on()
+    assert source.stat(file.id).size == 100
+
+
+def test_bytes_that_wait_in_other_files_need_room_too(source: MemorySource) -> None:
+    source.room = 100
+    files = OpenFiles(source)
+    one, two = (files.add(source.create(1, name, 0o644, 0, 0).id) for name in (b"a", b"b"))
+    one.write(0, bytes(60))
+    with pytest.raises(OSError):
+        two.write(0, bytes(60))
+    one.pass_on()
+    two.write(0, bytes(60))
+    assert files.waiting == 60
+
+
+def test_many_files_hold_back_no_more_than_a_ceiling(source: MemorySource) -> None:
+    files = OpenFiles(source)
+    for i in range(ALL_WAITING // GATHER * 2 + 3):
+        files.add(source.create(1, b"%d" % i, 0o644, 0, 0).id).write(0, bytes(GATHER // 2))
+    assert 0 < files.waiting <= ALL_WAITING
+
+
+def test_bytes_in_waiting_show_in_size_and_time(source: MemorySource, file: OpenFile) -> None:
+    source.utime(file.id, 5)
+    assert file.shown(source.stat(file.id)) == source.stat(file.id)
+    file.write(10, b"abc")
+    shown = file.shown(source.stat(file.id))
+    assert shown.size == 13
+    assert source.stat(file.id).size == 0
+    file.pass_on()
+    assert source.stat(file.id) == shown

@@ -92,22 +92,11 @@ def _mfusepy() -> Any:
         mfusepy = importlib.import_module("mfusepy")
     if mfusepy.fuse_version_major != 3:
         raise MountError("mfusepy was loaded with libfuse 2 before; start a process of its own")
-
-    base: Any = mfusepy.FUSE
-
-    class Fuse3(base):  # type: ignore[misc] # mfusepy has no types here
-        """Passes on what mfusepy drops: the flags of a rename, the handle of a truncate."""
-
-        def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> Any:
-            return self.operations.rename(old.decode("latin-1"), new.decode("latin-1"), flags)
-
-        def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> Any:
-            name = None if path is None else path.decode("latin-1")
-            return self.operations.truncate(name, length, fip.contents if fip else None)
+    fuse3 = importlib.import_module("winkmount.fuse3").make(mfusepy)
 
     def engine(operations: Operations, mountpoint: str, settings: dict[str, Any]) -> None:
         operations.context = mfusepy.fuse_get_context
-        Fuse3(operations, mountpoint, raw_fi=True, encoding="latin-1", **settings)
+        fuse3(operations, mountpoint, raw_fi=True, encoding="latin-1", **settings)
 
     return engine
 
@@ -132,6 +121,9 @@ def _fusepy() -> Any:
         operations.context = fuse.fuse_get_context
         # as libfuse 3 does by itself
         settings |= {"big_writes": True, "atomic_o_trunc": True, "nonempty": True}
+        caching = operations.caching
+        settings |= {"entry_timeout": caching.names, "attr_timeout": caching.names}
+        settings |= {"negative_timeout": caching.missing, "kernel_cache": caching.pages}
         fuse.FUSE(Called(operations), mountpoint, raw_fi=True, encoding="latin-1", **settings)
 
     return engine

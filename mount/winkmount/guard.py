@@ -24,6 +24,7 @@ class Guarded(Protocol):
     source: Source
     mutex: threading.RLock
     changed: threading.Event
+    dirs: dict[str, int]
 
 
 S = TypeVar("S", bound=Guarded)
@@ -35,12 +36,21 @@ def refuse(code: int) -> OSError:
 
 
 def operation(method: Operation[S, P, R]) -> Operation[S, P, R]:
-    """A callback of libfuse: one at a time, and nothing but an OSError with an errno leaves it."""
+    """A callback of libfuse: one at a time, and nothing but an OSError with an errno leaves it.
+
+    The Source may have forgotten the id of a directory: then the path is looked up once more.
+    """
 
     @functools.wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             with self.mutex:
+                try:
+                    return method(self, *args, **kwargs)
+                except OSError as error:
+                    if error.errno != errno.ESTALE or not self.dirs:
+                        raise
+                    self.dirs.clear()
                 return method(self, *args, **kwargs)
         except OSError as error:
             if error.errno:

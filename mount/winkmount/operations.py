@@ -12,23 +12,25 @@ hidden path is known only here. So no hidden file is ever listed, kept, or in th
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from winkmount.guard import change, operation, refuse
-from winkmount.openfile import GATHER, OpenFile
+from winkmount.listing import Entry, Listing
+from winkmount.openfile import OpenFile
 from winkmount.paths import NAME_MAX, FileInfo, Paths, Stat, stat_fields
-from winkmount.source import Source
+from winkmount.source import Attr, Source
 
 log = logging.getLogger("winkmount")
 
-ALL_WAITING: Final = 64 << 20  # bytes held back over all open files
 _HIDDEN: Final = re.compile(r"/\.fuse_hidden[0-9a-f]{16}\Z")
 _UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, with 0 seconds
 _UTIME_OMIT: Final = (1 << 30) - 2
@@ -36,6 +38,30 @@ RENAME_NOREPLACE: Final = 1
 _XATTR_CREATE: Final = 1
 _XATTR_REPLACE: Final = 2
 _XATTR_SPACES: Final = (b"user.", b"trusted.")
+_FALLOC_KEEP_SIZE: Final = 1
+_FALLOC_PUNCH_HOLE: Final = 2
+_FALLOC_ZERO_RANGE: Final = 16
+PLUS: Final = (
+    1 << 15
+)  # entries of a listing that come with attributes: each costs 1.5 KB of libfuse's
+# and the kernel's memory until the kernel forgets it
+FOREVER: Final = 3600.0  # seconds; only this process changes what it shows, through the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Caching:
+    """What the kernel may keep.
+
+    names       seconds that it may believe a name and the attributes of a file
+    missing     seconds that it may believe that a name is missing
+    pages       whether it keeps contents; else every read and write comes here
+    fixed       names and contents never change: `open` need not come here
+    """
+
+    names: float = FOREVER
+    missing: float = FOREVER
+    pages: bool = True
+    fixed: bool = False
 
 
 class Operations(Paths):
@@ -43,8 +69,9 @@ class Operations(Paths):
 
     source      what is shown
     name        the kind of mount; `user.NAME.pid` of the root is the server's process id
-    context     -> (uid, gid, pid) of the caller; set by the binding
     on_start    called once when the kernel has the mount
+    caching     what the kernel may keep
+    context     -> (uid, gid, pid) of the caller; set by the binding
     """
 
     use_ns = True
@@ -53,25 +80,29 @@ class Operations(Paths):
     flag_utime_omit_ok = 1
     flag_nullpath_ok = 1
 
-    def __init__(self, source: Source, name: str, on_start: Callable[[], None] | None = None):
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        on_start: Callable[[], None] | None = None,
+        caching: Caching = Caching(),
+    ) -> None:
         super().__init__(source)
+        self.caching = caching
+        self.listings: dict[int, Listing] = {}
         self.mutex = threading.RLock()  # not `lock`: libfuse has an operation of that name
         self.changed = threading.Event()  # something the next sync has to make durable
         self.started = False  # the kernel has, or had, the mount
         self.context: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)
         self._on_start = on_start
-        self._pid_xattr = f"user.{name}.pid"
+        self._since = time.time()
+        self._facts = f"user.{name}."
+        self._last_listing = 0
 
     # start and end
 
     def init(self, path: str) -> None:
-        """libfuse 2: the kernel has the mount."""
-        self.init_with_config(None, None)
-
-    def init_with_config(self, connection: Any, config: Any) -> None:
-        """libfuse 3: the same, with its settings."""
-        if config is not None:
-            config.nullpath_ok = 1  # read, write and the like come with the handle only
+        """The kernel has the mount."""
         self.started = True
         if self._on_start is not None:
             self._on_start()
@@ -81,8 +112,7 @@ class Operations(Paths):
         self.changed.clear()
         try:
             with self.mutex:
-                for file in self.opened.values():
-                    file.pass_on()
+                self.opened.pass_on()
                 self.source.sync()
         except BaseException:
             self.changed.set()
@@ -91,18 +121,20 @@ class Operations(Paths):
     def close(self) -> None:
         """After the mount is gone: files that are still open are kept as they stand."""
         with self.mutex:
-            for file in self.opened.values():
-                file.pass_on()
+            self.opened.pass_on()
         self.source.close()
 
     # attributes
 
     @operation
+    def look(self, path: str | None, fi: FileInfo | None = None) -> tuple[Attr, int]:
+        """-> the attributes of a file, and its number of links."""
+        attr = self.attr(path, None if self.caching.fixed else fi)
+        return attr, 0 if path in self.hidden else 2 if attr.is_dir else 1
+
     def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
-        found = stat_fields(self.attr(path, fi))
-        if path in self.hidden:
-            found["st_nlink"] = 0
-        return found
+        attr, links = self.look(path, fi)
+        return stat_fields(attr) | {"st_nlink": links}
 
     @operation
     def readlink(self, path: str) -> str:
@@ -128,7 +160,7 @@ class Operations(Paths):
         mtime = _UTIME_NOW if times is None else times[1]
         if mtime == _UTIME_OMIT:
             return 0
-        id = self.attr(path).id  # passes on what waits: a later write would move the time again
+        id = self.settled(path)  # what waits would move the time again
         self.source.utime(id, time.time_ns() if mtime == _UTIME_NOW else mtime)
         return 0
 
@@ -137,15 +169,29 @@ class Operations(Paths):
     @operation
     def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
         raw = name.encode("latin-1")
-        if raw.startswith(_XATTR_SPACES):
-            if name == self._pid_xattr and path == "/":
-                return b"%d" % os.getpid()
-            value = self.source.xattrs(self.attr(path).id).get(raw)
+        if name.startswith(self._facts):
+            fact = self._fact(path, name.removeprefix(self._facts))
+            if fact is not None:
+                return fact.encode()
+        elif raw.startswith(_XATTR_SPACES):
+            value = self.source.xattrs(self.settled(path)).get(raw)
             if value is not None:
                 return value
         elif raw.startswith(b"system."):
             raise refuse(errno.EOPNOTSUPP)  # also ACLs: nobody would enforce them
         raise refuse(errno.ENODATA)
+
+    def _fact(self, path: str, name: str) -> str | None:
+        """Read-only attributes; not listed, or `cp -a` and `rsync -X` would want to copy them."""
+        if path == "/" and name == "pid":
+            return str(os.getpid())
+        if path == "/" and name == "status":
+            return json.dumps(self._status())
+        return self.source.facts(self.settled(path)).get(name)
+
+    def _status(self) -> dict[str, object]:
+        waiting = {"open_files": len(list(self.opened)), "waiting_bytes": self.opened.waiting}
+        return {**self.source.status(), "pid": os.getpid(), "since": self._since, **waiting}
 
     @operation
     def listxattr(self, path: str) -> list[str]:
@@ -154,9 +200,9 @@ class Operations(Paths):
     @change
     def setxattr(self, path: str, name: str, value: bytes, options: int, position: int = 0) -> int:
         raw = name.encode("latin-1")
-        if not raw.startswith(_XATTR_SPACES) or name == self._pid_xattr:
+        if not raw.startswith(_XATTR_SPACES) or name.startswith(self._facts):
             raise refuse(errno.EOPNOTSUPP)
-        id = self.attr(path).id
+        id = self.settled(path)
         xattrs = dict(self.source.xattrs(id))
         if options & _XATTR_CREATE and raw in xattrs:
             raise refuse(errno.EEXIST)
@@ -167,7 +213,7 @@ class Operations(Paths):
 
     @change
     def removexattr(self, path: str, name: str) -> int:
-        id = self.attr(path).id
+        id = self.settled(path)
         xattrs = dict(self.source.xattrs(id))
         if xattrs.pop(name.encode("latin-1"), None) is None:
             raise refuse(errno.ENODATA)
@@ -178,21 +224,39 @@ class Operations(Paths):
 
     @operation
     def opendir(self, path: str) -> int:
-        return self.directory(path)
+        listing = Listing(self.source, self.directory(path))
+        self._last_listing += 1
+        self.listings[self._last_listing] = listing
+        return self._last_listing
+
+    @operation
+    def fill(self, fh: int, offset: int, take: Callable[[Entry, bool], bool]) -> int:
+        """List from `offset` on until there is no more room.
+
+        take    gets an entry, and whether to give the kernel its attributes, too
+                -> whether there was room
+        """
+        listing = self.listings[fh]
+        for entry in listing.entries(offset):
+            opened = self.opened.get(entry.attr.id)
+            shown = entry if opened is None else entry._replace(attr=opened.shown(entry.attr))
+            if not take(shown, entry.offset > 2 and listing.given < PLUS):
+                listing.refuse(entry, offset)
+                break
+            offset = entry.offset
+        return 0
 
     @operation
     def readdir(self, path: str | None, fh: int) -> list[tuple[str, Stat, int]]:
-        return list(self._list(fh))
-
-    def _list(self, directory: int) -> Iterator[tuple[str, Stat, int]]:
-        above = self.source.parent(directory)
-        for name, id in ((".", directory), ("..", above)):
-            yield name, {"st_ino": id, "st_mode": stat.S_IFDIR}, 0
-        for entry in self.source.readdir(directory):
-            yield entry.name.decode("latin-1"), {"st_ino": entry.id, "st_mode": entry.kind}, 0
+        """All at once, as libfuse 2 has it. libfuse 3: see the binding."""
+        return [
+            (entry.name.decode("latin-1"), stat_fields(entry.attr), 0)
+            for entry in self.listings[fh].entries(0)
+        ]
 
     @operation
     def releasedir(self, path: str | None, fh: int) -> int:
+        self.listings.pop(fh).close()
         return 0
 
     @operation
@@ -269,15 +333,18 @@ class Operations(Paths):
 
     @operation
     def open(self, path: str, fi: FileInfo) -> int:
-        attr = self.attr(path)
+        if self.caching.fixed:
+            raise refuse(errno.ENOSYS)  # the kernel does not ask again: no open, no release
         write = fi.flags & os.O_ACCMODE != os.O_RDONLY
         truncate = bool(fi.flags & os.O_TRUNC)
+        id = self.attr(path).id
         if write or truncate:
             if not self.source.writable:
                 raise refuse(errno.EROFS)
             if truncate:
                 self.changed.set()
-        self._opened(attr.id, fi, write=write, truncate=truncate)
+                id = self.settled(path)
+        self._opened(id, fi, write=write, truncate=truncate)
         return 0
 
     @change
@@ -296,48 +363,64 @@ class Operations(Paths):
 
     def _opened(self, id: int, fi: FileInfo, *, write: bool, truncate: bool) -> None:
         self.source.open(id, write=write, truncate=truncate)
-        file = self.opened.get(id)
-        if file is None:
-            file = self.opened[id] = OpenFile(self.source, id)
-        file.users += 1
+        self.opened.add(id)
         fi.fh = id
+        if not self.caching.pages:
+            fi.direct_io = 1
 
     @operation
     def read(self, path: str | None, size: int, offset: int, fi: FileInfo) -> bytes:
+        if self.caching.fixed:  # nobody has opened it
+            return self.source.read(self.attr(path).id, offset, size)
         return self.file(fi).read(offset, size)
 
     @change
     def write(self, path: str | None, data: bytes, offset: int, fi: FileInfo) -> int:
-        file = self.file(fi)
-        file.write(offset, data)
-        if file.waiting and len(self.opened) * GATHER > ALL_WAITING:
-            self._limit_waiting()
+        self.file(fi).write(offset, data)
         return len(data)
-
-    def _limit_waiting(self) -> None:
-        if sum(file.waiting for file in self.opened.values()) > ALL_WAITING:
-            for file in self.opened.values():
-                file.pass_on()
 
     @change
     def truncate(self, path: str | None, length: int, fi: FileInfo | None = None) -> int:
-        self.source.truncate(self.attr(path, fi).id, length)
+        self.source.truncate(self.settled(path, fi), length)
+        return 0
+
+    @change
+    def fallocate(self, path: str | None, mode: int, offset: int, size: int, fi: FileInfo) -> int:
+        """Room for a range, or zeros in its place. A punched hole gives no room back to the disk:
+        a container only grows."""
+        id, end = self._passed_on(fi), offset + size
+        held = self.source.stat(id).size
+        if mode & ~(_FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE | _FALLOC_ZERO_RANGE):
+            raise refuse(errno.EOPNOTSUPP)
+        if mode & (_FALLOC_PUNCH_HOLE | _FALLOC_ZERO_RANGE):
+            if offset < held:
+                self.source.punch(id, offset, min(end, held) - offset)
+        else:
+            self.source.allocate(id, max(end - held, 0))
+        if end > held and not mode & _FALLOC_KEEP_SIZE:
+            self.source.truncate(id, end)
         return 0
 
     @operation
+    def lseek(self, path: str | None, offset: int, whence: int, fi: FileInfo) -> int:
+        id = self.attr(path).id if self.caching.fixed else self._passed_on(fi)
+        return self.source.seek(id, offset, hole=whence == os.SEEK_HOLE)
+
+    @operation
     def flush(self, path: str | None, fi: FileInfo) -> int:
+        if self.caching.fixed:
+            raise refuse(errno.ENOSYS)
         self.source.flush(self._passed_on(fi))
         return 0
 
     @operation
     def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> int:
-        id = self._passed_on(fi)
         if self.source.writable:
-            self.source.fsync(id)
+            self.source.fsync(self._passed_on(fi))
         return 0
 
     def _passed_on(self, fi: FileInfo) -> int:
-        """-> the id of a file of which the Source knows every byte."""
+        """-> the id of a file of which the Source knows every byte. Raises what went wrong."""
         file = self.file(fi)
         file.pass_on()
         file.raise_error()
@@ -351,9 +434,7 @@ class Operations(Paths):
     def _release(self, file: OpenFile) -> None:
         """The kernel waits for no answer to a release: what goes wrong here is only logged."""
         file.pass_on()
-        file.users -= 1
-        if not file.users:
-            del self.opened[file.id]
+        if self.opened.remove(file) and self.hidden:
             self.hidden = {path: id for path, id in self.hidden.items() if id != file.id}
         try:
             self.source.release(file.id)

@@ -6,11 +6,11 @@ import errno
 from typing import Final, Protocol
 
 from winkmount.guard import refuse
-from winkmount.openfile import OpenFile
+from winkmount.openfile import OpenFile, OpenFiles
 from winkmount.source import Attr, Source
 
 NAME_MAX: Final = 255  # bytes of one component
-_KNOWN_DIRS: Final = 100_000  # directory paths remembered with their ids
+_KNOWN_DIRS: Final = 10_000  # directory paths remembered with their ids
 
 Stat = dict[str, int]
 
@@ -20,6 +20,7 @@ class FileInfo(Protocol):
 
     flags: int
     fh: int
+    direct_io: int
 
 
 class Paths:
@@ -27,16 +28,16 @@ class Paths:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.opened: dict[int, OpenFile] = {}
+        self.opened = OpenFiles(source)
         self.hidden: dict[str, int] = {}  # libfuse's name of an unlinked open file -> its id
         self.dirs: dict[str, int] = {}  # path of a directory -> its id
 
     def directory(self, path: str) -> int:
-        if path in ("/", ""):
-            return self.source.root
         known = self.dirs.get(path)
         if known is not None:
             return known
+        if path in ("/", ""):
+            return self.source.root
         attr = self.source.lookup(*self.split(path))
         if not attr.is_dir:
             raise refuse(errno.ENOTDIR)
@@ -53,24 +54,28 @@ class Paths:
         return self.directory(above), last.encode("latin-1")
 
     def attr(self, path: str | None, fi: FileInfo | None = None) -> Attr:
-        """The file as it is after all writes: so bytes in waiting are passed on first."""
+        """The file as of its last write."""
         if fi is not None:
-            id = self.file(fi).id
-        elif path is None:
+            file = self.file(fi)
+            return file.shown(self.source.stat(file.id))
+        if path is None:
             raise refuse(errno.ESTALE)
-        elif path in self.hidden:
-            id = self.hidden[path]
-        elif path == "/":
+        if path == "/":
             return self.source.stat(self.source.root)
+        if path in self.hidden:
+            found = self.source.stat(self.hidden[path])
         else:
-            attr = self.source.lookup(*self.split(path))
-            file = self.opened.get(attr.id)
-            if file is None or not file.waiting:
-                return attr
-            id = attr.id
-        if id in self.opened:
-            self.opened[id].pass_on()
-        return self.source.stat(id)
+            found = self.source.lookup(*self.split(path))
+        opened = self.opened.get(found.id)
+        return found if opened is None else opened.shown(found)
+
+    def settled(self, path: str | None, fi: FileInfo | None = None) -> int:
+        """-> the id of a file of which the Source knows every byte."""
+        id = self.attr(path, fi).id
+        opened = self.opened.get(id)
+        if opened is not None:
+            opened.pass_on()
+        return id
 
     def file(self, fi: FileInfo) -> OpenFile:
         try:

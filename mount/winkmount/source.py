@@ -5,10 +5,10 @@ store, a dict in a test. Files and directories are named by ids (positive 64-bit
 become inode numbers); paths stand only in the engine above, so that an engine on inode numbers
 can take its place. Names are bytes, single path components.
 
-An id is good while the file or directory is open, and at least until the next call to the Source.
-After that a Source may have forgotten it, so that memory does not grow with the number of files: a
-call with such an id raises ESTALE, and the engine looks the path up anew. The id of a file stays
-the same when it is looked up again, and over a rename.
+An id is good while the file or directory is open, and for the next thousand calls. After that a
+Source may have forgotten it, so that memory does not grow with the number of files: a call with
+such an id changes nothing and raises ESTALE, and the engine looks the path up anew. The id of a
+file stays the same when it is looked up again, and over a rename.
 
 Refusals are OSError with the errno the caller of the system call shall see (ENOENT, EEXIST,
 ENOTEMPTY, EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method
@@ -133,8 +133,11 @@ class Source(Protocol):
     def read(self, id: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
-    def write(self, id: int, offset: int, data: bytes) -> None:
-        """All of `data`. Behind the end of the file the gap reads as zeros."""
+    def write(self, id: int, offset: int, data: bytes, mtime_ns: int) -> None:
+        """All of `data`. Behind the end of the file the gap reads as zeros.
+
+        mtime_ns    when it was written: with `gather`, some time ago
+        """
 
     def truncate(self, id: int, size: int) -> None: ...
 
@@ -143,7 +146,8 @@ class Source(Protocol):
         size of the file: `offset + size` is not behind its end."""
 
     def allocate(self, id: int, size: int) -> None:
-        """Make sure that `size` more bytes of the file can be written. Raises ENOSPC."""
+        """Make sure that `size` more bytes can be written, of this file or of others whose bytes
+        the engine holds back: `size` counts all of them. Raises ENOSPC."""
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         """Offset of the first byte from `offset` on that is (not) in a hole; the end of the file
