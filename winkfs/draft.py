@@ -141,6 +141,21 @@ class DraftWriter:
         extents = before + self._entries(draft, data) + self._suffix(draft, after)
         draft.extents, draft.body = extents, max(draft.body, offset + len(data))
 
+    def punch(self, draft: Draft, offset: int, size: int) -> None:
+        """Zeros in the place of `size` bytes inside the file: a hole where holes are known."""
+        if offset >= draft.body:
+            draft.tail[offset - draft.body : offset - draft.body + size] = bytes(size)
+            return
+        if not self._settings.holes:
+            for at in range(offset, offset + size, self.chunk):
+                self.write(draft, at, bytes(min(self.chunk, offset + size - at)))
+            return
+        self.need_room(draft, 0)
+        self.spill(draft)
+        after = cut(draft.extents, offset + size, draft.lsize)
+        hole = Extent(0, 0, size)
+        draft.extents = [*cut(draft.extents, 0, offset), hole, *self._suffix(draft, after)]
+
     def truncate(self, draft: Draft, size: int) -> None:
         """Cut or grow to `size` bytes; what grows is zeros."""
         if size > draft.lsize:
