@@ -64,6 +64,17 @@ class Changes(Files):
         self._writer.append(draft, data)
         self._replace(draft)
 
+    def begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> int:
+        """A new file without content -> its FILEID. There must be none of that name.
+
+        It is a draft, and not in the data file before it has 1 MiB, or is settled.
+        """
+        self._limit_drafts()
+        draft = self._begin(key, ns, ftype, attrs)
+        self._promise(draft, 0)
+        self.drafts[key] = draft
+        return draft.fileid
+
     def put_bulk(
         self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
     ) -> None:
@@ -188,8 +199,7 @@ class Changes(Files):
 
     def _draft(self, key: bytes, what: str, size: int = 0) -> Draft:
         """The draft of an existing file, begun now if there is none. `size`: bytes to be added."""
-        if self._pending > TAILS or len(self.drafts) > DRAFTS:
-            self.settle()
+        self._limit_drafts()
         draft = self.drafts.get(key)
         if draft is None:
             self._store.need_delflag(what)
@@ -199,6 +209,10 @@ class Changes(Files):
         check_directory(draft.ftype, key[:-3], size)
         self.drafts[key] = draft
         return draft
+
+    def _limit_drafts(self) -> None:
+        if self._pending > TAILS or len(self.drafts) > DRAFTS:
+            self.settle()
 
     def append(self, key: bytes, data: bytes) -> None:
         if self._store.settings.ao:
@@ -225,12 +239,20 @@ class Changes(Files):
         self._writer.append(draft, data)
         self._pending += len(data)
 
-    def write(self, key: bytes, offset: int, data: bytes) -> None:
+    def write(self, key: bytes, offset: int, data: bytes, ns: int | None = None) -> None:
         self._forbid_ao("overwriting", key)
         draft = self._draft(key, "changing a file", len(data))
         self._promise(draft, len(data) + self._zeros(offset - draft.lsize))
         self._writer.write(draft, offset, data)
-        self._touch(draft, len(data))
+        self._touch(draft, len(data), ns)
+
+    def punch(self, key: bytes, offset: int, size: int) -> None:
+        """Zeros inside the file, as a hole where holes are known."""
+        self._forbid_ao("overwriting", key)
+        draft = self._draft(key, "changing a file")
+        self._promise(draft, self._zeros(size))
+        self._writer.punch(draft, offset, size)
+        self._touch(draft, self._zeros(size))
 
     def truncate(self, key: bytes, size: int) -> None:
         self._forbid_ao("truncating", key)
@@ -253,8 +275,8 @@ class Changes(Files):
         self._waiting += cost - draft.promised
         draft.promised = cost
 
-    def _touch(self, draft: Draft, count: int) -> None:
-        draft.mtime = self._store.settings.mtime_of(time.time_ns())
+    def _touch(self, draft: Draft, count: int, ns: int | None = None) -> None:
+        draft.mtime = self._store.settings.mtime_of(time.time_ns() if ns is None else ns)
         self._pending += count
 
     def _forbid_ao(self, what: str, key: bytes) -> None:
@@ -295,8 +317,12 @@ class Changes(Files):
         self._store.need_delflag("deleting a file")
         if self._store.settings.ao:
             self.settle()
-        self._kv.reserve(self._waiting + 64 + len(key))
         draft = self.drafts.get(key)
+        if draft is not None and not draft.old:  # never written
+            self._pop(key)
+            self._doom_entries(draft.owned)
+            return
+        self._kv.reserve(self._waiting + 64 + len(key))
         if draft is None:
             draft = Draft.of(key, *self._inode(key)[::-1], None)
         self._kv.append(key, b"", deleted=True)
@@ -311,7 +337,14 @@ class Changes(Files):
             self._rename_ao(key, new)
             return
         draft = self._draft(key, "renaming a file")
+        if not draft.old and self.find(new):
+            self._settle_one(key, draft)
+            draft = self._draft(key, "renaming a file")
         self._promise(draft, 64 + len(key) + len(new))
+        if not draft.old:  # never written
+            draft.key = new
+            self.drafts[new] = self.drafts.pop(key)
+            return
         self._replace(replace(draft, key=new))
         self._kv.append(key, b"", deleted=True)
         self._pop(key)
@@ -347,8 +380,11 @@ class Changes(Files):
         """Write the inodes of all drafts."""
         self._pending = 0
         for key, draft in list(self.drafts.items()):
-            self._account(draft, *self._append_inode(draft))
-            self._pop(key)
+            self._settle_one(key, draft)
+
+    def _settle_one(self, key: bytes, draft: Draft) -> None:
+        self._account(draft, *self._append_inode(draft))
+        self._pop(key)
 
     def sync(self) -> None:
         """Make everything durable."""
@@ -389,6 +425,9 @@ class Changes(Files):
         self._pending = self.last = self._waiting = 0
         for key, draft in list(self.drafts.items()):
             found = self._content.inode(key)
+            if found is None and not draft.old:  # never written
+                self._waiting += draft.promised
+                continue
             if found is None or found[1].fileid != draft.fileid:
                 del self.drafts[key]  # deleted, replaced or renamed: the call came that far
                 continue

@@ -27,7 +27,7 @@ from winkfs.entry import Entry, Stat, to_bytes, to_str
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile, WinkError
 from winkfs.fileobject import FileReader
 from winkfs.handle import Handle
-from winkfs.inode import Attrs, FileType
+from winkfs.inode import Attrs, Extent, FileType
 from winkfs.scan import scan
 from winkfs.settings import new_superblock
 from winkfs.store import base_of, create_files
@@ -106,6 +106,29 @@ class Container(Handle):
             ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
             owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
             self._guard(lambda: self._changes.put(key, content, ns, ftype, owner))
+
+    def begin(
+        self,
+        name: Name,
+        ftype: int = FileType.FILE,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+    ) -> int:
+        """Create an empty file, to be written to -> its file id. See `put` for the rest.
+
+        raises     FileExistsError
+        cost       5 us; nothing is written before there is content, or a sync
+        """
+        key = self._key(name)
+        with self._lock:
+            self._check_write()
+            if self._changes.find(key):
+                raise FileExists("exists already", to_str(name))
+            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
+            fileid: int = self._guard(lambda: self._changes.begin(key, None, ftype, owner))
+            return fileid
 
     def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
         """Create or replace many files: (name, data) or (name, data, mtime) each -> how many.
@@ -203,10 +226,13 @@ class Container(Handle):
             key = self._key(name)
             self._guard(lambda: self._changes.append(key, content))
 
-    def write(self, name: Name, offset: int, data: Data) -> None:
+    def write(
+        self, name: Name, offset: int, data: Data, *, mtime_ns: int | None = None
+    ) -> None:
         """Write a part of a file; a gap behind its end reads as zeros.
 
-        raises  FileNotFoundError; PermissionError (ao)
+        mtime_ns  of the file after that; None: now
+        raises    FileNotFoundError; PermissionError (ao)
         """
         if offset < 0:
             raise ValueError(f"offset must not be negative, {offset} is")
@@ -215,7 +241,26 @@ class Container(Handle):
         with self._lock:
             self._check_write()
             key = self._key(name)
-            self._guard(lambda: self._changes.write(key, offset, content))
+            self._guard(lambda: self._changes.write(key, offset, content, mtime_ns))
+
+    def punch(self, name: Name, offset: int, size: int) -> None:
+        """Zeros in the place of `size` bytes inside the file, as a hole where it knows holes.
+
+        raises  ValueError where they are not inside it; FileNotFoundError; PermissionError (ao)
+        """
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            if offset < 0 or size < 0 or offset + size > self._changes.stat(key).size:
+                raise ValueError(f"no {size} bytes from {offset} on are inside the file")
+            if size:
+                self._guard(lambda: self._changes.punch(key, offset, size))
+
+    def extents(self, name: Name) -> list[Extent]:
+        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
+        with self._lock:
+            self._check()
+            return self._changes.extents(self._key(name))
 
     def truncate(self, name: Name, size: int) -> None:
         """Cut or grow a file to `size` bytes; what grows is zeros."""

@@ -43,9 +43,9 @@ class Content:
             pos = store.index.lookup(key)
             if pos:
                 _, inode, deleted = store.inode_at(pos)
-                if not deleted:
+                if not deleted or store.frozen:  # frozen: marked since then
                     return pos, inode
-            if store.writable or not store.moved():
+            if store.writable or store.frozen or not store.moved():
                 return None
             store.refresh()  # the writer went on since this call began
 

@@ -152,6 +152,20 @@ class DraftWriter:
         extents = joined(before, self._entries(draft, data), self._suffix(draft, after))
         draft.base, draft.body = extents, max(draft.body, offset + len(data))
 
+    def punch(self, draft: Draft, offset: int, size: int) -> None:
+        """Zeros in the place of `size` bytes inside the file: a hole where holes are known."""
+        if offset >= draft.body:
+            draft.tail[offset - draft.body : offset - draft.body + size] = bytes(size)
+            return
+        if not self._settings.holes:
+            for at in range(offset, offset + size, self.chunk):
+                self.write(draft, at, bytes(min(self.chunk, offset + size - at)))
+            return
+        self.need_room(draft, 0)
+        self.spill(draft)
+        after = self._suffix(draft, cut(draft.extents, offset + size, draft.lsize))
+        draft.base = joined(cut(draft.extents, 0, offset), [Extent(0, 0, size)], after)
+
     def truncate(self, draft: Draft, size: int) -> None:
         """Cut or grow to `size` bytes; what grows is zeros."""
         if size > draft.lsize:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from winkformats.kvseq import KVSeq
 from winkfs.content import Content
 from winkfs.draft import Draft
 from winkfs.entry import Stat, to_str
 from winkfs.errors import NoSuchFile
+from winkfs.extent import Extent, cut, joined
 from winkfs.inode import Attrs, Inode, default_mode
 from winkfs.store import MERGE_OVERLAY, Store
 
@@ -85,6 +88,15 @@ class Files:
 
     def _draft_attrs(self, draft: Draft) -> Attrs:
         return draft.attrs or Attrs(default_mode(draft.ftype), *self._content.owner)
+
+    def extents(self, key: bytes) -> Sequence[Extent]:
+        """Where the content lies, in order; what is in memory only with pointer -1."""
+        draft = self.drafts.get(key)
+        if draft is None:
+            inode = self._inode(key)[1]
+            return cut(inode.extents, 0, inode.lsize)
+        tail = [Extent(-1, 0, len(draft.tail))] if draft.tail else []
+        return joined(draft.extents, tail)
 
     def read(self, key: bytes, offset: int, size: int) -> bytes:
         """`size` bytes from `offset`, -1: to the end."""

@@ -105,6 +105,28 @@ class Handle:
             if self.writable:
                 self._guard(self._changes.sync)
 
+    def freeze(self) -> None:
+        """Follow the writer no more: the files stay those of now, whatever it does to them.
+
+        For a reader. Memory and cost: none.
+        """
+        with self._lock:
+            self._check()
+            self._store.frozen = not self.writable
+
+    def follow(self) -> bool:
+        """Go on to the writer's last sync, and stay there -> whether anything has changed."""
+        with self._lock:
+            store = self._store
+            before = store.synced, store.generation
+            store.frozen = False
+            try:
+                self._looked = -LOOK  # also whether other files are in the place of ours
+                self._check()
+            finally:
+                store.frozen = True
+            return before != (store.synced, store.generation)
+
     def _check(self) -> None:
         """Refuse a dead handle; get over an interrupted call; catch up with the writer."""
         if self._closed:
@@ -113,6 +135,8 @@ class Handle:
         if store.writable:
             if self._unsure:
                 self._recover()
+            return
+        if store.frozen:
             return
         now = time.monotonic()
         if store.moved() or now - self._looked > LOOK or self._unsure:

@@ -1,243 +1,363 @@
-"""NameTree: the names of a container as directories, in memory, for a mount.
+"""NameTree: the names of a container as directories, for a mount: an order on disk, and the changes.
 
-A directory is there because of an entry of ftype DIR, or because a name below it is (implied); an
-implied one stays until it is removed or the mount ends, also when it has become empty. Where a name
-is both a file and the prefix of others, the directory wins and the file is not shown until the
-directory is removed. Names that no path can have are left out. What is left out is in `left_out`.
+A directory is there because of an entry of ftype DIR, because a name below it is (implied), or
+because it was: an implied one stays until it is removed or the mount ends, also when it has become
+empty. Where a name is both a file and the prefix of others, the directory wins. Names that no path
+can have count as if they were not there.
+
+Whether there is an entry of a name the container knows; the tree knows the rest: which names the
+order has, which of them have gone or changed since, and which came. A child of a directory has one
+place for as long as the order lasts: that of its entry in the order, else that of the first name
+below it there, else a number among those that came. So a listing meets each exactly once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Protocol
 
-from winkfs.entry import Entry, to_bytes, to_str
-from winkfs.errors import NoSuchFile
-from winkfs.inode import FileType
 from winkfs.names import path_fault
+from winkfs.rows import Int64
 
-OWN_IDS: Final = 1 << 62  # ids from here on are made here, for what has no file id in the container
 MAX_PATH: Final = 4095  # bytes of a name: more, no program could say
+BATCH: Final = 1024  # names read at a time
+RANGES: Final = 4096  # ranges of directories remembered
+NEAR: Final = 512  # names below a directory up to which its implied children are remembered
 
 
-class Directory:
-    """One directory.
-
-    files       name -> id
-    real        it has an entry of its own in the container
-    mtime_ns    nanoseconds; None: as its entry says
-    """
-
-    __slots__ = ("dirs", "files", "id", "mtime_ns", "name", "parent", "real")
-
-    def __init__(self, id: int, name: bytes, parent: Directory | None) -> None:
-        self.id, self.name, self.parent = id, name, parent
-        self.dirs: dict[bytes, Directory] = {}
-        self.files: dict[bytes, int] = {}
-        self.real = False
-        self.mtime_ns: int | None = 0
+class Order(Protocol):
+    """Names without /I0 in byte order, as of one moment; see `nameorder`."""
 
     @property
-    def empty(self) -> bool:
-        return not self.dirs and not self.files
+    def count(self) -> int: ...
+    @property
+    def clashes(self) -> int: ...
+    def names(self, start: int, stop: int) -> list[bytes]: ...
+    def positions(self, start: int, stop: int) -> Int64: ...
+    def lower_bound(self, name: bytes, low: int = 0) -> int: ...
 
-    def path(self, name: bytes = b"") -> bytes:
-        """Name in the container of this directory, or of a file in it."""
-        parts = [name] if name else []
-        at: Directory | None = self
-        while at is not None and at.parent is not None:
-            parts.append(at.name)
-            at = at.parent
-        return b"/".join(reversed(parts))
 
-    def walk(self) -> Iterator[Directory]:
-        """This directory and all below it."""
-        waiting = [self]  # a name may have 32,000 components: no recursion
-        while waiting:
-            directory = waiting.pop()
-            waiting += directory.dirs.values()
-            yield directory
+class Changed:
+    """What is another in one directory than in the order.
+
+    states  entries that the order has: True: changed since, False: gone
+    over    entries that came where the order has names below: they have the place of those
+    added   children without a place in the order -> their number
+    dirs    subdirectories that stay, whatever is below them
+    gone    names at any depth below that the order has and that are gone
+    """
+
+    __slots__ = ("added", "dirs", "gone", "over", "states")
+
+    def __init__(self) -> None:
+        self.states: dict[bytes, bool] = {}
+        self.over: set[bytes] = set()
+        self.added: dict[bytes, int] = {}
+        self.dirs: set[bytes] = set()
+        self.gone = 0
+
+
+NOTHING: Final = Changed()
+
+
+class Since:
+    """An order, and the changes since by directory. A listing goes on with the one it began with."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.dirs: dict[bytes, Changed] = {}
+        self._ranges: dict[bytes, tuple[int, int]] = {}
+        self._implied: dict[bytes, frozenset[bytes]] = {}
+
+    def of(self, directory: bytes) -> Changed:
+        """For looking only."""
+        return self.dirs.get(directory, NOTHING)
+
+    def to_change(self, directory: bytes) -> Changed:
+        found = self.dirs.get(directory)
+        if found is None:
+            found = self.dirs[directory] = Changed()
+        return found
+
+    def range(self, directory: bytes) -> tuple[int, int]:
+        """Indices [a, b) of the names below a directory, at any depth."""
+        if not directory:
+            return 0, self.order.count
+        found = self._ranges.get(directory)
+        if found is None:
+            low = self.order.lower_bound(directory + b"/")
+            found = low, self._end(directory, low)
+            if len(self._ranges) >= RANGES:
+                self._ranges.clear()
+                self._implied.clear()
+            self._ranges[directory] = found
+        return found
+
+    def _end(self, directory: bytes, low: int) -> int:
+        near = self.order.names(low, min(low + 2, self.order.count))
+        for i, name in enumerate(near):
+            if not name.startswith(directory + b"/"):
+                return low + i
+        return self.order.lower_bound(directory + b"0", low)  # "0" follows "/"
+
+    def is_gone(self, name: bytes) -> bool:
+        """Whether an entry of the order is no more."""
+        above, _, short = name.rpartition(b"/")
+        changed = self.dirs.get(above)
+        return changed is not None and changed.states.get(short) is False
+
+    def implies(self, path: bytes) -> bool:
+        """Whether there are names below a path in the order that are still there and are paths."""
+        above, _, short = path.rpartition(b"/")
+        low, high = self.range(above)
+        if low == high:
+            return False
+        if high - low <= NEAR and short not in self._near(above, low, high):
+            return False
+        prefix = path + b"/"
+        at = self.order.lower_bound(prefix, low)
+        gone = self.of(path).gone
+        if gone and sum(map(int.__mul__, self.range(path), (-1, 1))) <= gone:
+            return False
+        return self.first(prefix, at) is not None
+
+    def _near(self, directory: bytes, low: int, high: int) -> frozenset[bytes]:
+        """Implied children of a directory with few names."""
+        found = self._implied.get(directory)
+        if found is None:
+            cut = len(directory) + 1 if directory else 0
+            names = self.order.names(low, high)
+            shorts = {name[cut:].partition(b"/")[0] for name in names if b"/" in name[cut:]}
+            found = self._implied[directory] = frozenset(shorts)
+        return found
+
+    def first(self, prefix: bytes, at: int) -> int | None:
+        """Index of the first name from `at` on with this prefix that is there and is a path."""
+        step, order = 1, self.order
+        while at < order.count:
+            for name in order.names(at, min(at + step, order.count)):
+                if not name.startswith(prefix):
+                    return None
+                fault = bad_prefix(name)
+                if fault is None and not self.is_gone(name):
+                    return at
+                if fault and name.startswith(fault):
+                    at = order.lower_bound(fault[:-1] + b"0", at + 1)
+                    break
+                at += 1
+            step = min(2 * step, BATCH)
+        return None
 
 
 class NameTree:
-    """All names of a container.
+    """Which directories there are, and what is in them.
 
-    entries     of a scan
-    left_out    (name, reason) of what a mount cannot show
+    entry   tells whether the container has an entry of this name
+    weight  changes in memory, about 200 bytes each
     """
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._last = OWN_IDS
-        self.root = Directory(OWN_IDS, b"", None)
-        self._dirs = {self.root.id: self.root}
-        self._files: dict[int, tuple[Directory, bytes]] = {}  # id -> place, of files looked up
-        self.links: set[int] = set()
-        self._hidden: dict[bytes, tuple[int, bool]] = {}  # name of a file behind a directory
-        self.left_out: list[tuple[bytes, str]] = []
-        self.newest_ns = 0
-        self._fill(entries)
-
-    def _fill(self, entries: Iterable[Entry]) -> None:
-        used: set[int] = set()
-        last: tuple[bytes, Directory] = b"", self.root  # names come in runs of one directory
-        for entry in entries:
-            name = to_bytes(entry.name)
-            fault = "it is too long for a path" if len(name) > MAX_PATH else path_fault(name)
-            if fault:
-                self.left_out.append((name, fault))
-                continue
-            self.newest_ns = max(self.newest_ns, entry.mtime_ns)
-            if entry.ftype == FileType.DIR:
-                directory = self._make(name)
-                directory.real, directory.mtime_ns = True, None
-                continue
-            above, _, short = name.rpartition(b"/")
-            if above != last[0]:
-                last = above, self._make(above)
-            id = entry.fileid
-            if id in used or id >= OWN_IDS:
-                id = self.new_id()
-            used.add(id)
-            self._show(last[1], short, id, entry)
-        for directory in reversed(list(self.root.walk())):
-            above_it = directory.parent
-            if above_it and above_it.mtime_ns is not None:
-                above_it.mtime_ns = max(above_it.mtime_ns, directory.mtime_ns or 0)
-
-    def _show(self, directory: Directory, name: bytes, id: int, entry: Entry) -> None:
-        link = entry.ftype == FileType.LINK
-        if name in directory.dirs:
-            self._hide(directory.path(name), id, link)
-            return
-        self._put(directory, name, id, link=link)
-        if directory.mtime_ns is not None:
-            directory.mtime_ns = max(directory.mtime_ns, entry.mtime_ns)
-
-    def _make(self, path: bytes) -> Directory:
-        """The directory of this name, with all above it."""
-        found = self.root
-        for name in path.split(b"/") if path else ():
-            below = found.dirs.get(name)
-            if below is None:
-                if name in found.files:
-                    id = found.files.pop(name)
-                    self._hide(found.path(name), id, id in self.links)
-                below = self.add_directory(found, name)
-            found = below
-        return found
-
-    def _hide(self, name: bytes, id: int, link: bool) -> None:
-        self._hidden[name] = id, link
-        self.left_out.append((name, "there are names below it, so it shows as a directory"))
-
-    def new_id(self) -> int:
-        self._last += 1
-        return self._last
+    def __init__(self, order: Order, entry: Callable[[bytes], bool]) -> None:
+        self.since = Since(order)
+        self._entry = entry
+        self._number = 0
+        self.weight = 0
+        self.clashes = order.clashes != 0  # a file may be hidden by a directory
 
     # looking
 
-    def directory(self, id: int) -> Directory:
-        try:
-            return self._dirs[id]
-        except KeyError:
-            raise NoSuchFile("no such directory") from None
+    def implied(self, path: bytes) -> bool:
+        """Whether a directory is there for another reason than its entry."""
+        above, _, short = path.rpartition(b"/")
+        return not path or short in self.since.of(above).dirs or self.since.implies(path)
 
-    def is_directory(self, id: int) -> bool:
-        return id in self._dirs
+    def is_empty(self, directory: bytes) -> bool:
+        """Whether nothing is shown in it."""
+        changed = self.since.of(directory)
+        if changed.added or changed.dirs or changed.over:
+            return False
+        low, high = self.since.range(directory)
+        if high - low <= changed.gone:
+            return True
+        return self.since.first(directory + b"/" if directory else b"", low) is None
 
-    def find(self, parent: int, name: bytes) -> tuple[Directory, int | None]:
-        """-> the directory `parent`, and the id of the file or directory `name` in it, if any."""
-        directory = self.directory(parent)
-        below = directory.dirs.get(name)
-        if below is not None:
-            return directory, below.id
-        id = directory.files.get(name)
-        if id is not None:
-            self._files[id] = directory, name
-        return directory, id
-
-    def place_of(self, id: int) -> tuple[Directory, bytes]:
-        """Where a file is that `find` or `add_file` met. Raises NoSuchFile."""
-        try:
-            return self._files[id]
-        except KeyError:
-            raise NoSuchFile("no such file") from None
-
-    def name_of(self, id: int) -> bytes:
-        """Its name in the container."""
-        directory, name = self.place_of(id)
-        return directory.path(name)
+    def below(self, directory: bytes) -> Iterator[bytes]:
+        """Names of all entries below a directory."""
+        prefix = directory + b"/"
+        low, high = self.since.range(directory)
+        for at in range(low, high, BATCH):
+            for name in self.since.order.names(at, min(at + BATCH, high)):
+                if not self.since.is_gone(name):
+                    yield name
+        for path, changed in list(self.since.dirs.items()):
+            if path == directory or path.startswith(prefix):
+                for short in [*changed.added, *changed.over]:
+                    if self._entry(path + b"/" + short):
+                        yield path + b"/" + short
 
     # changing
 
-    def add_directory(self, parent: Directory, name: bytes) -> Directory:
-        directory = Directory(self.new_id(), name, parent)
-        self._dirs[directory.id] = parent.dirs[name] = directory
-        return directory
+    def add(self, path: bytes, *, was_there: bool = False) -> None:
+        """An entry came. `was_there`: a directory that was implied has one now."""
+        above, _, short = path.rpartition(b"/")
+        changed = self.since.to_change(above)
+        self.weight += 1
+        if short in changed.states:
+            if not changed.states[short]:
+                changed.states[short] = True
+                self._count(above, -1)
+        elif short in changed.added:
+            pass
+        elif was_there or self.since.of(path).gone:
+            changed.over.add(short)
+        else:
+            self._number += 1
+            changed.added[short] = self._number
 
-    def add_file(self, directory: Directory, name: bytes, id: int, *, link: bool = False) -> None:
-        self._put(directory, name, id, link=link)
-        self._files[id] = directory, name
+    def change(self, path: bytes) -> None:
+        """An entry has another inode than before."""
+        above, _, short = path.rpartition(b"/")
+        changed = self.since.dirs.get(above) or self.since.to_change(above)
+        if short not in changed.states and short not in changed.added and short not in changed.over:
+            changed.states[short] = True
+            self.weight += 1
 
-    def _put(self, directory: Directory, name: bytes, id: int, *, link: bool) -> None:
-        directory.files[name] = id
-        if link:
-            self.links.add(id)
+    def remove(self, path: bytes) -> None:
+        """An entry went. The directory it was in stays."""
+        above, _, short = path.rpartition(b"/")
+        changed = self.since.to_change(above)
+        if short in changed.added:
+            if short not in changed.dirs:
+                del changed.added[short]
+        elif short in changed.over:
+            changed.over.discard(short)
+        else:
+            self.weight += 1
+            changed.states[short] = False
+            self._count(above, 1)
+        self.keep(above)
 
-    def remove_file(self, directory: Directory, name: bytes) -> None:
-        id = directory.files.pop(name)
-        self._files.pop(id, None)
-        self.links.discard(id)
+    def _count(self, directory: bytes, one: int) -> None:
+        while True:
+            self.since.to_change(directory).gone += one
+            if not directory:
+                return
+            directory = directory.rpartition(b"/")[0]
 
-    def remove_directory(self, directory: Directory) -> None:
-        """An empty one."""
-        parent = directory.parent
-        assert parent is not None and directory.empty
-        del parent.dirs[directory.name], self._dirs[directory.id]
-        self._uncover(parent, directory.name)
+    def keep(self, directory: bytes) -> None:
+        """An existing directory stays, whatever happens to the names below it."""
+        while directory:
+            above, _, short = directory.rpartition(b"/")
+            changed = self.since.to_change(above)
+            if short in changed.dirs:
+                return
+            changed.dirs.add(short)
+            self.weight += 1
+            directory = above
 
-    def move_file(self, old: Directory, name: bytes, new: Directory, new_name: bytes) -> None:
-        """Over a file of that name, if there is one."""
-        if new_name in new.files:
-            self.remove_file(new, new_name)
-        id = old.files.pop(name)
-        new.files[new_name] = id
-        self._files[id] = new, new_name
+    def remove_directory(self, path: bytes, *, entry: bool) -> None:
+        """An empty one, with its entry if it has one. The directory it was in stays."""
+        above, _, short = path.rpartition(b"/")
+        changed = self.since.to_change(above)
+        changed.dirs.discard(short)
+        if entry:
+            self.remove(path)
+        else:
+            if not self._entry(path):  # else a file comes to light
+                changed.added.pop(short, None)
+            self.keep(above)
 
-    def names_below(self, directory: Directory) -> list[bytes]:
-        """Names in the container of all entries at and below a directory."""
-        names = []
-        for at in directory.walk():
-            path = at.path()
-            if at.real:
-                names.append(path)
-            names += [path + b"/" + name for name in at.files]
-        prefix = directory.path() + b"/"
-        return names + [name for name in self._hidden if name.startswith(prefix)]
-
-    def move_directory(self, directory: Directory, new: Directory, new_name: bytes) -> None:
-        """Over an empty directory of that name, if there is one."""
-        parent, old = directory.parent, directory.path()
-        assert parent is not None
-        if new_name in new.dirs:
-            del self._dirs[new.dirs[new_name].id]
-        del parent.dirs[directory.name]
-        new.dirs[new_name] = directory
-        self._uncover(parent, directory.name)
-        directory.parent, directory.name = new, new_name
+    def move_directory(self, old: bytes, new: bytes) -> None:
+        """After its entries have moved one by one: the directories that stay go with them."""
         prefix = old + b"/"
-        for name in [name for name in self._hidden if name.startswith(prefix)]:
-            self._hidden[directory.path() + name[len(old) :]] = self._hidden.pop(name)
+        moved = [(path, changed) for path, changed in self.since.dirs.items()
+                 if path == old or path.startswith(prefix)]  # fmt: skip
+        above, _, short = old.rpartition(b"/")
+        changed = self.since.to_change(above)
+        changed.dirs.discard(short)
+        changed.added.pop(short, None)
+        self.keep(above)
+        self._stay(new)
+        for path, changed in moved:
+            shorts, changed.dirs = changed.dirs, set()
+            for short in shorts:
+                if not self._entry(path + b"/" + short):
+                    changed.added.pop(short, None)
+                self._stay(new + path[len(old) :] + b"/" + short)
 
-    def _uncover(self, parent: Directory, name: bytes) -> None:
-        """A directory has gone: a file of the same name that it hid comes to light."""
-        hidden = self._hidden.pop(parent.path(name), None)
-        if hidden is not None:
-            self._put(parent, name, hidden[0], link=hidden[1])
+    def _stay(self, path: bytes) -> None:
+        """A directory that may be new stays."""
+        while path:
+            above, _, short = path.rpartition(b"/")
+            changed = self.since.to_change(above)
+            if short in changed.dirs:
+                return
+            changed.dirs.add(short)
+            self.weight += 1
+            known = short in changed.states or short in changed.over or short in changed.added
+            if not known and self.since.range(path)[0] == self.since.range(path)[1]:
+                self._number += 1
+                changed.added[short] = self._number
+            path = above
 
-    def summary(self, shown: int = 5) -> list[str]:
-        """Lines that say what is left out."""
-        lines = [f"not shown: {to_str(name)}: {reason}" for name, reason in self.left_out[:shown]]
-        if len(self.left_out) > shown:
-            lines.append(f"not shown: {len(self.left_out) - shown:,} more names")
-        return lines
+    # over a new order
+
+    def replay(self, tail: Iterable[bytes]) -> None:
+        """Names that came, changed or went since the order was made, whichever."""
+        order = self.since.order
+        for name in tail:
+            at = order.lower_bound(name)
+            known = at < order.count and order.names(at, at + 1) == [name]
+            above, _, short = name.rpartition(b"/")
+            changed, there = self.since.to_change(above), self._entry(name)
+            self.weight += 1
+            if known:
+                before = changed.states.get(short, True)
+                changed.states[short] = there
+                if before != there:
+                    self._count(above, -1 if there else 1)
+            elif not there:
+                changed.added.pop(short, None)
+                changed.over.discard(short)
+            else:
+                self._came(name, changed)
+
+    def _came(self, name: bytes, changed: Changed) -> None:
+        """A name that the order does not have."""
+        above, _, short = name.rpartition(b"/")
+        low, high = self.since.range(name)
+        if low < high:
+            changed.over.add(short)
+            self.clashes = True
+        elif short not in changed.added:
+            self._number += 1
+            changed.added[short] = self._number
+        if bad_prefix(name) is None:
+            while above:
+                if self._entry(above):
+                    self.clashes = True  # perhaps: it may be a directory
+                parent, _, short = above.rpartition(b"/")
+                if short in self.since.of(parent).dirs:
+                    break
+                above = parent
+            self._stay(name.rpartition(b"/")[0])
+
+    def renew(self, order: Order) -> None:
+        """Go on with an order of the names as they are now."""
+        before, self.since = self.since, Since(order)
+        self.weight, self.clashes = 0, self.clashes or order.clashes != 0
+        for directory, changed in before.dirs.items():
+            for short in changed.dirs:
+                self._stay(directory + b"/" + short if directory else short)
+
+
+def bad_prefix(name: bytes) -> bytes | None:
+    """None where a name can be a path, else what to pass over with it: a prefix up to a /, or more
+    than the name where there is none."""
+    if len(name) <= MAX_PATH and path_fault(name) is None:
+        return None
+    at = 0
+    for part in name.split(b"/")[:-1]:
+        at += len(part) + 1
+        if path_fault(part):
+            return name[:at]
+    return name + b"\0"

@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from winkformats.errors import CorruptError
 from winkformats.kvseq import KVSeq
-from winkfs.index import Index
+from winkfs.indexfile import Base
 from winkfs.inode import Inode
 from winkfs.inodescan import inode_rows
 from winkfs.settings import Settings
 from winkfs.timeindex import TimeIndex
 
 NOT_FOUND: Final = 0
+
+
+class Target(Protocol):
+    """What a replay brings up to date: an index, or the changes alone."""
+
+    @property
+    def base(self) -> Base | None: ...
+
+    def lookup(self, key: bytes) -> int: ...
+
+    def assign(self, key: bytes, pos: int) -> None: ...
+
+
+class Changes(dict[bytes, int]):
+    """What a tail says of the keys in it: key -> position of the inode, 0 for a name that is gone.
+
+    A tail where a file has lost its name without a tombstone is none to go by: the index of the
+    container is then rebuilt (`Replay.known`), and what stands beside it dropped.
+    """
+
+    base = None
+
+    def lookup(self, key: bytes) -> int:
+        return self.get(key, NOT_FOUND)
+
+    def assign(self, key: bytes, pos: int) -> None:
+        self[key] = pos
 
 
 class Replay:
@@ -25,7 +52,7 @@ class Replay:
                 only a rebuild can find it
     """
 
-    def __init__(self, kv: KVSeq, settings: Settings, index: Index, times: TimeIndex | None):
+    def __init__(self, kv: KVSeq, settings: Settings, index: Target, times: TimeIndex | None):
         self._kv, self._settings, self._index, self._times = kv, settings, index, times
         self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
         self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met

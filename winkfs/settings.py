@@ -17,6 +17,7 @@ from winkfs.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 PURPOSE_DATA: Final = "FSYSDATA"
 PURPOSE_INDEX: Final = "FSYSIDX"
 PURPOSE_TIME: Final = "FSYSTIME"
+PURPOSE_NAMES: Final = "FSYSNAME"
 EXTENSIONS: Final = frozenset(
     ["INCOMPAT", "SBCKSUM", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS", "PAIROFF", "ATTRS"]
 )

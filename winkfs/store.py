@@ -59,6 +59,7 @@ class Store:
         """`load`: find or make the index. Raises NoSuchFile, Locked, FormatError, OSError."""
         self.base, self.writable = base, writable
         self.notes: list[str] = []
+        self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
         self.generation = 0  # how often everything was opened anew
         self.doomed: list[int] = []
         self.times: TimeIndex | None = None

@@ -260,6 +260,11 @@ class KVSeq:
             self._visible = self._written
         return self._map
 
+    @property
+    def visible(self) -> int:
+        """Bytes that the last view holds in any case: entries below need no new one."""
+        return self._visible
+
     def drop_view(self) -> None:
         """Let go of the mapping, which holds the file open. What was handed out stays good."""
         self._map, self._visible = memoryview(b""), 0

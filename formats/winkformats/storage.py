@@ -44,8 +44,17 @@ class Storage(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
 
-    def view(self, length: int) -> memoryview | mmap.mmap:
-        """The first `length` bytes, read-only, without a copy; later writes may show through."""
+    def read_into(self, into: memoryview, offset: int) -> int:
+        """Fill `into` from `offset` -> bytes read, fewer only at the end of the file.
+
+        Always uncached: pages that were not in the page cache do not stay in it.
+        """
+
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
+        """The first `length` bytes, read-only, without a copy; later writes may show through.
+
+        sparse  only the pages touched are read, and none around them
+        """
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
         """A reader for one pass over [start, stop) through a reused buffer.
@@ -108,6 +117,7 @@ class FileStorage:
     def _adopt(self, fd: int, name: str, uncached: bool) -> None:
         self.fd, self.name, self.uncached = fd, name, uncached
         self._dontcache = uncached
+        self._uncached_reads = True
         self._written = 0  # start of the window of dirty pages behind an uncached write
         self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
 
@@ -128,10 +138,29 @@ class FileStorage:
             got += len(data)
         return b"".join(parts)
 
-    def view(self, length: int) -> memoryview | mmap.mmap:
+    def read_into(self, into: memoryview, offset: int) -> int:
+        got = 0
+        while got < len(into) and (n := self._preadv(into[got:] if got else into, offset + got)):
+            got += n
+        return got
+
+    def _preadv(self, into: memoryview, offset: int) -> int:
+        if self._uncached_reads:
+            try:
+                return os.preadv(self.fd, [into], offset, RWF_DONTCACHE)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+                self._uncached_reads = False
+        return os.preadv(self.fd, [into], offset)
+
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
         if length == 0:
             return memoryview(b"")
-        return mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
+        if sparse:
+            mapped.madvise(mmap.MADV_RANDOM)
+        return mapped
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
         return BulkReader(self._fill, self._drop_pages(start, stop) if uncached else None)
@@ -270,7 +299,10 @@ class MemoryStorage:
     def read(self, offset: int, length: int) -> bytes:
         return bytes(self.data[offset : offset + length])
 
-    def view(self, length: int) -> memoryview | mmap.mmap:
+    def read_into(self, into: memoryview, offset: int) -> int:
+        return self._fill(into, offset)
+
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
         return memoryview(self.data).toreadonly()[:length]
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:

@@ -1,0 +1,254 @@
+"""Look: files by key and entries by position, for a mount: few steps, and the page cache left alone.
+
+What `put` writes for a file of one extent or none is found by a closure over locals, like that of
+`fastread`; everything else goes the ordinary way. Inodes are read through the mapping, for they are
+small and often near each other. Contents are read uncached: the kernel keeps them as pages of the
+mount, and need not keep them twice.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from winkformats.entry import MASK64
+from winkformats.errors import CorruptError
+from winkformats.hashing import MASK63, XXH3
+from winkfs.content import Content
+from winkfs.extent import Extent
+from winkfs.inode import Attrs, Inode
+from winkfs.store import Store
+
+SMALL: Final = 4 << 10  # bytes of an entry that is read through the mapping
+LARGE: Final = 64 << 10  # bytes from which a checked value is kept
+KEEP: Final = 4  # values kept, for reads in small steps of large files
+INODES: Final = 64  # inodes of several extents kept
+BUFFER: Final = (1 << 20) + (4 << 10)  # bytes of the largest entry read through the buffer
+
+
+class Found(NamedTuple):
+    """The inode of a file.
+
+    size     bytes
+    mtime    as stored
+    pointer  kv_pointer of the one extent, which is all of the file; 0: of none; -1: see `inode`
+    attrs    None: the defaults
+    """
+
+    pos: int
+    fileid: int
+    size: int
+    ftype: int
+    mtime: int
+    pointer: int
+    attrs: Attrs | None
+
+
+Find = Callable[[bytes], Found | None]
+
+
+class Look:
+    """Finds and reads what a store has. Drafts are not its affair."""
+
+    def __init__(self, store: Store, content: Content) -> None:
+        self._store, self._content = store, content
+        self._inodes: dict[int, tuple[Inode, list[int]]] = {}  # position -> inode, its offsets
+        self._values: dict[int, bytes] = {}  # position -> checked value
+        self._buffer = memoryview(bytearray(0))
+        self.find: Find = self._finder()
+
+    def renew(self) -> None:
+        """Go on with the index as it is now."""
+        self.find = self._finder()
+
+    # inodes
+
+    def find_any(self, key: bytes) -> Found | None:
+        """The ordinary way, for every kind of inode and layout. Raises CorruptError."""
+        found = self._content.inode(key)
+        if found is None:
+            return None
+        pos, inode = found
+        attrs = self._content.attrs(inode) if inode.attrs else None
+        pointer = -1
+        if not inode.extents:
+            pointer = 0
+        elif len(inode.extents) == 1:
+            only = inode.extents[0]
+            if only.pointer > 0 and not only.skip and only.size == inode.lsize:
+                pointer = only.pointer
+        return Found(pos, inode.fileid, inode.lsize, inode.ftype, inode.mtime, pointer, attrs)
+
+    def inode(self, pos: int) -> tuple[Inode, list[int]]:
+        """The inode at a position, and the offset in the file of each of its extents."""
+        known = self._inodes.get(pos)
+        if known is None:
+            _, inode, _ = self._store.inode_at(pos)
+            starts = list(accumulate((e.size for e in inode.extents), initial=0))
+            if len(self._inodes) >= INODES:
+                self._inodes.clear()
+            known = self._inodes[pos] = inode, starts
+        return known
+
+    def _finder(self) -> Find:
+        """A closure for the index as it is now; `stale` says when it is another."""
+        store = self._store
+        base, kv, settings = store.index.base, store.kv, store.settings
+        fits = kv.layout.standard and settings.htalgo == XXH3 and settings.cellsz == 2
+        if base is None or not fits or not 0 <= kv.layout.contid < 1 << 63:
+            return self.find_any
+        pair = settings.form.pair
+        body = f"4x24xqqqqqq{'q' if settings.pairoff else ''}q{store.inode_size - 56 - pair}xI"
+        shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its entry, bytes
+        cells, first = base.view, base.offset
+        htsize, htfree = base.shape.htsize, base.shape.htfree
+        last = first + 16 * htsize
+        cell, hash64, contid = struct.Struct(">qQ").unpack_from, xxhash.xxh3_64_intdigest, (
+            kv.layout.contid
+        )  # fmt: skip
+        overlay, stale, hidden = store.index.overlay, store.index.stale, store.index.hidden
+        frozen, pairoff, find_any = store.frozen, settings.pairoff, self.find_any
+        view: Any = b""
+        whole = memoryview(b"")
+
+        def find(key: bytes) -> Found | None:
+            nonlocal view, whole
+            if stale:
+                self.renew()
+                return self.find(key)
+            pos = overlay.get(key, -1) if overlay else -1
+            if pos < 0:
+                s = hash64(key)
+                at = begin = first + 16 * ((s & MASK63) % htsize)
+                while True:
+                    pos, stored = cell(cells, at)
+                    if pos == htfree:
+                        return None
+                    if stored == s and pos not in hidden:
+                        break
+                    at += 16
+                    if at == last:
+                        at = first
+                    if at == begin:
+                        return None
+            elif pos == 0:
+                return None
+            try:
+                unpack, width = shapes[len(key)]
+            except KeyError:
+                code = struct.Struct(f">B2x{len(key)}s{body}")
+                unpack, width = shapes[len(key)] = code.unpack_from, code.size
+            if pos + width > len(whole):
+                view = kv.view(pos)
+                whole = memoryview(view)
+            elif pos >= kv.visible:
+                kv.view(pos)  # what is buffered has to be written
+            if pos <= 0 or pos + width > len(whole):
+                return find_any(key)
+            fields = unpack(whole, pos)
+            sum32 = fields[-1]
+            if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
+                return find_any(key)
+            if fields[1] != key or (fields[0] and not frozen):
+                return find_any(key)
+            _, _, fileid, size, ftype, mtime, count, pointer = fields[:8]
+            length, skip = fields[-2], fields[8] if pairoff else 0
+            if count == 0:
+                if size or fileid < 1:
+                    return find_any(key)
+                return Found(pos, fileid, 0, ftype, mtime, 0, None)
+            if count != 1 or length != size or pointer <= 0 or skip or fileid < 1 or size < 0:
+                return find_any(key)
+            return Found(pos, fileid, size, ftype, mtime, pointer, None)
+
+        return find
+
+    # contents
+
+    def read(self, found: Found, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of the file from `offset`. Raises CorruptError."""
+        stop = min(offset + size, found.size)
+        if offset >= stop:
+            return b""
+        if found.pointer > 0:
+            value = self._plain(found)
+            return value[offset:stop] if stop - offset < len(value) else value
+        inode, starts = self.inode(found.pos)
+        parts = []
+        i = bisect.bisect_right(starts, offset) - 1
+        while offset < stop:
+            part = self._part(inode.extents[i], offset - starts[i], stop - starts[i])
+            parts.append(part)
+            i, offset = i + 1, max(offset, starts[i + 1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _part(self, extent: Extent, start: int, stop: int) -> bytes:
+        """The bytes [start, stop) of an extent, as far as it goes."""
+        pointer, skip, size = extent
+        start, stop = max(start, 0), min(stop, size)
+        if pointer == 0:
+            return bytes(max(stop - start, 0))
+        value = self.value(pointer, skip + size)
+        if skip + size > len(value):
+            raise CorruptError("extent is longer than its entry",
+                               file=self._store.kv.storage.name, offset=pointer)  # fmt: skip
+        return value if stop - start == len(value) else value[skip + start : skip + stop]
+
+    def _plain(self, found: Found) -> bytes:
+        """The content of a file of one extent, as `put` writes it: its key and size are known."""
+        pos, size, store = found.pointer, found.size, self._store
+        kv = store.kv
+        if size < SMALL or not kv.layout.standard or pos in self._values:
+            return self.value(pos, size)[:size]
+        digits = (found.fileid.bit_length() + 3) // 4
+        length = 14 + digits + size  # delflag, two lengths, "<hex>/D0", the value, checksum
+        if size > BUFFER - SMALL or pos + length > kv.end:
+            return self.value(pos, size)[:size]
+        if pos >= kv.visible:
+            kv.view(pos)
+        data = self._fetch(pos, length)
+        found32 = xxhash.xxh3_64_intdigest(data[1 : length - 4], (kv.layout.contid + pos) & MASK64)
+        if (found32 & 0xFFFFFFFF).to_bytes(4, "big") != data[length - 4 :] or data[0] > 1:
+            return self.value(pos, size)[:size]  # written in another way, or damaged
+        value = bytes(data[length - 4 - size : length - 4])
+        if size >= LARGE:
+            self._keep(pos, value)
+        return value
+
+    def value(self, pos: int, least: int) -> bytes:
+        """The checked value of the entry at `pos`. `least`: bytes that it has, most likely."""
+        known = self._values.get(pos)
+        if known is not None:
+            return known
+        store, kv = self._store, self._store.kv
+        if not 0 < pos < kv.end:
+            raise CorruptError("no entry", file=kv.storage.name, offset=pos)
+        kv.view(pos)
+        if least < SMALL:
+            return store.entry_at(pos).value
+        want = min(least + 64, kv.end - pos)
+        data = self._fetch(pos, want)
+        span = kv.layout.locate(data, 0)
+        if span is None or span.end > len(data):
+            return store.entry_at(pos).value  # a long key, or an entry of which a part is used
+        value = kv.layout.decode(data, 0, pos, kv.storage.name).value
+        if len(value) >= LARGE:
+            self._keep(pos, value)
+        return value
+
+    def _keep(self, pos: int, value: bytes) -> None:
+        if len(self._values) >= KEEP:
+            del self._values[next(iter(self._values))]
+        self._values[pos] = value
+
+    def _fetch(self, pos: int, length: int) -> memoryview:
+        """Bytes of the file, past the page cache; good until the next call."""
+        if length > len(self._buffer):
+            self._buffer = memoryview(bytearray(max(length, LARGE)))
+        got = self._store.kv.storage.read_into(self._buffer[:length], pos)
+        return self._buffer[:got]
