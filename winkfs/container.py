@@ -8,7 +8,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from winkformats.errors import CorruptError
@@ -25,9 +25,10 @@ from winkfs.arguments import (
 from winkfs.bulkput import BulkPut, Row
 from winkfs.entry import Entry, Stat, to_bytes, to_str
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile, WinkError
+from winkfs.extent import Extent
 from winkfs.fileobject import FileReader
 from winkfs.handle import Handle
-from winkfs.inode import Attrs, Extent, FileType
+from winkfs.inode import Attrs, FileType
 from winkfs.scan import scan
 from winkfs.settings import new_superblock
 from winkfs.store import base_of, create_files
@@ -256,7 +257,7 @@ class Container(Handle):
             if size:
                 self._guard(lambda: self._changes.punch(key, offset, size))
 
-    def extents(self, name: Name) -> list[Extent]:
+    def extents(self, name: Name) -> Sequence[Extent]:
         """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
         with self._lock:
             self._check()
