@@ -437,6 +437,25 @@ def test_a_rename_that_the_disk_refuses_changes_nothing(
     assert_sound(base, {b"a": b"x" * 100})
 
 
+def some_pieces(chance: random.Random, size: int) -> list[tuple[int, bytes]]:
+    """Small and large ones, over each other, and beyond the end."""
+    sizes = [0, 1, 10, 4096, 4096, 70_000]
+    return [
+        (chance.randrange(size + 5000), chance.randbytes(chance.choice(sizes)))
+        for _ in range(chance.randrange(40))
+    ]
+
+
+def test_small_overwrites_in_a_row_share_an_entry(c: Container) -> None:
+    c.put("f", bytes(100_000))
+    c.sync()
+    before = c.superblock["FILESIZE"], c.superblock["ENTRIES"]
+    c.write_many("f", [(at, b"x" * 100) for at in range(0, 100_000, 2000)])
+    c.sync()
+    assert c.superblock["ENTRIES"] - before[1] == 2  # one of data, and the inode
+    assert c.superblock["FILESIZE"] - before[0] < 50 * 100 + 101 * 24 + 300
+
+
 def test_a_file_of_very_many_extents(tmp_path: Path) -> None:
     """Overwrites that wait, truncations and growth between them, as a bytearray has it."""
     chance = random.Random(5)
@@ -461,6 +480,13 @@ def test_a_file_of_very_many_extents(tmp_path: Path) -> None:
                     model += data
                 case 3:
                     assert container.read("f", at, 5000) == model[at : at + 5000], step
+                case 4 | 5 | 6:
+                    pieces = some_pieces(chance, len(model))
+                    container.write_many("f", pieces, mtime_ns=step)
+                    assert container.stat("f").mtime_ns == step
+                    for at, data in pieces:
+                        model = model.ljust(at, b"\0")
+                        model[at : at + len(data)] = data
         assert container.read("f") == model
     with winkfs.open(base, "a") as container:
         assert container.read("f") == model

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from winkfs.store import DOOMED, MERGE_OVERLAY, Store
 TAILS: Final = 64 << 20  # bytes of drafts' tails in memory
 DRAFTS: Final = 4096
 OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
+PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 AO: Final = "the container is append-only"
 
 
@@ -245,6 +247,15 @@ class Changes(Files):
         self._promise(draft, len(data) + self._zeros(offset - draft.lsize))
         self._writer.write(draft, offset, data)
         self._touch(draft, len(data), ns)
+
+    def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int | None) -> None:
+        self._forbid_ao("overwriting", key)
+        size = sum(len(data) for _, data in pieces)
+        draft = self._draft(key, "changing a file", size)
+        gap = max((offset for offset, _ in pieces), default=0) - draft.lsize
+        self._promise(draft, size + len(pieces) * PIECE + self._zeros(gap))
+        self._writer.write_many(draft, pieces)
+        self._touch(draft, size, ns)
 
     def punch(self, key: bytes, offset: int, size: int) -> None:
         """Zeros inside the file, as a hole where holes are known."""

@@ -227,9 +227,7 @@ class Container(Handle):
             key = self._key(name)
             self._guard(lambda: self._changes.append(key, content))
 
-    def write(
-        self, name: Name, offset: int, data: Data, *, mtime_ns: int | None = None
-    ) -> None:
+    def write(self, name: Name, offset: int, data: Data, *, mtime_ns: int | None = None) -> None:
         """Write a part of a file; a gap behind its end reads as zeros.
 
         mtime_ns  of the file after that; None: now
@@ -243,6 +241,24 @@ class Container(Handle):
             self._check_write()
             key = self._key(name)
             self._guard(lambda: self._changes.write(key, offset, content, mtime_ns))
+
+    def write_many(
+        self, name: Name, pieces: Sequence[tuple[int, Data]], *, mtime_ns: int | None = None
+    ) -> None:
+        """Write parts of a file, (offset, data) each, in this order; later ones win.
+
+        mtime_ns  of the file after that; None: now
+        raises    FileNotFoundError; PermissionError (ao)
+        """
+        contents = [(offset, as_content(data)) for offset, data in pieces]
+        for offset, content in contents:
+            if offset < 0:
+                raise ValueError(f"offset must not be negative, {offset} is")
+            check_size(offset + len(content), name)
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            self._guard(lambda: self._changes.write_many(key, contents, mtime_ns))
 
     def punch(self, name: Name, offset: int, size: int) -> None:
         """Zeros in the place of `size` bytes inside the file, as a hole where it knows holes.

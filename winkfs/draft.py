@@ -17,6 +17,7 @@ from winkfs.extent import FEW, Extent, cut, joined, overlay
 from winkfs.inode import Attrs, FileType, Inode, attr_key, data_key, default_mode
 from winkfs.settings import Settings
 
+GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all
 PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
 
@@ -138,19 +139,48 @@ class DraftWriter:
             self.append(draft, b"")
             return
         self.spill(draft)
-        if self._settings.pairoff and draft.pairs > FEW:
-            patches, at = list(draft.patches), offset
-            for extent in self._entries(draft, data):
-                patches.append((at, extent))
-                at += extent.size
-            draft.patches, draft.body = patches, max(draft.body, at)
-            if len(patches) > PATCHES:
-                _ = draft.extents
+        if self._settings.pairoff and draft.pairs > FEW and len(data) <= GROUP:
+            self._patch(draft, [(offset, data)])
             return
         before = cut(draft.extents, 0, offset)
         after = cut(draft.extents, offset + len(data), draft.lsize)
         extents = joined(before, self._entries(draft, data), self._suffix(draft, after))
         draft.base, draft.body = extents, max(draft.body, offset + len(data))
+
+    def write_many(self, draft: Draft, pieces: Sequence[tuple[int, bytes]]) -> None:
+        """The same as `write` for each of (offset, data), in this order.
+
+        Small overwrites share an entry: of 4 KiB, 3 us a piece instead of 30.
+        """
+        group: list[tuple[int, bytes]] = []
+        room = GROUP
+        for offset, data in pieces:
+            fits = self._settings.pairoff and 0 < len(data) <= GROUP
+            fits = fits and offset + len(data) <= draft.lsize
+            if group and (not fits or len(data) > room):
+                self._patch(draft, group)
+                group, room = [], GROUP
+            if fits:
+                group.append((offset, data))
+                room -= len(data)
+            else:
+                self.write(draft, offset, data)
+        if group:
+            self._patch(draft, group)
+
+    def _patch(self, draft: Draft, pieces: Sequence[tuple[int, bytes | memoryview]]) -> None:
+        """Overwrites as one entry. With PAIROFF. `pieces`: (offset, data), GROUP bytes at most."""
+        self.need_room(draft, 0)
+        self.spill(draft)
+        (entry,) = self._entries(draft, b"".join(data for _, data in pieces))
+        patches, skip = list(draft.patches), entry.skip
+        for offset, data in pieces:
+            patches.append((offset, Extent(entry.pointer, skip, len(data))))
+            skip += len(data)
+        end = max(offset + len(data) for offset, data in pieces)
+        draft.patches, draft.body = patches, max(draft.body, end)
+        if len(patches) > PATCHES:
+            _ = draft.extents
 
     def punch(self, draft: Draft, offset: int, size: int) -> None:
         """Zeros in the place of `size` bytes inside the file: a hole where holes are known."""

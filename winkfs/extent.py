@@ -48,8 +48,8 @@ class ExtentArray(Sequence[Extent]):
     @property
     def pointers(self) -> Int64:
         """kv_pointers of the entries they lie in, ascending, each once; holes have none."""
-        found = np.unique(self.rows[:, 0])
-        pointers: Int64 = found[found != 0]
+        found = np.sort(self.rows[:, 0])
+        pointers: Int64 = found[(found != 0) & (np.diff(found, prepend=0) != 0)]
         return pointers
 
     def part(self, start: int, stop: int) -> Self:
@@ -121,7 +121,9 @@ def overlay(base: Sequence[Extent], patches: Sequence[tuple[int, Extent]]) -> Ex
     upto = at + new[:, 2]
     # every piece between two neighbouring edges comes from one extent
     size = max(int(old.ends[-1]) if len(old) else 0, int(upto.max()))
-    edges = np.unique(np.concatenate([[0, size], old.ends, at, upto]))
+    edges = np.concatenate([[0, size], old.ends, at, upto])
+    edges.sort(kind="stable")  # half of it is in order already; np.unique takes three times as long
+    edges = edges[np.concatenate([[True], np.diff(edges) != 0])]
     starts, sizes = edges[:-1], np.diff(edges)
     owner = _owners(starts, at, upto)
     rows = np.empty((len(starts), 3), np.int64)
