@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from winkmount.options import Options
@@ -159,14 +159,15 @@ class MemorySource:
     def read(self, id: int, offset: int, size: int) -> bytes:
         return bytes(self.nodes[id].content[offset : offset + size])
 
-    def write(self, id: int, offset: int, data: bytes, mtime_ns: int) -> None:
+    def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         if self.full:
             raise OSError(errno.ENOSPC, "full")
-        self.writes.append((id, offset, len(data)))
         node = self.nodes[id]
-        if offset > len(node.content):
-            node.content.extend(bytes(offset - len(node.content)))
-        node.content[offset : offset + len(data)] = data
+        for offset, data in pieces:
+            self.writes.append((id, offset, len(data)))
+            if offset > len(node.content):
+                node.content.extend(bytes(offset - len(node.content)))
+            node.content[offset : offset + len(data)] = data
         node.mtime_ns = mtime_ns
 
     def truncate(self, id: int, size: int) -> None:

@@ -7,7 +7,7 @@ import errno
 import pytest
 from memory_source import MemorySource
 
-from winkmount.openfile import ALL_WAITING, GATHER, OpenFile, OpenFiles
+from winkmount.openfile import ALL_WAITING, GATHER, RUNS, OpenFile, OpenFiles
 
 
 @pytest.fixture
@@ -30,10 +30,23 @@ def test_small_writes_in_a_row_reach_the_source_as_one(
     assert source.writes == [(file.id, 0, 5000)]
 
 
-def test_a_write_elsewhere_passes_the_run_on_first(source: MemorySource, file: OpenFile) -> None:
+def test_writes_elsewhere_wait_too_and_the_later_one_wins(
+    source: MemorySource, file: OpenFile
+) -> None:
     file.write(0, b"aaaa")
     file.write(100, b"bbbb")
-    assert source.writes == [(file.id, 0, 4)]
+    file.write(2, b"cccc")
+    assert (source.writes, file.waiting) == ([], 12)
+    file.pass_on()
+    assert source.writes == [(file.id, 0, 4), (file.id, 100, 4), (file.id, 2, 4)]
+    assert source.read(file.id, 0, 6) == b"aacccc"
+
+
+def test_very_many_runs_do_not_wait(source: MemorySource, file: OpenFile) -> None:
+    for at in range(RUNS + 2):
+        file.write(10 * at, b"x")
+    assert len(source.writes) > RUNS
+    assert file.waiting == 1
 
 
 def test_a_write_into_the_run_changes_it_in_place(source: MemorySource, file: OpenFile) -> None:
@@ -66,7 +79,7 @@ def test_a_full_run_does_not_wait(source: MemorySource, file: OpenFile) -> None:
 def test_a_read_sees_bytes_in_waiting(
     source: MemorySource, file: OpenFile, offset: int, size: int, expected: bytes
 ) -> None:
-    source.write(file.id, 0, b"old ", 0)
+    source.write(file.id, [(0, b"old ")], 0)
     file.write(5, b"new!")
     assert file.read(offset, size) == expected
 
@@ -77,7 +90,7 @@ def test_a_read_of_the_gap_before_the_run_gives_zeros(file: OpenFile) -> None:
 
 
 def test_a_read_elsewhere_leaves_the_run_waiting(source: MemorySource, file: OpenFile) -> None:
-    source.write(file.id, 0, bytes(1000), 0)
+    source.write(file.id, [(0, bytes(1000))], 0)
     file.write(500, b"x" * 10)
     assert file.read(0, 500) == bytes(500)
     assert file.read(510, 100) == bytes(100)

@@ -1,7 +1,8 @@
 """Open files, and the small writes gathered in each.
 
 There is one OpenFile per file, however many descriptors and processes have it open, so all of them
-see the same bytes. It holds at most one run of bytes that the Source has not been told yet.
+see the same bytes. What it holds back are runs: a write that begins in the last run, or at its end,
+goes into it, any other begins a new one. They are passed on in this order.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from winkmount.source import Attr, Source
 log = logging.getLogger("winkmount")
 
 GATHER: Final = 1 << 20  # bytes held back per file before they are passed on
+RUNS: Final = 256  # held back per file
 ALL_WAITING: Final = 64 << 20  # bytes held back over all open files
 
 
@@ -28,46 +30,44 @@ class OpenFile:
     the file, as Linux does for its page cache.
     """
 
-    __slots__ = ("_error", "_files", "_source", "_start", "_waiting", "_written_ns", "id", "users")
+    __slots__ = ("_end", "_error", "_files", "_runs", "_source", "_written_ns", "id", "users")
 
     def __init__(self, files: OpenFiles, id: int) -> None:
         self.id = id
         self.users = 0
         self._files = files
         self._source = files.source
-        self._start = 0  # offset of the first byte in waiting
-        self._waiting = bytearray()
+        self._runs: list[tuple[int, bytearray]] = []  # (offset, data)
+        self._end = 0  # where in the file the last byte in waiting lies, plus one
         self._written_ns = 0
         self._error: OSError | None = None
 
     @property
     def waiting(self) -> int:
         """Bytes in waiting."""
-        return len(self._waiting)
+        return sum(len(run) for _, run in self._runs)
 
     def write(self, offset: int, data: bytes) -> None:
         """Take `data`; it is in the Source at the latest after `pass_on`. Raises OSError."""
         if self._error is not None:
             self.raise_error()
-        waiting = len(self._waiting)
-        if waiting and not self._start <= offset <= self._start + waiting:
-            self.pass_on()
-            self.raise_error()
-            waiting = 0
         now = time.time_ns()
-        if not waiting:
-            if len(data) >= GATHER or not self._source.gather:
-                self._source.write(self.id, offset, data, now)
-                return
-            self._start = offset
-        at = offset - self._start
-        grown = at + len(data) - waiting
-        if grown > 0:
+        if not self._source.gather or (len(data) >= GATHER and not self._runs):
+            self._source.write(self.id, [(offset, data)], now)
+            return
+        start, run = self._runs[-1] if self._runs else (-1, bytearray())
+        at = offset - start
+        if start < 0 or not 0 <= at <= len(run):
+            start, run, at = offset, bytearray(), 0
+        grown = max(at + len(data) - len(run), 0)
+        if grown:
             self._source.allocate(self.id, self._files.waiting + grown)
-            self._files.waiting += grown
-        self._waiting[at : at + len(data)] = data
-        self._written_ns = now
-        if len(self._waiting) >= GATHER:
+        if not run:
+            self._runs.append((start, run))
+        run[at : at + len(data)] = data
+        self._files.waiting += grown
+        self._written_ns, self._end = now, max(self._end, offset + len(data))
+        if len(run) >= GATHER or len(self._runs) > RUNS:
             self.pass_on()
             self.raise_error()
         elif self._files.waiting > ALL_WAITING:
@@ -75,32 +75,34 @@ class OpenFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes as the last write left them."""
-        if self._waiting and offset < self._start + len(self._waiting):
-            if self._start < offset + size:
+        if self._runs:
+            stop = offset + size
+            if any(start < stop and offset < start + len(run) for start, run in self._runs):
                 self.pass_on()
             data = self._source.read(self.id, offset, size)
-            if len(data) == size or not self._waiting:
+            if len(data) == size or offset + len(data) >= self._end:
                 return data
-            self.pass_on()  # the run in waiting lies behind the end, and zeros before it
+            self.pass_on()  # bytes in waiting lie behind the end, and zeros before them
         return self._source.read(self.id, offset, size)
 
     def shown(self, attr: Attr) -> Attr:
         """The attributes of the file as of its last write."""
-        if not self._waiting:
+        if not self._runs:
             return attr
-        size = max(attr.size, self._start + len(self._waiting))
-        return attr._replace(size=size, mtime_ns=self._written_ns)
+        return attr._replace(size=max(attr.size, self._end), mtime_ns=self._written_ns)
 
     def pass_on(self) -> None:
         """Give the Source what waits. Never raises: see the class."""
-        if not self._waiting:
+        if not self._runs:
             return
-        data, self._waiting = bytes(self._waiting), bytearray()
-        self._files.waiting -= len(data)
+        runs = [(start, bytes(run)) for start, run in self._runs]
+        size = self.waiting
+        self._runs, self._end = [], 0
+        self._files.waiting -= size
         try:
-            self._source.write(self.id, self._start, data, self._written_ns)
+            self._source.write(self.id, runs, self._written_ns)
         except Exception as error:
-            log.error("%d bytes of file %d are lost: %s", len(data), self.id, error)
+            log.error("%d bytes of file %d are lost: %s", size, self.id, error)
             self._error = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
 
     def raise_error(self) -> None:

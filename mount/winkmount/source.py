@@ -18,7 +18,7 @@ at a time, but not always from the same thread.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -53,7 +53,7 @@ class Source(Protocol):
     writable: bool
     """False: the engine answers every change with EROFS and never calls a method that changes."""
     gather: bool
-    """True: the engine may hold small writes of an open file back and pass them on as one.
+    """True: the engine may hold small writes of an open file back and pass them on together.
     False: each write(2) is passed on at once, because it may be refused."""
 
     # names
@@ -133,10 +133,10 @@ class Source(Protocol):
     def read(self, id: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
 
-    def write(self, id: int, offset: int, data: bytes, mtime_ns: int) -> None:
-        """All of `data`. Behind the end of the file the gap reads as zeros.
+    def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
+        """(offset, data) each, in this order. Behind the end of the file a gap reads as zeros.
 
-        mtime_ns    when it was written: with `gather`, some time ago
+        mtime_ns    when the last of them was written: with `gather`, some time ago
         """
 
     def truncate(self, id: int, size: int) -> None: ...
