@@ -1,6 +1,6 @@
 """A Source over dicts: the plainest thing winkmount can serve. Run as a program, it mounts itself.
 
-python tests/memory_source.py DIR [BINDING]
+python tests/memory_source.py DIR BINDING [kernel|none]     the last: read-only, with a corpus
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class MemorySource:
         self.writes: list[tuple[int, int, int]] = []  # id, offset, length, as they arrived
         self.full = False  # writes fail with ENOSPC
         self.room = 1 << 40  # bytes
+        self.reads = 0
 
     def lookup(self, parent: int, name: bytes) -> Attr:
         try:
@@ -157,6 +158,7 @@ class MemorySource:
         self.sync()
 
     def read(self, id: int, offset: int, size: int) -> bytes:
+        self.reads += 1
         return bytes(self.nodes[id].content[offset : offset + size])
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
@@ -193,7 +195,7 @@ class MemorySource:
         return {"id": str(id)}
 
     def status(self) -> Mapping[str, object]:
-        return {"files": len(self.nodes)}
+        return {"files": len(self.nodes), "reads": self.reads}
 
     def sync(self) -> None:
         self.syncs += 1
@@ -205,6 +207,22 @@ class MemorySource:
         self.sync()
 
 
+def corpus() -> MemorySource:
+    """Read-only: 3,000 files of 1,000 bytes with the number, a large one, a link."""
+    source = MemorySource()
+    top = source.mkdir(1, b"many", 0o755, 0, 0).id
+    for i in range(3000):
+        id = source.create(top, b"file-%04d" % i, 0o644, 0, 0).id
+        source.write(id, [(0, b"%04d" % i * 250)], i)
+    large = source.create(1, b"large", 0o640, 0, 0).id
+    source.write(large, [(0, bytes(range(250)) * 40_000)], 5)
+    source.symlink(1, b"link", b"large", 0, 0)
+    source.writable = False
+    return source
+
+
 if __name__ == "__main__":
     where, binding = sys.argv[1], sys.argv[2]
-    serve(Request(MemorySource, "memory", "memory", where, Options(), binding))
+    options = Options(cache=sys.argv[3]) if len(sys.argv) > 3 else Options()
+    opened = corpus if len(sys.argv) > 3 else MemorySource
+    serve(Request(opened, "memory", "memory", where, options, binding))

@@ -82,10 +82,7 @@ class Operations(Paths):
     """
 
     use_ns = True
-    # libfuse 2 drops a utimensat with UTIME_OMIT without the one, and needs a path to read an
-    # unlinked file without the other
-    flag_utime_omit_ok = 1
-    flag_nullpath_ok = 1
+    flag_utime_omit_ok = 1  # libfuse 2: else it drops a utimensat with UTIME_OMIT
 
     def __init__(
         self,
@@ -96,6 +93,8 @@ class Operations(Paths):
     ) -> None:
         super().__init__(source)
         self.caching = caching
+        # libfuse 2: paths only where nothing is opened; else it could not read unlinked files
+        self.flag_nullpath_ok = int(not caching.fixed)
         self.listings: dict[int, Listing] = {}
         self.mutex = threading.RLock()  # not `lock`: libfuse has an operation of that name
         self.changed = threading.Event()  # something the next sync has to make durable

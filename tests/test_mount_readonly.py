@@ -1,0 +1,92 @@
+"""A read-only mount through the kernel: what it gives, and that it is asked for things once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mounting import need_fuse, serving
+
+HERE = Path(__file__).parent
+LARGE = bytes(range(250)) * 40_000
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture(params=["mfusepy kernel", "mfusepy none", "fusepy kernel", "fusepy none"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    binding, cache = request.param.split()
+    need_fuse(binding)
+    command = [sys.executable, str(HERE / "memory_source.py"), str(tmp_path), binding, cache]
+    with serving(command, tmp_path):
+        yield tmp_path
+
+
+def reads(place: Path) -> int:
+    return int(json.loads(os.getxattr(place, "user.memory.status"))["reads"])
+
+
+def test_contents_and_attributes(place: Path) -> None:
+    names = sorted(os.listdir(place / "many"))
+    assert names == [f"file-{i:04}" for i in range(3000)]
+    assert [(place / "many" / name).read_bytes() for name in names] == [
+        b"%04d" % i * 250 for i in range(3000)
+    ]
+    for i in (0, 7, 2999):
+        found = (place / f"many/file-{i:04}").stat()
+        assert (found.st_size, found.st_mtime_ns, found.st_mode) == (1000, i, 0o100644)
+    assert (place / "link").read_bytes() == LARGE
+    assert sorted(entry.name for entry in os.scandir(place) if entry.is_file()) == ["large", "link"]
+
+
+def test_large_file_in_pieces_and_mapped(place: Path) -> None:
+    fd = os.open(place / "large", os.O_RDONLY)
+    for at in (0, 1, 4095, 999_999, len(LARGE) - 10, len(LARGE), len(LARGE) + 5000):
+        assert os.pread(fd, 70_001, at) == LARGE[at : at + 70_001]
+    assert os.lseek(fd, 10, os.SEEK_DATA) == 10
+    assert os.lseek(fd, 10, os.SEEK_HOLE) == len(LARGE)
+    with mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as mapped:
+        assert mapped[:] == LARGE
+    os.close(fd)
+
+
+def test_second_read_stays_in_the_kernel_unless_told(
+    place: Path, request: pytest.FixtureRequest
+) -> None:
+    files = list((place / "many").iterdir())
+    for _ in range(2):
+        for file in files:
+            assert file.stat().st_size == len(file.read_bytes())
+    cached = request.node.callspec.params["place"].endswith("kernel")
+    assert reads(place) == (3000 if cached else 12_000)  # the second read of a file finds its end
+
+
+def test_changes_are_refused(place: Path) -> None:
+    file = place / "large"
+    for attempt in (
+        lambda: file.write_bytes(b""),
+        lambda: os.open(file, os.O_RDWR),
+        lambda: file.unlink(),
+        lambda: file.rename(place / "x"),
+        lambda: (place / "d").mkdir(),
+        lambda: os.utime(file),
+        lambda: os.truncate(file, 0),
+        lambda: os.setxattr(file, "user.x", b""),
+    ):
+        with pytest.raises(OSError) as caught:
+            attempt()
+        assert caught.value.errno == errno.EROFS
+
+
+def test_facts_are_not_listed_and_not_changed(place: Path) -> None:
+    file = place / "large"
+    assert os.getxattr(file, "user.memory.id") == str(file.stat().st_ino).encode()
+    assert os.listxattr(file) == []
+    with pytest.raises(OSError) as caught:
+        os.getxattr(file, "user.memory.nothing")
+    assert caught.value.errno == errno.ENODATA
