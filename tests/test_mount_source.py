@@ -34,10 +34,21 @@ def ao(tmp_path: os.PathLike[str]) -> Iterator[AppendOnlySource]:
     assert winkfs.verify(container.base).problems == []
 
 
+NOW = 1_700_000_000 * 10**9
+
+
+def listed(source: ContainerSource, directory: int) -> list[bytes]:
+    handle = source.opendir(directory)
+    try:
+        return [entry.name for entry in source.readdir(handle, 0)]
+    finally:
+        source.releasedir(handle)
+
+
 def put(source: ContainerSource, name: bytes, data: bytes) -> int:
     id = source.create(source.root, name, 0o644, os.getuid(), os.getgid()).id
     source.open(id, write=True, truncate=False)
-    source.write(id, 0, data)
+    source.write(id, 0, data, NOW)
     source.release(id)
     return id
 
@@ -58,9 +69,9 @@ def test_full_disk_refuses_writes_but_not_removal(
 ) -> None:
     id = put(source, b"f", b"kept")
     fill_disk(monkeypatch, sourceview.RESERVE + 100)
-    source.write(id, 4, b"x" * 50)
+    source.write(id, 4, b"x" * 50, NOW)
     with refused(errno.ENOSPC):
-        source.write(id, 54, bytes(1000))
+        source.write(id, 54, bytes(1000), NOW)
     fill_disk(monkeypatch, 100)
     for attempt in (
         lambda: source.create(source.root, b"g", 0o644, 0, 0),
@@ -72,7 +83,7 @@ def test_full_disk_refuses_writes_but_not_removal(
     assert source.read(id, 0, 100) == b"kept" + b"x" * 50
     source.unlink(source.root, b"f")
     source.sync()
-    assert list(source.readdir(source.root)) == []
+    assert listed(source, source.root) == []
 
 
 def test_full_disk_is_told_to_the_writer_of_an_append_only_file(
@@ -80,10 +91,10 @@ def test_full_disk_is_told_to_the_writer_of_an_append_only_file(
 ) -> None:
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id
     ao.open(id, write=True, truncate=False)
-    ao.write(id, 0, bytes(10_000))
+    ao.write(id, 0, bytes(10_000), NOW)
     fill_disk(monkeypatch, sourceview.RESERVE + 15_000)
     with refused(errno.ENOSPC):
-        ao.write(id, 10_000, bytes(10_000))  # the container will need as much again
+        ao.write(id, 10_000, bytes(10_000), NOW)  # the container will need as much again
     fill_disk(monkeypatch, sourceview.RESERVE + 5_000)
     with refused(errno.ENOSPC):
         ao.flush(id)
@@ -116,8 +127,8 @@ def test_directory_rename_that_fails_in_the_middle_is_undone(
     with refused(errno.ENOSPC):
         source.rename(source.root, b"d", source.root, b"e")
     assert set(source._container.names()) == {"d", *(f"d/{i}" for i in range(10))}
-    assert [entry.name for entry in source.readdir(source.root)] == [b"d"]
-    assert len(list(source.readdir(directory))) == 10
+    assert listed(source, source.root) == [b"d"]
+    assert len(listed(source, directory)) == 10
     monkeypatch.undo()
     source.rename(source.root, b"d", source.root, b"e")
     assert "e/9" in source._container and "d/9" not in source._container

@@ -18,9 +18,7 @@ from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import NotAllowed
 from winkfs.inode import FileType
-from winkfs.nametree import Directory
-from winkfs.settings import NANO
-from winkfs.source import ContainerSource
+from winkfs.source import ContainerSource, kept
 from winkfs.spool import Spool
 from winkmount.source import Attr
 
@@ -36,24 +34,40 @@ class AppendOnlySource(ContainerSource):
 
     def __init__(self, container: Container) -> None:
         super().__init__(container)
-        self._newest_ns = max(self._tree.newest_ns, container.superblock.get("LASTMT", 0) * NANO)
+        self._newest_ns = self._newest()
+
+    def _newest(self) -> int:
+        times = self._store.times
+        return 0 if times is None or times.last is None else self._store.settings.ns_of(times.last)
 
     # names
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
-        directory = self._free(parent, name)
+        path = self._free(parent, name)
         self._need_room(0)
-        id = self._tree.new_id()
-        spool = self._spools[id] = self._new_spool(mode, uid, gid)
+        spool = self._new_spool(mode, uid, gid)
         spool.dirty = True
-        self._tree.add_file(directory, name, id)
-        self._touch(directory)
-        return self.stat(id)
+        spool.fileid = id = self._store.new_fileid()
+        self._spools[id], self._alias[path], self.places.held[id] = spool, id, path
+        self.tree.add(path)
+        self._touch(path)
+        return self._spool_attr(id, spool)
 
-    def _delete(self, id: int, name: bytes) -> None:
+    def _put(self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]) -> None:
+        self._need_room(len(data))
+        mode, uid, gid = attrs
+        if self._keeps_attrs:
+            self._container.put(
+                path, data, ftype=ftype, exclusive=True, mode=mode, uid=uid, gid=gid
+            )
+        else:
+            self._container.put(path, data, ftype=ftype, exclusive=True)
+        self._newest_ns = self._newest()
+
+    def _delete(self, id: int, path: bytes) -> None:
         spool = self._spools.get(id)
         if spool is None or spool.stored:
-            super()._delete(id, name)
+            super()._delete(id, path)
 
     def _rename_file(self, id: int, old: bytes, new: bytes) -> None:
         spool = self._spools.get(id)
@@ -65,14 +79,15 @@ class AppendOnlySource(ContainerSource):
         spool.stored = new in self._container  # what stood there goes when this one is stored
 
     def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
-        stored = [name for name in names if name in self._container]
-        if stored:
-            raise NotAllowed(f"{AO}: its names cannot move", to_str(stored[0]))
+        if names:
+            raise NotAllowed(f"{AO}: its names cannot move", to_str(names[0]))
 
-    def _touch(self, directory: Directory) -> None:
+    def _touch(self, path: bytes) -> None:
         """The time of a directory's entry is fixed."""
-        if not directory.real:
-            super()._touch(directory)
+        if self.entry(path.rpartition(b"/")[0]) == FileType.DIR:
+            self._changed()
+        else:
+            super()._touch(path)
 
     # attributes
 
@@ -85,23 +100,24 @@ class AppendOnlySource(ContainerSource):
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         raise NotAllowed(f"{AO}: attributes cannot be set")
 
-    def _name(self, id: int) -> bytes:
-        if self._tree.is_directory(id) and not self._tree.directory(id).real:
+    def _entry_for(self, id: int) -> bytes:
+        path = self.places[id]
+        if id != self.root and self._is_directory(id) and self.entry(path) != FileType.DIR:
             raise NotAllowed(f"{AO}: this directory has no entry")
-        return super()._name(id)
+        return super()._entry_for(id)
 
     # content
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        attr = self.stat(id)
         super().open(id, write=write, truncate=False)
         if truncate and id in self._spools:
             self._spools[id].truncate(0)
         elif truncate:
-            attr = self.stat(id)
             spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
             spool.truncate(0)
             spool.stored = True
-            self._spools[id] = spool
+            self._spools[id], self._alias[self.places[id]] = spool, id
 
     def flush(self, id: int) -> None:
         """Where there is no room, the writer shall hear of it; `release` could not tell."""
@@ -112,7 +128,7 @@ class AppendOnlySource(ContainerSource):
     def fsync(self, id: int) -> None:
         spool = self._spools.get(id)
         if spool is not None and not spool.orphan:
-            self._store(id, spool)
+            self._settle(id, spool)
         self.sync()
 
     def release(self, id: int) -> None:
@@ -120,7 +136,7 @@ class AppendOnlySource(ContainerSource):
         spool = self._spools.get(id)
         try:
             if spool is not None and self._users[id] == 1 and not spool.orphan:
-                self._store(id, spool)
+                self._settle(id, spool)
         finally:
             super().release(id)
 
@@ -128,17 +144,17 @@ class AppendOnlySource(ContainerSource):
         try:
             for id, spool in list(self._spools.items()):
                 if id not in self._users:
-                    self._store(id, spool)
+                    self._settle(id, spool)
                     self._drop(id)
         finally:
             super().sync()
 
-    def _store(self, id: int, spool: Spool) -> None:
+    def _settle(self, id: int, spool: Spool) -> None:
         """Put what the spool has into the container, in the place of what it had."""
         if not spool.dirty:
             return
         self._need_room(0)
-        name = self._tree.name_of(id)
+        name = self.places[id]
         try:
             self._put_spool(name, spool, spool.mtime_ns)
         except NotAllowed:
@@ -147,30 +163,38 @@ class AppendOnlySource(ContainerSource):
             log.warning("%s: stored with the time of now: a later file came first", to_str(name))
             self._put_spool(name, spool, None)
         spool.stored, spool.dirty = True, False
-        self._newest_ns = self._container.stat(name).mtime_ns
+        self._changed()
+        self.tree.change(name)
+        self._newest_ns = self._newest()
 
     def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
         spool.file.seek(0)
         file = cast(BinaryIO, spool.file)
+        base = self._store.index.base
+        # One from before the last index, that the index does not know, would cost a rebuild.
+        fileid = None if spool.stored or (base and spool.fileid < base.nextfid) else spool.fileid
         if self._keeps_attrs:
             self._container.put_file(
-                name, file, mtime_ns=mtime_ns, mode=spool.mode, uid=spool.uid, gid=spool.gid
-            )
+                name, file, mtime_ns=mtime_ns, fileid=fileid,
+                mode=spool.mode, uid=spool.uid, gid=spool.gid,
+            )  # fmt: skip
         else:
-            ftype = FileType.EXEC if spool.mode & 0o100 else FileType.FILE
-            self._container.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype)
+            ftype = kept(FileType.FILE, spool.mode)
+            self._container.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype, fileid=fileid)
 
     def _need_room(self, size: int) -> None:
         """Also for what waits to be stored."""
         waiting = sum(spool.size for spool in self._spools.values() if spool.dirty)
         super()._need_room(size + waiting)
 
-    def write(self, id: int, offset: int, data: bytes) -> None:
+    def write(self, id: int, offset: int, data: bytes, mtime_ns: int) -> None:
         self._need_room(len(data))
         if id not in self._spools and offset == self.stat(id).size:
-            self._container.append(self._tree.name_of(id), data)
+            self._container.append(self.places[id], data)
+            self._changed()
+            self.tree.change(self.places[id])
         else:
-            super().write(id, offset, data)
+            super().write(id, offset, data, mtime_ns)
 
     def truncate(self, id: int, size: int) -> None:
         if id in self._spools or size != self.stat(id).size:
@@ -180,7 +204,7 @@ class AppendOnlySource(ContainerSource):
         for id, spool in list(self._spools.items()):
             try:
                 if not spool.orphan:
-                    self._store(id, spool)
+                    self._settle(id, spool)
             except OSError as error:
                 log.error("lost at the end: %s", error)
         super().close()

@@ -89,10 +89,16 @@ class Changes(Files):
         self._account(draft, inode, pos, size, bulk=True)
 
     def put_stream(
-        self, key: bytes, source: Any, ns: int | None, ftype: int, attrs: Attrs | None
+        self,
+        key: bytes,
+        source: Any,
+        ns: int | None,
+        ftype: int,
+        attrs: Attrs | None,
+        fileid: int | None = None,
     ) -> int:
         """Create or replace a file with what `source.read` gives -> bytes."""
-        draft = self._begin(key, ns, ftype, attrs)
+        draft = self._begin(key, ns, ftype, attrs, fileid)
         try:
             while data := source.read(self._writer.chunk):
                 check_directory(ftype, key[:-3], len(data))
@@ -115,13 +121,20 @@ class Changes(Files):
         self._drop(draft.key)
         self._account(draft, inode, pos, size)
 
-    def _begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> Draft:
+    def _begin(
+        self,
+        key: bytes,
+        ns: int | None,
+        ftype: int,
+        attrs: Attrs | None,
+        fileid: int | None = None,
+    ) -> Draft:
         if self._store.settings.ao and self.drafts:
             self.settle()
         if len(self._store.doomed) > DOOMED or len(self._store.index.overlay) > OVERLAY:
             self.sync()
         mtime = self.new_mtime(ns)
-        draft = Draft(key, self._store.new_fileid(), ftype, mtime)
+        draft = Draft(key, fileid or self._store.new_fileid(), ftype, mtime)
         if attrs is not None:
             self._set_attrs(draft, attrs)
         if not self._kv.layout.delflag and self._content.inode(key):

@@ -161,15 +161,21 @@ class Container(Handle):
         mode: int | None = None,
         uid: int | None = None,
         gid: int | None = None,
+        fileid: int | None = None,
     ) -> int:
-        """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB."""
+        """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB.
+
+        fileid  one from `Store.new_fileid` that no file had; None: a new one
+        """
         key = self._key(name)
         check_directory(ftype, name, 0)
         with self._lock:
             self._check_write()
             owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
             ns = checked_ns(mtime_ns)
-            size: int = self._guard(lambda: self._changes.put_stream(key, source, ns, ftype, owner))
+            size: int = self._guard(
+                lambda: self._changes.put_stream(key, source, ns, ftype, owner, fileid)
+            )
             return size
 
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:

@@ -105,6 +105,20 @@ class Handle:
             if self.writable:
                 self._guard(self._changes.sync)
 
+    def parts(self) -> tuple[Store, Changes, Content]:
+        """What is behind the handle, for one that has it for itself: a mount."""
+        return self._store, self._changes, self._content
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the last call was broken off: the next one gets over it, and so does `check`."""
+        return self._unsure
+
+    def check(self) -> None:
+        """Get over a call that was broken off."""
+        with self._lock:
+            self._check()
+
     def freeze(self) -> None:
         """Follow the writer no more: the files stay those of now, whatever it does to them.
 

@@ -1,4 +1,4 @@
-"""Look: files by key and entries by position, for a mount: few steps, and the page cache left alone.
+"""Look: files by key, entries by position, for a mount: few steps, and the page cache left alone.
 
 What `put` writes for a file of one extent or none is found by a closure over locals, like that of
 `fastread`; everything else goes the ordinary way. Inodes are read through the mapping, for they are

@@ -1,4 +1,4 @@
-"""NameTree: the names of a container as directories, for a mount: an order on disk, and the changes.
+"""NameTree: the names of a container as directories, for a mount: an order, and the changes.
 
 A directory is there because of an entry of ftype DIR, because a name below it is (implied), or
 because it was: an implied one stays until it is removed or the mount ends, also when it has become
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
+from winkfs.inode import FileType
 from winkfs.names import path_fault
 from winkfs.rows import Int64
 
@@ -61,7 +62,7 @@ NOTHING: Final = Changed()
 
 
 class Since:
-    """An order, and the changes since by directory. A listing goes on with the one it began with."""
+    """An order, and the changes since by directory. A listing keeps the one it began with."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
@@ -114,12 +115,13 @@ class Since:
             return False
         if high - low <= NEAR and short not in self._near(above, low, high):
             return False
-        prefix = path + b"/"
-        at = self.order.lower_bound(prefix, low)
         gone = self.of(path).gone
-        if gone and sum(map(int.__mul__, self.range(path), (-1, 1))) <= gone:
-            return False
-        return self.first(prefix, at) is not None
+        if gone:
+            low, high = self.range(path)
+            if high - low <= gone:
+                return False
+        prefix = path + b"/"
+        return self.first(prefix, self.order.lower_bound(prefix, low)) is not None
 
     def _near(self, directory: bytes, low: int, high: int) -> frozenset[bytes]:
         """Implied children of a directory with few names."""
@@ -152,15 +154,16 @@ class Since:
 class NameTree:
     """Which directories there are, and what is in them.
 
-    entry   tells whether the container has an entry of this name
+    entry   tells the FTYPE of the container's entry of this name, 0: there is none
     weight  changes in memory, about 200 bytes each
+    version grows with each change
     """
 
-    def __init__(self, order: Order, entry: Callable[[bytes], bool]) -> None:
+    def __init__(self, order: Order, entry: Callable[[bytes], int]) -> None:
         self.since = Since(order)
         self._entry = entry
         self._number = 0
-        self.weight = 0
+        self.weight = self.version = 0
         self.clashes = order.clashes != 0  # a file may be hidden by a directory
 
     # looking
@@ -201,6 +204,7 @@ class NameTree:
         above, _, short = path.rpartition(b"/")
         changed = self.since.to_change(above)
         self.weight += 1
+        self.version += 1
         if short in changed.states:
             if not changed.states[short]:
                 changed.states[short] = True
@@ -215,6 +219,7 @@ class NameTree:
 
     def change(self, path: bytes) -> None:
         """An entry has another inode than before."""
+        self.version += 1
         above, _, short = path.rpartition(b"/")
         changed = self.since.dirs.get(above) or self.since.to_change(above)
         if short not in changed.states and short not in changed.added and short not in changed.over:
@@ -225,6 +230,7 @@ class NameTree:
         """An entry went. The directory it was in stays."""
         above, _, short = path.rpartition(b"/")
         changed = self.since.to_change(above)
+        self.version += 1
         if short in changed.added:
             if short not in changed.dirs:
                 del changed.added[short]
@@ -259,6 +265,7 @@ class NameTree:
         above, _, short = path.rpartition(b"/")
         changed = self.since.to_change(above)
         changed.dirs.discard(short)
+        self.version += 1
         if entry:
             self.remove(path)
         else:
@@ -274,18 +281,19 @@ class NameTree:
         above, _, short = old.rpartition(b"/")
         changed = self.since.to_change(above)
         changed.dirs.discard(short)
-        changed.added.pop(short, None)
+        if not self._entry(old):  # else a file comes to light
+            changed.added.pop(short, None)
         self.keep(above)
-        self._stay(new)
+        self.stay(new)
         for path, changed in moved:
             shorts, changed.dirs = changed.dirs, set()
             for short in shorts:
                 if not self._entry(path + b"/" + short):
                     changed.added.pop(short, None)
-                self._stay(new + path[len(old) :] + b"/" + short)
+                self.stay(new + path[len(old) :] + b"/" + short)
 
-    def _stay(self, path: bytes) -> None:
-        """A directory that may be new stays."""
+    def stay(self, path: bytes) -> None:
+        """The same for one that may be new."""
         while path:
             above, _, short = path.rpartition(b"/")
             changed = self.since.to_change(above)
@@ -294,7 +302,8 @@ class NameTree:
             changed.dirs.add(short)
             self.weight += 1
             known = short in changed.states or short in changed.over or short in changed.added
-            if not known and self.since.range(path)[0] == self.since.range(path)[1]:
+            low, high = self.since.range(path)
+            if not known and low == high and not self._entry(path):
                 self._number += 1
                 changed.added[short] = self._number
             path = above
@@ -308,18 +317,30 @@ class NameTree:
             at = order.lower_bound(name)
             known = at < order.count and order.names(at, at + 1) == [name]
             above, _, short = name.rpartition(b"/")
-            changed, there = self.since.to_change(above), self._entry(name)
+            changed, there = self.since.to_change(above), self._entry(name) != 0
             self.weight += 1
             if known:
                 before = changed.states.get(short, True)
                 changed.states[short] = there
                 if before != there:
                     self._count(above, -1 if there else 1)
-            elif not there:
-                changed.added.pop(short, None)
-                changed.over.discard(short)
-            else:
+            elif there:
                 self._came(name, changed)
+            else:
+                changed.over.discard(short)
+                if short not in changed.dirs:
+                    changed.added.pop(short, None)
+            if not there:
+                self._forget(above)
+
+    def _forget(self, directory: bytes) -> None:
+        """A directory does not stay for names that went elsewhere."""
+        while directory and not self._entry(directory) and self.is_empty(directory):
+            above, _, short = directory.rpartition(b"/")
+            changed = self.since.to_change(above)
+            changed.dirs.discard(short)
+            changed.added.pop(short, None)
+            directory = above
 
     def _came(self, name: bytes, changed: Changed) -> None:
         """A name that the order does not have."""
@@ -327,27 +348,24 @@ class NameTree:
         low, high = self.since.range(name)
         if low < high:
             changed.over.add(short)
-            self.clashes = True
+            self.clashes = self.clashes or self._entry(name) != FileType.DIR
         elif short not in changed.added:
             self._number += 1
             changed.added[short] = self._number
         if bad_prefix(name) is None:
-            while above:
-                if self._entry(above):
-                    self.clashes = True  # perhaps: it may be a directory
-                parent, _, short = above.rpartition(b"/")
-                if short in self.since.of(parent).dirs:
-                    break
-                above = parent
-            self._stay(name.rpartition(b"/")[0])
+            self.stay(above)
+        while above and not self.clashes:
+            self.clashes = self._entry(above) not in (0, FileType.DIR)
+            above = above.rpartition(b"/")[0]
 
     def renew(self, order: Order) -> None:
         """Go on with an order of the names as they are now."""
         before, self.since = self.since, Since(order)
+        self.version += 1
         self.weight, self.clashes = 0, self.clashes or order.clashes != 0
         for directory, changed in before.dirs.items():
             for short in changed.dirs:
-                self._stay(directory + b"/" + short if directory else short)
+                self.stay(directory + b"/" + short if directory else short)
 
 
 def bad_prefix(name: bytes) -> bytes | None:

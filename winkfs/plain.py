@@ -61,6 +61,27 @@ def plain_inodes(
     data, base  a window: bytes of the file from position `base` on
     cost        0.6 us an inode
     """
+    found = _inodes(data, base, positions, layout, form)
+    fields = found.fields
+    good = (fields[:, 6] == 1) & (fields[:, 7] > 0) & (fields[:, -1] == fields[:, 3])
+    if form.pairoff:
+        good &= fields[:, 8] == 0
+    return found if good.all() else found.take(good)
+
+
+def bare_inodes(
+    data: memoryview, base: int, positions: Int64, layout: Layout, form: InodeForm
+) -> PlainInodes:
+    """The inodes without attributes among the entries at `positions`, in any order."""
+    found = _inodes(data, base, positions, layout, form)
+    good = (found.fields[:, 6] == 0) | (found.fields[:, -1] >= 0)
+    return found if good.all() else found.take(good)
+
+
+def _inodes(
+    data: memoryview, base: int, positions: Int64, layout: Layout, form: InodeForm
+) -> PlainInodes:
+    """The good inodes of the usual size with room for a pair, each with its first pair."""
     words = (HEAD.size + form.pair) // 8
     none = PlainInodes(np.empty(0, np.int64), [], np.empty((0, words), np.int64))
     at = positions - base
@@ -91,10 +112,7 @@ def plain_inodes(
     good &= rows[:, 0] <= 1
     values = rows_at(raw, begin + 7 + key_len, 8 * words)
     fields = values.view(">i8").astype(np.int64)
-    good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0)
-    good &= (fields[:, 6] == 1) & (fields[:, 7] > 0) & (fields[:, -1] == fields[:, 3])
-    if form.pairoff:
-        good &= fields[:, 8] == 0
+    good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0) & (fields[:, 6] >= 0)
     stops = (begin + key_len).tolist()
     names = [raw[a:b] for a, b in zip((begin + 3).tolist(), stops, strict=True)]
     found = PlainInodes(which, names, fields)

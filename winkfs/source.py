@@ -1,6 +1,6 @@
 """ContainerSource: a container as what winkmount serves.
 
-File ids are those of the container. Directories have ids made for the mount, also those with an
+File ids are those of the container. Directories have ids made from their paths, also those with an
 entry of their own, which is read, and where a tool sets mode, owner or time of an implied
 directory, made. Changed times of directories reach the container with a sync.
 
@@ -11,6 +11,7 @@ copied to a spool first, from which its users go on.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import time
@@ -21,12 +22,16 @@ from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, WinkError
 from winkfs.inode import FileType
-from winkfs.nametree import MAX_PATH, Directory
+from winkfs.namesfile import build
+from winkfs.nametree import MAX_PATH
 from winkfs.sourceview import ContainerView
 from winkfs.spool import Spool
 from winkmount.source import Attr
 
+log = logging.getLogger("winkfs.mount")
+
 COPY: Final = 1 << 20  # bytes read at a time for a spool
+CHANGES: Final = 1 << 17  # changes of names in memory, at least, before they go into a new order
 
 
 class ContainerSource(ContainerView):
@@ -36,97 +41,95 @@ class ContainerSource(ContainerView):
 
     def __init__(self, container: Container) -> None:
         super().__init__(container)
-        self._touched: set[Directory] = set()  # real ones whose entry has an older time
+        self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
 
     # names
 
-    def _free(self, parent: int, name: bytes) -> Directory:
-        """-> the directory, in which there is no `name` yet."""
-        directory, id = self._tree.find(parent, name)
-        if id is not None:
-            raise FileExists("exists already", to_str(directory.path(name)))
-        _check_length(directory.path(name))
-        return directory
+    def _free(self, parent: int, name: bytes) -> bytes:
+        """-> the path, where there is nothing yet."""
+        path = self._path(parent, name)
+        if self.attr(path) is not None:
+            raise FileExists("exists already", to_str(path))
+        _check_length(path)
+        return path
 
-    def _place(self, parent: int, name: bytes) -> tuple[Directory, int]:
-        """-> the directory, and the id of the file or directory `name` in it."""
-        directory, id = self._tree.find(parent, name)
-        if id is None:
-            raise NoSuchFile("no such file", to_str(directory.path(name)))
-        return directory, id
+    def _place(self, parent: int, name: bytes) -> tuple[bytes, Attr]:
+        """-> path and attributes of what is there."""
+        path = self._path(parent, name)
+        attr = self.attr(path)
+        if attr is None:
+            raise NoSuchFile("no such file", to_str(path))
+        return path, attr
 
-    def _touch(self, directory: Directory) -> None:
-        directory.mtime_ns = time.time_ns()
-        if directory.real:
-            self._touched.add(directory)
+    def _touch(self, path: bytes) -> None:
+        """A name came or went: the directory it is in is as new as that."""
+        self._changed()
+        self._times[path.rpartition(b"/")[0]] = time.time_ns()
 
-    def _put(
-        self, name: bytes, data: bytes, ftype: FileType, mode: int, uid: int, gid: int
-    ) -> None:
+    def _changed(self) -> None:
+        if not self._dirty_since:
+            self._dirty_since = time.time()
+
+    def _put(self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]) -> None:
         """A new entry, with what the container can keep of its attributes."""
         self._need_room(len(data))
+        mode, uid, gid = attrs
         if self._keeps_attrs:
-            self._container.put(
-                name, data, ftype=ftype, exclusive=True, mode=mode, uid=uid, gid=gid
-            )
-            return
-        if ftype == FileType.FILE and mode & 0o100:
-            ftype = FileType.EXEC
-        self._container.put(name, data, ftype=ftype, exclusive=True)
+            self._container.begin(path, ftype, mode=mode, uid=uid, gid=gid)
+        else:
+            self._container.begin(path, kept(ftype, mode))
+        if data:
+            self._container.write(path, 0, data)
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
-        return self._new_file(parent, name, b"", FileType.FILE, (mode, uid, gid))
+        return self._new(parent, name, b"", FileType.FILE, (mode, uid, gid))
 
     def symlink(self, parent: int, name: bytes, target: bytes, uid: int, gid: int) -> Attr:
-        return self._new_file(parent, name, target, FileType.LINK, (0o777, uid, gid))
-
-    def _new_file(
-        self, parent: int, name: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
-    ) -> Attr:
-        directory = self._free(parent, name)
-        path = directory.path(name)
-        self._put(path, data, ftype, *attrs)
-        id = self._container.stat(path).fileid
-        self._tree.add_file(directory, name, id, link=ftype == FileType.LINK)
-        self._touch(directory)
-        return self.stat(id)
+        return self._new(parent, name, target, FileType.LINK, (0o777, uid, gid))
 
     def mkdir(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
-        directory = self._free(parent, name)
-        self._put(directory.path(name), b"", FileType.DIR, mode, uid, gid)
-        below = self._tree.add_directory(directory, name)
-        below.real, below.mtime_ns = True, None
-        self._touch(directory)
-        return self.stat(below.id)
+        return self._new(parent, name, b"", FileType.DIR, (mode, uid, gid))
+
+    def _new(
+        self, parent: int, name: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
+    ) -> Attr:
+        path = self._free(parent, name)
+        self._put(path, data, ftype, attrs)
+        self.tree.add(path)
+        self._touch(path)
+        made = self.attr(path)
+        assert made is not None
+        return made
 
     def unlink(self, parent: int, name: bytes) -> None:
-        directory, id = self._place(parent, name)
-        if self._tree.is_directory(id):
-            raise _refuse(errno.EISDIR, directory.path(name))
-        spool = self._copy_if_open(id)
-        self._delete(id, directory.path(name))
-        self._gone(directory, name, id, spool)
-        self._touch(directory)
+        path, attr = self._place(parent, name)
+        if attr.is_dir:
+            raise _refuse(errno.EISDIR, path)
+        spool = self._copy_if_open(attr)
+        self._delete(attr.id, path)
+        self._gone(path, attr.id, spool)
+        self._touch(path)
 
-    def _delete(self, id: int, name: bytes) -> None:
-        self._container.delete(name)
+    def _delete(self, id: int, path: bytes) -> None:
+        self._container.delete(path)
 
-    def _copy_if_open(self, id: int | None) -> Spool | None:
+    def _copy_if_open(self, attr: Attr | None) -> Spool | None:
         """What the users of a file go on with when its name goes."""
-        if id is None or id in self._spools or id not in self._users:
-            return None if id is None else self._spools.get(id)
-        attr = self.stat(id)
+        if attr is None or attr.id in self._spools or attr.id not in self._users:
+            return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
         for offset in range(0, attr.size, COPY):
-            spool.write(offset, self.read(id, offset, min(COPY, attr.size - offset)))
+            spool.write(offset, self.read(attr.id, offset, min(COPY, attr.size - offset)))
         spool.mtime_ns = attr.mtime_ns
         return spool
 
     def _new_spool(self, mode: int, uid: int, gid: int) -> Spool:
         return Spool(os.path.dirname(self._container.base), mode, uid, gid)
 
-    def _gone(self, directory: Directory, name: bytes, id: int, spool: Spool | None) -> None:
-        self._tree.remove_file(directory, name)
+    def _gone(self, path: bytes, id: int, spool: Spool | None) -> None:
+        self.tree.remove(path)
+        self._alias.pop(path, None)
+        self.places.forget(id)
         if spool is not None:
             spool.orphan = True
             self._spools[id] = spool
@@ -134,57 +137,79 @@ class ContainerSource(ContainerView):
                 self._drop(id)
 
     def rmdir(self, parent: int, name: bytes) -> None:
-        directory, id = self._place(parent, name)
-        if not self._tree.is_directory(id):
-            raise _refuse(errno.ENOTDIR, directory.path(name))
-        below = self._tree.directory(id)
-        if not below.empty:
-            raise _refuse(errno.ENOTEMPTY, below.path())
-        if below.real:
-            self._container.delete(below.path())
-        self._touched.discard(below)
-        self._tree.remove_directory(below)
-        self._touch(directory)
+        path, attr = self._place(parent, name)
+        if not attr.is_dir:
+            raise _refuse(errno.ENOTDIR, path)
+        if not self.tree.is_empty(path):
+            raise _refuse(errno.ENOTEMPTY, path)
+        real = self.entry(path) == FileType.DIR
+        if real:
+            self._container.delete(path)
+        self.tree.remove_directory(path, entry=real)
+        self._times.pop(path, None)
+        self.places.forget(attr.id)
+        self._touch(path)
 
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
-        old, id = self._place(parent, name)
-        new, target = self._tree.find(new_parent, new_name)
-        if target == id:
+        old, attr = self._place(parent, name)
+        new = self._path(new_parent, new_name)
+        target = self.attr(new)
+        if old == new:
             return
-        if self._tree.is_directory(id):
-            self._rename_directory(self._tree.directory(id), new, new_name)
-        elif target is not None and self._tree.is_directory(target):
-            raise _refuse(errno.EISDIR, new.path(new_name))
+        if attr.is_dir:
+            self._rename_directory(old, new, target)
+        elif target is not None and target.is_dir:
+            raise _refuse(errno.EISDIR, new)
         else:
-            _check_length(new.path(new_name))
+            _check_length(new)
             spool = self._copy_if_open(target)
-            self._rename_file(id, old.path(name), new.path(new_name))
+            self._rename_file(attr.id, old, new)
             if target is not None:
-                self._gone(new, new_name, target, spool)
-            self._tree.move_file(old, name, new, new_name)
+                self._gone(new, target.id, spool)
+            self._moved(attr.id, old, new)
         self._touch(old)
         self._touch(new)
 
     def _rename_file(self, id: int, old: bytes, new: bytes) -> None:
         self._container.rename(old, new)
 
-    def _rename_directory(self, directory: Directory, new: Directory, new_name: bytes) -> None:
+    def _moved(self, id: int, old: bytes, new: bytes) -> None:
+        self.tree.remove(old)
+        self.tree.add(new)
+        if old in self._alias:
+            self._alias[new] = self._alias.pop(old)
+        self.places.move(id, new)
+
+    def _rename_directory(self, old: bytes, new: bytes, target: Attr | None) -> None:
         """All names below it, or none. A crash in the middle leaves some under each name."""
-        if new_name in new.files:
-            raise _refuse(errno.ENOTDIR, new.path(new_name))
-        target = new.dirs.get(new_name)
-        if target is not None and not target.empty:
-            raise _refuse(errno.ENOTEMPTY, target.path())
-        names, cut = self._tree.names_below(directory), len(directory.path())
-        prefix = new.path(new_name)
-        for name in names:
-            _check_length(prefix + name[cut:])
-        self._rename_all(names, cut, prefix)
-        if target is not None:
-            self._touched.discard(target)
-            if target.real and not directory.real:  # its entry stays, as that of the one moved here
-                directory.real, directory.mtime_ns = True, None
-        self._tree.move_directory(directory, new, new_name)
+        if target is not None and not target.is_dir:
+            raise _refuse(errno.ENOTDIR, new)
+        if target is not None and not self.tree.is_empty(new):
+            raise _refuse(errno.ENOTEMPTY, new)
+        names = list(self.tree.below(old))
+        real, replaced = self.entry(old) == FileType.DIR, self.entry(new) == FileType.DIR
+        if real:
+            names.insert(0, old)
+        waiting = [name for name in self._alias if name.startswith(old + b"/")]
+        for name in (*names, *waiting):
+            _check_length(new + name[len(old) :])
+        self._rename_all(names, len(old), new)
+        if real:
+            del names[0]
+            self.tree.remove(old)
+            if not replaced:
+                self.tree.add(new, was_there=target is not None)
+        for name in dict.fromkeys((*names, *waiting)):
+            moved = new + name[len(old) :]
+            self.tree.remove(name)
+            self.tree.add(moved)
+            self.tree.stay(moved.rpartition(b"/")[0])
+        for name in waiting:
+            self._alias[new + name[len(old) :]] = self._alias.pop(name)
+        self.tree.move_directory(old, new)
+        self.places.move_below(old, new)
+        for path in [path for path in self._times if path == old or path.startswith(old + b"/")]:
+            self._times[new + path[len(old) :]] = self._times.pop(path)
 
     def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
         done: list[bytes] = []
@@ -199,18 +224,19 @@ class ContainerSource(ContainerView):
 
     # attributes
 
-    def _name(self, id: int) -> bytes:
+    def _entry_for(self, id: int) -> bytes:
         """Name in the container of a file or directory; an implied directory gets its entry."""
-        if not self._tree.is_directory(id):
-            return self._tree.name_of(id)
-        directory = self._tree.directory(id)
-        if directory.parent is None:
+        path = self.places[id]
+        self._changed()
+        if id == self.root:
             raise NotAllowed("the top directory has no entry to keep this in")
-        path = directory.path()
-        if not directory.real:
-            mtime_ns = self._stat_directory(directory).mtime_ns
+        if self._is_directory(id) and self.entry(path) != FileType.DIR:
+            mtime_ns = self.directory_attr(path).mtime_ns
             self._container.put(path, b"", ftype=FileType.DIR, exclusive=True, mtime_ns=mtime_ns)
-            directory.real, directory.mtime_ns = True, None
+            self.tree.add(path, was_there=True)
+            self._times.pop(path, None)
+        else:
+            self.tree.change(path)
         return path
 
     def chmod(self, id: int, mode: int) -> None:
@@ -221,7 +247,7 @@ class ContainerSource(ContainerView):
         elif id == self.root:
             self._root_mode = mode
         else:
-            self._container.chmod(self._name(id), mode)
+            self._container.chmod(self._entry_for(id), mode)
 
     def chown(self, id: int, uid: int, gid: int) -> None:
         attr = self.stat(id)
@@ -231,29 +257,30 @@ class ContainerSource(ContainerView):
         if id in self._spools:
             self._spools[id].uid, self._spools[id].gid = uid, gid
         else:
-            self._container.chown(self._name(id), uid, gid)
+            self._container.chown(self._entry_for(id), uid, gid)
 
     def utime(self, id: int, mtime_ns: int) -> None:
         if id in self._spools:
             self._spools[id].mtime_ns = mtime_ns
         elif id == self.root:
-            self._tree.root.mtime_ns = mtime_ns
+            self._times[b""] = mtime_ns
         else:
-            self._container.utime(self._name(id), mtime_ns=mtime_ns)
-            if self._tree.is_directory(id):
-                directory = self._tree.directory(id)
-                directory.mtime_ns = None
-                self._touched.discard(directory)
+            path = self._entry_for(id)
+            self._container.utime(path, mtime_ns=mtime_ns)
+            self._times.pop(path, None)
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
-        self._container.setxattrs(self._name(id), dict(xattrs))
+        self._container.setxattrs(self._entry_for(id), dict(xattrs))
 
     # content
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
         if truncate:
             self.truncate(id, 0)
-        self._users[id] = self._users.get(id, 0) + 1
+        users = self._users.get(id, 0)
+        if not users and id not in self._spools:
+            self.places.hold(id)
+        self._users[id] = users + 1
 
     def release(self, id: int) -> None:
         self._users[id] -= 1
@@ -262,11 +289,16 @@ class ContainerSource(ContainerView):
             self._drop(id)
 
     def _drop(self, id: int) -> None:
-        """A spool that is not needed any more."""
-        spool = self._spools.get(id)
-        if spool is not None and (spool.orphan or not spool.dirty):
+        """Let go of a file without users, save for a spool that is still needed."""
+        spool = self._spools.get(id) if self._spools else None
+        if spool is not None:
+            if spool.dirty and not spool.orphan:
+                return
             del self._spools[id]
             spool.close()
+        if self._alias:
+            self._alias.pop(self.places.held.get(id, b""), None)
+        self.places.let_go(id)
 
     def flush(self, id: int) -> None:
         pass
@@ -274,34 +306,70 @@ class ContainerSource(ContainerView):
     def fsync(self, id: int) -> None:
         self.sync()
 
-    def write(self, id: int, offset: int, data: bytes) -> None:
-        spool = self._spools.get(id)
+    def write(self, id: int, offset: int, data: bytes, mtime_ns: int) -> None:
+        spool = self._spools.get(id) if self._spools else None
         if spool is not None:
             spool.write(offset, data)
-        else:
-            self._need_room(len(data))
-            self._container.write(self._tree.name_of(id), offset, data)
+            return
+        path = self.places[id]
+        self._need_room(len(data))
+        self._container.write(path, offset, data, mtime_ns=mtime_ns)
+        self._changed()
+        self.tree.change(path)
 
     def truncate(self, id: int, size: int) -> None:
         spool = self._spools.get(id)
         if spool is not None:
             spool.truncate(size)
-        else:
-            self._container.truncate(self._tree.name_of(id), size)
+            return
+        self._container.truncate(self.places[id], size)
+        self._changed()
+        self.tree.change(self.places[id])
+
+    def punch(self, id: int, offset: int, size: int) -> None:
+        spool = self._spools.get(id)
+        if spool is not None:
+            spool.punch(offset, size)
+            return
+        self._container.punch(self.places[id], offset, size)
+        self._changed()
+        self.tree.change(self.places[id])
+
+    def allocate(self, id: int, size: int) -> None:
+        self._need_room(size)
 
     # the whole
+
+    def status(self) -> Mapping[str, object]:
+        drafts = sum(len(draft.tail) for draft in self._drafts.values())
+        waiting = self._store.kv.end - self._store.synced + drafts
+        return {
+            **super().status(),
+            "unsynced_bytes": waiting,
+            "unsynced_since": self._dirty_since or None,
+        }
 
     def sync(self) -> None:
         self._store_times()
         self._container.sync()
+        self._dirty_since = 0.0
+        if self.tree.weight > max(CHANGES, self.tree.since.order.count // 32):
+            self._new_order()
+
+    def _new_order(self) -> None:
+        """The changes of names that are in memory go into an order of their own."""
+        self.tree.renew(build(self._store))
 
     def _store_times(self) -> None:
         """What changed names in directories did to their times."""
-        while self._touched:
-            directory = self._touched.pop()
-            if directory.mtime_ns is not None:
-                self._container.utime(directory.path(), mtime_ns=directory.mtime_ns)
-                directory.mtime_ns = None
+        for path in list(self._times):
+            if self.entry(path) == FileType.DIR:
+                self._store_time(path)
+
+    def _store_time(self, path: bytes) -> None:
+        self._container.utime(path, mtime_ns=self._times[path])
+        self.tree.change(path)
+        del self._times[path]
 
     def close(self) -> None:
         try:
@@ -309,6 +377,11 @@ class ContainerSource(ContainerView):
                 self._store_times()
         finally:
             self._container.close()
+
+
+def kept(ftype: FileType, mode: int) -> FileType:
+    """The ftype that says of a mode what a container without ATTRS can keep."""
+    return FileType.EXEC if ftype == FileType.FILE and mode & 0o100 else ftype
 
 
 def _check_length(name: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import stat
@@ -12,13 +13,21 @@ from typing import Final
 from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import NoSuchFile
-from winkfs.nametree import Directory, NameTree
+from winkfs.facts import find_data, text_of
+from winkfs.inode import FileType, default_mode
+from winkfs.listing import LINK, Listing
+from winkfs.look import Found, Look
+from winkfs.nameorder import NameOrder, open_order, tail
+from winkfs.namesfile import build
+from winkfs.nametree import MAX_PATH, NameTree
+from winkfs.places import OWN_IDS, Places, directory_id, other_id
 from winkfs.spool import Spool
 from winkmount.source import Attr, DirEntry
 
 log = logging.getLogger("winkfs.mount")
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
+TAIL: Final = 1 << 14  # names behind an order up to which it is better than a new one
 
 
 class ContainerView:
@@ -27,70 +36,229 @@ class ContainerView:
     def __init__(self, container: Container) -> None:
         self._container = container
         self.writable = container.writable
-        self._tree = NameTree(container.scan())
-        for line in self._tree.summary():
-            log.warning("%s", line)
-        self.root = self._tree.root.id
+        if not self.writable:
+            container.freeze()
+        self._attach()
+        self.root = directory_id(b"")
+        self.places = Places()
+        self.places.held[self.root] = b""
         data = os.stat(container.base + ".data")
         self._owner = data.st_uid, data.st_gid
         self._started_ns = data.st_mtime_ns
         self._keeps_attrs = container.superblock.get("ATTRS") == 1
         self._root_mode = 0o755
+        self._times: dict[bytes, int] = {}  # directory -> mtime, where a mount knows better
         self._users: dict[int, int] = {}  # id -> how often it is open
         self._spools: dict[int, Spool] = {}
+        self._alias: dict[bytes, int] = {}  # name -> id, where it is not the container's file id
+        self._listings: dict[int, Listing] = {}
+        self._handles = itertools.count(1)
+        self.left_out: set[bytes] = set()
+
+    # the container
+
+    def _attach(self) -> None:
+        """Take up what is behind the handle: also after a recovery it may be another."""
+        self._store, self._changes, self._content = self._container.parts()
+        self._generation = self._store.generation
+        self._look = Look(self._store, self._content)
+        self._drafts = self._changes.drafts
+        order, names = self._order()
+        self.tree = NameTree(order, self.entry)
+        self.tree.replay(names)
+        if order.clashes:
+            log.warning("not shown: %d names of files that are also directories", order.clashes)
+
+    def _order(self) -> tuple[NameOrder, list[bytes]]:
+        """The name order, and the names that changed since. Written where it is missing."""
+        order = open_order(self._store)
+        if order is not None:
+            names = [name for name, _ in tail(self._store, order.covered)]
+            if len(names) <= TAIL:
+                return order, names
+        return build(self._store), []
+
+    def _find(self, key: bytes) -> Found | None:
+        return self._look.find(key)
+
+    def entry(self, path: bytes) -> int:
+        """FTYPE of the entry of this name, 0: there is none."""
+        if not path:
+            return 0
+        key = path + b"/I0"
+        draft = self._drafts.get(key)
+        if draft is not None:
+            return draft.ftype
+        found = self._look.find(key)
+        return 0 if found is None else found.ftype or FileType.FILE
+
+    # names
+
+    def _path(self, parent: int, name: bytes) -> bytes:
+        above = self.places[parent]
+        return above + b"/" + name if above else name
 
     def lookup(self, parent: int, name: bytes) -> Attr:
-        _, id = self._tree.find(parent, name)
-        if id is None:
-            raise NoSuchFile("no such file", to_str(name))
-        return self.stat(id)
+        path = self._path(parent, name)
+        attr = self.attr(path)
+        if attr is None:
+            raise NoSuchFile("no such file", to_str(path))
+        return attr
+
+    def attr(self, path: bytes) -> Attr | None:
+        """The attributes of what is shown under a name, whose id is known from now on."""
+        if self._container.unsure:
+            self._container.check()
+        key = path + b"/I0"
+        alias = self._alias.get(path) if self._alias else None
+        attr: Attr | None
+        if alias is not None and alias in self._spools:
+            attr = self._spool_attr(alias, self._spools[alias])
+        elif key in self._drafts:
+            attr = self._draft_attr(key)
+        else:
+            found = self._look.find(key)
+            if found is None:
+                return self.directory_attr(path) if self.tree.implied(path) else None
+            attr = self._found_attr(path, found)
+        if attr is None or (self.tree.clashes and self.tree.implied(path)):
+            return self.directory_attr(path)
+        if len(path) > MAX_PATH:
+            return None
+        if alias is not None:
+            attr = attr._replace(id=alias)
+        self.places.note(attr[0], path)
+        return attr
+
+    def _found_attr(self, path: bytes, found: Found) -> Attr | None:
+        """None for a directory."""
+        _, fileid, size, ftype, mtime, _, attrs = found
+        if ftype == FileType.DIR:
+            return None
+        if fileid >= OWN_IDS or self.places.held.get(fileid, path) != path:
+            fileid = other_id(path)
+        if not self._store.settings.nanoseconds:
+            mtime = self._store.settings.ns_of(mtime)
+        if attrs is None:
+            uid, gid = self._store.owner
+            mode = LINK if ftype == FileType.LINK else stat.S_IFREG | default_mode(ftype)
+            return Attr(fileid, mode, size, mtime, uid, gid)
+        mode = (stat.S_IFLNK if ftype == FileType.LINK else stat.S_IFREG) | stat.S_IMODE(attrs.mode)
+        return Attr(fileid, mode, size, mtime, attrs.uid, attrs.gid)
+
+    def _draft_attr(self, key: bytes) -> Attr | None:
+        found = self._changes.stat(key)
+        if found.ftype == FileType.DIR:
+            return None
+        kind = stat.S_IFLNK if found.ftype == FileType.LINK else stat.S_IFREG
+        mode = kind | stat.S_IMODE(found.mode)
+        return Attr(found.fileid, mode, found.size, found.mtime_ns, found.uid, found.gid)
+
+    def _spool_attr(self, id: int, spool: Spool) -> Attr:
+        mode = stat.S_IFREG | spool.mode
+        return Attr(id, mode, spool.size, spool.shown_ns, spool.uid, spool.gid)
+
+    def directory_attr(self, path: bytes) -> Attr:
+        """The attributes of a directory that is there."""
+        id = directory_id(path)
+        mode, (uid, gid), mtime_ns = 0o755, self._owner, self._started_ns
+        if not path:
+            mode = self._root_mode
+        elif self.entry(path) == FileType.DIR:
+            found = self._changes.stat(path + b"/I0")
+            mode, uid, gid, mtime_ns = found.mode, found.uid, found.gid, found.mtime_ns
+        self.places.note(id, path)
+        mtime_ns = self._times.get(path, mtime_ns)
+        return Attr(id, stat.S_IFDIR | stat.S_IMODE(mode), 0, mtime_ns, uid, gid)
 
     def stat(self, id: int) -> Attr:
-        if self._tree.is_directory(id):
-            return self._stat_directory(self._tree.directory(id))
-        spool = self._spools.get(id)
+        spool = self._spools.get(id) if self._spools else None
         if spool is not None:
-            return Attr(
-                id, stat.S_IFREG | spool.mode, spool.size, spool.shown_ns, spool.uid, spool.gid
-            )
-        found = self._container.stat(self._tree.name_of(id))
-        kind = stat.S_IFLNK if id in self._tree.links else stat.S_IFREG
-        mode = kind | stat.S_IMODE(found.mode)
-        return Attr(id, mode, found.size, found.mtime_ns, found.uid, found.gid)
+            return self._spool_attr(id, spool)
+        path = self.places[id]
+        attr = self.directory_attr(b"") if id == self.root else self.attr(path)
+        if attr is None or attr.id != id:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return attr
 
-    def _stat_directory(self, directory: Directory) -> Attr:
-        mode, (uid, gid), mtime_ns = 0o755, self._owner, self._started_ns
-        if directory.real:
-            found = self._container.stat(directory.path())
-            mode, uid, gid, mtime_ns = found.mode, found.uid, found.gid, found.mtime_ns
-        elif directory.parent is None:
-            mode = self._root_mode
-        return Attr(
-            directory.id, stat.S_IFDIR | stat.S_IMODE(mode), 0,
-            directory.mtime_ns or mtime_ns, uid, gid,
-        )  # fmt: skip
-
-    def readdir(self, directory: int) -> Iterator[DirEntry]:
-        found, links = self._tree.directory(directory), self._tree.links
-        for name, below in list(found.dirs.items()):
-            yield DirEntry(name, below.id, stat.S_IFDIR)
-        for name, id in list(found.files.items()):
-            yield DirEntry(name, id, stat.S_IFLNK if id in links else stat.S_IFREG)
+    def note(self, ids: list[int], paths: list[bytes]) -> None:
+        self.places.note_many(ids, paths)
 
     def parent(self, directory: int) -> int:
-        above = self._tree.directory(directory).parent
-        return directory if above is None else above.id
+        above = self.places[directory].rpartition(b"/")[0]
+        id = directory_id(above)
+        self.places.note(id, above)
+        return id
+
+    def _is_directory(self, id: int) -> bool:
+        """Of an id that is known."""
+        return id >= OWN_IDS and id == directory_id(self.places[id])
+
+    # directories
+
+    def opendir(self, directory: int) -> int:
+        handle = next(self._handles)
+        self._listings[handle] = Listing(self, self._store, self.places[directory])
+        return handle
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        return self._listings[handle].entries(offset)
+
+    def releasedir(self, handle: int) -> None:
+        del self._listings[handle]
+
+    # attributes
 
     def readlink(self, id: int) -> bytes:
-        return self._container.read(self._tree.name_of(id))
+        return self._container.read(self.places[id])
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
-        if self._tree.is_directory(id):
-            directory = self._tree.directory(id)
-            return self._container.getxattrs(directory.path()) if directory.real else {}
         if id in self._spools:
             return {}
-        return self._container.getxattrs(self._tree.name_of(id))
+        path = self.places[id]
+        if self._is_directory(id) and self.entry(path) != FileType.DIR:
+            return {}
+        return self._container.getxattrs(path)
+
+    def facts(self, id: int) -> Mapping[str, str]:
+        if id in self._spools:
+            return {}
+        path = self.places[id]
+        ftype = self.entry(path)
+        if not ftype or (ftype != FileType.DIR) == self._is_directory(id):
+            return {}
+        known = self._container.stat(path)
+        return {
+            "fileid": str(known.fileid),
+            "ftype": chr(ftype) if 32 < ftype < 127 else str(ftype),
+            "extents": text_of(self._container.extents(path)),
+        }
+
+    # contents
+
+    def read(self, id: int, offset: int, size: int) -> bytes:
+        spool = self._spools.get(id) if self._spools else None
+        if spool is not None:
+            return spool.read(offset, size)
+        if self._container.unsure:
+            self._container.check()
+        key = self.places[id] + b"/I0"
+        if key in self._drafts:
+            return self._changes.read(key, offset, size)
+        found = self._look.find(key)
+        if found is None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return self._look.read(found, offset, size)
+
+    def seek(self, id: int, offset: int, *, hole: bool) -> int:
+        size = self.stat(id).size
+        if not 0 <= offset < size:
+            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+        if id in self._spools:
+            return size if hole else offset
+        return find_data(self._container.extents(self.places[id]), offset, hole=hole)
+
+    # the whole
 
     def _disk(self) -> os.statvfs_result:
         return os.statvfs(os.path.dirname(self._container.base) or ".")
@@ -106,8 +274,27 @@ class ContainerView:
         fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
         return {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
 
-    def read(self, id: int, offset: int, size: int) -> bytes:
-        spool = self._spools.get(id)
-        if spool is not None:
-            return spool.read(offset, size)
-        return self._container.read(self._tree.name_of(id), offset, size)
+    def status(self) -> Mapping[str, object]:
+        store = self._store
+        variant = "append-only" if self._container.ao else "plain"
+        return {
+            "base": self._container.base,
+            "variant": "classic " + variant if self._container.classic else variant,
+            "writable": self.writable,
+            "files": store.index.count + sum(1 for draft in self._drafts.values() if not draft.old),
+            "bytes": store.dtotsz + sum(d.lsize - d.old_lsize for d in self._drafts.values()),
+            "container_bytes": store.kv.end,
+        }
+
+    def refresh(self) -> bool:
+        """Follow the writer to its last sync -> whether anything has changed. Read-only."""
+        covered = self._store.kv.end
+        if self.writable or not self._container.follow():
+            return False
+        if self._container.parts()[0].generation != self._generation:
+            self._attach()
+        else:
+            self.tree.version += 1
+            self._look.renew()
+            self.tree.replay(name for name, _ in tail(self._store, covered))
+        return True

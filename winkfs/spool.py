@@ -16,13 +16,14 @@ class Spool:
     mtime_ns    set by hand; None: the time of the commit
     stored      the container has a file of this name, an earlier state
     dirty       the container does not have these bytes
+    fileid      that the file is to have when it is stored for the first time
     orphan      unlinked: it ends with its last user
     """
 
     def __init__(self, directory: str, mode: int, uid: int, gid: int) -> None:
         self.file = tempfile.SpooledTemporaryFile(IN_MEMORY, dir=directory or ".")  # noqa: SIM115
         self.mode, self.uid, self.gid = mode, uid, gid
-        self.size = 0
+        self.size = self.fileid = 0
         self.mtime_ns: int | None = None
         self.changed_ns = time.time_ns()
         self.stored = self.dirty = self.orphan = False
@@ -52,6 +53,11 @@ class Spool:
             self.file.truncate(size)  # on disk, so that a hole takes no room
         self.size = size
         self._changed()
+
+    def punch(self, offset: int, size: int) -> None:
+        """Zeros in the place of `size` bytes inside the file."""
+        for at in range(offset, offset + size, IN_MEMORY):
+            self.write(at, bytes(min(IN_MEMORY, offset + size - at)))
 
     def _changed(self) -> None:
         self.dirty = True

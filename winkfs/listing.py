@@ -1,0 +1,251 @@
+"""Listing: an open directory of a mount, streamed from the name order and what changed since.
+
+Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import stat
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Final, Protocol
+
+import numpy as np
+
+from winkformats.errors import CorruptError
+from winkfs.entry import to_str
+from winkfs.inode import FileType, default_mode
+from winkfs.names import MAX_COMPONENT
+from winkfs.nametree import MAX_PATH, NameTree, bad_prefix
+from winkfs.plain import bare_inodes
+from winkfs.rows import Int64
+from winkfs.settings import NANO
+from winkfs.store import Store
+from winkmount.source import Attr, DirEntry
+
+log = logging.getLogger("winkfs.mount")
+
+LATE: Final = 1 << 61
+FIRST: Final = 64  # names of the first batch, and after a jump
+BATCH: Final = 1024
+LINK: Final = stat.S_IFLNK | 0o777
+MODES: Final = np.array([stat.S_IFREG | default_mode(ftype) for ftype in range(256)], np.int64)
+MODES[FileType.LINK] = LINK
+NAMED: Final = 20  # names that cannot be shown, said by name
+
+
+class View(Protocol):
+    """What a listing asks of the mount."""
+
+    tree: NameTree
+    left_out: set[bytes]
+
+    def attr(self, path: bytes) -> Attr | None:
+        """Of a file or directory as of now; None where nothing is shown under this name."""
+
+    def directory_attr(self, path: bytes) -> Attr:
+        """Of a directory without an entry."""
+
+    def entry(self, path: bytes) -> int:
+        """FTYPE of the entry of this name, 0: there is none."""
+
+    def note(self, ids: list[int], paths: list[bytes]) -> None:
+        """Remember where files are that are handed out."""
+
+
+class Listing:
+    """One open directory. Names of the order come in its order; those that came since behind."""
+
+    def __init__(self, view: View, store: Store, path: bytes) -> None:
+        self.path = path
+        self._view, self._store = view, store
+        self._since = view.tree.since
+        self._prefix = path + b"/" if path else b""
+        self._late: list[tuple[int, bytes]] | None = None
+
+    def entries(self, offset: int) -> Iterator[DirEntry]:
+        """See `Source.readdir`. Cost: 2 us a file, a search in the order a subdirectory."""
+        if offset == 0:
+            self._late = None
+        if offset < LATE:
+            yield from self._ordered(offset)
+        if self._late is None:
+            added = self._since.of(self.path).added
+            self._late = [(number, short) for short, number in added.items()]
+        late = self._late
+        for number, short in late[bisect.bisect(late, (offset - LATE, b"\xff" * 256)) :]:
+            attr = self._attr(self._prefix + short)
+            if attr is not None:
+                yield DirEntry(short, attr, LATE + number)
+
+    def _attr(self, path: bytes) -> Attr | None:
+        if bad_prefix(path) is not None:
+            self._leave_out(path, "no path can have this name")
+            return None
+        try:
+            return self._view.attr(path)
+        except CorruptError as error:
+            self._leave_out(path, str(error))
+            return None
+
+    def _leave_out(self, path: bytes, why: str) -> None:
+        known = self._view.left_out
+        if len(known) < NAMED and path not in known:
+            known.add(path)
+            log.warning("not shown: %s: %s", to_str(path), why)
+
+    # names of the order
+
+    def _ordered(self, offset: int) -> Iterator[DirEntry]:
+        order, tree = self._since.order, self._view.tree
+        low, high = self._since.range(self.path)
+        at, step, cut = max(offset, low), FIRST, len(self._prefix)
+        if at > low:  # behind a subdirectory: pass over the names below it
+            child, slash, _ = order.names(at - 1, at)[0][cut:].partition(b"/")
+            if slash:
+                at = order.lower_bound(self._prefix + child + b"0", at)
+        while at < high:
+            stop = min(at + step, high)
+            batch = _Batch(self._store, order.positions(at, stop), cut)
+            version, then = tree.version, at
+            if batch.flat and self._simple:
+                at, found = stop, self._flat(batch, at)
+            else:
+                at, found = self._mixed(batch, at)
+            step = min(2 * step, BATCH) if at == stop else FIRST
+            for entry in found:
+                if tree.version == version:
+                    yield entry
+                    continue
+                attr = self._attr(self._prefix + entry.name)  # there was a change meanwhile
+                if attr is not None:
+                    yield entry._replace(attr=attr)
+            assert at > then
+
+    @property
+    def _simple(self) -> bool:
+        """Whether the order tells all that there is to know."""
+        tree = self._view.tree
+        changed = self._since.of(self.path)
+        return not (changed.states or tree.clashes) and self._since is tree.since
+
+    def _flat(self, batch: _Batch, at: int) -> list[DirEntry]:
+        """A batch of files of this directory, none of which has changed."""
+        attrs: list[Attr | None] = batch.attrs
+        for i in batch.odd:
+            attrs[i] = self._attr(batch.names[i])
+        self._view.note(batch.ids, batch.known)
+        found = zip(batch.shorts, attrs, range(at + 1, at + 1 + len(attrs)), strict=True)
+        if batch.odd:
+            return [DirEntry(*entry) for entry in found if entry[1] is not None]  # type: ignore[arg-type]
+        return list(map(DirEntry._make, found))
+
+    def _mixed(self, batch: _Batch, at: int) -> tuple[int, list[DirEntry]]:
+        """-> where to go on, and entries. Names below a subdirectory are passed over."""
+        order, found = self._since.order, []
+        names, shorts, attrs = batch.names, batch.shorts, batch.attrs
+        odd, k, n = set(batch.odd), 0, len(batch.names)
+        self._view.note(batch.ids, batch.known)
+        states, simple = self._since.of(self.path).states, self._since is self._view.tree.since
+        while k < n:
+            short, slash, _ = shorts[k].partition(b"/")
+            if not slash:
+                if short in states or not simple or k in odd or self._hidden(names[k], at + k):
+                    attr = self._attr(names[k])
+                else:
+                    attr = attrs[k] if fine(short, names[k]) else self._attr(names[k])
+            else:
+                attr = self._child(short, names[k], at + k)
+            if attr is not None:
+                found.append(DirEntry(short, attr, at + k + 1))
+            k += 1
+            if slash:
+                behind = self._prefix + short + b"0"  # "0" follows "/"
+                k = bisect.bisect_left(names, behind, k)
+                if k == n:
+                    return order.lower_bound(behind, at + n), found
+        return at + n, found
+
+    def _hidden(self, path: bytes, index: int) -> bool:
+        """Whether there are names below a file, at its place in the order."""
+        if not self._view.tree.clashes:
+            return False
+        order, prefix = self._since.order, path + b"/"
+        at = order.lower_bound(prefix, index + 1)
+        return at < order.count and order.names(at, at + 1)[0].startswith(prefix)
+
+    def _child(self, short: bytes, name: bytes, index: int) -> Attr | None:
+        """A subdirectory at the first of the names below it, unless it has another place."""
+        changed, path = self._since.of(self.path), self._prefix + short
+        if short in changed.states or short in changed.added:
+            return None
+        if short in changed.over:
+            return self._attr(path)
+        order = self._since.order
+        if self._since is not self._view.tree.since:
+            at = order.lower_bound(path)
+            if order.names(at, at + 1) == [path]:
+                return None
+        elif self._view.entry(path):
+            return None
+        elif bad_prefix(name) is None and not self._since.is_gone(name):
+            return self._view.directory_attr(path)
+        return self._attr(path)
+
+
+def fine(short: bytes, path: bytes) -> bool:
+    """Whether this can be shown as a file."""
+    usual = short not in (b"", b".", b"..")
+    return usual and len(short) <= MAX_COMPONENT and len(path) <= MAX_PATH
+
+
+class _Batch:
+    """Names of the order one after another, with what their inodes say.
+
+    names, shorts   n names, and what of them is below the directory
+    attrs           n attributes, None at the indices in `odd`: look one by one
+    ids, known      of the others: ids and names
+    flat            all of them can be shown, and are files of the directory itself
+    """
+
+    def __init__(self, store: Store, positions: Int64, cut: int) -> None:
+        kv, settings, n = store.kv, store.settings, len(positions)
+        view = memoryview(kv.view(kv.end - 1))
+        rows = bare_inodes(view, 0, positions, kv.layout, settings.form)
+        files = rows.ftype != FileType.DIR
+        rows = rows if files.all() else rows.take(files)
+        self.ids, self.known = rows.fileid.tolist(), rows.names
+        times = rows.mtime if settings.nanoseconds else rows.mtime * NANO
+        attrs = map(
+            Attr._make,
+            zip(
+                self.ids, MODES[rows.ftype & 255].tolist(), rows.lsize.tolist(), times.tolist(),
+                repeat(store.owner[0]), repeat(store.owner[1]),
+            ),
+        )  # fmt: skip
+        self.odd: list[int] = []
+        self.attrs: list[Attr | None]
+        if len(self.ids) == n:
+            self.attrs, self.names = list(attrs), rows.names
+        else:
+            self._spread(store, positions, rows.which, list(attrs))
+        self.shorts = [name[cut:] for name in self.names] if cut else self.names
+        joined = b"/".join(self.shorts)
+        self.flat = (
+            joined.count(b"/") == n - 1
+            and max(map(len, self.shorts)) <= MAX_COMPONENT
+            and max(map(len, self.names)) <= MAX_PATH
+            and not {b"", b".", b".."}.intersection(self.shorts)
+        )
+
+    def _spread(self, store: Store, positions: Int64, which: Int64, attrs: list[Attr]) -> None:
+        n = len(positions)
+        self.attrs, names = [None] * n, [b""] * n
+        for i, attr, name in zip(which.tolist(), attrs, self.known, strict=True):
+            self.attrs[i], names[i] = attr, name
+        self.odd = np.setdiff1d(np.arange(n), which).tolist()
+        for i in self.odd:
+            names[i] = store.key_at(int(positions[i]))[:-3]
+        self.names = names

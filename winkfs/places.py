@@ -1,0 +1,92 @@
+"""Places: where the files and directories are whose ids a mount has handed out."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+OWN_IDS: Final = 1 << 62  # ids from here on are made here, for what has no file id in the container
+RECENT: Final = 1 << 15  # ids remembered at least, beside those that are held
+LOW: Final = (1 << 61) - 1
+
+
+def directory_id(path: bytes) -> int:
+    """The id of a directory: always the same for the same path."""
+    return OWN_IDS | (xxh3_64_intdigest(path) & LOW)
+
+
+def other_id(path: bytes) -> int:
+    """The id of a file whose file id another one has, or that is not in the container yet."""
+    return OWN_IDS | 1 << 61 | (xxh3_64_intdigest(path) & LOW)
+
+
+class Places:
+    """id -> path: of what is held, and of the last that were looked up.
+
+    cost    memory: 2 x RECENT ids, about 10 MB
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[int, bytes] = {}
+        self._young: dict[int, bytes] = {}
+        self._old: dict[int, bytes] = {}
+
+    def __getitem__(self, id: int) -> bytes:
+        """Raises OSError ESTALE for an id that is forgotten."""
+        path = self.held.get(id)
+        if path is None:
+            path = self._young.get(id)
+            if path is None:
+                path = self._old.get(id)
+                if path is None:
+                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                self.note(id, path)
+        return path
+
+    def note(self, id: int, path: bytes) -> None:
+        self._young[id] = path
+        if len(self._young) > RECENT:
+            self._young, self._old = {}, self._young
+
+    def note_many(self, ids: Iterable[int], paths: Iterable[bytes]) -> None:
+        self._young.update(zip(ids, paths, strict=True))
+        if len(self._young) > RECENT:
+            self._young, self._old = {}, self._young
+
+    def hold(self, id: int) -> None:
+        """Remember it until `let_go`."""
+        self.held[id] = self[id]
+
+    def let_go(self, id: int) -> None:
+        path = self.held.pop(id, None)
+        if path is not None:
+            self.note(id, path)
+
+    def forget(self, id: int) -> None:
+        """It has no name any more."""
+        for known in (self.held, self._young, self._old):
+            known.pop(id, None)
+
+    def move(self, id: int, path: bytes) -> None:
+        """It has another name now."""
+        self.forget_recent(id)
+        if id in self.held:
+            self.held[id] = path
+        else:
+            self._young[id] = path
+
+    def forget_recent(self, id: int) -> None:
+        self._young.pop(id, None)
+        self._old.pop(id, None)
+
+    def move_below(self, old: bytes, new: bytes) -> None:
+        """A directory has another name now: what is held below it, too; the rest is forgotten."""
+        self._young, self._old = {}, {}
+        prefix = old + b"/"
+        for id, path in self.held.items():
+            if path.startswith(prefix):
+                self.held[id] = new + path[len(old) :]
