@@ -319,7 +319,8 @@ def test_sigterm_keeps_what_is_still_open(base: str) -> None:
         signal.pidfd_send_signal(server, signal.SIGTERM)
         _ended(server)
         with pytest.raises(OSError):
-            os.close(file)
+            os.write(file, b"x")
+        os.close(file)
         assert mount_at(canonical(there)) is None
         with winkfs.open(base, "a") as container:
             assert container.read("f") == b"written, not closed"
