@@ -48,7 +48,7 @@ def listed(source: ContainerSource, directory: int) -> list[bytes]:
 def put(source: ContainerSource, name: bytes, data: bytes) -> int:
     id = source.create(source.root, name, 0o644, os.getuid(), os.getgid()).id
     source.open(id, write=True, truncate=False)
-    source.write(id, 0, data, NOW)
+    source.write(id, [(0, data)], NOW)
     source.release(id)
     return id
 
@@ -69,9 +69,9 @@ def test_full_disk_refuses_writes_but_not_removal(
 ) -> None:
     id = put(source, b"f", b"kept")
     fill_disk(monkeypatch, sourceview.RESERVE + 100)
-    source.write(id, 4, b"x" * 50, NOW)
+    source.write(id, [(4, b"x" * 50)], NOW)
     with refused(errno.ENOSPC):
-        source.write(id, 54, bytes(1000), NOW)
+        source.write(id, [(54, bytes(1000))], NOW)
     fill_disk(monkeypatch, 100)
     for attempt in (
         lambda: source.create(source.root, b"g", 0o644, 0, 0),
@@ -91,10 +91,10 @@ def test_full_disk_is_told_to_the_writer_of_an_append_only_file(
 ) -> None:
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id
     ao.open(id, write=True, truncate=False)
-    ao.write(id, 0, bytes(10_000), NOW)
+    ao.write(id, [(0, bytes(10_000))], NOW)
     fill_disk(monkeypatch, sourceview.RESERVE + 15_000)
     with refused(errno.ENOSPC):
-        ao.write(id, 10_000, bytes(10_000), NOW)  # the container will need as much again
+        ao.write(id, [(10_000, bytes(10_000))], NOW)  # the container will need as much again
     fill_disk(monkeypatch, sourceview.RESERVE + 5_000)
     with refused(errno.ENOSPC):
         ao.flush(id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import BinaryIO, Final, cast
 
 from winkfs.container import Container
@@ -187,14 +187,18 @@ class AppendOnlySource(ContainerSource):
         waiting = sum(spool.size for spool in self._spools.values() if spool.dirty)
         super()._need_room(size + waiting)
 
-    def write(self, id: int, offset: int, data: bytes, mtime_ns: int) -> None:
-        self._need_room(len(data))
-        if id not in self._spools and offset == self.stat(id).size:
+    def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
+        if id in self._spools:
+            self._need_room(sum(len(data) for _, data in pieces))
+            super().write(id, pieces, mtime_ns)
+            return
+        for offset, data in pieces:
+            if offset != self.stat(id).size:
+                raise NotAllowed(f"{AO}: overwriting is not possible", to_str(self.places[id]))
+            self._need_room(len(data))
             self._container.append(self.places[id], data)
             self._changed()
             self.tree.change(self.places[id])
-        else:
-            super().write(id, offset, data, mtime_ns)
 
     def truncate(self, id: int, size: int) -> None:
         if id in self._spools or size != self.stat(id).size:

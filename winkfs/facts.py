@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from winkfs.inode import Extent
+from winkfs.extent import Extent
 
 SHOWN: Final = 64  # extents in a text
 

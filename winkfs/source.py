@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from winkfs.container import Container
@@ -306,14 +306,15 @@ class ContainerSource(ContainerView):
     def fsync(self, id: int) -> None:
         self.sync()
 
-    def write(self, id: int, offset: int, data: bytes, mtime_ns: int) -> None:
+    def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
-            spool.write(offset, data)
+            for offset, data in pieces:
+                spool.write(offset, data)
             return
         path = self.places[id]
-        self._need_room(len(data))
-        self._container.write(path, offset, data, mtime_ns=mtime_ns)
+        self._need_room(sum(len(data) for _, data in pieces))
+        self._container.write_many(path, pieces, mtime_ns=mtime_ns)
         self._changed()
         self.tree.change(path)
 
