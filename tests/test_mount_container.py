@@ -172,9 +172,8 @@ def test_names_that_cannot_be_shown_are_said_once(base: str) -> None:
         [*WINKFS, "mount", base, str(directory)], capture_output=True, text=True, check=True
     )
     with watched(directory):
-        assert sorted(line.split(": ")[2] for line in done.stderr.splitlines()) == [
-            "../up", "a", "x//y",
-        ]  # fmt: skip
+        (line,) = done.stderr.splitlines()
+        assert "1 file that has names below it" in line
         assert os.listdir(directory) == ["a"]
         assert os.listdir(directory / "a") == ["b"]
         run("rm", "-r", directory / "a/b")

@@ -188,17 +188,17 @@ class AppendOnlySource(ContainerSource):
         super()._need_room(size + waiting)
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
-        self._need_room(sum(len(data) for _, data in pieces))
         if id in self._spools:
+            self._need_room(sum(len(data) for _, data in pieces))
             super().write(id, pieces, mtime_ns)
             return
         for offset, data in pieces:
-            if offset == self.stat(id).size:
-                self._container.append(self.places[id], data)
-                self._changed()
-                self.tree.change(self.places[id])
-            else:
-                super().write(id, [(offset, data)], mtime_ns)
+            if offset != self.stat(id).size:
+                raise NotAllowed(f"{AO}: overwriting is not possible", to_str(self.places[id]))
+            self._need_room(len(data))
+            self._container.append(self.places[id], data)
+            self._changed()
+            self.tree.change(self.places[id])
 
     def truncate(self, id: int, size: int) -> None:
         if id in self._spools or size != self.stat(id).size:

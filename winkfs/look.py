@@ -8,10 +8,8 @@ mount, and need not keep them twice.
 
 from __future__ import annotations
 
-import bisect
 import struct
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import xxhash
@@ -20,7 +18,7 @@ from winkformats.entry import MASK64
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63, XXH3
 from winkfs.content import Content
-from winkfs.extent import Extent
+from winkfs.extent import cut
 from winkfs.inode import Attrs, Inode
 from winkfs.store import Store
 
@@ -36,7 +34,7 @@ class Found(NamedTuple):
 
     size     bytes
     mtime    as stored
-    pointer  kv_pointer of the one extent, which is all of the file; 0: of none; -1: see `inode`
+    pointer  kv_pointer of the one extent, which is all of the file; 0: of none; -1: of several
     attrs    None: the defaults
     """
 
@@ -57,7 +55,7 @@ class Look:
 
     def __init__(self, store: Store, content: Content) -> None:
         self._store, self._content = store, content
-        self._inodes: dict[int, tuple[Inode, list[int]]] = {}  # position -> inode, its offsets
+        self._inodes: dict[int, Inode] = {}  # by position
         self._values: dict[int, bytes] = {}  # position -> checked value
         self._buffer = memoryview(bytearray(0))
         self.find: Find = self._finder()
@@ -84,15 +82,14 @@ class Look:
                 pointer = only.pointer
         return Found(pos, inode.fileid, inode.lsize, inode.ftype, inode.mtime, pointer, attrs)
 
-    def inode(self, pos: int) -> tuple[Inode, list[int]]:
-        """The inode at a position, and the offset in the file of each of its extents."""
+    def _inode(self, pos: int) -> Inode:
+        """The inode at a position. Raises CorruptError."""
         known = self._inodes.get(pos)
         if known is None:
-            _, inode, _ = self._store.inode_at(pos)
-            starts = list(accumulate((e.size for e in inode.extents), initial=0))
+            _, known, _ = self._store.inode_at(pos)
             if len(self._inodes) >= INODES:
                 self._inodes.clear()
-            known = self._inodes[pos] = inode, starts
+            self._inodes[pos] = known
         return known
 
     def _finder(self) -> Find:
@@ -178,26 +175,17 @@ class Look:
         if found.pointer > 0:
             value = self._plain(found)
             return value[offset:stop] if stop - offset < len(value) else value
-        inode, starts = self.inode(found.pos)
         parts = []
-        i = bisect.bisect_right(starts, offset) - 1
-        while offset < stop:
-            part = self._part(inode.extents[i], offset - starts[i], stop - starts[i])
-            parts.append(part)
-            i, offset = i + 1, max(offset, starts[i + 1])
+        for pointer, skip, length in cut(self._inode(found.pos).extents, offset, stop):
+            if pointer == 0:
+                parts.append(bytes(length))
+                continue
+            value = self.value(pointer, skip + length)
+            if skip + length > len(value):
+                name = self._store.kv.storage.name
+                raise CorruptError("extent is longer than its entry", file=name, offset=pointer)
+            parts.append(value if length == len(value) else value[skip : skip + length])
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _part(self, extent: Extent, start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of an extent, as far as it goes."""
-        pointer, skip, size = extent
-        start, stop = max(start, 0), min(stop, size)
-        if pointer == 0:
-            return bytes(max(stop - start, 0))
-        value = self.value(pointer, skip + size)
-        if skip + size > len(value):
-            raise CorruptError("extent is longer than its entry",
-                               file=self._store.kv.storage.name, offset=pointer)  # fmt: skip
-        return value if stop - start == len(value) else value[skip + start : skip + stop]
 
     def _plain(self, found: Found) -> bytes:
         """The content of a file of one extent, as `put` writes it: its key and size are known."""

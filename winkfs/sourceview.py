@@ -67,7 +67,8 @@ class ContainerView:
         self.tree = NameTree(order, self.entry)
         self.tree.replay(names)
         if order.clashes:
-            log.warning("not shown: %d names of files that are also directories", order.clashes)
+            files = "files that have" if order.clashes > 1 else "file that has"
+            log.warning("not shown: %d %s names below it", order.clashes, files)
 
     def _order(self) -> tuple[NameOrder, list[bytes]]:
         """The name order, and the names that changed since. Written where it is missing."""
