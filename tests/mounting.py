@@ -121,6 +121,22 @@ def kill_server(directory: Path) -> None:
     winkfs_command("umount", directory)
 
 
+def need(*tools: str) -> None:
+    """Skip where a program is missing; on CI that is an error."""
+    missing = [tool for tool in tools if not shutil.which(tool)]
+    if missing:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(f"CI must have {', '.join(missing)}: see scripts/system-packages")
+        pytest.skip(f"{', '.join(missing)} not installed")
+
+
+def run(*command: str | Path, cwd: Path | None = None, seconds: float = PATIENCE) -> str:
+    """-> what a program said on stdout; it must exit with 0."""
+    done = subprocess.run(command, capture_output=True, cwd=cwd, timeout=seconds)
+    assert done.returncode == 0, f"{command}: {os.fsdecode(done.stderr)}"
+    return os.fsdecode(done.stdout)
+
+
 def winkfs_command(*arguments: str | Path) -> None:
     command = [*WINKFS, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
