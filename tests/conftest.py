@@ -3,8 +3,47 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+
+import pytest
 
 # A shell makes its background jobs ignore SIGINT, and children inherit that: no program that a test
 # interrupts would notice. A handler, unlike SIG_IGN, is not inherited.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# name -> (number in the suite, number with --soak, what it counts)
+AMOUNTS = {
+    "operations": (20_000, 150_000, "system calls on a mount and a disk"),
+    "fsx": (24_000, 1_000_000, "random reads and writes of one file"),
+    "kills": (5, 50, "servers killed while something is written"),
+    "churn": (6_000, 100_000, "files made and removed under one server"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("random tests of the mount")
+    group.addoption("--soak", action="store_true", help="many times as much: see `make soak`")
+    group.addoption("--seed", type=int, default=1, help="of the first of them (1)")
+    for name, (short, long, what) in AMOUNTS.items():
+        group.addoption(f"--{name}", type=int, metavar="N", help=f"{what} ({short}; {long})")
+
+
+@pytest.fixture(scope="session")
+def soak(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--soak"))
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--seed"))
+
+
+@pytest.fixture(scope="session")
+def amount(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], int]:
+    """-> how many, by the name in AMOUNTS."""
+
+    def how_many(name: str) -> int:
+        return int(request.config.getoption(f"--{name}") or AMOUNTS[name][soak])
+
+    return how_many

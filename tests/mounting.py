@@ -10,6 +10,7 @@ watchdog that aborts its connection.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -53,15 +54,10 @@ def mounted(
     need_fuse()
     directory = Path(tempfile.mkdtemp(prefix="winkfs-mount-"))
     try:
-        command = [*WINKFS, "mount", os.fspath(base), str(directory), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience)
-        assert done.returncode == 0, f"mount failed: {done.stderr}"
+        winkfs_command("mount", os.fspath(base), directory, *options)
         with watched(directory, patience):
             yield directory
-            done = subprocess.run(
-                [*WINKFS, "umount", str(directory)], capture_output=True, text=True
-            )
-            assert done.returncode == 0, f"umount failed: {done.stderr}"
+            winkfs_command("umount", directory)
     finally:
         directory.rmdir()
 
@@ -109,6 +105,42 @@ def watched(directory: Path, patience: float = PATIENCE) -> Iterator[None]:
         if mount_at(point) is not None:
             abort(mount)
             subprocess.run(["umount", "-l", point], capture_output=True, check=False)
+
+
+def server_of(directory: Path) -> int:
+    """-> the process id of the server of a mount of winkfs."""
+    return int(os.getxattr(directory, "user.winkfs.pid"))
+
+
+def kill_server(directory: Path) -> None:
+    """kill -9 the server of a mount, and clear the dead mount away; it can be mounted again."""
+    server = os.pidfd_open(server_of(directory))
+    signal.pidfd_send_signal(server, signal.SIGKILL)
+    assert select.select([server], [], [], 30)[0], "the server did not end"
+    os.close(server)
+    winkfs_command("umount", directory)
+
+
+def need(*tools: str) -> None:
+    """Skip where a program is missing; on CI that is an error."""
+    missing = [tool for tool in tools if not shutil.which(tool)]
+    if missing:
+        if os.environ.get("CI", "").lower() == "true":
+            pytest.fail(f"CI must have {', '.join(missing)}: see scripts/system-packages")
+        pytest.skip(f"{', '.join(missing)} not installed")
+
+
+def run(*command: str | Path, cwd: Path | None = None, seconds: float = PATIENCE) -> str:
+    """-> what a program said on stdout; it must exit with 0."""
+    done = subprocess.run(command, capture_output=True, cwd=cwd, timeout=seconds)
+    assert done.returncode == 0, f"{command}: {os.fsdecode(done.stderr)}"
+    return os.fsdecode(done.stdout)
+
+
+def winkfs_command(*arguments: str | Path) -> None:
+    command = [*WINKFS, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, f"{arguments[0]} failed: {done.stderr}"
 
 
 def abort(mount: Mount) -> None:

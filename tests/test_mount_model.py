@@ -2,141 +2,123 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import random
-import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from model_operations import Chooser, Twin
+from model_worker import Differ, compare
 from mounting import mounted
 
 import winkfs
 
-NAMES = [f"{a}{b}" for a in ("", "p/", "q/", "p/s/") for b in "xyz"] + ["p", "q", "p/s"]
+pytestmark = [pytest.mark.mount, pytest.mark.soak]
+
+HERE = Path(__file__).parent
+WORKERS = 3
+PATIENCE = 1800.0  # seconds for one mount of a soak
 
 
-class Twin:
-    """One of the two trees, with the files a program has open in it."""
-
-    def __init__(self, top: Path) -> None:
-        self.top = top
-        self.files: dict[int, int] = {}
-
-    def do(self, operation: Callable[[Twin], object]) -> object:
-        try:
-            return operation(self)
-        except OSError as error:
-            return errno.errorcode[error.errno or 0]
-
-    def open(self, slot: int, name: str, flags: int) -> None:
-        if slot in self.files:
-            os.close(self.files.pop(slot))
-        self.files[slot] = os.open(self.top / name, flags, 0o644)
-
-    def state(self) -> dict[str, tuple[int, object]]:
-        found: dict[str, tuple[int, object]] = {}
-        for path in sorted(self.top.rglob("*")):
-            mode = path.lstat().st_mode
-            content: object = path.readlink() if stat.S_ISLNK(mode) else None
-            if stat.S_ISREG(mode):
-                content = path.read_bytes()
-            found[str(path.relative_to(self.top))] = mode, content
-        return found
-
-    def close(self) -> None:
-        for file in self.files.values():
-            os.close(file)
-
-
-def size_of(file: Path | int) -> int | None:
-    found = os.stat(file, follow_symlinks=isinstance(file, int))
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
-def next_operation(chance: random.Random) -> tuple[str, Callable[[Twin], object]]:
-    """A random operation; every random choice is made here, once for both trees."""
-    a, b, slot = chance.choice(NAMES), chance.choice(NAMES), chance.randrange(3)
-    offset, size = chance.randrange(4) * 700, chance.randrange(3000)
-    data, mode = chance.randbytes(size), chance.choice([0o644, 0o600, 0o755])
-    flags = chance.choice([os.O_RDWR, os.O_RDWR | os.O_APPEND, os.O_RDONLY])
-    flags |= chance.choice([0, os.O_CREAT, os.O_CREAT | os.O_EXCL, os.O_CREAT | os.O_TRUNC])
-    operations: list[tuple[str, Callable[[Twin], object]]] = [
-        (f"open {slot} {a} {flags:o}", lambda t: t.open(slot, a, flags)),
-        (f"pwrite {slot} {offset}+{size}", lambda t: os.pwrite(t.files[slot], data, offset)),
-        (f"write {slot} {size}", lambda t: os.write(t.files[slot], data)),
-        (f"pread {slot} {offset}+{size}", lambda t: os.pread(t.files[slot], size, offset)),
-        (f"ftruncate {slot} {offset}", lambda t: os.ftruncate(t.files[slot], offset)),
-        (f"fstat {slot}", lambda t: size_of(t.files[slot])),
-        (f"fsync {slot}", lambda t: os.fsync(t.files[slot])),
-        (f"close {slot}", lambda t: os.close(t.files.pop(slot))),
-        (f"put {a} {size}", lambda t: (t.top / a).write_bytes(data)),
-        (f"get {a}", lambda t: (t.top / a).read_bytes()),
-        (f"size {a}", lambda t: size_of(t.top / a)),
-        (f"truncate {a} {offset}", lambda t: os.truncate(t.top / a, offset)),
-        (f"unlink {a}", lambda t: os.unlink(t.top / a)),
-        (f"mkdir {a}", lambda t: os.mkdir(t.top / a)),
-        (f"rmdir {a}", lambda t: os.rmdir(t.top / a)),
-        (f"rename {a} {b}", lambda t: os.rename(t.top / a, t.top / b)),
-        (f"symlink {a}", lambda t: os.symlink("target", t.top / a)),
-        (f"chmod {a} {mode:o}", lambda t: os.chmod(t.top / a, mode)),
-        (f"list {a}", lambda t: sorted(os.listdir(t.top / a))),
+def run_workers(*commands: list[str | Path]) -> None:
+    """Run model_worker.py with each of the arguments, all at once; what differs is in the error."""
+    script = [sys.executable, HERE / "model_worker.py"]
+    running = [
+        subprocess.Popen([*script, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for command in commands
     ]
-    return chance.choice(operations)
+    said = [worker.communicate()[0].decode() for worker in running]
+    assert [worker.returncode for worker in running] == [0] * len(running), "\n".join(said)
 
 
-def differ(twins: list[Twin], chance: random.Random, count: int) -> None:
-    history = []
-    for _ in range(count):
-        name, operation = next_operation(chance)
-        slot_missing = name.split()[1].isdigit() and int(name.split()[1]) not in twins[0].files
-        if slot_missing and not name.startswith("open"):
-            continue
-        history.append(name)
-        results = [twin.do(operation) for twin in twins]
-        if name.startswith("fstat") and results[0] in ("ENOENT", "ESTALE"):
-            continue  # libfuse knows no path of what was removed with its directory
-        assert results[0] == results[1], (results, history[-40:])
-    assert twins[0].state() == twins[1].state(), history[-40:]
+def each_on_its_own(there: Path, disk: Path, seed: int, operations: int) -> None:
+    commands = []
+    for worker in range(WORKERS):
+        tops = [top / f"own{worker}" for top in (there, disk)]
+        for top in tops:
+            top.mkdir(exist_ok=True)
+        numbers = ["--seed", str(seed * 100 + worker), "--operations", str(operations // WORKERS)]
+        commands.append([*tops, *numbers])
+    run_workers(*commands)
 
 
-@pytest.mark.mount
-@pytest.mark.parametrize(("seed", "binding"), [(1, "mfusepy"), (2, "mfusepy"), (3, "fusepy")])
-def test_random_operations_do_as_on_a_disk(tmp_path: Path, seed: int, binding: str) -> None:
-    chance = random.Random(seed)
-    base, model = str(tmp_path / "corpus"), tmp_path / "model"
+def all_in_one_directory(there: Path, disk: Path, seed: int, operations: int) -> None:
+    tops = [top / "shared" for top in (there, disk)]
+    for top in tops:
+        top.mkdir(exist_ok=True)
+    given = [*tops, "--lock", disk.with_suffix(".lock"), "--log", disk.with_suffix(f".log{seed}")]
+    given += ["--operations", str(operations // WORKERS), "--seed"]
+    run_workers(*[[*given, str(seed * 100 + 50 + worker)] for worker in range(WORKERS)])
+
+
+@pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])
+def test_random_operations_do_as_on_a_disk(
+    tmp_path: Path, seed: int, amount: Callable[[str], int], binding: str
+) -> None:
+    """Three processes, each in a directory of its own, then all in one; twice, with a remount."""
+    base, disk = str(tmp_path / "corpus"), tmp_path / "disk"
     winkfs.create(base).close()
-    model.mkdir()
-    for _ in range(2):
-        with mounted(base, "-o", "sync_every=0.3", "--binding", binding) as there:
-            twins = [Twin(there), Twin(model)]
-            try:
-                differ(twins, chance, 600)
-            finally:
-                for twin in twins:
-                    twin.close()
+    disk.mkdir()
+    operations = amount("operations") // (2 if binding == "mfusepy" else 20)
+    options = ["-o", "sync_every=0.3,default_permissions", "--binding", binding]
+    for turn in range(2):
+        with mounted(base, *options, patience=PATIENCE) as there:
+            compare(Twin(there), Twin(disk))
+            each_on_its_own(there, disk, seed + turn, operations * 3 // 4)
+            all_in_one_directory(there, disk, seed + turn, operations // 4)
+            compare(Twin(there), Twin(disk))
         assert winkfs.verify(base).problems == []
     with mounted(base, "--ro") as there:
-        assert Twin(there).state() == Twin(model).state()
+        compare(Twin(there), Twin(disk))
 
 
-@pytest.mark.mount
-def test_random_operations_on_an_append_only_container(tmp_path: Path) -> None:
+def test_two_trees_that_differ_are_told_apart(tmp_path: Path) -> None:
+    """The worker finds a byte, a mode, a time or a name that only one tree has."""
+    for change in (
+        lambda top: (top / "d/f").write_bytes(b"y"),
+        lambda top: (top / "d/f").chmod(0o600),
+        lambda top: os.utime(top / "d/f", (1, 2)),
+        lambda top: (top / "d/f").rename(top / "d/g"),
+        lambda top: os.setxattr(top / "d/f", "user.x", b"1"),
+    ):
+        tops = [tmp_path / name for name in ("left", "right")]
+        for top in tops:
+            (top / "d").mkdir(parents=True, exist_ok=True)
+            (top / "d/f").write_bytes(b"x")
+            os.utime(top / "d/f", (1, 1))
+        compare(Twin(tops[0]), Twin(tops[1]))
+        change(tops[1])
+        with pytest.raises(Differ):
+            compare(Twin(tops[0]), Twin(tops[1]))
+        subprocess.run(["rm", "-r", *tops], check=True)
+
+
+def test_random_operations_on_an_append_only_container(
+    tmp_path: Path, seed: int, amount: Callable[[str], int]
+) -> None:
     """Many are refused; what is there stays the same over remounts, and in order."""
-    chance = random.Random(4)
     base = str(tmp_path / "log")
     winkfs.create(base, ao=True, timemp=1).close()
-    before: dict[str, object] = {}
+    before: dict[bytes, tuple[object, ...]] = {}
+    chooser = Chooser(seed)
     for _ in range(3):
-        with mounted(base, "-o", "sync_every=0.3") as there:
+        with mounted(base, "-o", "sync_every=0.3", patience=PATIENCE) as there:
             twin = Twin(there)
-            assert {name: content for name, (_, content) in twin.state().items()} == before
-            for _ in range(500):
-                name, operation = next_operation(chance)
-                if name.split()[1].isdigit() and int(name.split()[1]) not in twin.files:
-                    twin.open(int(name.split()[1]), f"x{chance.randrange(9)}", os.O_CREAT)
-                assert twin.do(operation) not in ("EIO", "ENOSYS"), name
-            twin.close()
-            before = {name: content for name, (_, content) in twin.state().items()}
+            assert without_directories(twin) == before
+            for _ in range(amount("operations") // 20):
+                operation = chooser.next(list(twin.files))
+                assert twin.do(operation) not in ("EIO", "ENOSYS"), operation
+            twin.close_all()
+            before = without_directories(twin)
         assert winkfs.verify(base).problems == []
+
+
+def without_directories(twin: Twin) -> dict[bytes, tuple[object, ...]]:
+    """What is kept of a tree whose directories may have no entries; times count in seconds."""
+    return {
+        name: (shown[:5], what)
+        for name, (shown, _, what) in twin.state().items()
+        if what is not None
+    }

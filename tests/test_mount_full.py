@@ -1,0 +1,112 @@
+"""A container on a small disk that gets full under its mount."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mounting import mounted
+
+import winkfs
+
+pytestmark = pytest.mark.mount
+
+HERE = Path(__file__).parent
+SIZE = 64 << 20  # bytes of the disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """An ext4 in a file; a tmpfs where the machine has no loop devices."""
+    place, image = tmp_path / "disk", tmp_path / "image"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(SIZE)
+    attempts = [["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", place]]
+    if shutil.which("mkfs.ext4"):
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        attempts.insert(0, ["mount", "-o", "loop", image, place])
+    if not any(subprocess.run(how, capture_output=True).returncode == 0 for how in attempts):
+        assert os.environ.get("CI") != "true", "CI must be able to mount a small disk"
+        pytest.skip("only root can mount a small disk")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(there: Path, names: str, seed: int) -> dict[str, bytes]:
+    """Several processes write until there is no room -> the files that no call refused."""
+    writers = [
+        subprocess.Popen(
+            [sys.executable, HERE / "disk_writer.py", there, name, str(seed)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for name in names
+    ]  # fmt: skip
+    kept = {}
+    for writer in writers:
+        out, err = writer.communicate(timeout=100)
+        assert writer.returncode == 0, err
+        kept |= {
+            name: random.Random(number).randbytes(size) for name, size, number in json.loads(out)
+        }
+    return kept
+
+
+def differing(there: Path, kept: dict[str, bytes]) -> list[str]:
+    return [name for name, data in kept.items() if (there / name).read_bytes() != data]
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_full_disk_refuses_writers_and_loses_nothing_it_took(
+    disk: Path, seed: int, ao: bool
+) -> None:
+    base, ballast = str(disk / "corpus"), disk / "ballast"
+    winkfs.create(base, ao=ao).close()
+    ballast.write_bytes(bytes(20 << 20))
+    with mounted(base, "-o", "sync_every=0.5", patience=200) as there:
+        kept = fill(there, "abc", seed)
+        assert len(kept) > 20
+        assert differing(there, kept) == []
+        for name in list(kept)[::2]:  # also when there is no room
+            (there / name).unlink()
+            del kept[name]
+        assert differing(there, kept) == []
+        ballast.unlink()
+        kept |= fill(there, "def", seed + 1)
+        assert differing(there, kept) == []
+        assert len([name for name in kept if name[0] in "def"]) > 10
+    assert winkfs.verify(base).problems == []
+    with mounted(base, "--ro") as there:
+        assert differing(there, kept) == []
+
+
+def test_fsync_on_a_full_disk_is_refused_or_durable(disk: Path) -> None:
+    """A file that grows by small writes until there is no room: what fsync took stays."""
+    base = str(disk / "corpus")
+    winkfs.create(base).close()
+    line = b"%063d\n" % 7
+    with mounted(base, "-o", "sync_every=1000", patience=200) as there:
+        synced = written = 0
+        with (there / "log").open("ab", buffering=0) as file:
+            try:
+                for number in range(1, 10**7):
+                    written += file.write(line * 64)
+                    if number % 50 == 0:
+                        os.fsync(file.fileno())
+                        synced = written
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+        assert synced > SIZE // 3
+        assert (there / "log").stat().st_size >= synced
+    with mounted(base, "--ro") as there:
+        data = (there / "log").read_bytes()
+        assert len(data) >= synced and data == line * (len(data) // 64)
+    assert winkfs.verify(base).problems == []
