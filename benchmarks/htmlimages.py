@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ import htmltree
 from common import Options, warm
 from filesystems import (
     WINKFS,
+    Mounted,
     Rival,
     directory,
     loop,
@@ -23,12 +26,14 @@ from filesystems import (
     versions,
     winkfs_mount,
 )
+from readers import listed, stat_all
 
 RO: Final = "winkfs mount --ro"
 RW: Final = "winkfs mount"
 SQUASHFUSE: Final = "squashfuse_ll"
 STORED: Final = "squashfuse_ll, not compressed"
 EXT4: Final = "ext4 directory"
+KNOWN: Final = "ext4 directory, names cached"
 SQUASHFS: Final = "kernel SquashFS"
 RATARMOUNT: Final = "ratarmount"
 FILES: Final = 20_000
@@ -105,6 +110,12 @@ class Images:
     def winkfs(self, *options: str) -> Rival:
         return partial(winkfs_mount, self.base, self.point, *options)
 
+    @contextlib.contextmanager
+    def known(self) -> Iterator[Mounted]:
+        """The tree as it is, after each file was looked at."""
+        stat_all(listed(self.tree.path))
+        yield Mounted(self.tree.path)
+
     @property
     def point(self) -> Path:
         return self.place / "mnt"
@@ -119,6 +130,7 @@ class Images:
             RATARMOUNT: ("ratarmount", partial(ratarmount, self.tar, self.point)),
             SQUASHFS: ("mount", partial(loop, self.squashfs, self.point)),
             EXT4: ("", partial(directory, self.tree.path)),
+            KNOWN: ("", self.known),
         })  # fmt: skip
 
 
