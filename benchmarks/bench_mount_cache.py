@@ -88,9 +88,9 @@ def cases(images: Images) -> dict[str, Case]:
 def round_of(images: Images, rival: Rival, backing: Path) -> Phases:
     if not drop_caches():
         evict(backing)
-    before = cached()
     with rival() as mounted:
         files = listed(mounted.path)
+        before = cached()
         found = {"read": read_all(files, 1, images.tree.total)}
         found["grew"] = cached() - before
         found["part"] = resident(backing)

@@ -74,6 +74,7 @@ def cases(asked: Options, place: Path, count: int) -> dict[str, Case]:
         "kernel SquashFS": ("mount", partial(loop, image, point)),
         "ext4 directory": ("", partial(directory, tree)),
     })  # fmt: skip
+    os.sync()  # what is still to be written may leave the cache when it is
     backing = [*place.glob("container.*"), image]
     return {name: partial(round_of, rival, backing, count) for name, rival in rivals.items()}
 

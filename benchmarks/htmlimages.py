@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -102,6 +103,7 @@ class Images:
             for image, choices in ((self.squashfs, ()), (self.stored, plain)):
                 command = ["mksquashfs", self.tree.path, image, "-quiet", "-no-progress", *choices]
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        os.sync()  # what is still to be written may leave the cache when it is
 
     def warm(self) -> None:
         """All backing files are in the page cache."""

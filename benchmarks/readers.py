@@ -35,24 +35,22 @@ def read_all(files: Sequence[str], readers: int, total: int) -> float:
     """Read files with several processes, each of which has a part of the list.
 
     total       bytes that must come
-    ->          seconds from the moment all have started until the last has read its last byte
+    ->          seconds from when the first begins until the last has read its last byte
     """
     context = multiprocessing.get_context("fork")
-    barrier, answers = context.Barrier(readers + 1), context.SimpleQueue()
+    barrier, answers = context.Barrier(readers), context.SimpleQueue()
     workers = [
         context.Process(target=_read, args=(share, barrier, answers), daemon=True)
         for share in _shares(files, readers)
     ]
     for worker in workers:
         worker.start()
-    barrier.wait(PATIENCE)
-    start = time.perf_counter()
     for worker in workers:
         worker.join()
-    found: list[tuple[float, int]] = [answers.get() for _ in workers if not answers.empty()]
+    found: list[tuple[float, float, int]] = [answers.get() for _ in workers if not answers.empty()]
     assert len(found) == readers, "a reader failed"
-    assert sum(count for _, count in found) == total, "not all bytes were read"
-    return max(end for end, _ in found) - start
+    assert sum(count for _, _, count in found) == total, "not all bytes were read"
+    return max(end for _, end, _ in found) - min(start for start, _, _ in found)
 
 
 def _shares(files: Sequence[str], readers: int) -> list[Sequence[str]]:
@@ -63,9 +61,10 @@ def _shares(files: Sequence[str], readers: int) -> list[Sequence[str]]:
 def _read(files: Sequence[str], barrier: Barrier, answers: Any) -> None:
     buffers, total = [bytearray(BUFFER)], 0
     barrier.wait(PATIENCE)
+    start = time.perf_counter()
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
         while count := os.readv(descriptor, buffers):
             total += count
         os.close(descriptor)
-    answers.put((time.perf_counter(), total))
+    answers.put((start, time.perf_counter(), total))
