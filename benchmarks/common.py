@@ -31,18 +31,30 @@ DIR_VARIABLE: Final = "WINKFS_BENCH_DIR"
 
 @dataclass(frozen=True)
 class Options:
-    """quick: small sizes and few runs, to see that all works; the results are not kept."""
+    """quick: small sizes and few runs, to see that all works; the results are not kept.
+
+    own     the options of one benchmark alone
+    """
 
     quick: bool
     runs: int
     place: Path
+    own: argparse.Namespace
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
 
-def options(doc: str | None, *, runs: int = 5) -> Options:
-    """Read the command line of a benchmark with this docstring."""
+def options(
+    doc: str | None,
+    *,
+    runs: int = 5,
+    own: Callable[[argparse.ArgumentParser], object] | None = None,
+) -> Options:
+    """Read the command line of a benchmark with this docstring.
+
+    own     adds the options that this benchmark has beside those of all
+    """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -50,12 +62,14 @@ def options(doc: str | None, *, runs: int = 5) -> Options:
         "--quick", action="store_true", help="small sizes, in seconds; results are not kept"
     )
     parser.add_argument("--runs", type=int, default=0, help=f"runs of each case ({runs})")
+    if own:
+        own(parser)
     found = parser.parse_args()
     place = Path(os.environ.get(DIR_VARIABLE, Path(__file__).parent.parent / ".bench"))
     if not place.is_dir():
         place.mkdir(parents=True)
         (place / ".gitignore").write_text("*\n")
-    return Options(found.quick, found.runs or (2 if found.quick else runs), place)
+    return Options(found.quick, found.runs or (2 if found.quick else runs), place, found)
 
 
 @contextlib.contextmanager
@@ -151,6 +165,15 @@ def drop_caches() -> bool:
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
+    except OSError:
+        return False
+    return True
+
+
+def forget_names() -> bool:
+    """Empty the caches of names and inodes, not of pages -> whether we may (root)."""
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("2\n")
     except OSError:
         return False
     return True

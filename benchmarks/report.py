@@ -59,6 +59,13 @@ class Report:
             return str(goal or "")
         return f"{goal} {'met' if goal.met(figure) else 'MISSED'}"
 
+    def against(
+        self, rival: str, ours: Sequence[float], theirs: Sequence[float], goal: Goal
+    ) -> str:
+        """A goal beside a rival, as words: how many times its rate ours is, run against run."""
+        figure = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+        return f"{self.verdict(goal, figure)}: {figure:.2f}x {rival}"
+
     def note(self, sentence: str) -> None:
         self._found["notes"].append(sentence)
 
@@ -110,6 +117,11 @@ COMPARISON: Final = (
 
 def seconds(runs: Sequence[float]) -> str:
     return f"{statistics.median(runs):.3f} ({min(runs):.3f}-{max(runs):.3f})"
+
+
+def rates(runs: Sequence[float]) -> str:
+    """Things a second."""
+    return f"{statistics.median(runs):,.0f} ({min(runs):,.0f}-{max(runs):,.0f})"
 
 
 def _table(found: dict[str, Any]) -> str:

@@ -1,0 +1,97 @@
+"""How fast are 20,000 HTML files looked at and read through a mount?
+
+Each round mounts anew, and then: lists all directories, stats each file (`stat`), reads each file
+to its end (`first read`), and again (`second read`), all by path, in the order of the listing. So
+the caches of the mount are cold at the listing. Backing files are warm: they were read before. The
+ext4 directory is there twice, with its names and inodes dropped before the listing, where we may,
+and with them cached. Its pages are warm, so its first read is what others have as a second one.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+from typing import Final
+
+from common import Case, Phases, Watch, forget_names, interleaved, options, scratch
+from filesystems import Rival
+from htmlimages import KNOWN, RO, SQUASHFUSE, Images, Tree, note, tree, tree_option
+from readers import listed, read_all, stat_all
+from report import Goal, Report, rates
+
+STEPS: Final = ("list", "stat", "first", "second")
+GOALS: Final = {
+    "stat": ((SQUASHFUSE, Goal(15)), (KNOWN, Goal(0.9))),
+    "first": ((SQUASHFUSE, Goal(1.3)),),
+    "second": ((SQUASHFUSE, Goal(4)), (KNOWN, Goal(0.75))),
+}
+COLUMNS: Final = (
+    "file system", "listed, names/s (range)", "stat/s", "first read, files/s",
+    "second read, files/s", "CPU of the server, s", "its RssAnon, MiB",
+)  # fmt: skip
+
+
+def main() -> None:
+    asked = options(__doc__, own=tree_option)
+    question = "How fast are HTML files looked at and read through a mount?"
+    report = Report(asked, "mount", question, COLUMNS)
+    files = tree(asked)
+    with scratch(asked) as place:
+        images = Images(place, files)
+        images.make()
+        cases: dict[str, Case] = {
+            name: partial(round_of, images, rival) for name, rival in images.rivals().items()
+        }
+        show(report, files, interleaved(cases, asked.runs))
+    report.note(f"The tree: {files.told}. Rivals: {note()}.")
+    report.note(
+        "Goals are those of winkfs mount --ro. tar and SquashFS (gzip) images have defaults."
+    )
+    report.finish()
+
+
+def round_of(images: Images, rival: Rival) -> Phases:
+    """-> seconds of each step; CPU seconds and RssAnon (MiB) of the server."""
+    images.warm()
+    forget_names()
+    with rival() as mounted:
+        watch = Watch()
+        files = listed(mounted.path)
+        watch.lap("list")
+        total = stat_all(files)
+        watch.lap("stat")
+        assert (len(files), total) == (images.tree.count, images.tree.total), "not the same tree"
+        found = watch.phases
+        found["first"] = read_all(files, 1, total)
+        found["second"] = read_all(files, 1, total)
+        found["cpu"], found["anonymous"] = mounted.cpu(), mounted.anonymous()
+    return found
+
+
+def show(report: Report, files: Tree, found: dict[str, dict[str, list[float]]]) -> None:
+    """A row for each file system, and one of the goals."""
+    speed = {
+        name: {step: [files.count / run for run in runs[step]] for step in STEPS}
+        for name, runs in found.items()
+    }
+    for name, runs in found.items():
+        report.keep(name, runs)
+        served = statistics.median(runs["anonymous"]) > 0
+        report.row(
+            name, *(rates(speed[name][step]) for step in STEPS),
+            f"{statistics.median(runs['cpu']):.1f}" if served else "",
+            f"{statistics.median(runs['anonymous']):.0f}" if served else "",
+        )  # fmt: skip
+    goals = {
+        step: "; ".join(
+            report.against(rival, speed[RO][step], speed[rival][step], goal)
+            for rival, goal in GOALS.get(step, ())
+            if rival in speed
+        )
+        for step in STEPS
+    }
+    report.row("goals", *goals.values(), "", "")
+
+
+if __name__ == "__main__":
+    main()

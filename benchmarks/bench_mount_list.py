@@ -1,0 +1,135 @@
+"""How fast is a directory of a million names listed through a mount?
+
+`ls -f` and `find` as processes of their own, os.scandir in this one; each on a fresh mount, so that
+nothing of the directory is known to the kernel. Files are empty. Of ext4, names and inodes were
+dropped before, where we may; its pages are warm, as are the images.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from common import Case, Options, Phases, Watch, forget_names, interleaved, options, scratch, warm
+from filesystems import Rival, directory, loop, present, squashfuse, versions, winkfs_mount
+from report import Goal, Report, rates
+
+import winkfs
+
+RO: Final = "winkfs mount --ro"
+FOLDER: Final = "folder"
+FAST: Final = Goal(200_000)  # names a second
+COLUMNS: Final = (
+    "file system", "os.scandir, names/s (range)", "ls -f, names/s", "find, names/s",
+    "CPU of the server, s", "its RssAnon, MiB",
+)  # fmt: skip
+
+
+def main() -> None:
+    asked = options(__doc__)
+    count = asked.size(1_000_000, 20_000)
+    question = f"How fast is a directory of {count:,} names listed through a mount?"
+    report = Report(asked, "mount-list", question, COLUMNS)
+    with scratch(asked) as place:
+        found = interleaved(cases(asked, place, count), asked.runs)
+    for name, runs in found.items():
+        report.keep(name, runs)
+        speed = {step: [count / run for run in runs[step]] for step in LISTERS}
+        served = statistics.median(runs["anonymous"]) > 0
+        goal = FAST if name == RO else None
+        report.row(
+            name,
+            *(
+                f"{rates(speed[step])} {report.verdict(goal, statistics.median(speed[step]))}"
+                for step in LISTERS
+            ),
+            f"{statistics.median(runs['cpu']):.1f}" if served else "",
+            f"{statistics.median(runs['anonymous']):.0f}" if served else "",
+        )
+    report.note("CPU and RssAnon of the mount that find listed; find asks for the type of a name.")
+    report.note(f"Rivals: {versions(squashfuse_ll='--version', mksquashfs='-version')}.")
+    report.finish()
+
+
+def cases(asked: Options, place: Path, count: int) -> dict[str, Case]:
+    """The container is made anew; the tree and its image are made once and kept."""
+    tree = asked.place / f"names-{count}"
+    base, image, point = place / "container", Path(f"{tree}.squashfs"), place / "mnt"
+    with winkfs.create(base) as container:
+        container.put_many((f"{FOLDER}/{name}", b"") for name in names(count))
+    fill(tree, count)
+    if shutil.which("mksquashfs") and not image.exists():
+        command = ["mksquashfs", str(tree), str(image), "-quiet", "-no-progress"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    rivals = present({
+        RO: ("", partial(winkfs_mount, base, point, "--ro")),
+        "winkfs mount": ("", partial(winkfs_mount, base, point)),
+        "squashfuse_ll": ("squashfuse_ll", partial(squashfuse, image, point)),
+        "kernel SquashFS": ("mount", partial(loop, image, point)),
+        "ext4 directory": ("", partial(directory, tree)),
+    })  # fmt: skip
+    os.sync()  # what is still to be written may leave the cache when it is
+    backing = [*place.glob("container.*"), image]
+    return {name: partial(round_of, rival, backing, count) for name, rival in rivals.items()}
+
+
+def names(count: int) -> Iterator[str]:
+    return (f"page{i:07d}.html" for i in range(count))
+
+
+def fill(tree: Path, count: int) -> None:
+    """Empty files, made only once."""
+    done = Path(f"{tree}.txt")
+    if not done.exists():
+        shutil.rmtree(tree, ignore_errors=True)
+        (tree / FOLDER).mkdir(parents=True)
+        for name in names(count):
+            os.close(os.open(f"{tree}/{FOLDER}/{name}", os.O_CREAT))
+        done.touch()
+
+
+def round_of(rival: Rival, backing: list[Path], count: int) -> Phases:
+    found: Phases = {}
+    warm(*(path for path in backing if path.exists() and path.stat().st_size))
+    for step, lister in LISTERS.items():
+        forget_names()
+        with rival() as mounted:
+            watch = Watch()
+            listed = lister(mounted.path / FOLDER)
+            watch.lap(step)
+            assert listed == count, f"{step} found {listed} of {count} names"
+            found |= watch.phases
+            found |= {"cpu": mounted.cpu(), "anonymous": mounted.anonymous()}
+    return found
+
+
+def scandir(path: Path) -> int:
+    with os.scandir(path) as entries:
+        return sum(1 for _ in entries)
+
+
+def lines(*command: str) -> Callable[[Path], int]:
+    """How many lines a program prints for a directory, without one that names it or its parent."""
+
+    def run(path: Path) -> int:
+        program = subprocess.run([*command, path], check=True, stdout=subprocess.PIPE)
+        return program.stdout.count(b"page")
+
+    return run
+
+
+LISTERS: Final[dict[str, Callable[[Path], int]]] = {
+    "scandir": scandir,
+    "ls": lines("ls", "-f"),
+    "find": lines("find"),
+}
+
+
+if __name__ == "__main__":
+    main()
