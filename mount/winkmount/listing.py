@@ -24,7 +24,9 @@ class Listing:
 
     def __init__(self, source: Source, directory: int) -> None:
         self._source = source
-        self._directory = directory
+        here = Attr(directory, stat.S_IFDIR | 0o755, 0, 0, 0, 0)
+        above = here._replace(id=source.parent(directory))
+        self._dots = [Entry(b".", here, 1), Entry(b"..", above, 2)]
         self._handle = source.opendir(directory)
         self._entries: Iterator[Entry] = iter(())
         self._refused: Entry | None = None  # an entry for which there was no room
@@ -49,14 +51,9 @@ class Listing:
 
     def _from(self, offset: int) -> Iterator[Entry]:
         if offset < 2:
-            yield from self._dots()[offset:]
+            yield from self._dots[offset:]
         for name, attr, behind in self._source.readdir(self._handle, max(offset - 2, 0)):
             yield Entry(name, attr, behind + 2)
-
-    def _dots(self) -> list[Entry]:
-        here = Attr(self._directory, stat.S_IFDIR | 0o755, 0, 0, 0, 0)
-        above = here._replace(id=self._source.parent(self._directory))
-        return [Entry(b".", here, 1), Entry(b"..", above, 2)]
 
     def close(self) -> None:
         self._entries = iter(())

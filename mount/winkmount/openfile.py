@@ -30,11 +30,22 @@ class OpenFile:
     the file, as Linux does for its page cache.
     """
 
-    __slots__ = ("_end", "_error", "_files", "_runs", "_source", "_written_ns", "id", "users")
+    __slots__ = (
+        "_end",
+        "_error",
+        "_files",
+        "_runs",
+        "_source",
+        "_written_ns",
+        "id",
+        "users",
+        "writers",
+    )
 
     def __init__(self, files: OpenFiles, id: int) -> None:
         self.id = id
         self.users = 0
+        self.writers = 0  # users that may write, also through a mapping
         self._files = files
         self._source = files.source
         self._runs: list[tuple[int, bytearray]] = []  # (offset, data)

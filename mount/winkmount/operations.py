@@ -25,7 +25,6 @@ from typing import Final, Self
 
 from winkmount.guard import change, operation, refuse
 from winkmount.listing import Entry, Listing
-from winkmount.openfile import OpenFile
 from winkmount.paths import NAME_MAX, FileInfo, Paths, Stat, stat_fields
 from winkmount.source import Attr, Source
 
@@ -136,11 +135,22 @@ class Operations(Paths):
     def look(self, path: str | None, fi: FileInfo | None = None) -> tuple[Attr, int]:
         """-> the attributes of a file, and its number of links."""
         attr = self.attr(path, None if self.caching.fixed else fi)
-        return attr, 0 if path in self.hidden else 2 if attr.is_dir else 1
+        return attr, 0 if attr.id in self.hidden.values() else 2 if attr.is_dir else 1
 
     def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
         attr, links = self.look(path, fi)
         return stat_fields(attr) | {"st_nlink": links}
+
+    @operation
+    def access(self, path: str, mode: int) -> int:
+        """Not asked for under default_permissions. Whoever may come here may read and write; a
+        program is what has an x."""
+        attr = self.attr(path)
+        if mode & os.X_OK and stat.S_ISREG(attr.mode) and not attr.mode & 0o111:
+            raise refuse(errno.EACCES)
+        if mode & os.W_OK and not self.source.writable:
+            raise refuse(errno.EROFS)
+        return 0
 
     @operation
     def readlink(self, path: str) -> str:
@@ -341,7 +351,7 @@ class Operations(Paths):
     def open(self, path: str, fi: FileInfo) -> int:
         if self.caching.fixed:
             raise refuse(errno.ENOSYS)  # the kernel does not ask again: no open, no release
-        write = fi.flags & os.O_ACCMODE != os.O_RDONLY
+        write = _writes(fi)
         truncate = bool(fi.flags & os.O_TRUNC)
         id = self.attr(path).id
         if write or truncate:
@@ -364,12 +374,12 @@ class Operations(Paths):
                 raise
             attr = self.attr(path)
             truncate = bool(fi.flags & os.O_TRUNC)
-        self._opened(attr.id, fi, write=True, truncate=truncate)
+        self._opened(attr.id, fi, write=_writes(fi), truncate=truncate)
         return 0
 
     def _opened(self, id: int, fi: FileInfo, *, write: bool, truncate: bool) -> None:
         self.source.open(id, write=write, truncate=truncate)
-        self.opened.add(id)
+        self.opened.add(id).writers += write
         fi.fh = id
         if not self.caching.pages:
             fi.direct_io = 1
@@ -409,8 +419,16 @@ class Operations(Paths):
 
     @operation
     def lseek(self, path: str | None, offset: int, whence: int, fi: FileInfo) -> int:
+        """Data and holes. Of a file that is open for writing all is data: the kernel may hold pages
+        that were written through a mapping and says nothing of them."""
+        hole = whence == os.SEEK_HOLE
         id = self.attr(path).id if self.caching.fixed else self._passed_on(fi)
-        return self.source.seek(id, offset, hole=whence == os.SEEK_HOLE)
+        if self.caching.fixed or not self.file(fi).writers:
+            return self.source.seek(id, offset, hole=hole)
+        size = self.source.stat(id).size
+        if not 0 <= offset < size:
+            raise refuse(errno.ENXIO)
+        return size if hole else offset
 
     @operation
     def flush(self, path: str | None, fi: FileInfo) -> int:
@@ -434,15 +452,18 @@ class Operations(Paths):
 
     @operation
     def release(self, path: str | None, fi: FileInfo) -> int:
-        self._release(self.file(fi))
-        return 0
-
-    def _release(self, file: OpenFile) -> None:
-        """The kernel waits for no answer to a release: what goes wrong here is only logged."""
+        """The kernel waits for no answer: what goes wrong here is only logged."""
+        file = self.file(fi)
         file.pass_on()
+        file.writers -= _writes(fi)
         if self.opened.remove(file) and self.hidden:
             self.hidden = {path: id for path, id in self.hidden.items() if id != file.id}
         try:
             self.source.release(file.id)
         except OSError as error:
             log.error("closing file %d: %s", file.id, error)
+        return 0
+
+
+def _writes(fi: FileInfo) -> bool:
+    return fi.flags & os.O_ACCMODE != os.O_RDONLY
