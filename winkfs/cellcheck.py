@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from winkformats import table
@@ -37,13 +35,13 @@ def _is_behind(base: Base, s: int, bits: int, pos: int) -> bool:
 
 def count_used(base: Base) -> int:
     """How many cells point to a file."""
-    return sum(len(part) for part in _pointers(base))
+    return sum(len(part) for part in base.pointers())
 
 
 def same_files(base: Base, pos: Int64) -> bool:
     """Whether the cells point to these ascending positions, once each. Memory: 8 bytes a file."""
     found, count = np.empty(len(pos), np.int64), 0
-    for part in _pointers(base):
+    for part in base.pointers():
         stop = count + len(part)
         if stop > len(found):
             return False
@@ -51,9 +49,3 @@ def same_files(base: Base, pos: Int64) -> bool:
         count = stop
     found.sort()
     return count == len(pos) and np.array_equal(found, pos)
-
-
-def _pointers(base: Base) -> Iterator[Int64]:
-    for at in range(0, base.shape.htsize, table.BUCKET):
-        stop = min(at + table.BUCKET, base.shape.htsize)
-        yield table.used(base.shape, base.cells, at, stop)[0][:, 0]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+import numpy as np
+
 
 class ClashCounter:
     """Takes all names in byte order, in pieces of any size.
@@ -24,8 +26,8 @@ class ClashCounter:
         if self._last is not None and names[0].startswith(self._last):
             self._open.append(self._last + b"/")
         self._open = [path for path in self._open if self._stays_open(path, names, 0)]
-        follows = map(bytes.startswith, names[1:], names)
-        for i in [i for i, begins in enumerate(follows) if begins]:
+        follows = np.fromiter(map(bytes.startswith, names[1:], names), bool, len(names) - 1)
+        for i in np.flatnonzero(follows).tolist():
             if self._stays_open(names[i] + b"/", names, i + 1):
                 self._open.append(names[i] + b"/")
         self._last = names[-1]

@@ -17,6 +17,7 @@ from winkfs.entry import to_bytes, to_str
 from winkfs.errors import Closed, NameTooLong, ReadOnly
 from winkfs.fastread import LOOK, Read
 from winkfs.inode import inode_key
+from winkfs.namesfile import follow_names, save_order
 from winkfs.store import Store
 
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
@@ -140,6 +141,18 @@ class Handle:
             finally:
                 store.frozen = True
             return before != (store.synced, store.generation)
+
+    def follow_names(self) -> None:
+        """Before many files are put: keep their names for `save_names`."""
+        with self._lock:
+            self._check()
+            follow_names(self._store)
+
+    def save_names(self) -> None:
+        """Sync, and bring BASE.names up to date. Raises OSError, but not where the disk is full."""
+        with self._lock:
+            self.sync()
+            self._guard(lambda: save_order(self._store))
 
     def _check(self) -> None:
         """Refuse a dead handle; get over an interrupted call; catch up with the writer."""

@@ -18,7 +18,8 @@ import numpy as np
 from winkformats import hashing, table
 from winkformats.storage import MemoryStorage
 from winkfs.indexfile import Base
-from winkfs.rows import Int64, Rows, doubles, hash_rows, join_rows
+from winkfs.nametrail import NameTrail
+from winkfs.rows import Column, Int64, Rows, doubles, hash_rows, join_rows
 from winkfs.settings import Settings
 
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
@@ -40,6 +41,7 @@ class Index:
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
         self._settled: Rows | None = None  # bulk rows without double names, too many to fold
+        self.trail: NameTrail | None = None  # is told of all names that are put
 
     @property
     def count(self) -> int:
@@ -91,6 +93,11 @@ class Index:
 
     def assign(self, key: bytes, pos: int) -> None:
         """The key now belongs to `pos`; 0 removes it."""
+        if self.trail is not None:
+            if pos:
+                self.trail.add(key, pos)
+            else:
+                self.drop_trail()
         if key not in self.overlay:
             old = self._lookup_base(key)
             if old:
@@ -101,7 +108,10 @@ class Index:
 
     def add_bulk(self, keys: list[bytes], pos: Int64) -> None:
         """Files put in bulk; whether their names are double is looked at by `settle`."""
-        self.bulk.append(hash_rows(self.settings.htalgo, keys, pos))
+        rows = hash_rows(self.settings.htalgo, keys, pos)
+        self.bulk.append(rows)
+        if self.trail is not None:
+            self.trail.add_many(keys, rows)
         if self._bulk_keys is not None:
             self._bulk_keys += keys
             if len(self._bulk_keys) > FOLD:
@@ -203,15 +213,20 @@ class Index:
         return self._settled is not None
 
     def positions(self) -> Int64:
-        """Positions of all inodes, ascending, int64[count]: the files in disk order."""
-        words = self.base.words()[:, 0] if self.base else np.empty(0, np.int64)
-        if self.hidden:
-            words = words[~np.isin(words, np.fromiter(self.hidden, np.int64, len(self.hidden)))]
-        live = [pos for pos in self.overlay.values() if pos]
-        rows = self._settled.pos if self._settled else np.empty(0, np.int64)
-        found = np.concatenate([words, np.array(live, np.int64), rows])
-        found.sort()
-        return found
+        """Positions of all inodes, ascending, int64[count]: the files in disk order.
+
+        cost    0.1 us a file; memory: the array
+        """
+        found = Column(np.int64)
+        hidden = np.fromiter(self.hidden, np.int64, len(self.hidden))
+        for part in self.base.pointers() if self.base else ():
+            found.add(part[~np.isin(part, hidden)] if self.hidden else part)
+        found.add(np.array([pos for pos in self.overlay.values() if pos], np.int64))
+        if self._settled:
+            found.add(self._settled.pos)
+        positions = found.take()
+        positions.sort()
+        return positions
 
     def merged(self) -> tuple[Rows, Int64 | None]:
         """Everything as rows for a new base, and the user's words of its cells."""
@@ -252,6 +267,12 @@ class Index:
         self.stale = []
         self.base, self.overlay, self.hidden = base, {}, set()
         self.bulk, self._bulk_keys, self._settled = [], [], None
+
+    def drop_trail(self) -> None:
+        """Where names do not only come any more, the trail does not say what is there."""
+        if self.trail is not None:
+            self.trail.close()
+            self.trail = None
 
     def close(self) -> None:
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):

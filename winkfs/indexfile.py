@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,11 +45,16 @@ class Base:
 
     def words(self) -> Int64:
         """All used cells, int64[live, cellsz]."""
-        parts = [
-            table.used(self.shape, self.cells, at, min(at + table.BUCKET, self.shape.htsize))[0]
-            for at in range(0, self.shape.htsize, table.BUCKET)
-        ]
-        return np.concatenate(parts)
+        return np.concatenate(list(self._parts()))
+
+    def pointers(self) -> Iterator[Int64]:
+        """The positions in all used cells, in pieces."""
+        return (part[:, 0] for part in self._parts())
+
+    def _parts(self) -> Iterator[Int64]:
+        for at in range(0, self.shape.htsize, table.BUCKET):
+            stop = min(at + table.BUCKET, self.shape.htsize)
+            yield table.used(self.shape, self.cells, at, stop)[0]
 
 
 def open_base(path: str, settings: Settings, block: Mapping[str, int], end: int) -> Base | None:

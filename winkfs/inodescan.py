@@ -11,14 +11,15 @@ import numpy.typing as npt
 
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError
+from winkformats.gather import texts_at
 from winkformats.kvscan import Batch, scan
 from winkformats.storage import Storage
 from winkfs.inode import HEAD, Inode
+from winkfs.inodekeys import SUFFIX
 from winkfs.rows import Rows, hash_rows
 from winkfs.settings import Settings
 
 Int64 = npt.NDArray[np.int64]
-INODE_SUFFIX: Final = int.from_bytes(b"/I0", "big")
 HEX: Final = np.full(256, -1, np.int64)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 FIELDS: Final = 7  # int64 words of an inode before its pairs
@@ -66,11 +67,24 @@ class InodeRows(InodeColumns):
     @property
     def keys(self) -> list[bytes]:
         """The keys, "<name>/I0"."""
-        return self.batch.keys(self.which)
+        return self._texts(0)
+
+    @property
+    def names(self) -> list[bytes]:
+        return self._texts(len(SUFFIX))
+
+    @property
+    def lengths(self) -> Int64:
+        """Bytes of the names."""
+        return self.batch.key_len[self.which] - len(SUFFIX)
+
+    def _texts(self, less: int) -> list[bytes]:
+        batch = self.batch
+        return texts_at(batch.raw, batch.key[self.which], batch.key_len[self.which] - less)
 
     def hashed(self, htalgo: int) -> Rows:
         """S, slot bits and positions."""
-        return hash_rows(htalgo, self.batch.key_views(self.which), self.pos)
+        return hash_rows(htalgo, self.keys, self.pos)
 
     @property
     def others(self) -> Int64:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from winkfs.namesfile import new_sorter, save_order
 from winkfs.rebuild import rebuild
 from winkfs.store import Store, base_of
 
 
 def reindex(base: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
-    """Drop what is derived (index, time index, counters) and make it anew from the data file.
+    """Drop what is derived (index, names, time index, counters) and make it from the data file.
 
     progress  called with the number of bytes read since the last call
     ->        number of files
@@ -18,11 +19,20 @@ def reindex(base: str | os.PathLike[str], progress: Callable[[int], None] | None
     cost      1.4 million entries/s warm
     """
     store = Store(base_of(base), writable=True, load=False)
+    names = None if store.settings.classic else new_sorter(store)
     try:
-        store.take(rebuild(store.kv, store.settings, problem=store.note, progress=progress))
+        store.drop_names()
+        problem = store.note
+        store.take(
+            rebuild(store.kv, store.settings, problem=problem, progress=progress, names=names)
+        )
+        save_order(store, names)
         count = store.index.count
         store.close()
         return count
     except BaseException:
         store.abandon()
         raise
+    finally:
+        if names is not None:
+            names.close()

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from winkformats import hashing
 from winkformats.errors import FormatError
 from winkformats.perm import PAIR, Perm
-from winkformats.storage import FileStorage, Storage
+from winkformats.storage import FileStorage
+from winkformats.superblock import Superblock, read_superblock
 from winkfs.inodekeys import SUFFIX, InodeKeys
 from winkfs.replay import Changes, Replay
 from winkfs.rows import Int64
-from winkfs.settings import PURPOSE_NAMES
-from winkfs.store import Store
+from winkfs.settings import PURPOSE_NAMES, Settings
+
+if TYPE_CHECKING:
+    from winkfs.store import Store
 
 CLASHES: Final = "CLASHES"  # extension: how many names are a directory of other names, too
 UNKNOWN: Final = -1
@@ -35,12 +39,19 @@ class NameOrder:
     A name may have changed hands since: its position is then that of an older inode.
     """
 
-    def __init__(self, store: Store, positions: Int64, covered: int, clashes: int) -> None:
-        """`positions`: int64[count] of either byte order, inodes below `covered`."""
+    def __init__(
+        self,
+        store: Store,
+        positions: Int64,
+        covered: int,
+        clashes: int,
+        hashes: Int64 | None = None,
+    ) -> None:
+        """`positions`, `hashes`: int64[count] of either byte order; inodes below `covered`."""
         kv = store.kv
         kv.view(kv.end - 1)  # all of it written
         self.count, self.covered, self.clashes = len(positions), covered, clashes
-        self._positions = positions
+        self._positions, self._hashes, self._htalgo = positions, hashes, store.settings.htalgo
         view = kv.storage.view(covered, sparse=True)
         self._keys = InodeKeys(view, kv.layout, kv.start, covered, kv.storage.name)
 
@@ -48,8 +59,17 @@ class NameOrder:
         """Positions of the inodes with these indices, int64[n], unchecked."""
         return self._positions[start:stop].astype(np.int64)
 
+    def pairs(self, start: int, stop: int) -> Int64:
+        """Positions and hashes of the keys as BASE.names has them, int64[n, 2]."""
+        positions = self.positions(start, stop)
+        if self._hashes is not None:
+            hashes = self._hashes[start:stop].astype(np.int64)
+        else:
+            hashes = key_hashes(self._htalgo, self._keys.names_and_keys(positions)[2])
+        return np.stack([positions, hashes], 1)
+
     def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices. Cost: 0.3 us a name warm. Raises CorruptError."""
+        """The names with these indices. Cost: 0.2 us a name warm. Raises CorruptError."""
         return self._keys.names(self.positions(start, stop))
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:
@@ -62,20 +82,26 @@ class NameOrder:
         if low > 0:
             while low < high:
                 probe = min(low + step, high) - 1
-                if self._name_at(probe) >= name:
+                if self.name(probe) >= name:
                     high = probe
                     break
                 low, step = probe + 1, 2 * step
-        return bisect.bisect_left(range(self.count), name, low, high, key=self._name_at)
+        return bisect.bisect_left(range(self.count), name, low, high, key=self.name)
 
-    def _name_at(self, index: int) -> bytes:
+    def name(self, index: int) -> bytes:
+        """The name with this index. Cost: 1 us. Raises CorruptError."""
         return self._keys.name(self._positions.item(index))
 
     def close(self) -> None:
         """Let go of the files; the order is empty after that."""
         self._keys.close()
-        self._positions = np.empty(0, np.int64)
+        self._positions = self._hashes = np.empty(0, np.int64)
         self.count = 0
+
+
+def key_hashes(htalgo: int, keys: list[bytes]) -> Int64:
+    """The right integers of a perm with HTSIZE 0, int64[n]."""
+    return hashing.hash_keys(htalgo, keys)[1].view(np.int64)
 
 
 def open_order(store: Store) -> NameOrder | None:
@@ -89,31 +115,45 @@ def open_order(store: Store) -> NameOrder | None:
     except OSError:
         return None
     try:
-        return order_in(store, storage)
+        perm = Perm.open(storage)
+        covered = perm.superblock.get("DATAEND", -1)
+        fits = max(store.names_from, store.kv.start) <= covered <= store.kv.end
+        if not (fits and is_ours(perm.superblock, store.settings)):
+            return None
+        return order_in(store, perm, covered, perm.superblock.get(CLASHES, UNKNOWN))
     except (FormatError, OSError, ValueError):
         return None
     finally:
         storage.close()  # what is mapped stays
 
 
-def order_in(store: Store, storage: Storage) -> NameOrder | None:
-    """The order in an open perm; None where it is not one of this container. Raises FormatError."""
-    perm = Perm.open(storage)
-    block, settings = perm.superblock, store.settings
-    covered = block.get("DATAEND", -1)
-    mine = (
+def is_ours(block: Superblock, settings: Settings) -> bool:
+    """Whether a perm with this superblock is a name order of the container, and in our form."""
+    return (
         block.purpose == PURPOSE_NAMES
         and settings.contid != 0
         and block.get("CONTID") == settings.contid
         and (block.get("HTALGO"), block.get("HTSIZE", 0)) == (settings.htalgo, 0)
-        and store.kv.start <= covered <= store.kv.end
     )
-    if not mine:
-        return None
-    count = len(perm)
-    view = storage.view(perm.sbsize + PAIR.size * count, sparse=True)
-    left = np.ndarray((count,), ">i8", view, perm.sbsize, (PAIR.size,))
-    return NameOrder(store, left, covered, block.get(CLASHES, UNKNOWN))
+
+
+def order_in(store: Store, perm: Perm, covered: int, clashes: int) -> NameOrder:
+    """The order that the pairs of a perm are."""
+    count, start = len(perm), perm.sbsize
+    view = perm.storage.view(start + PAIR.size * count, sparse=True)
+    left = np.ndarray((count,), ">i8", view, start, (PAIR.size,))
+    right = np.ndarray((count,), ">i8", view, start + 8, (PAIR.size,))
+    return NameOrder(store, left, covered, clashes, right)
+
+
+def stands_for(path: str, settings: Settings, end: int) -> bool:
+    """Whether BASE.names may stay beside a data file that ends at `end`: what it says is true."""
+    try:
+        with FileStorage(path) as storage:
+            block = read_superblock(storage)
+    except (FormatError, OSError):
+        return False
+    return is_ours(block, settings) and block.get("DATAEND", -1) <= end
 
 
 def tail(store: Store, covered: int) -> Iterator[tuple[bytes, int]]:

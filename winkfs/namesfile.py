@@ -1,21 +1,26 @@
-"""BASE.names: the name order on disk, made from the index and written beside the old one."""
+"""BASE.names on disk: how it is made, and brought up to date.
+
+A new one is written beside the old one, synced and renamed over it, like all that is derived.
+"""
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from winkformats import hashing
+from winkformats.errors import CorruptError
 from winkformats.perm import Perm
-from winkformats.storage import FileStorage, Storage, publish
-from winkfs.clashes import ClashCounter
+from winkformats.storage import publish, unnamed
 from winkfs.inodekeys import InodeKeys
-from winkfs.nameorder import CLASHES, NameOrder, order_in
+from winkfs.nameorder import CLASHES, NameOrder, key_hashes, open_order, order_in, tail
+from winkfs.namesmerge import Merge
 from winkfs.namesort import NameSorter, Sorted
+from winkfs.nametrail import NameTrail
 from winkfs.rows import Int64
 from winkfs.settings import PURPOSE_NAMES
 from winkfs.store import NO_ROOM, Store
@@ -24,50 +29,213 @@ from winkfs.timeindex import fresh
 SPAN: Final = 8 << 20  # bytes of the data file read at once
 LONGEST: Final = 65_000 + 64  # bytes of a key, and of what stands before it
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading the keys alone
-PIECE: Final = 1 << 16  # inodes looked at together
+PIECE: Final = 1 << 15  # inodes looked at together
+SHORT: Final = 64 << 20  # bytes of a tail that is merged, and not a reason to build anew
+CHANGES: Final = 1 << 16  # names in it, or a part of all names:
+PART: Final = 16
+
+Fill = Callable[[Perm], int]
 
 
 def build(store: Store, *, save: bool = True) -> NameOrder:
-    """The live names of the container, from its index. The writer has synced.
+    """The live names of the container, from its index. A writer has synced.
 
     save    write BASE.names, where there is a writer, the container is not classic and the disk
             has room; else the order is kept in memory, 8 bytes a name
-    raises  CorruptError; OSError
-    cost    1 us a name in file order, 3 us in any order; memory: 8 bytes a name and 100 MiB
+    raises  OSError
+    cost    1 us a name in file order, 2 us in any order; memory: 8 bytes a name and 100 MiB
     """
     covered = store.kv.end
-    sorter = NameSorter(lambda: _scratch(store))
+    sorter = new_sorter(store)
     try:
-        positions = store.index.positions()
-        count = len(positions)
-        for found in _on_disk(store, positions):
+        for found in _on_disk(store, store.index.positions()):
             sorter.add(*found)
-        del positions
         if save and store.writable and not store.settings.classic:
             try:
-                return write_order(store, sorter.blocks(), covered)
+                return write_sorted(store, sorter, covered)
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     raise
-        return _in_memory(store, sorter.blocks(), count, covered)
+        positions = _column(sorter.count, sorter.pairs())
+        return NameOrder(store, positions, covered, sorter.clashes)
     finally:
         sorter.close()
 
 
-def _on_disk(store: Store, positions: Int64) -> Iterator[Sorted]:
-    """The names of inodes at ascending positions, in that order, with their pairs."""
-    kv, htalgo = store.kv, store.settings.htalgo
-    kv.view(kv.end - 1)  # all of it written
+def merge(
+    store: Store, order: NameOrder, changes: Mapping[bytes, int], *, save: bool = True
+) -> NameOrder:
+    """An order brought up to date with all that happened since. A writer has synced.
+
+    changes  name -> position of its inode, 0 where it is gone
+    save     as with `build`
+    raises   CorruptError; OSError
+    cost     20 us a change, and the time to copy the order
+    """
+    work = Merge(order, [_sorted_changes(store, changes)])
+    covered = store.kv.end
+    if save and store.writable and not store.settings.classic:
+        try:
+            return _write(store, lambda perm: _fill_merged(store, perm, work, covered), covered)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+    positions = _column(order.count + len(changes), work.pairs())
+    new = NameOrder(store, positions, covered, 0)
+    new.clashes = work.clashes(new)
+    return new
+
+
+def save_order(store: Store, names: NameSorter | None = None) -> None:
+    """Bring BASE.names up to date with all that is durable. The writer has synced.
+
+    Nothing is done where it is current, in classic layout, and where the disk is full.
+
+    names   all live names, where they are known, and maybe others
+    raises  ValueError (there is something to sync); OSError
+    cost    as `merge` where little happened since it was written, else as `build`
+    """
+    if store.settings.classic:
+        return
+    if not store.writable or store.kv.end != store.synced:
+        raise ValueError("a name order is saved by a writer that has synced")
+    order = open_order(store)
+    try:
+        if order is None or order.covered != store.kv.end:
+            _save(store, order, names)
+    except CorruptError as error:
+        store.note(error)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+    finally:
+        if order is not None:
+            order.close()
+
+
+def _save(store: Store, order: NameOrder | None, names: NameSorter | None) -> None:
+    trail, end = store.index.trail, store.kv.end
+    if trail is not None and trail.since == store.kv.start:
+        names = trail.sorter()
+    if names is not None:
+        write_sorted(store, names, end).close()
+        return
+    if trail is not None and order is not None and trail.since == order.covered:
+        live = store.index.positions()
+        new = live[np.searchsorted(live, trail.since) :]
+        work = Merge(order, trail.sorter().blocks(new))
+        _write(store, lambda perm: _fill_merged(store, perm, work, end), end).close()
+        return
+    changes = None if order is None else _short_tail(store, order)
+    if changes is None or order is None:
+        build(store).close()
+    else:
+        merge(store, order, changes).close()
+
+
+def _short_tail(store: Store, order: NameOrder) -> dict[bytes, int] | None:
+    """What happened since the order was written; None where it is too much to merge."""
+    if store.kv.end - order.covered > max(SHORT, order.covered // PART):
+        return None
+    limit = max(CHANGES, order.count // PART)
+    changes = dict(itertools.islice(tail(store, order.covered), limit + 1))
+    return changes if len(changes) <= limit else None
+
+
+def follow_names(store: Store) -> None:
+    """Keep the names that are put from now on, so that `save_order` need not read them again."""
+    if not store.settings.classic:
+        store.index.trail = NameTrail(new_sorter(store), store.settings.htalgo, store.kv.end)
+
+
+def new_sorter(store: Store) -> NameSorter:
+    """One with its scratch file beside the container, or where temporary files go."""
+    return NameSorter(lambda: unnamed(store.base + ".names.runs"))
+
+
+def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:
+    """Write BASE.names from names among which all live ones are -> what is in it, durable."""
+    live = None if sorter.count == store.index.count else store.index.positions()
+
+    def fill(perm: Perm) -> int:
+        perm.extend(sorter.pairs(live))
+        return sorter.clashes
+
+    return _write(store, fill, covered)
+
+
+def _fill_merged(store: Store, perm: Perm, work: Merge, covered: int) -> int:
+    perm.extend(work.pairs())
+    new = order_in(store, perm, covered, 0)
+    try:
+        return work.clashes(new)
+    finally:
+        new.close()
+
+
+def _write(store: Store, fill: Fill, covered: int) -> NameOrder:
+    """Write BASE.names. `fill` adds the pairs and returns the number of clashes."""
+    path, settings = store.base + ".names", store.settings
+    extra = {"SYNCSIZE": 0, "SYNCTIME": 0, "CONTID": settings.contid, "DATAEND": 0, CLASHES: 0}
+    storage = fresh(path + ".tmp")
+    try:
+        perm = Perm.create(storage, htalgo=settings.htalgo, purpose=PURPOSE_NAMES, extra=extra)
+        clashes = fill(perm)
+        now = store.kv.superblock.get("SYNCTIME", int(time.time()))
+        perm.sync({"DATAEND": covered, CLASHES: clashes}, now=now)
+        order = order_in(store, perm, covered, clashes)
+        publish(path + ".tmp", path)
+        return order
+    except BaseException:
+        Path(path + ".tmp").unlink(missing_ok=True)
+        raise
+    finally:
+        storage.close()
+
+
+def _sorted_changes(store: Store, changes: Mapping[bytes, int]) -> Sorted:
+    names = sorted(changes)
+    hashes = key_hashes(store.settings.htalgo, [name + b"/I0" for name in names])
+    positions = np.fromiter(map(changes.__getitem__, names), np.int64, len(names))
+    return Sorted(names, np.stack([positions, hashes], 1))
+
+
+def _column(room: int, blocks: Iterable[Int64]) -> Int64:
+    """The positions of all pairs, int64[n], n at most `room`."""
+    positions, at = np.empty(room, np.int64), 0
+    for pairs in blocks:
+        positions[at : at + len(pairs)] = pairs[:, 0]
+        at += len(pairs)
+    return positions[:at]
+
+
+def _on_disk(store: Store, positions: Int64) -> Iterator[tuple[list[bytes], Int64, Int64]]:
+    """Names, lengths and pairs of inodes at ascending positions, in that order.
+
+    One that cannot be read is noted and left out.
+    """
     for keys, part in _pieces(store, positions):
-        pairs = np.empty((len(part), 2), np.int64)
-        pairs[:, 0] = part
-        pairs[:, 1] = hashing.hash_keys(htalgo, keys.keys(part))[1].view(np.int64)
-        yield Sorted(keys.names(part), pairs)
+        try:
+            names, lengths, texts = keys.names_and_keys(part)
+        except CorruptError:
+            part = part[[_is_readable(store, keys, pos) for pos in part.tolist()]]
+            names, lengths, texts = keys.names_and_keys(part)
+        yield names, lengths, np.stack([part, key_hashes(store.settings.htalgo, texts)], 1)
+
+
+def _is_readable(store: Store, keys: InodeKeys, pos: int) -> bool:
+    try:
+        keys.names(np.array([pos], np.int64))
+    except CorruptError as error:
+        store.note(error)
+        return False
+    return True
 
 
 def _pieces(store: Store, positions: Int64) -> Iterator[tuple[InodeKeys, Int64]]:
-    """Parts of the positions, each with what reads the keys there."""
+    """Parts of the positions, each with what reads the names there."""
     kv = store.kv
+    kv.view(kv.end - 1)  # all of it written
     if not len(positions):
         return
     name, end = kv.storage.name, kv.end
@@ -88,57 +256,3 @@ def _pieces(store: Store, positions: Int64) -> Iterator[tuple[InodeKeys, Int64]]
             at = stop
     finally:
         reader.close()
-
-
-def _in_memory(store: Store, blocks: Iterable[Sorted], count: int, covered: int) -> NameOrder:
-    clashes = ClashCounter()
-    positions, at = np.empty(count, np.int64), 0
-    for names, pairs in blocks:
-        clashes.add(names)
-        positions[at : at + len(names)] = pairs[:, 0]
-        at += len(names)
-    return NameOrder(store, positions, covered, clashes.count)
-
-
-def write_order(store: Store, blocks: Iterable[Sorted], covered: int) -> NameOrder:
-    """Write BASE.names from all live names in order -> what is in it. Durable on return."""
-    clashes = ClashCounter()
-
-    def fill(perm: Perm) -> int:
-        for names, pairs in blocks:
-            clashes.add(names)
-            perm.append_many(pairs[:, 0], pairs[:, 1])
-        return clashes.count
-
-    return write_perm(store, fill, covered)
-
-
-def write_perm(store: Store, fill: Callable[[Perm], int], covered: int) -> NameOrder:
-    """Write BASE.names. `fill` appends the pairs and returns the number of clashes."""
-    path = store.base + ".names"
-    storage = fresh(path + ".tmp")
-    try:
-        settings = store.settings
-        extra = {"SYNCSIZE": 0, "SYNCTIME": 0, "CONTID": settings.contid, "DATAEND": 0, CLASHES: 0}
-        perm = Perm.create(storage, htalgo=settings.htalgo, purpose=PURPOSE_NAMES, extra=extra)
-        clashes = fill(perm)
-        now = store.kv.superblock.get("SYNCTIME", int(time.time()))
-        perm.sync({"DATAEND": covered, CLASHES: clashes}, now=now)
-        order = order_in(store, storage)
-        assert order is not None
-        publish(path + ".tmp", path)
-        return order
-    except BaseException:
-        Path(path + ".tmp").unlink(missing_ok=True)
-        raise
-    finally:
-        storage.close()
-
-
-def _scratch(store: Store) -> Storage:
-    """A file without a name beside the container, or where temporary files go."""
-    path = store.base + ".names.runs"
-    Path(path).unlink(missing_ok=True)
-    storage = FileStorage(path, "x")
-    Path(path).unlink()
-    return storage

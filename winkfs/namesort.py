@@ -6,7 +6,7 @@ that follow each other in order make one run: names that come in order are not s
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from operator import lt
 from typing import Final, NamedTuple
@@ -14,12 +14,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from winkformats.errors import CorruptError
+from winkformats.gather import texts_at
 from winkformats.storage import Storage
+from winkfs.clashes import ClashCounter
 from winkfs.rows import Int64
 
-CHUNK: Final = 48 << 20  # bytes of names, with what Python adds, that are sorted at a time
+CHUNK: Final = 24 << 20  # bytes of names, with what Python adds, that are sorted at a time
 OVERHEAD: Final = 120  # bytes of a name beside its own: object, places in lists, pair
 BLOCK: Final = 2048  # names read back at a time from each run
+FIXED: Final = 20  # bytes of a name in the scratch file beside its own
 
 
 class Sorted(NamedTuple):
@@ -30,7 +33,7 @@ class Sorted(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """Where a block lies in the scratch file: uint32 lengths, pairs, names."""
+    """Where a block lies in the scratch file: its pairs, uint32 lengths, names."""
 
     offset: int
     names: int
@@ -38,44 +41,71 @@ class _Block(NamedTuple):
 
 
 class NameSorter:
-    """Takes names in any order, gives them back once in byte order; equal ones as they came.
+    """Takes names in any order, gives them back in byte order.
 
-    scratch  makes the file for the runs, which is closed at the end
-    raises   OSError from the disk
-    cost     n log n in memory; each name is written and read once
+    scratch  makes the file for the runs, where they do not fit into one chunk
+    count    names taken
+    clashes  after `pairs`: names that are also a directory of others
+    raises   OSError from the disk, but not from `add`: who puts names has other things to do
+    cost     n log n in memory; each name is written and read once. Names that come in order:
+             0.3 us each
     """
 
     def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
         self._scratch, self._limit = scratch, chunk
         self._storage: Storage | None = None
         self._names: list[bytes] = []
+        self._lengths: list[Int64] = []
         self._pairs: list[Int64] = []
         self._room = chunk
         self._runs: list[list[_Block]] = []
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
+        self._counter = ClashCounter()  # of the first run
+        self._error: OSError | None = None
+        self.count = self.clashes = 0
 
-    def add(self, names: list[bytes], pairs: Int64) -> None:
-        """`pairs`: int64[n, 2]."""
+    def add(self, names: list[bytes], lengths: Int64, pairs: Int64) -> None:
+        """`lengths`: bytes of the names, int64[n]; `pairs`: int64[n, 2]."""
         self._names += names
+        self._lengths.append(lengths)
         self._pairs.append(pairs)
-        self._room -= sum(map(len, names)) + OVERHEAD * len(names)
-        if self._room <= 0:
+        self.count += len(names)
+        self._room -= int(lengths.sum()) + OVERHEAD * len(names)
+        if self._room > 0:
+            return
+        try:
             self._flush()
+        except OSError as error:
+            self._error = error
 
-    def blocks(self) -> Iterator[Sorted]:
-        """Everything in order, some thousand names at a time."""
-        self._flush()
-        cursors = [_Cursor(self._read(run)) for run in self._runs]
-        while any(cursor.more for cursor in cursors):
-            # What is not in memory yet is >= limit. Names equal to it go out in the order of the
-            # runs: from the runs behind `first` only when that has no more of them on the disk.
-            limit, first = min((c.names[-1], i) for i, c in enumerate(cursors) if c.more)
-            found = [c.take(limit, i <= first) for i, c in enumerate(cursors)]
-            yield _joined([part for part in found if part.names])
-        rest = _joined([Sorted(c.names, c.pairs) for c in cursors if c.names])
-        if rest.names:
-            yield rest
+    def pairs(self, live: Int64 | None = None) -> Iterator[Int64]:
+        """The pairs in the order of the names; `live` as with `blocks`."""
+        self._finish()
+        if live is None and len(self._runs) == 1:  # counted as they came: leave the names alone
+            for block in self._runs[0]:
+                yield self._read_pairs(block)
+            self.clashes = self._counter.count
+            return
+        counter = ClashCounter()
+        for names, pairs in self.blocks(live):
+            counter.add(names)
+            yield pairs
+        self.clashes = counter.count
+
+    def blocks(self, live: Int64 | None = None) -> Iterator[Sorted]:
+        """Everything in order, some thousand names at a time.
+
+        live    ascending positions: what is at others is left out
+        """
+        for found in self._merged():
+            if live is not None and len(live):
+                at = np.searchsorted(live, found.pairs[:, 0])
+                kept = live[np.minimum(at, len(live) - 1)] == found.pairs[:, 0]
+                names = [found.names[i] for i in np.flatnonzero(kept).tolist()]
+                found = Sorted(names, found.pairs[kept])
+            if found.names and (live is None or len(live)):
+                yield found
 
     def close(self) -> None:
         """Drop the scratch file. Safe to call twice."""
@@ -83,36 +113,74 @@ class NameSorter:
             self._storage.close()
             self._storage = None
 
-    def _flush(self) -> None:
-        if not self._names:
+    def _finish(self) -> None:
+        """Only names that fit into one chunk stay in memory."""
+        if self._error is not None:
+            raise self._error
+        if self._runs:
+            self._flush()
+
+    def _merged(self) -> Iterator[Sorted]:
+        self._finish()
+        if not self._runs:
+            names, _, pairs = self._chunk()
+            yield Sorted(names, pairs)
             return
-        found = _in_order(self._names, np.concatenate(self._pairs))
-        self._names, self._pairs, self._room = [], [], self._limit
+        cursors = [_Cursor(map(self._read, run)) for run in self._runs]
+        while any(cursor.more for cursor in cursors):
+            limit = min(c.names[-1] for c in cursors if c.more)  # what is on the disk is >= limit
+            yield _joined([c.take(limit) for c in cursors])
+        yield _joined([Sorted(c.names, c.pairs) for c in cursors])
+
+    def _chunk(self) -> tuple[list[bytes], Int64, Int64]:
+        """What is in memory, in order: names, lengths, pairs."""
+        if not self._names:
+            return [], *_NO_NUMBERS
+        names, lengths = self._names, np.concatenate(self._lengths)
+        pairs = np.concatenate(self._pairs)
+        if all(map(lt, names, names[1:])):
+            return names, lengths, pairs
+        order = _order(names)
+        return [names[i] for i in order.tolist()], lengths[order], pairs[order]
+
+    def _flush(self) -> None:
+        names, lengths, pairs = self._chunk()
+        self._names, self._lengths, self._pairs = [], [], []
+        self._room = self._limit
+        if not names or self._error is not None:
+            return
         if self._storage is None:
             self._storage = self._scratch()
-        if not self._runs or found.names[0] < self._last:
+        if not self._runs or names[0] < self._last:
             self._runs.append([])
-        self._last = found.names[-1]
-        for at in range(0, len(found.names), BLOCK):
-            names, pairs = found.names[at : at + BLOCK], found.pairs[at : at + BLOCK]
-            lengths = np.fromiter(map(len, names), np.uint32, len(names))
-            parts = [lengths.tobytes(), pairs.tobytes(), b"".join(names)]
+        if len(self._runs) == 1:
+            self._counter.add(names)
+        self._last = names[-1]
+        for at in range(0, len(names), BLOCK):
+            part = slice(at, at + BLOCK)
+            sizes = lengths[part].astype(np.uint32)
+            parts = [pairs[part].tobytes(), sizes.tobytes(), b"".join(names[part])]
             size = self._storage.write(self._end, parts)
-            self._runs[-1].append(_Block(self._end, len(names), size))
+            self._runs[-1].append(_Block(self._end, len(sizes), size))
             self._end += size
 
-    def _read(self, run: list[_Block]) -> Iterator[Sorted]:
+    def _read(self, block: _Block) -> Sorted:
+        count = block.names
+        raw = np.frombuffer(self._bytes(block.offset, block.size), np.uint8)
+        lengths = raw[16 * count : FIXED * count].view(np.uint32).astype(np.int64)
+        names = texts_at(raw, np.cumsum(lengths) - lengths + FIXED * count, lengths)
+        return Sorted(names, raw[: 16 * count].view(np.int64).reshape(-1, 2))
+
+    def _read_pairs(self, block: _Block) -> Int64:
+        data = self._bytes(block.offset, 16 * block.names)
+        return np.frombuffer(data, np.int64).reshape(-1, 2)
+
+    def _bytes(self, offset: int, size: int) -> bytes:
         assert self._storage is not None
-        for offset, count, size in run:
-            data = self._storage.read(offset, size)
-            if len(data) != size:
-                raise CorruptError("names are cut short", file=self._storage.name, offset=offset)
-            lengths = np.frombuffer(data, np.uint32, count)
-            pairs = np.frombuffer(data, np.int64, 2 * count, 4 * count).reshape(-1, 2)
-            ends = np.cumsum(lengths, dtype=np.int64) + 20 * count
-            starts = ends - lengths
-            spans = zip(starts.tolist(), ends.tolist(), strict=True)
-            yield Sorted([data[a:b] for a, b in spans], pairs)
+        data = self._storage.read(offset, size)
+        if len(data) != size:
+            raise CorruptError("names are cut short", file=self._storage.name, offset=offset)
+        return data
 
 
 class _Cursor:
@@ -124,16 +192,16 @@ class _Cursor:
         self._advance()
 
     def _advance(self) -> None:
-        self.names, self.pairs = self._next or Sorted([], np.empty((0, 2), np.int64))
+        self.names, self.pairs = self._next or _NOTHING
         self._next = next(self._blocks, None)
 
     @property
     def more(self) -> bool:
         return self._next is not None
 
-    def take(self, limit: bytes, inclusive: bool) -> Sorted:
-        """-> the names in memory below the limit; inclusive: and those equal to it."""
-        n = (bisect_right if inclusive else bisect_left)(self.names, limit)
+    def take(self, limit: bytes) -> Sorted:
+        """-> the names in memory up to the limit."""
+        n = bisect_right(self.names, limit)
         out = Sorted(self.names[:n], self.pairs[:n])
         if n < len(self.names):
             self.names, self.pairs = self.names[n:], self.pairs[n:]
@@ -142,18 +210,20 @@ class _Cursor:
         return out
 
 
-def _in_order(names: list[bytes], pairs: Int64) -> Sorted:
-    if all(map(lt, names, names[1:])):
-        return Sorted(names, pairs)
-    order = sorted(range(len(names)), key=names.__getitem__)
-    return Sorted([names[i] for i in order], pairs[order])
+_NO_NUMBERS: Final = (np.empty(0, np.int64), np.empty((0, 2), np.int64))
+_NOTHING: Final = Sorted([], _NO_NUMBERS[1])
+
+
+def _order(names: list[bytes]) -> Int64:
+    return np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
 
 
 def _joined(parts: list[Sorted]) -> Sorted:
-    """Runs as one; sorting joins them in the time of looking through them."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return Sorted([], np.empty((0, 2), np.int64))
+    """Runs as one: timsort joins them in little more than the time of looking through them."""
+    parts = [part for part in parts if part.names]
+    if len(parts) < 2:
+        return parts[0] if parts else _NOTHING
     names = [name for part in parts for name in part.names]
-    return _in_order(names, np.concatenate([part.pairs for part in parts]))
+    order = _order(names)
+    pairs = np.concatenate([part.pairs for part in parts])
+    return Sorted([names[i] for i in order.tolist()], pairs[order])

@@ -95,9 +95,11 @@ def pack(
         with open_container(target, "a") as container:
             _check_variant(container, ao, classic)
             Packer(container, report, count, progress).run(reader)
+            container.save_names()
     else:
         with _partial(target, ao=ao, classic=classic) as container:
             Packer(container, report, count, progress).run(reader)
+            container.save_names()
     return report
 
 
@@ -189,6 +191,7 @@ class Packer:
 
     def run(self, source: Source) -> None:
         """Raises what the source or the container raises; files put until then stay put."""
+        self._container.follow_names()
         # A tree has every name once, and its order is only for the eye.
         self._unordered = isinstance(source, Tree) and not self._container.ao
         with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:

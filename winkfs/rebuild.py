@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from winkformats.kvscan import Batch
 from winkformats.kvseq import KVSeq
 from winkfs.inode import Inode
 from winkfs.inodescan import InodeRows, fileids, inode_rows
+from winkfs.namesort import NameSorter
 from winkfs.rows import Column, Rows, doubles
 from winkfs.settings import Settings
 from winkfs.timeindex import TimeIndex
@@ -66,10 +68,13 @@ class _Columns:
 
 
 class Resolver:
-    """Takes the batches of a whole data file, then decides who is live."""
+    """Takes the batches of a whole data file, then decides who is live.
 
-    def __init__(self, kv: KVSeq, settings: Settings) -> None:
-        self._kv, self._settings = kv, settings
+    names  is given all names that may be live
+    """
+
+    def __init__(self, kv: KVSeq, settings: Settings, names: NameSorter | None = None) -> None:
+        self._kv, self._settings, self._names = kv, settings, names
         empty = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
         self.found = Rebuilt(empty, TimeIndex(settings), end=kv.start)
         self._s, self._bits, self._pos = Column(np.uint64), Column(np.uint64), Column(np.int64)
@@ -100,6 +105,12 @@ class Resolver:
         self._fileid.add(rows.fileid)
         self._deleted.add(rows.deleted)
         self._tomb.add(tomb)
+        if self._names is not None:
+            hashes = hashed.slot_bits().astype(np.int64)
+            pairs = np.stack([rows.pos, hashes], 1)
+            chosen = live & ~tomb
+            names = list(compress(rows.names, chosen))
+            self._names.add(names, rows.lengths[chosen], pairs[chosen])
 
     def finish(self) -> Rebuilt:
         """Decide -> everything. Counters of what is superseded but not marked are taken off."""
@@ -134,15 +145,17 @@ def rebuild(
     *,
     problem: Callable[[CorruptError], None],
     progress: Callable[[int], None] | None = None,
+    names: NameSorter | None = None,
 ) -> Rebuilt:
     """Read the whole data file once.
 
+    names     is given all names that may be live
     problem   is told of each bad inode entry, which then counts as absent
     progress  called with the number of bytes done since the last call
     raises    CorruptError where the chain of entries breaks; a file cut short just ends there
     cost      1.4 million entries/s warm; memory: 21 bytes an inode entry, and 12 more while sorting
     """
-    resolver = Resolver(kv, settings)
+    resolver = Resolver(kv, settings, names)
     batches = inode_rows(
         kv.storage, kv.layout, settings, kv.start, kv.end, problem=problem, progress=progress
     )

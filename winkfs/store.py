@@ -26,6 +26,7 @@ from winkfs.index import Index
 from winkfs.indexfile import Base, open_base, write_base
 from winkfs.inode import Inode
 from winkfs.lock import WriterLock
+from winkfs.nameorder import stands_for
 from winkfs.rebuild import Rebuilt, rebuild
 from winkfs.replay import Replay
 from winkfs.rows import Int64, Rows
@@ -63,6 +64,7 @@ class Store:
         self.generation = 0  # how often everything was opened anew
         self.doomed: list[int] = []
         self.times: TimeIndex | None = None
+        self.names_from = 0  # what a BASE.names must cover at least to be believed
         self.times_current = True  # whether BASE.time covers all of the data file
         self.lock: WriterLock | None = None
         if not Path(base + ".data").exists():
@@ -163,6 +165,7 @@ class Store:
         replay = Replay(self.kv, self.settings, self.index, self.times)
         replay.run(start, self.kv.end, times_from, self.note)
         if not replay.known:
+            self.drop_names()
             self._rebuild()
         elif self.writable:
             finish(self, replay.superseded, replay.heirs())
@@ -203,7 +206,9 @@ class Store:
         self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
     ) -> Base:
         path = self.base + ".idx"
-        Path(self.base + ".names").unlink(missing_ok=True)  # another writer's; it would be stale
+        names = self.base + ".names"
+        if not stands_for(names, self.settings, self.kv.end):
+            Path(names).unlink(missing_ok=True)
         storage = fresh(path + ".tmp")
         try:
             base = write_base(storage, self.settings, rows, extra, variables)
@@ -215,6 +220,13 @@ class Store:
             raise
         storage.name = path
         return base
+
+    def drop_names(self) -> None:
+        """Entries up to here do not say all that happened to names: forget an older BASE.names."""
+        self.names_from = self.kv.end
+        self.index.drop_trail()
+        if self.writable:
+            Path(self.base + ".names").unlink(missing_ok=True)
 
     def note(self, error: CorruptError) -> None:
         if len(self.notes) < 100:
@@ -374,6 +386,7 @@ class Store:
         """
         if broken:
             self.doomed = []  # what replaces them may be lost
+        self.drop_names()  # half a rename may be in the file
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
         block = self.kv.superblock
         self.kv.sync({"SYNCSIZE": block["SYNCSIZE"]} if "SYNCSIZE" in block else {})
@@ -399,6 +412,7 @@ class Store:
         """Let go of everything as it is."""
         if hasattr(self, "index"):
             self.index.close()
+            self.index.drop_trail()
             self.index.base = None
         if hasattr(self, "kv"):
             self.kv.storage.close()
@@ -414,7 +428,7 @@ def create_files(base: str, block: Superblock) -> None:
         data = base + ".data"
         if Path(data).exists():
             raise FileExists("the container exists already", base)
-        for suffix in (".idx", ".time"):
+        for suffix in (".idx", ".time", ".names"):
             Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
         write_new(data, [block.encode()])
     finally:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+WIDEST: Final = 256  # bytes of a text that is gathered with others as a row of a matrix
+PIECE: Final = 4 << 20  # bytes of such a matrix
 
 
 def rows_at(view: Any, pos: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint8]:
@@ -23,3 +27,34 @@ def row_bytes(matrix: npt.NDArray[Any]) -> list[bytes]:
 def column(rows: npt.NDArray[np.uint8], dtype: str, at: int) -> npt.NDArray[Any]:
     """The number that stands `at` bytes into each row, without a copy."""
     return np.ndarray((len(rows),), dtype, rows, at, (rows.shape[1],))
+
+
+def texts_at(
+    raw: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> list[bytes]:
+    """raw[at[i] : at[i] + lengths[i]] as bytes objects; none of them may end in NUL.
+
+    cost    60 ns each up to WIDEST bytes; 200 ns where a longer one is near
+    """
+    width = -(-int(lengths.max(initial=1)) // 8) * 8
+    last = len(raw) - width  # where the last whole row begins
+    if width > WIDEST or last < 0:
+        ends = (at + lengths).tolist()
+        return [raw[a:b].tobytes() for a, b in zip(at.tolist(), ends, strict=True)]
+    texts: list[bytes] = []
+    step = PIECE // width
+    for start in range(0, len(at), step):
+        part, sizes = at[start : start + step], lengths[start : start + step]
+        rows = rows_at(raw, np.minimum(part, last), width)
+        rows &= rows_at(_masks(width), sizes * width, width)
+        texts += rows.view(f"S{width}").ravel().tolist()  # leaves out the zeros at the end
+    for i in np.flatnonzero(at > last).tolist():
+        texts[i] = raw[at[i] : at[i] + lengths[i]].tobytes()
+    return texts
+
+
+@lru_cache(maxsize=WIDEST // 8)
+def _masks(width: int) -> npt.NDArray[np.uint8]:
+    """For each length 0 .. width a row of that many bytes 255, then zeros."""
+    masks = np.arange(width) < np.arange(width + 1)[:, None]
+    return (masks * np.uint8(255)).ravel()

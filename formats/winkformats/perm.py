@@ -133,6 +133,13 @@ class Perm(CellFile):
         self._written += _write_pairs(self.storage, offset, [np.stack((lefts, rights), axis=1)])
         return first
 
+    def extend(self, blocks: Iterable[Pairs]) -> None:
+        """Add the pairs of each block, int64[n, 2], in writes of FLUSH bytes or so."""
+        self._need_writable()
+        self._flush()
+        self._changed = True
+        self._written += _write_pairs(self.storage, self.sbsize + PAIR.size * self._written, blocks)
+
     def get(self, index: int) -> Pair:
         """-> (left, right). Raises ValueError outside 0..len-1."""
         left, right = self.get_many([index])[0].tolist()

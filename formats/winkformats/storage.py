@@ -18,6 +18,7 @@ import ctypes
 import errno
 import mmap
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -377,6 +378,24 @@ class BulkReader:
         """Drop the last piece."""
         if self._drop:
             self._drop(self._seen[0], self._seen[1] + PAGE)
+
+
+def unnamed(path: str) -> FileStorage:
+    """An empty file that is gone when it is closed, on the disk of `path` if that can be written.
+
+    raises  OSError
+    """
+    try:
+        Path(path).unlink(missing_ok=True)  # what a killed process left
+        storage = FileStorage(path, "x")
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        with tempfile.NamedTemporaryFile(prefix="winkfs-", delete=False) as file:
+            path = file.name
+        storage = FileStorage(path, "w")
+    Path(path).unlink()
+    return storage
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
