@@ -196,7 +196,10 @@ class Exerciser:
         return True
 
     def holes(self) -> None:
-        """Where SEEK_DATA says there is none, zeros are."""
+        """Where SEEK_DATA says there is none, zeros are. The kernel does not tell a FUSE server of
+        what was written through a mapping before it asks."""
+        if self.mapped is not None:
+            self.mapped.flush()
         offset = self.chance.randrange(self.largest)
         self.note("data from", offset)
         try:

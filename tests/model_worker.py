@@ -45,7 +45,7 @@ def step(mount: Twin, disk: Twin, operation: Operation) -> None:
         return
     wanted = disk.do(operation)
     if found != wanted:
-        lost = nameless(disk, operation) if found in ("ESTALE", "ENOENT") else []
+        lost = nameless(disk, operation) if found in ("ESTALE", "ENOENT", "EINVAL") else []
         for slot in lost:  # what became of the two is not known
             mount.do(["close", slot])
             disk.do(["close", slot])

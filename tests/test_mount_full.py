@@ -61,7 +61,13 @@ def fill(there: Path, names: str, seed: int) -> dict[str, bytes]:
 
 
 def differing(there: Path, kept: dict[str, bytes]) -> list[str]:
-    return [name for name, data in kept.items() if (there / name).read_bytes() != data]
+    """What was lost, a line each."""
+    lost = []
+    for name, data in kept.items():
+        found = (there / name).read_bytes()
+        if found != data:
+            lost.append(f"{name}: {len(found)} bytes, not those {len(data)} that were written")
+    return lost
 
 
 @pytest.mark.parametrize("ao", [False, True])

@@ -145,6 +145,28 @@ def test_mount_and_directory_give_the_same_answer(
         assert there == rows(word_count.count_lines(spark, original, "*/*.py"))
 
 
+@pytest.mark.mount
+def test_tables_written_into_a_mount_are_read_back(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark writes temporary files, renames them and their directories, and removes the rest."""
+    winkfs.create(str(tmp_path / "corpus")).close()
+    table = spark.range(5000).selectExpr("id", "id % 3 as part", "cast(id * 7 as string) as text")
+    wanted = sorted(map(tuple, table.select("id", "part", "text").collect()))
+    with mounted(tmp_path / "corpus", patience=240) as mount:
+        for turn in range(2):  # the second time over what is there
+            table.write.mode("overwrite").partitionBy("part").parquet(f"file://{mount}/parquet")
+            table.select("text").write.mode("overwrite").text(f"file://{mount}/text")
+            table.write.mode("append").json(f"file://{mount}/json")
+            found = spark.read.parquet(f"file://{mount}/parquet").select("id", "part", "text")
+            assert sorted(map(tuple, found.collect())) == wanted
+            texts = spark.read.text(f"file://{mount}/text").collect()
+            assert sorted(row[0] for row in texts) == sorted(text for _, _, text in wanted)
+            assert spark.read.json(f"file://{mount}/json").count() == 5000 * (turn + 1)
+        assert not [path for path in mount.rglob("*") if "_temporary" in path.name]
+    assert winkfs.verify(tmp_path / "corpus").problems == []
+    with mounted(tmp_path / "corpus", "--ro") as mount:
+        assert spark.read.parquet(f"file://{mount}/parquet").count() == 5000
+
+
 def job(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
     words = [str(word) for word in command]
     env = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | environment

@@ -1,0 +1,169 @@
+"""Several processes in one mount at the same time."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mounting import mounted
+
+import winkfs
+
+pytestmark = pytest.mark.mount
+
+COUNT = """
+import fcntl, mmap, os, sys
+top, turns = sys.argv[1], int(sys.argv[2])
+lock = os.open(top + "/lock", os.O_RDWR)
+mine = os.open(top + "/count", os.O_RDWR)
+held = mmap.mmap(mine, 8)
+
+def by_call():
+    os.pwrite(mine, b"%08d" % (int(os.pread(mine, 8, 0)) + 1), 0)
+def by_mapping():
+    held[:] = b"%08d" % (int(held[:]) + 1)
+def read_mapped_write_anew():
+    number = int(held[:]) + 1
+    with open(top + "/count", "r+b", buffering=0) as file:
+        file.write(b"%08d" % number)
+def read_anew_write_mapped():
+    with open(top + "/count", "rb") as file:
+        number = int(file.read()) + 1
+    held[:] = b"%08d" % number
+for turn in range(turns):
+    take = fcntl.lockf if sys.argv[3] == "lockf" else fcntl.flock
+    take(lock, fcntl.LOCK_EX)
+    [by_call, by_mapping, read_mapped_write_anew, read_anew_write_mapped][turn % 4]()
+    take(lock, fcntl.LOCK_UN)
+"""
+
+
+@pytest.fixture(params=["plain", "ao"])
+def base(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    name = str(tmp_path / "corpus")
+    winkfs.create(name, ao=request.param == "ao").close()
+    return name
+
+
+def all_at_once(script: str, *commands: list[object]) -> None:
+    running = [
+        subprocess.Popen([sys.executable, "-c", script, *map(str, command)]) for command in commands
+    ]
+    try:
+        assert [process.wait(60) for process in running] == [0] * len(running)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("base", ["plain"], indirect=True)
+@pytest.mark.parametrize("lock", ["flock", "lockf"])
+def test_counter_of_four_processes_misses_no_step(base: str, lock: str) -> None:
+    """Each sees what the others wrote at once, in every way to read and to write."""
+    with mounted(base, "-o", "sync_every=0.1") as there:
+        (there / "lock").touch()
+        (there / "count").write_bytes(b"%08d" % 0)
+        all_at_once(COUNT, *[[there, 200, lock]] * 4)
+        assert (there / "count").read_bytes() == b"%08d" % 800
+    with winkfs.open(base) as container:
+        assert container.read("count") == b"%08d" % 800
+
+
+LINES = """
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+for i in range(300):
+    line = b"%s %04d %s\\n" % (sys.argv[2].encode(), i, b"x" * (i % 70))
+    assert os.write(file, line) == len(line)
+os.close(file)
+"""
+
+
+def lines_of(writer: str) -> list[str]:
+    return [f"{writer} {i:04} {'x' * (i % 70)}" for i in range(300)]
+
+
+def test_appenders_lose_no_line(base: str) -> None:
+    """To one log, and each to a log of its own; in an append-only container, too."""
+    with mounted(base, "-o", "sync_every=0.1") as there:
+        with (there / "shared").open("ab"):  # not closed before all have written
+            all_at_once(
+                LINES,
+                *[[there / "shared", name] for name in "abcd"],
+                *[[there / f"own-{name}", name] for name in "abcd"],
+            )
+        shared = (there / "shared").read_text().splitlines()
+        assert [[line for line in shared if line[0] == name] for name in "abcd"] == [
+            lines_of(name) for name in "abcd"
+        ]
+        for name in "abcd":
+            assert (there / f"own-{name}").read_text().splitlines() == lines_of(name)
+    with winkfs.open(base) as container:
+        assert container.read("shared").decode().splitlines() == shared
+    assert winkfs.verify(base).problems == []
+
+
+def test_append_only_log_that_is_stored_is_refused_to_all(tmp_path: Path) -> None:
+    base = str(tmp_path / "log")
+    winkfs.create(base, ao=True).close()
+    with mounted(base, "-o", "sync_every=0.1") as there:
+        all_at_once(LINES, [there / "log", "a"])
+        (there / "later").write_bytes(b"")
+        subprocess.run(["sync", there], check=True)
+        before = (there / "log").read_bytes(), (there / "log").stat().st_mtime_ns
+        for flags in (os.O_WRONLY | os.O_APPEND, os.O_RDWR):
+            with pytest.raises(PermissionError) as caught:
+                file = os.open(there / "log", flags)
+                try:
+                    os.write(file, b"more")
+                finally:
+                    os.close(file)
+            assert caught.value.errno == errno.EPERM
+        assert ((there / "log").read_bytes(), (there / "log").stat().st_mtime_ns) == before
+
+
+def come_and_go(place: Path, stop: object, number: int) -> None:
+    turn = 0
+    while not stop.is_set():  # type: ignore[attr-defined]
+        turn += 1
+        for i in range(40):
+            (place / f"{number}-passing-{turn}-{i}").touch()
+        for i in range(0, 40, 2):
+            name = place / f"{number}-passing-{turn}-{i}"
+            name.rename(place / f"a{number}-moved-{turn}-{i}")
+        for path in [*place.glob(f"{number}-passing*"), *place.glob(f"a{number}-moved*")]:
+            path.unlink()
+
+
+@pytest.mark.parametrize("names", [30, 3000])
+def test_listing_while_names_come_and_go_shows_the_others_once(tmp_path: Path, names: int) -> None:
+    base = str(tmp_path / "corpus")
+    with winkfs.create(base) as container:
+        container.put_many([(f"d/stays-{i:05}", b"") for i in range(0, names, 2)])
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    with mounted(base, "-o", "sync_every=0.1") as there:
+        place = there / "d"
+        for i in range(1, names, 2):
+            (place / f"stays-{i:05}").touch()
+        stays = [f"stays-{i:05}" for i in range(names)]
+        others = [
+            context.Process(target=come_and_go, args=(place, stop, number)) for number in range(2)
+        ]
+        for other in others:
+            other.start()
+        try:
+            for _ in range(25):
+                found = [name for name in os.listdir(place) if name.startswith("stays")]
+                assert sorted(found) == stays
+        finally:
+            stop.set()
+            for other in others:
+                other.join()
+        assert sorted(os.listdir(place)) == stays
