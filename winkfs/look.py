@@ -100,7 +100,7 @@ class Look:
         if base is None or not fits or not 0 <= kv.layout.contid < 1 << 63:
             return self.find_any
         pair = settings.form.pair
-        body = f"4x24xqqqqqq{'q' if settings.pairoff else ''}q{store.inode_size - 56 - pair}xI"
+        body = f"4x16xqqqqqq{'q' if settings.pairoff else ''}q{store.inode_size - 56 - pair}xI"
         shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its entry, bytes
         cells, first = base.view, base.offset
         htsize, htfree = base.shape.htsize, base.shape.htfree
