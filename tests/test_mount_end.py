@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import resource
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import mounting
 import pytest
 from memory_source import MemorySource
 from mounting import (
-    WINKFS,
     command,
-    leave_dead,
     request,
     server_of,
     stored,
@@ -129,54 +122,3 @@ def test_failed_mounts_leave_nothing_behind(there: Path) -> None:
             serve_in_background(request(there, refuse))
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert _children() == []
-
-
-@pytest.fixture
-def killed(there: Path) -> Iterator[Path]:
-    """A directory on which a killed server may be left."""
-    yield there
-    if mount_at(canonical(there)):
-        command("umount", there)
-
-
-@pytest.mark.mount
-@pytest.mark.parametrize("times", [3, pytest.param(50, marks=pytest.mark.slow)])
-def test_server_killed_while_writing_loses_nothing_synced(
-    base: str, killed: Path, times: int
-) -> None:
-    seed = random.Random(times)
-    synced: dict[str, int] = {}
-    for turn in range(times):
-        start = [*WINKFS, "mount", base, str(killed)]
-        assert subprocess.run(start, capture_output=True, timeout=60).stderr == b""
-        for name, size in synced.items():
-            found = (killed / name).read_bytes()
-            assert len(found) >= size and not found.strip(b"s"), name
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(killed), str(turn)], stdout=subprocess.PIPE
-        )
-        assert writer.stdout is not None
-        assert writer.stdout.readline()
-        time.sleep(seed.random() * 0.2)
-        leave_dead(killed)
-        for line in [b"%d-0 9\n" % turn, *writer.stdout.read().splitlines(keepends=True)]:
-            if line.endswith(b"\n"):
-                name, size = line.split()
-                synced[name.decode()] = int(size)
-        writer.wait(20)
-        writer.stdout.close()
-    assert command("umount", killed) == (0, "")
-    assert verified(base)
-    with winkfs.open(base, "a") as container:
-        assert all(container.stat(name).size >= size for name, size in synced.items())
-
-
-WRITER = """
-import os, sys
-for number in range(1000):
-    with open(f"{sys.argv[1]}/{sys.argv[2]}-{number}", "wb", buffering=0) as file:
-        for piece in range(3):
-            file.write(b"s" * 9 * (1 + number * 50))
-            os.fsync(file)
-            print(f"{sys.argv[2]}-{number}", os.fstat(file.fileno()).st_size, flush=True)
-"""
