@@ -23,9 +23,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from memory_source import MemorySource
 
+import winkfs
 from winkmount.binding import BINDINGS, library
 from winkmount.mounts import Mount, canonical, connection, mount_at
+from winkmount.options import Options
+from winkmount.service import Request
 
 WINKFS = (sys.executable, "-c", "import sys; from winkfs.cli import main; sys.exit(main())")
 PATIENCE = 60.0  # seconds one mount may live before it counts as hung
@@ -107,17 +111,27 @@ def watched(directory: Path, patience: float = PATIENCE) -> Iterator[None]:
             subprocess.run(["umount", "-l", point], capture_output=True, check=False)
 
 
-def server_of(directory: Path) -> int:
-    """-> the process id of the server of a mount of winkfs."""
-    return int(os.getxattr(directory, "user.winkfs.pid"))
+def server_of(directory: Path, kind: str = "winkfs") -> int:
+    """-> the process id of the server of a mount."""
+    return int(os.getxattr(directory, f"user.{kind}.pid"))
+
+
+def wait_for_the_end(server: int) -> None:
+    """server  pidfd; a process id would stay with a zombie for as long as init likes"""
+    assert select.select([server], [], [], 30)[0], "the server did not end"
+    os.close(server)
+
+
+def leave_dead(directory: Path, kind: str = "winkfs") -> None:
+    """kill -9 the server of a mount; the dead mount stays."""
+    server = os.pidfd_open(server_of(directory, kind))
+    signal.pidfd_send_signal(server, signal.SIGKILL)
+    wait_for_the_end(server)
 
 
 def kill_server(directory: Path) -> None:
     """kill -9 the server of a mount, and clear the dead mount away; it can be mounted again."""
-    server = os.pidfd_open(server_of(directory))
-    signal.pidfd_send_signal(server, signal.SIGKILL)
-    assert select.select([server], [], [], 30)[0], "the server did not end"
-    os.close(server)
+    leave_dead(directory)
     winkfs_command("umount", directory)
 
 
@@ -162,3 +176,46 @@ def _wait(condition: object, seconds: float) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "nothing happened"
         time.sleep(0.01)
+
+
+# --- what several tests of mounts begin with ---
+
+
+def command(*arguments: str | Path, cwd: Path | None = None) -> tuple[int, str]:
+    """-> exit status, what it said on stderr."""
+    done = subprocess.run(
+        [*WINKFS, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=60
+    )
+    assert done.stdout == ""
+    return done.returncode, done.stderr.removeprefix("winkfs: ").rstrip("\n")
+
+
+def request(there: Path, source: object = MemorySource, **fuse: str | bool) -> Request:
+    return Request(source, "memory", "/memory", str(there), Options(fuse=dict(fuse)))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    name = str(tmp_path / "corpus")
+    with winkfs.create(name) as container:
+        container.put("f", b"x")
+        container.put("d/g", b"y", mode=0o644)
+    return name
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    need_fuse()
+    (tmp_path / "there").mkdir()
+    return tmp_path / "there"
+
+
+def stored(base: str, name: str) -> bytes | None:
+    """What another process sees in the container."""
+    with winkfs.open(base) as container:
+        return container.read(name) if name in container else None
+
+
+def verified(base: str) -> bool:
+    done = subprocess.run([*WINKFS, "verify", base], capture_output=True, timeout=60)
+    return done.returncode == 0

@@ -5,18 +5,47 @@ from __future__ import annotations
 import pytest
 
 from winkmount import binding
-from winkmount.options import parse
+from winkmount.options import Options, parse
 
 
 def test_options_of_several_arguments_add_up() -> None:
-    options = parse(["ro,uid=1000", "gid=100,umask=027", "sync_every=0.5"])
-    assert options.ro
-    assert options.sync_every == 0.5
-    assert options.fuse == {"uid": "1000", "gid": "100", "umask": "27"}
+    options = parse(["ro,uid=1000", "gid=100,umask=027", "sync_every=0.5,cache=none", "timedir"])
+    assert options == Options(
+        ro=True, sync_every=0.5, cache="none", timedir=True,
+        fuse={"uid": "1000", "gid": "100", "umask": "27"},
+    )  # fmt: skip
+
+
+def test_last_word_on_an_option_counts() -> None:
+    options = parse(["ro,sync_every=1,cache=none,uid=1", "rw,sync_every=2,cache=kernel,uid=2"])
+    assert options == Options(sync_every=2, fuse={"uid": "2"})
 
 
 def test_allow_other_never_comes_without_permission_checks() -> None:
     assert parse(["allow_other"]).fuse == {"allow_other": True, "default_permissions": True}
+
+
+def test_words_for_mount_and_fstab_change_nothing() -> None:
+    said = (
+        "defaults,rw,noauto,auto,user,nouser,users,_netdev,nofail,x-systemd.automount,"
+        "X-mount.mkdir,comment=with = sign,user=me,exec,suid,nosuid,dev,nodev,atime,noatime,"
+        "relatime,async,dirsync"
+    )
+    assert parse([said, "", ",,"]) == Options() == Options(sync_every=5)
+    assert parse(["noexec,sync"]) == Options(fuse={"noexec": True, "sync": True})
+
+
+def test_sloppy_passes_over_the_unknown_but_not_over_nonsense() -> None:
+    assert parse(["sloppy,nonsense,more=of it,ro"]) == Options(ro=True)
+    with pytest.raises(ValueError, match="uid=me"):
+        parse(["sloppy,uid=me"])
+
+
+def test_follow_is_for_a_read_only_mount() -> None:
+    assert parse(["follow,ro"]) == Options(ro=True, follow=True)
+    for text in ("follow", "ro,follow,rw"):
+        with pytest.raises(ValueError, match="follow: only for a read-only mount"):
+            parse([text])
 
 
 @pytest.mark.parametrize(
@@ -25,12 +54,22 @@ def test_allow_other_never_comes_without_permission_checks() -> None:
         ("nonsense", "unknown mount option 'nonsense'"),
         ("ro=1", "unknown mount option 'ro=1'"),
         ("uid", "unknown mount option 'uid'"),
+        ("follow=1", "unknown mount option 'follow=1'"),
+        ("fsname=x", "unknown mount option 'fsname=x'"),
+        ("remount", "unmount it and mount it anew"),
+        ("cache=disk", "cache=disk: must be one of kernel, none"),
+        ("cache=", "cache=: must be one of"),
         ("uid=root", "'root' is not a number"),
+        ("uid=", "'' is not a number"),
         ("uid=-1", "'-1' is not a number"),
+        ("uid=4294967295", "uid=4294967295: too large"),
+        ("gid=" + "9" * 5000, "too large"),
         ("umask=888", "not an octal number"),
+        ("umask=1000", "at most 777"),
         ("sync_every=soon", "not a number of seconds"),
         ("sync_every=0", "more than 0"),
         ("sync_every=nan", "more than 0"),
+        ("sync_every=inf", "at most 86400"),
     ],
 )
 def test_bad_option_is_named(text: str, complaint: str) -> None:

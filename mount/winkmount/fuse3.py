@@ -14,7 +14,7 @@ import struct
 from typing import Any, Final
 
 from winkmount.listing import Entry
-from winkmount.operations import Operations
+from winkmount.operations import FOREVER, Operations
 from winkmount.source import Attr
 
 log = logging.getLogger("winkmount")
@@ -82,7 +82,9 @@ def make(mfusepy: Any) -> Any:
                 self.operations.caching, connection.contents, config.contents,
             )  # fmt: skip
             conn.want |= (READDIRPLUS | CACHE_SYMLINKS) & conn.capable
-            conn.want &= ~(READDIRPLUS_AUTO | AUTO_INVAL_DATA)
+            conn.want &= ~READDIRPLUS_AUTO
+            if caching.names == FOREVER:  # else the kernel drops the pages of a file that changed
+                conn.want &= ~AUTO_INVAL_DATA
             settings.entry_timeout = settings.attr_timeout = caching.names
             settings.negative_timeout = caching.missing
             settings.kernel_cache = int(caching.pages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -18,6 +19,7 @@ from winkmount.binding import MountError
 
 ANSWER: Final = 10.0  # seconds a server has to say its process id
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_MNT_FORCE: Final = 1
 _MNT_DETACH: Final = 2
 
 
@@ -29,15 +31,18 @@ class Mount:
     point: str
     kind: str
     origin: str
+    ro: bool
 
 
 def mounts() -> list[Mount]:
     """All mounts this process sees, in the order they were made."""
     found = []
-    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
+    table = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+    for line in table.rstrip("\n").split("\n"):  # other line ends and spaces may be in a name
         left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        found.append(Mount(fields[2], _unescape(fields[4]), kind[0], _unescape(kind[1])))
+        fields, kind = left.split(" "), right.split(" ")
+        ro = "ro" in fields[5].split(",")
+        found.append(Mount(fields[2], _unescape(fields[4]), kind[0], _unescape(kind[1]), ro))
     return found
 
 
@@ -58,9 +63,35 @@ def canonical(directory: str | os.PathLike[str]) -> str:
     return point if mount_at(point) else os.path.realpath(path)
 
 
-def unmount(directory: str | os.PathLike[str], name: str) -> None:
+def ask(point: str, xattr: str, seconds: float = ANSWER) -> bytes:
+    """What the server of a mount says of itself. Raises OSError: ETIMEDOUT where nothing comes."""
+    answer: list[bytes | OSError] = []
+
+    def wait() -> None:
+        try:
+            answer.append(os.getxattr(point, xattr))
+        except OSError as error:
+            answer.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)  # a hung server would hang us too
+    thread.start()
+    thread.join(seconds)
+    if not answer:
+        hint = f"the server gives no answer: winkfs umount --force {point} ends it"
+        raise OSError(errno.ETIMEDOUT, hint)
+    if isinstance(answer[0], OSError):
+        raise answer[0]
+    return answer[0]
+
+
+def unmount(
+    directory: str | os.PathLike[str], name: str, *, lazy: bool = False, force: bool = False
+) -> None:
     """End a mount of kind `name`; return when its server has ended, so when everything is synced.
 
+    lazy        also one that is in use: it goes from the directory at once, its server with the
+                last user, for whom nobody waits here
+    force       also one whose server gives no answer; who uses it gets errors
     raises      MountError: no such mount, busy, not allowed, a server that does not answer
     """
     point = canonical(directory)
@@ -69,50 +100,33 @@ def unmount(directory: str | os.PathLike[str], name: str) -> None:
         raise MountError(f"{directory}: nothing is mounted here")
     if mount.kind != f"fuse.{name}":
         raise MountError(f"{directory}: a {mount.kind} mount, not one of {name}")
+    server = None
     try:
-        pid = _server(point, f"user.{name}.pid")
-    except OSError as error:
-        if error.errno not in (errno.ENOTCONN, errno.EACCES):
-            raise MountError(f"{directory}: {error.strerror}") from None
-        # the server is dead, or somebody else's and answers only them: there is no one to wait for
-        _detach(point, lazy=error.errno == errno.ENOTCONN)
-        return
-    try:
+        pid = int(ask(point, f"user.{name}.pid", ANSWER / 10 if force else ANSWER))
         server = os.pidfd_open(pid)
-    except OSError:  # in another pid namespace: nothing to wait for
-        _detach(point)
-        return
+    except ProcessLookupError:
+        pass  # in another pid namespace: nothing to wait for
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:  # the server is dead
+            lazy = True
+        elif error.errno != errno.EACCES and not force:  # EACCES: it answers only its owner
+            raise MountError(f"{directory}: {error.strerror}") from None
     try:
-        _detach(point)
-        select.select([server], [], [])
+        detach(mount, lazy=lazy, force=force)
+        if server is not None and not lazy:
+            select.select([server], [], [])
     finally:
-        os.close(server)
+        if server is not None:
+            os.close(server)
 
 
-def _server(point: str, xattr: str) -> int:
-    """Process id of the server, by its own word. Raises OSError; ETIMEDOUT where none comes."""
-    answer: list[int | OSError] = []
-
-    def ask() -> None:
-        try:
-            answer.append(int(os.getxattr(point, xattr)))
-        except OSError as error:
-            answer.append(error)
-
-    thread = threading.Thread(target=ask, daemon=True)  # a hung server would hang us too
-    thread.start()
-    thread.join(ANSWER)
-    if not answer:
-        raise OSError(errno.ETIMEDOUT, f"the server gives no answer (umount -f {point} ends it)")
-    if isinstance(answer[0], OSError):
-        raise answer[0]
-    return answer[0]
-
-
-def _detach(point: str, *, lazy: bool = False) -> None:
+def detach(mount: Mount, *, lazy: bool = False, force: bool = False) -> None:
+    """Take a mount from its directory; its server ends later. Raises MountError."""
+    point = mount.point
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.umount2(os.fsencode(point), _MNT_DETACH if lazy else 0) == 0:
+        flags = _MNT_FORCE | _MNT_DETACH if force else _MNT_DETACH if lazy else 0
+        if libc.umount2(os.fsencode(point), flags) == 0:
             return
         code = ctypes.get_errno()
         hint = f" (who: fuser -vm {point})" if code == errno.EBUSY else ""
@@ -120,7 +134,10 @@ def _detach(point: str, *, lazy: bool = False) -> None:
     helper = shutil.which("fusermount3") or shutil.which("fusermount")
     if helper is None:
         raise MountError(f"{point}: fusermount3 is not installed: apt install fuse3")
-    command = [helper, "-uz" if lazy else "-u", "--", point]
+    if force:
+        with contextlib.suppress(OSError):  # not there in some containers, not ours
+            (connection(mount) / "abort").write_text("1")
+    command = [helper, "-uz" if lazy or force else "-u", "--", point]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise MountError(result.stderr.strip() or f"{point}: {helper} failed")

@@ -1,4 +1,4 @@
-"""Mount options: the `-o a,b=c` of a person or of fstab."""
+"""Mount options: the `-o a,b=c` of a person, of mount(8), fstab or systemd."""
 
 from __future__ import annotations
 
@@ -7,9 +7,24 @@ from dataclasses import dataclass, field
 from typing import Final
 
 SYNC_EVERY: Final = 5.0  # seconds
-_FLAGS: Final = ("ro", "rw", "allow_other", "default_permissions")
-_NUMBERS: Final = {"uid": 10, "gid": 10, "umask": 8}  # option -> base
-KNOWN: Final = ("ro", "allow_other", "default_permissions", "uid=", "gid=", "umask=", "sync_every=")
+LONGEST: Final = 86_400.0  # seconds; a thread cannot wait for any time
+CACHES: Final = ("kernel", "none")
+KNOWN: Final = (
+    "ro, rw, allow_other, default_permissions, uid=, gid=, umask=, sync_every=, cache=, follow, "
+    "timedir, noexec, sync"
+)
+_OURS: Final = ("follow", "timedir")  # fields of Options
+_LIBFUSE: Final = ("allow_other", "default_permissions", "noexec", "sync")
+_NUMBERS: Final = {"uid": (10, 2**32 - 2), "gid": (10, 2**32 - 2), "umask": (8, 0o777)}
+# for mount(8) and systemd, or what holds anyway: a mount is always nosuid and nodev, and keeps no
+# access times
+_IGNORED: Final = (
+    "defaults", "auto", "noauto", "user", "nouser", "users", "owner", "group", "nofail", "_netdev",
+    "exec", "suid", "nosuid", "dev", "nodev", "async", "dirsync", "atime", "noatime", "diratime",
+    "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime", "lazytime",
+    "nolazytime", "silent", "loud", "nonempty", "sloppy",
+)  # fmt: skip
+_IGNORED_STARTS: Final = ("x-", "X-", "comment=", "user=")
 
 
 @dataclass(slots=True)
@@ -17,52 +32,80 @@ class Options:
     """What -o said.
 
     sync_every  seconds between background syncs while something changes
+    cache       "kernel": the kernel keeps what was read; "none": it keeps nothing
+    follow      read only, and show what another process syncs
+    timedir     append-only containers: a directory by time
     fuse        options that libfuse takes as they are: name -> value, True for a flag
     """
 
     ro: bool = False
+    sync_every: float = SYNC_EVERY
     cache: str = "kernel"
     follow: bool = False
-    sync_every: float = SYNC_EVERY
+    timedir: bool = False
     fuse: dict[str, str | bool] = field(default_factory=dict)
 
 
 def parse(texts: Iterable[str]) -> Options:
-    """Read -o arguments, each a comma-separated list. Raises ValueError: unknown or no number."""
+    """Read -o arguments, each a comma-separated list; the last word on an option counts.
+
+    raises      ValueError: unknown (not with `sloppy`), no such value, or options that exclude
+                each other
+    """
     options = Options()
-    for item in ",".join(texts).split(","):
-        if item:
-            _take(options, item)
+    items = [item for text in texts for item in text.split(",") if item]
+    for item in items:
+        if not _take(options, item) and "sloppy" not in items:
+            raise ValueError(f"unknown mount option {item!r}: known are {KNOWN}")
     if "allow_other" in options.fuse:
         options.fuse["default_permissions"] = True  # without it FUSE checks nothing for anybody
+    if options.follow and not options.ro:
+        raise ValueError("follow: only for a read-only mount: add ro")
     return options
 
 
-def _take(options: Options, item: str) -> None:
+def _take(options: Options, item: str) -> bool:
+    """-> whether there is such an option. Raises ValueError."""
     name, equals, value = item.partition("=")
-    if not equals and name in _FLAGS:
-        if name in ("ro", "rw"):
-            options.ro = name == "ro"
-        else:
-            options.fuse[name] = True
-    elif name in _NUMBERS and equals:
-        number = _number(item, value, _NUMBERS[name])
-        options.fuse[name] = f"{number:o}" if name == "umask" else str(number)
-    elif name == "sync_every" and equals:
-        try:
-            options.sync_every = float(value)
-        except ValueError:
-            raise ValueError(f"{item}: {value!r} is not a number of seconds") from None
-        if not options.sync_every > 0:
-            raise ValueError(f"{item}: must be more than 0 seconds")
+    if equals and name in _NUMBERS:
+        options.fuse[name] = _number(item, value, *_NUMBERS[name])
+    elif equals and name == "sync_every":
+        options.sync_every = _seconds(item, value)
+    elif equals and name == "cache":
+        if value not in CACHES:
+            raise ValueError(f"{item}: must be one of {', '.join(CACHES)}")
+        options.cache = value
+    elif item in ("ro", "rw"):
+        options.ro = item == "ro"
+    elif item in _OURS:
+        setattr(options, item, True)
+    elif item in _LIBFUSE:
+        options.fuse[item] = True
+    elif item == "remount":
+        raise ValueError("remount: a mount cannot be changed: unmount it and mount it anew")
     else:
-        raise ValueError(f"unknown mount option {item!r}: known are {', '.join(KNOWN)}")
+        return item in _IGNORED or item.startswith(_IGNORED_STARTS)
+    return True
 
 
-def _number(item: str, value: str, base: int) -> int:
+def _seconds(item: str, value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        raise ValueError(f"{item}: {value!r} is not a number of seconds") from None
+    if not 0 < seconds <= LONGEST:
+        raise ValueError(f"{item}: must be more than 0 and at most {LONGEST:.0f} seconds")
+    return seconds
+
+
+def _number(item: str, value: str, base: int, most: int) -> str:
+    """-> the number, as libfuse reads it."""
     if not value.isascii() or not value.isdigit():  # int() would take signs and underscores
         raise ValueError(f"{item}: {value!r} is not a number")
     try:
-        return int(value, base)
+        number = int(value[:20], base)  # int() refuses thousands of digits with other words
     except ValueError:
         raise ValueError(f"{item}: {value!r} is not an octal number") from None
+    if number > most:
+        raise ValueError(f"{item}: must be at most {most:o}" if base == 8 else f"{item}: too large")
+    return f"{number:o}" if base == 8 else str(number)

@@ -1,41 +1,32 @@
-"""Serving a mount: in the foreground, or as a process of its own in the background.
-
-A Source may hold locks and threads that do not survive a fork, so the background process is forked
-first and opens the Source itself; the caller waits until the kernel has the mount, or for the
-reason why not.
-"""
+"""Serving a mount until it is gone, in this process."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import json
 import logging
 import os
 import shutil
 import signal
+import socket
 import stat
-import sys
-import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from logging.handlers import SysLogHandler
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
-from winkmount.binding import LibfuseError, MountError, choose, run
-from winkmount.mounts import canonical, mount_at
+from winkmount.binding import MountError, choose, run
+from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.operations import Caching, Operations
 from winkmount.options import Options
-from winkmount.source import Source
+from winkmount.source import Following, Source
 
 log = logging.getLogger("winkmount")
 
 DEVICE: Final = "/dev/fuse"
-_ENDED: Final = "the server ended before the mount was there"
+FOLLOW_EVERY: Final = 1.0  # seconds
+ENDING: Final = "winkmount-ends"  # at most 15 characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +49,17 @@ class Request:
 
 
 def check(request: Request) -> str:
-    """-> the mount point, resolved. Raises MountError: what is missing, and how to get it."""
+    """-> the mount point, resolved. A dead mount of the same kind there is cleared away.
+
+    raises      MountError: what is missing, and how to get it
+    """
     directory = request.directory
     binding = choose(request.binding)
+    point = canonical(directory)
+    _check_mounted(request, point)
     try:
-        os.statvfs(directory)  # asks the server of a mount; a stat may come from the kernel's cache
         found = os.stat(directory)
+        os.statvfs(directory)  # asks the server of a mount; a stat may come from the kernel's cache
     except FileNotFoundError:
         raise MountError(f"{directory}: no such directory: mkdir {directory}") from None
     except OSError as error:
@@ -71,21 +67,35 @@ def check(request: Request) -> str:
         raise MountError(f"{directory}: {hint}") from None
     if not stat.S_ISDIR(found.st_mode):
         raise MountError(f"{directory}: not a directory")
-    point = canonical(directory)
-    mount = mount_at(point)
-    if mount is not None and mount.kind == f"fuse.{request.name}":
-        raise MountError(f"{directory}: {mount.origin} is already mounted here")
     if not Path(DEVICE).exists():
         raise MountError(
             f"{DEVICE} is missing: modprobe fuse (in a container: --device {DEVICE}"
             " --cap-add SYS_ADMIN)"
         )
-    if os.path.commonpath([point, os.path.realpath(request.origin)]) == point:
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        raise MountError(f"{DEVICE}: not for this user: chmod a+rw {DEVICE}")
+    if os.path.commonpath([point, os.path.realpath(os.path.dirname(request.origin))]) == point:
         raise MountError(f"{directory}: holds {request.origin} itself, which it would hide")
     helper = "fusermount3" if binding == "mfusepy" else "fusermount"
     if os.geteuid() != 0 and shutil.which(helper) is None:
         raise MountError(f"{helper} is not installed: apt install fuse3")
     return point
+
+
+def _check_mounted(request: Request, point: str) -> None:
+    """One mount of a kind a directory. One whose server was killed must not stop the next."""
+    mount = mount_at(point)
+    if mount is None or mount.kind != f"fuse.{request.name}":
+        return
+    try:
+        ask(point, f"user.{request.name}.pid")
+    except OSError as error:
+        if error.errno == errno.ENOTCONN:
+            detach(mount, lazy=True)
+            return
+        if error.errno == errno.ETIMEDOUT:
+            raise MountError(f"{request.directory}: {error.strerror}") from None
+    raise MountError(f"{request.directory}: {mount.origin} is already mounted here")
 
 
 def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
@@ -96,23 +106,58 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     """
     binding = choose(request.binding)
     point = check(request)
+    if any(os.scandir(point)):
+        log.warning("%s is not empty: what it holds is hidden by the mount", point)
     source = request.open()
     options = request.options
     caching = Caching.of(source, pages=options.cache == "kernel", follow=options.follow)
     operations = Operations(source, request.name, on_start, caching)
     stop = threading.Event()
-    syncer = threading.Thread(
-        target=_sync_loop, args=(operations, request.options.sync_every, stop), daemon=True
-    )
+    task, every = _task(operations, options)
+    beside = threading.Thread(target=_repeat, args=(task, every, stop), daemon=True)
     with _signals(signal.SIG_DFL):  # libfuse takes over those nobody else has
         try:
-            syncer.start()
+            beside.start()
             run(binding, operations, point, _fuse_options(request, source))
         finally:
-            with _signals(signal.SIG_IGN):  # a second SIGTERM must not cut the last sync short
+            # a second SIGTERM must not cut the last sync short
+            with _signals(signal.SIG_IGN), _ending():
                 stop.set()
-                syncer.join()
+                beside.join()
                 operations.close()
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """Let `is_ending` be true of this process."""
+    comm = Path("/proc/self/comm")
+    before = comm.read_text().rstrip("\n")
+    comm.write_text(ENDING)
+    try:
+        yield
+    finally:
+        comm.write_text(before)
+
+
+def is_ending(pid: int) -> bool:
+    """Whether the process is a server that lost its mount and closes its Source; it ends soon."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == f"{ENDING}\n"
+    except OSError:
+        return False
+
+
+def tell_systemd() -> None:
+    """The mount answers: what a unit of Type=notify waits for."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith("@"):
+        address = f"\0{address[1:]}"
+    if address:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+                manager.sendto(b"READY=1", address)
+        except OSError as error:
+            log.warning("NOTIFY_SOCKET: %s", error)
 
 
 def _fuse_options(request: Request, source: Source) -> dict[str, str | bool]:
@@ -127,13 +172,28 @@ def _fuse_options(request: Request, source: Source) -> dict[str, str | bool]:
     return options
 
 
-def _sync_loop(operations: Operations, every: float, stop: threading.Event) -> None:
-    while not stop.wait(every):
+def _task(operations: Operations, options: Options) -> tuple[Callable[[], None], float]:
+    """-> what is to be done beside the answers to the kernel, and every how many seconds."""
+    source = operations.source
+
+    def sync() -> None:
         if operations.changed.is_set():
-            try:
-                operations.sync()
-            except Exception as error:  # a full disk may get room again; fsync tells the writers
-                log.error("background sync: %s", error)
+            operations.sync()
+
+    def follow() -> None:
+        if isinstance(source, Following):
+            with operations.mutex:
+                source.refresh()
+
+    return (follow, FOLLOW_EVERY) if options.follow else (sync, options.sync_every)
+
+
+def _repeat(task: Callable[[], None], every: float, stop: threading.Event) -> None:
+    while not stop.wait(every):
+        try:
+            task()
+        except Exception as error:  # a full disk may get room again; fsync tells the writers
+            log.error("background: %s", error)
 
 
 @contextlib.contextmanager
@@ -148,115 +208,3 @@ def _signals(action: signal.Handlers) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def serve_in_background(request: Request) -> str:
-    """Start a server process and return when its mount answers.
-
-    ->          what it had to say meanwhile (warnings, a line each)
-    raises      MountError with the reason why there is no mount
-    """
-    request = replace(request, directory=check(request))  # absolute: the server changes to /
-    reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as said:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with warnings.catch_warnings():  # 3.12 warns of numpy's sleeping threads; we use none
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            _background(request, writer, said)
-        os.close(writer)
-        try:
-            with os.fdopen(reader, "rb") as pipe:
-                answer = pipe.read()  # until the server has closed it: it serves, or has ended
-        except BaseException:  # interrupted: then there shall be no mount either
-            os.kill(pid, signal.SIGTERM)
-            raise
-        said.seek(0)
-        text = said.read().decode(errors="replace").strip()
-    reason, with_said = json.loads(answer) if answer else (f"{request.origin}: {_ENDED}", True)
-    if reason:
-        os.waitpid(pid, 0)
-        raise MountError(f"{reason}: {text.splitlines()[-1]}" if with_said and text else reason)
-    try:
-        os.stat(request.directory)  # the kernel holds this back until the mount answers
-    except OSError as error:
-        raise MountError(f"{request.directory}: {error.strerror}: the server has ended") from None
-    return text
-
-
-class _Caller:
-    """The end of the pipe to the process that started the server; it can be answered once."""
-
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
-
-    def answer(self, reason: str, *, with_said: bool = False) -> None:
-        """reason: why there is no mount, or empty; with_said: libfuse said more on stderr."""
-        pipe, self._pipe = self._pipe, -1
-        if pipe >= 0:
-            os.write(pipe, json.dumps([reason, with_said]).encode())
-            os.close(pipe)
-        elif reason:
-            log.error("%s", reason)
-
-
-def _background(request: Request, pipe: int, said: IO[bytes]) -> None:
-    """The server process. Never returns."""
-    code = 1
-    try:
-        os.setsid()
-        os.chdir("/")
-        caller = _Caller(_keep_only(pipe, said.fileno()))
-
-        def started() -> None:
-            _silence(request.name)
-            caller.answer("")
-
-        try:
-            serve(request, started)
-            code = 0
-        except Exception as error:
-            caller.answer(_one_line(error), with_said=isinstance(error, LibfuseError))
-    finally:
-        logging.shutdown()
-        os._exit(code)
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, OSError | ValueError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
-
-
-def _keep_only(pipe: int, said: int) -> int:
-    """Close what was inherited: a server must hold no file, lock or pipe of who started it.
-
-    ->      the pipe, as descriptor 3; what is said on 1 and 2 goes to `said`
-    """
-    pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD, 4)
-    said = fcntl.fcntl(said, fcntl.F_DUPFD, 4)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    os.dup2(pipe, 3, inheritable=False)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-    return 3
-
-
-def _silence(name: str) -> None:
-    """From here on nobody reads stderr: syslog takes what there is to say, where there is one."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (1, 2):
-        os.dup2(null, standard)
-    os.close(null)
-    handler: logging.Handler = logging.NullHandler()
-    with contextlib.suppress(OSError):
-        syslog = SysLogHandler("/dev/log")
-        syslog.ident = f"{name}[{os.getpid()}]: "
-        handler = syslog
-    logging.getLogger().handlers[:] = [handler]

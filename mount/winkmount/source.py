@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class Attr(NamedTuple):
@@ -166,3 +166,11 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Sync and let go. Files that are still open are kept as they stand. The last call."""
+
+
+@runtime_checkable
+class Following(Protocol):
+    """What a read-only Source has besides if it can show what another process changes."""
+
+    def refresh(self) -> bool:
+        """Show the last that was synced -> whether that is something new."""

@@ -26,11 +26,12 @@ COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
     "rm": ("rm", "Remove files."),
     "mv": ("mv", "Rename a file or a directory."),
     "stat": ("stat", "Show what is known of a file."),
-    "info": ("info", "Show the state of a container, or of any one of its files."),
+    "info": ("info", "Show the state of a container, of a mount, or of any one file."),
     "reindex": ("reindex", "Build the index anew from the data file."),
     "verify": ("verify", "Check every entry, inode and checksum."),
     "mount": ("mount", "Mount a container as a directory."),
     "umount": ("mount", "Unmount a directory."),
+    "mounts": ("mounts", "List what is mounted where."),
     "fct": ("fct", "Look into and change a single kvseq, hindex or perm file."),
 }
 INTERRUPTED: Final = 128 + signal.SIGINT
@@ -94,7 +95,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _stop)
     try:
-        status = _run(list(sys.argv[1:] if args is None else args))
+        status = _run(_mount_fuse(list(sys.argv[1:] if args is None else args)))
         sys.stdout.flush()
     except BrokenPipeError:
         status = PIPE_CLOSED
@@ -114,6 +115,13 @@ def main(args: Sequence[str] | None = None) -> int:
         status = 1
     _hush(status)
     return status
+
+
+def _mount_fuse(args: list[str]) -> list[str]:
+    """`BASE DIR -o OPTIONS` is what mount.fuse runs us with for `mount -t fuse.winkfs`."""
+    if len(args) == 4 and args[2] == "-o" and args[0] not in COMMANDS:
+        return ["mount", "-o", args[3], "--", *args[:2]]
+    return args
 
 
 def _open_missing() -> None:

@@ -24,17 +24,26 @@ PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key,
 
 
 @click.command()
-@click.argument("base", metavar="BASE|FILE")
+@click.argument("base", metavar="BASE|DIR|FILE")
 @JSON
 def info(base: str, as_json: bool) -> None:
-    """Show the state of a container, or of any single kvseq, hindex or perm file.
+    """Show the state of a container, of a mount, or of any single kvseq, hindex or perm file.
 
     Of a container: variant, files, live and dead bytes, whether the index is current, the last
     sync, its files and the variables of its superblock. Beyond 1 GiB dead bytes are an estimate.
+    Of a mounted directory: what is mounted, and what its server says.
     """
+    from winkfs.cli.mounts import mount_record, mounted
+
     data = base.removesuffix(".data") + ".data"
-    is_container = Path(data).exists()
-    record = container_record(data.removesuffix(".data")) if is_container else file_record(base)
+    if Path(data).exists():
+        record = container_record(data.removesuffix(".data"))
+    elif mount := mounted(base):
+        record = mount_record(mount)
+    elif Path(base).is_dir():
+        raise click.ClickException(f"{base}: a directory on which no container is mounted")
+    else:
+        record = file_record(base)
     if as_json:
         emit(record)
     else:

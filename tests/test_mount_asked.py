@@ -1,0 +1,122 @@
+"""Mount options, seen through the kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import mounting
+import pytest
+from mounting import (
+    command,
+    mounted,
+    need_fuse,
+    stored,
+    watched,
+)
+from private import NOBODY
+
+import winkfs
+from winkmount.binding import BINDINGS
+
+base, there = mounting.base, mounting.there  # fixtures
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_owner_and_umask_as_told_whichever_way_asked(base: str, binding: str) -> None:
+    need_fuse(binding)
+    with mounted(base, "-ouid=12,gid=34,umask=027", "--binding", binding) as there:
+
+        def shown(found: os.stat_result) -> tuple[int, int, int]:
+            return found.st_uid, found.st_gid, found.st_mode & 0o7777
+
+        wanted = (12, 34, 0o750)
+        assert shown(os.stat(there / "f")) == wanted
+        for entry in os.scandir(there):  # attributes come with the listing
+            assert shown(entry.stat()) == wanted
+        (there / "new").write_bytes(b"x")
+        os.chmod(there / "new", 0o600)
+        assert shown(os.stat(there / "new")) == wanted
+        with (there / "new").open("rb") as opened:
+            assert shown(os.fstat(opened.fileno())) == wanted
+        assert shown(os.stat(there / "d" / "g")) == shown(os.stat(there / "d")) == wanted
+    with winkfs.open(base) as container:
+        assert (container.stat("new").mode, container.stat("new").uid) == (0o600, os.getuid())
+
+
+@pytest.mark.mount
+def test_others_enter_only_where_allowed(base: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to be somebody else")
+    with winkfs.open(base, "a") as container:
+        container.put("secret", b"x", mode=0o600)
+
+    def as_nobody(directory: Path, name: str) -> str:
+        done = subprocess.run(
+            ["cat", directory / name], user=NOBODY, group=NOBODY, extra_groups=[],
+            capture_output=True, text=True, cwd="/",
+        )  # fmt: skip
+        return done.stdout or done.stderr
+
+    for options, name, said in [
+        ("ro", "d/g", "Permission denied"),
+        ("ro,allow_other", "d/g", "y"),
+        ("ro,allow_other", "secret", "Permission denied"),
+        (f"ro,allow_other,uid={NOBODY}", "secret", "x"),
+        ("ro,allow_other,umask=077", "d/g", "Permission denied"),
+    ]:
+        with mounted(base, "-o", options) as there:
+            there.stat()
+            assert said in as_nobody(there, name), (options, name)
+
+
+@pytest.mark.mount
+def test_written_data_is_durable_within_the_interval(base: str) -> None:
+    with (
+        mounted(base, "--sync-every", "0.5") as there,
+        (there / "open").open("wb", buffering=0) as still_open,
+    ):
+        still_open.write(b"open")
+        (there / "closed").write_bytes(b"closed")
+        began = time.monotonic()
+        while (stored(base, "open"), stored(base, "closed")) != (b"open", b"closed"):
+            assert time.monotonic() - began < 3, "not durable"
+            time.sleep(0.05)
+
+
+@pytest.mark.mount
+def test_nothing_is_synced_before_its_time_but_by_fsync(base: str) -> None:
+    with (
+        mounted(base, "-osync_every=3600") as there,
+        (there / "new").open("wb", buffering=0) as opened,
+    ):
+        opened.write(b"new")
+        time.sleep(0.3)
+        assert stored(base, "new") is None
+        os.fsync(opened)
+        assert stored(base, "new") == b"new"
+
+
+@pytest.mark.mount
+def test_sync_option_makes_every_write_durable(base: str) -> None:
+    with (
+        mounted(base, "-osync,sync_every=3600") as there,
+        (there / "new").open("wb", buffering=0) as opened,
+    ):
+        opened.write(b"new")
+        assert stored(base, "new") == b"new"
+
+
+@pytest.mark.mount
+def test_sync_option_is_refused_where_each_write_would_store_the_file(
+    there: Path, tmp_path: Path
+) -> None:
+    winkfs.create(tmp_path / "log", ao=True).close()
+    status, text = command("mount", tmp_path / "log", there, "-osync")
+    assert (status, "leave out sync" in text, "\n" in text) == (1, True, False)
+    assert command("mount", tmp_path / "log", there) == (0, "")
+    with watched(there):
+        assert command("umount", there) == (0, "")

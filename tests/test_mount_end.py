@@ -1,0 +1,124 @@
+"""How a server ends, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import tempfile
+import threading
+from pathlib import Path
+
+import mounting
+import pytest
+from memory_source import MemorySource
+from mounting import (
+    command,
+    request,
+    server_of,
+    stored,
+    verified,
+    wait_for_the_end,
+    watched,
+)
+
+import winkfs
+from winkmount import service
+from winkmount.background import serve_in_background
+from winkmount.binding import MountError
+from winkmount.mounts import ask, canonical, mount_at, unmount
+from winkmount.options import Options
+from winkmount.service import Request
+
+base, there = mounting.base, mounting.there  # fixtures
+
+
+@pytest.mark.mount
+def test_lazy_unmount_keeps_what_the_last_user_writes(base: str, there: Path) -> None:
+    assert command("mount", base, there) == (0, "")
+    with watched(there):
+        server = os.pidfd_open(server_of(there))
+        with (there / "new").open("wb", buffering=0) as opened:
+            assert command("umount", "--lazy", there) == (0, "")
+            assert mount_at(canonical(there)) is None
+            opened.write(b"late")
+    wait_for_the_end(server)
+    assert stored(base, "new") == b"late"
+
+
+@pytest.mark.mount
+def test_hung_server_does_not_hang_the_next_commands(
+    base: str, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to be sure of ending it")
+    assert command("mount", base, there) == (0, "")
+    with watched(there):
+        server = os.pidfd_open(server_of(there))
+        signal.pidfd_send_signal(server, signal.SIGSTOP)
+        try:
+            monkeypatch.setattr(service, "ask", lambda point, name: ask(point, name, 0.3))
+            with pytest.raises(MountError, match="no answer: winkfs umount --force"):
+                service.check(Request(MemorySource, "winkfs", base, str(there), Options()))
+            assert command("umount", "--force", there) == (0, "")
+        finally:
+            signal.pidfd_send_signal(server, signal.SIGCONT)
+    wait_for_the_end(server)
+    assert verified(base)
+
+
+@pytest.mark.mount
+def test_forced_unmount_of_a_server_that_answers_syncs(base: str, there: Path) -> None:
+    assert command("mount", base, there, "-osync_every=3600") == (0, "")
+    with watched(there):
+        (there / "new").write_bytes(b"kept")
+        assert command("umount", "--force", there) == (0, "")
+    with winkfs.open(base, "a") as container:
+        assert container.read("new") == b"kept"
+
+
+@pytest.mark.mount
+def test_mounts_and_unmounts_leave_nothing_behind(
+    there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    def left() -> tuple[object, ...]:
+        return (
+            sorted(os.listdir("/proc/self/fd")), threading.active_count(), _children(),
+            os.listdir(tmp_path / "temporary"), mount_at(canonical(there)),
+        )  # fmt: skip
+
+    def once() -> None:
+        assert serve_in_background(request(there, MemorySource)) == ""
+        server = os.pidfd_open(server_of(there, "memory"))
+        (there / "f").write_bytes(b"x")
+        unmount(there, "memory")
+        wait_for_the_end(server)
+
+    once()
+    before, memory = left(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(24):
+        once()
+    assert left() == before
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 1024, "KiB"
+
+
+def _children() -> list[str]:
+    tasks = Path("/proc/self/task")
+    return [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+
+
+@pytest.mark.mount
+def test_failed_mounts_leave_nothing_behind(there: Path) -> None:
+    def refuse() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/some/file")
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.raises(MountError):
+            serve_in_background(request(there, refuse))
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert _children() == []

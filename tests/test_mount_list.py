@@ -1,0 +1,146 @@
+"""winkfs mounts, and winkfs info of a mounted directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+
+import commands
+import pytest
+from commands import Run, listed, one_line
+from memory_source import MemorySource
+from mounting import leave_dead, mounted, need_fuse, request, watched
+
+import winkfs
+from winkfs.cli import mounts
+from winkmount.background import serve_in_background
+from winkmount.mounts import Mount, canonical, mount_at, unmount
+
+run = commands.run  # fixture
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    with winkfs.create(tmp_path / "my corpus\n") as container:
+        container.put("f", b"x")
+    return tmp_path / "my corpus\n"
+
+
+def record(run: Run, directory: Path) -> dict[str, object]:
+    """The line of `winkfs mounts --json` for one mount."""
+    records = [json.loads(line) for line in listed(run("mounts", "--json"))]
+    [found] = [line for line in records if line["directory"] == canonical(directory)]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.mount
+def test_each_mount_is_a_line(run: Run, corpus: Path) -> None:
+    with mounted(corpus) as one, mounted(corpus, "--ro") as two:
+        lines = [line.split("  ") for line in listed(run("mounts"))]
+        assert [cell.strip() for cell in lines[0] if cell] == [
+            "BASE",
+            "DIR",
+            "MODE",
+            "PID",
+            "SINCE",
+        ]
+        for there, mode in ((one, "rw"), (two, "ro")):
+            pid = os.getxattr(there, "user.winkfs.pid").decode()
+            [line] = [line for line in lines if str(there) in line]
+            cells = [cell.strip() for cell in line if cell]
+            assert cells[:4] == [f"{corpus.parent}/my corpus\\n", str(there), mode, pid]
+            found = record(run, there)
+            assert (found["base"], found["mode"]) == (str(corpus), mode)
+            assert (found["state"], found["pid"]) == ("serving", int(pid))
+    assert not any(str(one) in line for line in listed(run("mounts")))
+
+
+@pytest.mark.mount
+def test_hung_server_is_no_answer_within_a_second(run: Run, corpus: Path) -> None:
+    with mounted(corpus) as there:
+        server = int(os.getxattr(there, "user.winkfs.pid"))
+        os.kill(server, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            found = record(run, there)
+            assert (found["state"], found["pid"]) == ("no answer", None)
+            assert listed(run("info", there))[3].split() == ["state:", "no", "answer"]
+            assert time.monotonic() - began < 2.8
+        finally:
+            os.kill(server, signal.SIGCONT)
+
+
+@pytest.mark.mount
+def test_killed_server_is_dead(run: Run, corpus: Path, tmp_path: Path) -> None:
+    need_fuse()
+    there = tmp_path / "there"
+    there.mkdir()
+    assert run("mount", corpus, there).status == 0
+    with watched(there):
+        leave_dead(there)
+        assert record(run, there)["state"] == "dead"
+        assert run("umount", there).status == 0
+
+
+@pytest.mark.mount
+def test_mount_of_another_kind_is_not_listed(run: Run, tmp_path: Path) -> None:
+    need_fuse()
+    assert serve_in_background(request(tmp_path, MemorySource)) == ""
+    with watched(tmp_path):
+        assert not any(str(tmp_path) in line for line in listed(run("mounts")))
+        unmount(tmp_path, "memory")
+
+
+def test_server_of_another_user_is_listed_without_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("winkmount.mounts.ask", refuse)
+    found = mounts.mount_record(Mount("0:1", "/mnt", "fuse.winkfs", "/base", True))
+    assert found == {
+        "base": "/base", "directory": "/mnt", "mode": "ro", "state": "another user's",
+        "pid": None, "since": None,
+    }  # fmt: skip
+    assert mounts._row(found) == ("/base", "/mnt", "ro", "another user's", "")
+
+
+@pytest.mark.mount
+def test_info_of_a_mounted_directory_is_that_of_its_server(run: Run, corpus: Path) -> None:
+    with mounted(corpus) as there:
+        [line] = listed(run("info", "--json", there))
+        found = json.loads(line)
+        assert found["base"] == str(corpus)
+        assert found["pid"] == int(os.getxattr(there, "user.winkfs.pid"))
+        since = datetime.fromisoformat(found["since"]).timestamp()
+        assert abs(since - time.time()) < 60
+        assert found["files"] == 1
+        text = listed(run("info", there))
+        assert f"directory: {there}" in [" ".join(line.split()) for line in text]
+
+
+@pytest.mark.mount
+def test_info_of_a_base_is_not_that_of_its_directory(run: Run, tmp_path: Path) -> None:
+    winkfs.create(tmp_path / "same").close()
+    (tmp_path / "same").mkdir()
+    assert run("mount", "same", "same").status == 0
+    with watched(tmp_path / "same"):
+        assert json.loads(listed(run("info", "--json", "same"))[0])["variant"] == "plain"
+        assert "directory" in json.loads(listed(run("info", "--json", "same/"))[0])
+        assert run("umount", "same").status == 0
+    assert "no container is mounted" in one_line(run("info", "same/"))
+
+
+def test_name_of_the_mount_table_with_odd_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = (
+        "1 2 0:5 / /mnt/a\\040b\u00a0c\u0085 rw,nosuid shared:1 - fuse.winkfs /c\\012\u2028d rw\n"
+        "3 4 0:6 / /mnt/e ro - fuse.winkfs  rw\n"
+    )
+    monkeypatch.setattr(Path, "read_bytes", lambda _: os.fsencode(table))
+    found = mount_at("/mnt/a b\u00a0c\u0085")
+    assert found == Mount("0:5", "/mnt/a b\u00a0c\u0085", "fuse.winkfs", "/c\n\u2028d", False)
+    assert mount_at("/mnt/e") == Mount("0:6", "/mnt/e", "fuse.winkfs", "", True)
