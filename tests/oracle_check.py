@@ -1,7 +1,7 @@
 """Oracle, layer 4: a whole container, BASE.data with its derived files, held against the rules."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -138,6 +138,21 @@ def decide(inodes: list[InodeEntry]) -> dict[bytes, InodeEntry]:
         if by_fileid[found.inode.fileid] is found:
             live[name] = found
     return live
+
+
+def decide_then(inodes: list[InodeEntry], end: int) -> dict[bytes, InodeEntry]:
+    """The same when the data file ended at `end`; what came later may have set delflags before."""
+    later = [found for found in inodes if found.entry.pos >= end]
+    names = {found.name for found in later}
+    fileids = {found.inode.fileid for found in later if found.inode is not None}
+    before = []
+    for found in inodes:
+        if found.entry.pos >= end:
+            continue
+        if found.inode and (found.name in names or found.inode.fileid in fileids):
+            found = replace(found, entry=replace(found.entry, delflag=0))
+        before.append(found)
+    return decide(before)
 
 
 def view(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> FileView:
@@ -284,7 +299,11 @@ def check_derived(base: Path, data: DataFile, tree: Tree, clean: bool, missing_o
         tree.time_marks = check_time(data.sb, raw, label, appended_files(data))
 
     def sorted_names(raw: bytes, label: str) -> None:
-        check_names(data.sb, raw, label, names)
+        def then(end: int) -> dict[int, bytes]:
+            found = decide_then(data.inodes, end)
+            return {one.entry.pos: name for name, one in found.items()}
+
+        check_names(data.sb, raw, label, then)
 
     for suffix, wanted, test in (
         (".idx", True, index),

@@ -1,5 +1,6 @@
 """Oracle, layer 3: the files that can be rebuilt: hindex, perm, time index, names."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from oracle_format import (
@@ -117,11 +118,12 @@ def check_perm_hashes(perm: Perm, keys: dict[int, bytes]) -> None:
 # --- derived files of one container ------------------------------------------------------------
 
 
-def check_belongs(data: Superblock, derived: Superblock) -> None:
-    """CONTID, DATAEND; for classic containers SYNCTIME."""
+def check_belongs(data: Superblock, derived: Superblock, end: int | None = None) -> None:
+    """CONTID, DATAEND (`end`, or all of the data file)."""
     equal("CONTID", derived.label, data.variables.get("CONTID"), derived.variables.get("CONTID"))
     if "CONTID" in data.variables or "DATAEND" in derived.variables:
-        equal("DATAEND", derived.label, data.filesize, derived.need("DATAEND"))
+        wanted = data.filesize if end is None else end
+        equal("DATAEND", derived.label, wanted, derived.need("DATAEND"))
     equal("SYNCSIZE", derived.label, derived.filesize, derived.get("SYNCSIZE", derived.filesize))
 
 
@@ -143,13 +145,27 @@ def check_index(data: Superblock, raw: bytes, label: str, keys: dict[int, bytes]
     return index
 
 
-def check_names(data: Superblock, raw: bytes, label: str, names: dict[int, bytes]) -> Perm:
-    """BASE.names: the live inodes in byte order of names. `names`: inode position -> name."""
+def check_names(
+    data: Superblock, raw: bytes, label: str, then: Callable[[int], dict[int, bytes]]
+) -> Perm:
+    """BASE.names: the inodes that were live at its DATAEND, in byte order of names.
+
+    then    DATAEND -> inode position -> name
+    """
     perm = read_perm(label, raw, "FSYSNAME")
-    check_belongs(data, perm.superblock)
+    end = perm.superblock.need("DATAEND")
+    expect(end <= data.filesize, "DATAEND", label, f"at most {data.filesize}", end)
+    check_belongs(data, perm.superblock, end)
+    names = then(end)
     order = [pos for pos, name in sorted(names.items(), key=lambda item: item[1])]
     equal("names order", label, order, [pointer for pointer, _ in perm.pairs])
     check_perm_hashes(perm, {pos: name + b"/I0" for pos, name in names.items()})
+    directories = set()
+    for name in names.values():
+        parts = name.split(b"/")
+        directories |= {b"/".join(parts[:n]) for n in range(1, len(parts))}
+    clashes = len(directories & set(names.values()))
+    equal("CLASHES", label, clashes, perm.superblock.get("CLASHES", clashes))
     return perm
 
 

@@ -326,6 +326,8 @@ INDEX: Table = {
     ),
     "names_swapped": ("plain", "names order", lambda d: swap_names(d)),
     "names_hash": ("plain", "perm hash", lambda d: d.patch(".names", 4096 + 15, b"\0")),
+    "names_clashes": ("plain", "CLASHES", lambda d: d.set(".names", CLASHES=77)),
+    "names_from_the_future": ("plain", "DATAEND", lambda d: d.add(".names", DATAEND=1)),
     "permsize": ("plain", "FILESIZE", lambda d: d.add(".names", PERMSIZE=1)),
 }
 

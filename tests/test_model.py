@@ -17,6 +17,7 @@ from container_checks import MEMORY, VARIANTS, assert_sound, contents, path_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from names_checks import check_order
 from oracle_format import KVSEQ, read_entries, read_superblock
 from oracle_read import check
 from oracle_recipes import RECIPES
@@ -25,7 +26,7 @@ import winkfs
 from winkfs import Row
 
 EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "25"))
-SUFFIXES = (".data", ".idx", ".time")
+SUFFIXES = (".data", ".idx", ".time", ".names")
 STARTS = (
     "plain",
     "classic",
@@ -278,6 +279,14 @@ class Life(RuleBasedStateMachine):
         self.writer.sync()
         self.synced = dict(self.files)
         assert contents(self.reader) == {name: f.content for name, f in self.files.items()}
+
+    @rule()
+    def save_names(self) -> None:
+        self.flags = self._flags_on_disk()
+        self.writer.save_names()
+        self.synced = dict(self.files)
+        if not self.writer.classic:
+            check_order(self.base, set(self.files))
 
     @rule(through=st.sampled_from(["reopen", "reindex", ".idx", ".time", ".names"]))
     def close_and_reopen(self, through: str) -> None:

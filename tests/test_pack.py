@@ -186,7 +186,7 @@ def test_what_a_killed_pack_left_is_overwritten(tree: Path, tmp_path: Path) -> N
         c.put("junk", b"1")
     pack(tree, tmp_path / "c")
     assert "junk" not in names(tmp_path / "c")
-    assert files_beside(tmp_path / "c") == ["c.data", "c.idx"]
+    assert files_beside(tmp_path / "c") == ["c.data", "c.idx", "c.names"]
 
 
 def test_two_packs_of_one_base_do_not_mix(tree: Path, tmp_path: Path) -> None:

@@ -91,6 +91,9 @@ NAMED = {
     "ftype_256": "type",
     "directory_with_content": "type",
     "lastmt": "c.time.*reindex",
+    "names_swapped": "c.names.*reindex",
+    "names_hash": "c.names.*reindex",
+    "names_clashes": "c.names.*reindex",
 }
 NOT_BELIEVED = (
     "index_purpose",
@@ -106,7 +109,7 @@ NOT_BELIEVED = (
     "htalgo_4",
     "htalgo_not_the_datas",
     "htdel_not_the_datas",
-    "names_swapped",
+    "names_from_the_future",
     "permsize",
     "timemp",
     "time_keyrepr",

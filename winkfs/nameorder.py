@@ -139,11 +139,9 @@ def is_ours(block: Superblock, settings: Settings) -> bool:
 
 def order_in(store: Store, perm: Perm, covered: int, clashes: int) -> NameOrder:
     """The order that the pairs of a perm are."""
-    count, start = len(perm), perm.sbsize
-    view = perm.storage.view(start + PAIR.size * count, sparse=True)
-    left = np.ndarray((count,), ">i8", view, start, (PAIR.size,))
-    right = np.ndarray((count,), ">i8", view, start + 8, (PAIR.size,))
-    return NameOrder(store, left, covered, clashes, right)
+    view = perm.storage.view(perm.sbsize + PAIR.size * len(perm), sparse=True)
+    pairs = np.frombuffer(view, ">i8", offset=perm.sbsize).reshape(-1, 2)
+    return NameOrder(store, pairs[:, 0], covered, clashes, pairs[:, 1])
 
 
 def stands_for(path: str, settings: Settings, end: int) -> bool:

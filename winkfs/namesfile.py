@@ -150,7 +150,7 @@ def follow_names(store: Store) -> None:
 
 def new_sorter(store: Store) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
-    return NameSorter(lambda: unnamed(store.base + ".names.runs"))
+    return NameSorter(lambda: unnamed(store.base))
 
 
 def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:

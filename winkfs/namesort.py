@@ -19,9 +19,9 @@ from winkformats.storage import Storage
 from winkfs.clashes import ClashCounter
 from winkfs.rows import Int64
 
-CHUNK: Final = 24 << 20  # bytes of names, with what Python adds, that are sorted at a time
+CHUNK: Final = 12 << 20  # bytes of names, with what Python adds, that are sorted at a time
 OVERHEAD: Final = 120  # bytes of a name beside its own: object, places in lists, pair
-BLOCK: Final = 2048  # names read back at a time from each run
+BLOCK: Final = 1024  # names read back at a time from each run
 FIXED: Final = 20  # bytes of a name in the scratch file beside its own
 
 

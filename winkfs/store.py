@@ -107,6 +107,9 @@ class Store:
     def _load(self) -> None:
         """Find the derived files and bring them up to date, or make them anew."""
         kv, settings, block = self.kv, self.settings, self.kv.superblock
+        names = self.base + ".names"
+        if self.writable and not stands_for(names, settings, kv.end):
+            Path(names).unlink(missing_ok=True)  # before the data file grows up to its DATAEND
         base: Base | None = open_base(self.base + ".idx", settings, block, kv.end)
         self.index.replace(base)
         if base is not None and not self._plausible(base):
@@ -206,9 +209,6 @@ class Store:
         self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
     ) -> Base:
         path = self.base + ".idx"
-        names = self.base + ".names"
-        if not stands_for(names, self.settings, self.kv.end):
-            Path(names).unlink(missing_ok=True)
         storage = fresh(path + ".tmp")
         try:
             base = write_base(storage, self.settings, rows, extra, variables)

@@ -16,6 +16,10 @@ from winkfs.extents import Extents
 from winkfs.indexfile import Base, open_base
 from winkfs.inode import FileType
 from winkfs.inodescan import InodeRows, rows_of
+from winkfs.nameorder import NameOrder, open_order
+from winkfs.namescheck import same_names, were_names
+from winkfs.namesfile import new_sorter
+from winkfs.namesort import NameSorter
 from winkfs.rebuild import Rebuilt, Resolver
 from winkfs.settings import NANO
 from winkfs.store import Store, base_of
@@ -77,7 +81,9 @@ class _Check:
 
     def run(self, progress: Callable[[int], None] | None) -> None:
         store, kv, report = self._store, self._store.kv, self._report
-        resolver = Resolver(kv, store.settings)
+        order = open_order(store)
+        names = new_sorter(store) if order and order.covered == kv.end else None
+        resolver = Resolver(kv, store.settings, names)
         for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
             bad = batch.bad()
             for i in bad.tolist():
@@ -94,6 +100,8 @@ class _Check:
         self._check_counters(found)
         self._check_index(found)
         self._check_times(found.times)
+        if order:
+            self._check_names(order, names, found)
 
     def _ignore(self, error: CorruptError) -> None:
         """Bad entries are reported by the check of all entries."""
@@ -189,3 +197,13 @@ class _Check:
         last = [None if t.last is None else t.last // second for t in (mine, times)]
         if not same or last[0] != last[1] or (times.marks and mine.since != times.since):
             self._report.add(f"{path}: time marks do not fit the files: run reindex")
+
+    def _check_names(self, order: NameOrder, names: NameSorter | None, found: Rebuilt) -> None:
+        store, live = self._store, found.rows.pos
+        right = same_names(order, names, live) if names else were_names(store, order, live)
+        if not right:
+            self._report.add(f"{store.base}.names: its names are not those of the files in order: "
+                             "run reindex")  # fmt: skip
+        if names:
+            names.close()
+        order.close()

@@ -381,20 +381,19 @@ class BulkReader:
 
 
 def unnamed(path: str) -> FileStorage:
-    """An empty file that is gone when it is closed, on the disk of `path` if that can be written.
+    """An empty file without a name in the directory of `path`, or where temporary files go.
 
     raises  OSError
     """
     try:
-        Path(path).unlink(missing_ok=True)  # what a killed process left
-        storage = FileStorage(path, "x")
+        fd, name = tempfile.mkstemp(prefix=".winkfs-", dir=Path(path).absolute().parent)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        with tempfile.NamedTemporaryFile(prefix="winkfs-", delete=False) as file:
-            path = file.name
-        storage = FileStorage(path, "w")
-    Path(path).unlink()
+        fd, name = tempfile.mkstemp(prefix="winkfs-")
+    os.close(fd)
+    storage = FileStorage(name, "w")
+    Path(name).unlink()
     return storage
 
 
