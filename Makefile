@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SCRIPTS := examples/word_count.py scripts/demo.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean distclean system-run system-test
+.PHONY: help demo test soak lint format bench clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
@@ -21,6 +21,9 @@ lint: system-test $(VENV)/.ready-test ## only format, lint, types
 	$(BIN)/mypy
 	$(BIN)/mypy --strict $(SCRIPTS)
 	MYPYPATH=benchmarks $(BIN)/mypy --strict benchmarks/*.py
+
+soak: lint ## 20 minutes of random work on mounts (SOAK='--seed 7 --operations 1000000 -k model')
+	$(BIN)/python -m pytest --soak -m soak --durations=0 $(SOAK)
 
 format: $(VENV)/.ready-test ## put the sources into their form
 	$(BIN)/ruff check --quiet --fix .
