@@ -75,9 +75,9 @@ class ContainerSource(ContainerView):
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
-            self._container.begin(path, ftype, mode=mode, uid=uid, gid=gid)
+            self._container.begin(path, ftype, mode=mode, uid=uid, gid=gid, free=True)
         else:
-            self._container.begin(path, kept(ftype, mode))
+            self._container.begin(path, kept(ftype, mode), free=True)
         if data:
             self._container.write(path, 0, data)
 
@@ -124,7 +124,7 @@ class ContainerSource(ContainerView):
         return spool
 
     def _new_spool(self, mode: int, uid: int, gid: int) -> Spool:
-        return Spool(os.path.dirname(self._container.base), mode, uid, gid)
+        return Spool(self._folder, mode, uid, gid)
 
     def _gone(self, path: bytes, id: int, spool: Spool | None) -> None:
         self.tree.remove(path)

@@ -7,10 +7,12 @@ import itertools
 import logging
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from winkfs.container import Container
+from winkfs.draft import Draft
 from winkfs.entry import to_str
 from winkfs.errors import NoSuchFile
 from winkfs.facts import find_data, text_of
@@ -27,6 +29,7 @@ from winkmount.source import Attr, DirEntry
 log = logging.getLogger("winkfs.mount")
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
+LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
 TAIL: Final = 1 << 14  # names behind an order up to which it is better than a new one
 
 
@@ -38,6 +41,8 @@ class ContainerView:
         self.writable = container.writable
         if not self.writable:
             container.freeze()
+        self._folder = os.path.dirname(container.base) or "."
+        self._room, self._room_until = 0, 0.0  # bytes left on the disk, and how long to believe it
         self._attach()
         self.root = directory_id(b"")
         self.places = Places()
@@ -115,8 +120,8 @@ class ContainerView:
         attr: Attr | None
         if alias is not None and alias in self._spools:
             attr = self._spool_attr(alias, self._spools[alias])
-        elif key in self._drafts:
-            attr = self._draft_attr(key)
+        elif (draft := self._drafts.get(key)) is not None:
+            attr = self._draft_attr(draft)
         else:
             found = self._look.find(key)
             if found is None:
@@ -147,13 +152,18 @@ class ContainerView:
         mode = (stat.S_IFLNK if ftype == FileType.LINK else stat.S_IFREG) | stat.S_IMODE(attrs.mode)
         return Attr(fileid, mode, size, mtime, attrs.uid, attrs.gid)
 
-    def _draft_attr(self, key: bytes) -> Attr | None:
-        found = self._changes.stat(key)
-        if found.ftype == FileType.DIR:
+    def _draft_attr(self, draft: Draft) -> Attr | None:
+        """None for a directory."""
+        ftype, attrs = draft.ftype, draft.attrs
+        if ftype == FileType.DIR:
             return None
-        kind = stat.S_IFLNK if found.ftype == FileType.LINK else stat.S_IFREG
-        mode = kind | stat.S_IMODE(found.mode)
-        return Attr(found.fileid, mode, found.size, found.mtime_ns, found.uid, found.gid)
+        kind = stat.S_IFLNK if ftype == FileType.LINK else stat.S_IFREG
+        if attrs is None:
+            mode, (uid, gid) = default_mode(ftype), self._store.owner
+        else:
+            mode, uid, gid = stat.S_IMODE(attrs.mode), attrs.uid, attrs.gid
+        mtime_ns = self._store.settings.ns_of(draft.mtime)
+        return Attr(draft.fileid, kind | mode, draft.lsize, mtime_ns, uid, gid)
 
     def _spool_attr(self, id: int, spool: Spool) -> Attr:
         mode = stat.S_IFREG | spool.mode
@@ -262,13 +272,18 @@ class ContainerView:
     # the whole
 
     def _disk(self) -> os.statvfs_result:
-        return os.statvfs(os.path.dirname(self._container.base) or ".")
+        return os.statvfs(self._folder)
 
     def _need_room(self, size: int) -> None:
         """Refuse before the container meets the end of the disk in the middle of an entry."""
-        disk = self._disk()
-        if disk.f_bavail * disk.f_frsize < size + RESERVE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        now = time.monotonic()
+        if now > self._room_until or size > self._room // 2:
+            disk = self._disk()
+            self._room = disk.f_bavail * disk.f_frsize - RESERVE
+            self._room_until = now + LOOK
+            if self._room < size:
+                self._room_until = 0.0
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def statfs(self) -> Mapping[str, int]:
         disk = self._disk()
