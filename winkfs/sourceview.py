@@ -20,7 +20,7 @@ from winkfs.inode import FileType, default_mode
 from winkfs.listing import LINK, Listing
 from winkfs.look import Found, Look
 from winkfs.nameorder import NameOrder, open_order, tail
-from winkfs.namesfile import build
+from winkfs.namesfile import build, merge
 from winkfs.nametree import MAX_PATH, NameTree
 from winkfs.places import OWN_IDS, Places, directory_id, other_id
 from winkfs.spool import Spool
@@ -30,7 +30,8 @@ log = logging.getLogger("winkfs.mount")
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
-TAIL: Final = 1 << 14  # names behind an order up to which it is better than a new one
+NAMES: Final = 1 << 12  # names behind an order up to which they are looked up one by one
+TAIL: Final = 512 << 20  # bytes behind an order, at least, before a new one costs less than theirs
 
 
 class ContainerView:
@@ -56,7 +57,8 @@ class ContainerView:
         self._users: dict[int, int] = {}  # id -> how often it is open
         self._spools: dict[int, Spool] = {}
         self._alias: dict[bytes, int] = {}  # name -> id, where it is not the container's file id
-        self._listings: dict[int, Listing] = {}
+        self._listings: dict[int, Listing] = {}  # by handle
+        self._listed: dict[int, int] = {}  # handle -> id of the directory
         self._handles = itertools.count(1)
         self.left_out: set[bytes] = set()
 
@@ -77,15 +79,14 @@ class ContainerView:
 
     def _order(self) -> tuple[NameOrder, list[bytes]]:
         """The name order, and the names that changed since. Written where it is missing."""
-        order = open_order(self._store)
-        if order is not None:
-            names = [name for name, _ in tail(self._store, order.covered)]
-            if len(names) <= TAIL:
-                return order, names
-        return build(self._store), []
-
-    def _find(self, key: bytes) -> Found | None:
-        return self._look.find(key)
+        store = self._store
+        order = open_order(store)
+        if order is None or store.kv.end - order.covered > max(TAIL, 256 * order.count):
+            return build(store), []
+        changes = dict(tail(store, order.covered))
+        if len(changes) <= NAMES:
+            return order, list(changes)
+        return merge(store, order, changes), []
 
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""
@@ -188,7 +189,7 @@ class ContainerView:
             return self._spool_attr(id, spool)
         path = self.places[id]
         attr = self.directory_attr(b"") if id == self.root else self.attr(path)
-        if attr is None or attr.id != id:
+        if attr is None or (attr.id != id and not attr.is_dir):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return attr
 
@@ -210,6 +211,8 @@ class ContainerView:
     def opendir(self, directory: int) -> int:
         handle = next(self._handles)
         self._listings[handle] = Listing(self, self._store, self.places[directory])
+        self._listed[handle] = directory
+        self._use(directory)
         return handle
 
     def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
@@ -217,6 +220,24 @@ class ContainerView:
 
     def releasedir(self, handle: int) -> None:
         del self._listings[handle]
+        self._leave(self._listed.pop(handle))
+
+    def _use(self, id: int) -> None:
+        """One user more."""
+        users = self._users.get(id, 0)
+        if not users and id not in self._spools:
+            self.places.hold(id)
+        self._users[id] = users + 1
+
+    def _leave(self, id: int) -> bool:
+        """One user less -> whether it was the last."""
+        self._users[id] -= 1
+        if self._users[id]:
+            return False
+        del self._users[id]
+        if id not in self._spools and id != self.root:
+            self.places.let_go(id)
+        return True
 
     # attributes
 
