@@ -354,6 +354,21 @@ class NameTree:
             self.clashes = self._entry(above) not in (0, FileType.DIR)
             above = above.rpartition(b"/")[0]
 
+    def recheck(self, there: Callable[[bytes], bool]) -> None:
+        """Which of the changed entries are there may be another than was noted."""
+        self.version += 1
+        for name in list(self.since.names()):
+            above, _, short = name.rpartition(b"/")
+            changed, found = self.since.to_change(above), there(name)
+            if short in changed.states:
+                if changed.states[short] != found:
+                    changed.states[short] = found
+                    self._count(above, -1 if found else 1)
+            elif not found:
+                changed.over.discard(short)
+                if short not in changed.dirs:
+                    changed.added.pop(short, None)
+
     def renew(self, order: NameOrder) -> None:
         """Go on with an order of the names as they are now."""
         before, self.since = self.since, Since(order)

@@ -68,6 +68,7 @@ class ContainerView:
         """Take up what is behind the handle: also after a recovery it may be another."""
         self._store, self._changes, self._content = self._container.parts()
         self._generation = self._store.generation
+        self._troubles = self._container.troubles
         self._look = Look(self._store, self._content)
         self._drafts = self._changes.drafts
         order, names = self._order()
@@ -87,6 +88,12 @@ class ContainerView:
         if len(changes) <= NAMES:
             return order, list(changes)
         return merge(store, order, changes), []
+
+    def _recheck(self) -> None:
+        """The disk refused a write, and files that were not synced may be lost."""
+        self._troubles = self._container.troubles
+        self._container.check()
+        self.tree.recheck(lambda path: path in self._alias or self.entry(path) != 0)
 
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""
@@ -114,8 +121,8 @@ class ContainerView:
 
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of what is shown under a name, whose id is known from now on."""
-        if self._container.unsure:
-            self._container.check()
+        if self._container.troubles != self._troubles:
+            self._recheck()
         key = path + b"/I0"
         alias = self._alias.get(path) if self._alias else None
         attr: Attr | None
@@ -272,8 +279,8 @@ class ContainerView:
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
             return spool.read(offset, size)
-        if self._container.unsure:
-            self._container.check()
+        if self._container.troubles != self._troubles:
+            self._recheck()
         key = self.places[id] + b"/I0"
         if key in self._drafts:
             return self._changes.read(key, offset, size)
