@@ -1,139 +1,394 @@
-"""NameTree: names with / in them as directories."""
+"""Names of a mount: an order on disk, what changed since, and directories made of both."""
 
 from __future__ import annotations
 
+import errno
+import os
 import random
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from winkfs.entry import Entry
-from winkfs.inode import FileType
-from winkfs.nametree import OWN_IDS, NameTree
+import winkfs
+from winkfs import FileType, places, source
+from winkfs.nametree import bad_prefix
+from winkfs.source import ContainerSource
+
+DIR = FileType.DIR
 
 
-def entries(*names: str | tuple[str, FileType], first_id: int = 1) -> list[Entry]:
-    made = []
-    for i, item in enumerate(names):
-        name, ftype = (item, FileType.FILE) if isinstance(item, str) else item
-        made.append(Entry(name, first_id + i, 0, 1000 + i, ftype, 0o644, 0, 0, bytes))
-    return made
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    return str(tmp_path / "c")
 
 
-def shown(tree: NameTree) -> set[bytes]:
-    """All files, and directories with a / behind."""
-    found = set()
-    for directory in tree.root.walk():
-        found |= {directory.path() + b"/", *(directory.path(name) for name in directory.files)}
-    return found - {b"/"}
+def made(base: str, *names: str | tuple[str, FileType]) -> str:
+    with winkfs.create(base) as container:
+        for item in names:
+            name, ftype = (item, FileType.FILE) if isinstance(item, str) else item
+            container.put(name, b"" if ftype == DIR else name.encode(), ftype=ftype)
+    return base
 
 
-def test_prefixes_are_directories() -> None:
-    tree = NameTree(entries("a/b/c", "a/d", "e", ("a/f", FileType.DIR)))
-    assert shown(tree) == {b"a/", b"a/b/", b"a/b/c", b"a/d", b"a/f/", b"e"}
-    directory, id = tree.find(tree.root.id, b"e")
-    assert directory is tree.root and id == 3
-    assert tree.name_of(3) == b"e"
-    assert tree.find(tree.root.id, b"nothing")[1] is None
+def opened(base: str, mode: str = "a") -> ContainerSource:
+    return ContainerSource(winkfs.open(base, mode))
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_directory_wins_over_a_file_of_the_same_name(order: int) -> None:
-    tree = NameTree(entries("a/b", "a/b/c", "a/b/d")[::order])
-    assert shown(tree) == {b"a/", b"a/b/", b"a/b/c", b"a/b/d"}
-    assert [name for name, _ in tree.left_out] == [b"a/b"]
+def listed(view: ContainerSource, directory: int, start: int = 0) -> list[bytes]:
+    handle = view.opendir(directory)
+    try:
+        return [entry.name for entry in view.readdir(handle, start)]
+    finally:
+        view.releasedir(handle)
 
 
-def test_hidden_file_comes_to_light_when_the_directory_goes() -> None:
-    tree = NameTree(entries("a", "a/b"))
-    directory = tree.root.dirs[b"a"]
-    tree.remove_file(directory, b"b")
-    tree.remove_directory(directory)
-    assert shown(tree) == {b"a"}
+def walk(view: ContainerSource, directory: int | None = None, above: bytes = b"") -> set[bytes]:
+    """All files, and directories with a / behind, as listings give them; each must be found."""
+    found: set[bytes] = set()
+    top = view.root if directory is None else directory
+    handle = view.opendir(top)
+    for entry in view.readdir(handle, 0):
+        assert view.lookup(top, entry.name) == entry.attr
+        assert above + entry.name not in found
+        found.add(above + entry.name + (b"/" if entry.attr.is_dir else b""))
+        if entry.attr.is_dir:
+            found |= walk(view, entry.attr.id, above + entry.name + b"/")
+    view.releasedir(handle)
+    return found
 
 
-def test_hidden_files_move_with_the_directory_above_them() -> None:
-    tree = NameTree(entries("top/a", "top/a/b", "x"))
-    top = tree.root.dirs[b"top"]
-    assert set(tree.names_below(top)) == {b"top/a/b", b"top/a"}
-    tree.move_directory(top, tree.root, b"new")
-    assert shown(tree) == {b"new/", b"new/a/", b"new/a/b", b"x"}
-    moved = tree.root.dirs[b"new"].dirs[b"a"]
-    tree.remove_file(moved, b"b")
-    tree.remove_directory(moved)
-    assert shown(tree) == {b"new/", b"new/a", b"x"}
+def at(view: ContainerSource, path: str) -> int:
+    id = view.root
+    for part in path.encode().split(b"/"):
+        id = view.lookup(id, part).id
+    return id
 
 
-@pytest.mark.parametrize("name", ["/a", "a/", "a//b", "a/./b", "../a", "n" * 256, "."])
-def test_names_no_path_can_have_are_left_out_and_said(name: str) -> None:
-    tree = NameTree(entries(name, "good"))
-    assert shown(tree) == {b"good"}
-    assert len(tree.summary()) == 1
-    assert name in tree.summary()[0]
+def refused(code: int) -> pytest.RaisesExc[OSError]:
+    return pytest.raises(OSError, check=lambda error: error.errno == code)
 
 
-def test_summary_stays_short() -> None:
-    tree = NameTree(entries(*[f"a//{i}" for i in range(1000)]))
-    assert len(tree.summary()) == 6
-    assert "995 more" in tree.summary()[-1]
+def test_prefixes_are_directories(base: str) -> None:
+    view = opened(made(base, "a/b/c", "a/d", "e", ("a/f", DIR), ("a/f0", DIR), "a/f/g", "a/f!"))
+    assert walk(view) == {
+        b"a/", b"a/b/", b"a/b/c", b"a/d", b"a/f/", b"a/f/g", b"a/f!", b"a/f0/", b"e",
+    }  # fmt: skip
+    with refused(errno.ENOENT):
+        view.lookup(view.root, b"nothing")
+    view.close()
 
 
-def test_implied_directory_is_as_new_as_what_is_below_it() -> None:
-    tree = NameTree(entries("a/b/c", "x/y", "a/b/d", "z"))
-    assert tree.root.dirs[b"a"].mtime_ns == 1002
-    assert tree.root.dirs[b"x"].mtime_ns == 1001
-    assert tree.root.mtime_ns == 1003
+@pytest.mark.parametrize("mode", ["r", "a"])
+@pytest.mark.parametrize("late", [False, True])
+def test_directory_wins_over_a_file_of_the_same_name(base: str, mode: str, late: bool) -> None:
+    """late: the names below came after the order was made."""
+    made(base, "a/b", "a/x", *(() if late else ("a/b/c", "a/b/d")))
+    if late:
+        opened(base).close()
+        with winkfs.open(base, "a") as container:
+            container.put_many([("a/b/c", b""), ("a/b/d", b"")])
+    view = opened(base, mode)
+    assert walk(view) == {b"a/", b"a/b/", b"a/b/c", b"a/b/d", b"a/x"}
+    view.close()
 
 
-def test_file_ids_that_are_not_unique_do_not_mix_two_files() -> None:
-    tree = NameTree([*entries("a", first_id=7), *entries("b", first_id=7)])
-    ids = {tree.find(tree.root.id, name)[1] for name in (b"a", b"b")}
-    assert len(ids) == 2
-    assert {tree.name_of(id) for id in ids if id} == {b"a", b"b"}
+def test_hidden_file_comes_to_light_when_the_directory_goes(base: str) -> None:
+    view = opened(made(base, "a", "a/b"))
+    directory = at(view, "a")
+    view.unlink(directory, b"b")
+    assert walk(view) == {b"a/"}
+    view.rmdir(view.root, b"a")
+    assert walk(view) == {b"a"}
+    view.close()
 
 
-def test_file_id_as_large_as_those_made_here_is_replaced() -> None:
-    tree = NameTree(entries("a", "d/b", first_id=OWN_IDS))
-    ids = [tree.root.id, tree.root.dirs[b"d"].id, tree.find(tree.root.id, b"a")[1]]
-    assert len(set(ids)) == 3
-    assert tree.directory(tree.root.id) is tree.root
+def test_hidden_files_move_with_the_directory_above_them(base: str) -> None:
+    view = opened(made(base, "top/a", "top/a/b", "x"))
+    view.rename(view.root, b"top", view.root, b"new")
+    assert walk(view) == {b"new/", b"new/a/", b"new/a/b", b"x"}
+    view.unlink(at(view, "new/a"), b"b")
+    view.rmdir(at(view, "new"), b"a")
+    assert walk(view) == {b"new/", b"new/a", b"x"}
+    view.close()
+    assert set(walk(opened(base, "r"))) == {b"new/", b"new/a", b"x"}
 
 
-def test_very_deep_name() -> None:
-    tree = NameTree(entries("/".join("d" * 2000)))
-    assert len(shown(tree)) == 2000
+@pytest.mark.parametrize("name", ["/a", "a/", "a//b", "a/./b", "../a", "n" * 256, ".", "a/b//c"])
+def test_names_no_path_can_have_are_not_shown(base: str, name: str) -> None:
+    view = opened(made(base, name, "good"))
+    assert walk(view) == {b"good"}
+    with refused(errno.ENOENT):
+        view.lookup(view.root, b"a")
+    view.close()
 
 
-def test_names_too_long_for_a_path_are_left_out() -> None:
+def test_a_million_names_no_path_can_have_do_not_hide_a_good_one(base: str) -> None:
+    """Looking through them one by one would take seconds at each look-up."""
+    with winkfs.create(base) as container:
+        container.put_many((f"a//{i}", b"") for i in range(20_000))
+        container.put("a/good", b"")
+    view = opened(base)
+    names = view.tree.since.order.names
+    calls: list[int] = []
+    view.tree.since.order.names = lambda a, b: calls.append(b - a) or names(a, b)  # type: ignore
+    assert view.lookup(view.root, b"a").is_dir
+    assert sum(calls) < 100
+    view.close()
+
+
+def test_what_to_pass_over_with_a_bad_name() -> None:
+    assert bad_prefix(b"a/b") is None
+    assert bad_prefix(b"a//b/c") == b"a//"
+    assert bad_prefix(b"../b") == b"../"
+    assert bad_prefix(b"a/..") == b"a/..\0"
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_implied_directories_stay_until_they_are_removed(base: str, merged: bool) -> None:
+    view = opened(made(base, "a/b/f", "a/c/f", "x/f"))
+    for path in ("a/b", "a/c", "x"):
+        view.unlink(at(view, path), b"f")
+    view.rmdir(at(view, "a"), b"b")
+    if merged:
+        view.sync()
+        view._new_order()
+        assert view.tree.weight > 0  # the directories that stay
+    assert walk(view) == {b"a/", b"a/c/", b"x/"}
+    with refused(errno.ENOTEMPTY):
+        view.rmdir(view.root, b"a")
+    view.rmdir(at(view, "a"), b"c")
+    view.rmdir(view.root, b"a")
+    assert walk(view) == {b"x/"}
+    view.mkdir(view.root, b"a", 0o755, 0, 0)
+    assert walk(view) == {b"a/", b"x/"}
+    view.close()
+    again = opened(base, "r")
+    assert walk(again) == {b"a/"}  # x was only kept by the mount
+
+
+def test_names_that_went_before_the_mount_leave_no_directory(base: str) -> None:
+    opened(made(base, "a/b/f", "a/g", "x/f")).close()
+    with winkfs.open(base, "a") as container:
+        container.delete("a/b/f")
+        container.delete("x/f")
+        container.put("x", b"now a file")
+    for mode in "r", "a":
+        view = opened(base, mode)
+        assert view.tree.since.order.covered < view._store.kv.end  # it has a tail
+        assert walk(view) == {b"a/", b"a/g", b"x"}
+        view.close()
+
+
+def test_forgotten_ids_are_stale_and_the_same_when_looked_up_again(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "RECENT", 100)
+    view = opened(made(base, "kept", "d/file", *(f"f{i}" for i in range(500))))
+    ids = {name: view.lookup(view.root, name).id for name in (b"kept", b"d", b"f1")}
+    view.open(ids[b"kept"], write=False, truncate=False)
+    for i in range(500):
+        view.lookup(view.root, b"f%d" % i)
+    assert view.read(ids[b"kept"], 0, 10) == b"kept"
+    for call in (
+        lambda: view.stat(ids[b"d"]),
+        lambda: view.lookup(ids[b"d"], b"file"),
+        lambda: view.read(ids[b"f1"], 0, 10),
+        lambda: view.chmod(ids[b"f1"], 0o600),
+        lambda: view.opendir(ids[b"d"]),
+    ):
+        with refused(errno.ESTALE):
+            call()
+    assert {name: view.lookup(view.root, name).id for name in ids} == ids
+    view.release(ids[b"kept"])
+    view.close()
+
+
+def test_id_of_a_name_that_another_file_has_now_is_stale(base: str) -> None:
+    view = opened(made(base, "a", "b"))
+    a, b = at(view, "a"), at(view, "b")
+    view.rename(view.root, b"a", view.root, b"b")
+    assert view.stat(a).id == a and view.read(a, 0, 9) == b"a"
+    with refused(errno.ESTALE):
+        view.stat(b)
+    view.close()
+
+
+def test_file_ids_that_are_not_unique_do_not_mix_two_open_files(base: str) -> None:
+    view = opened(made(base, "a", "b"))
+    a = view.lookup(view.root, b"a")
+    view.open(a.id, write=False, truncate=False)
+    key = b"b/I0"
+    find = view._look.find
+    double = find(key)._replace(fileid=a.id)  # type: ignore[union-attr]
+    view._look.find = lambda k: double if k == key else find(k)
+    b = view.lookup(view.root, b"b")
+    assert b.id != a.id and b.id >= places.OWN_IDS
+    assert (view.read(a.id, 0, 9), view.read(b.id, 0, 9)) == (b"a", b"b")
+    view.release(a.id)
+    view.close()
+
+
+def test_very_deep_and_very_long_names(base: str) -> None:
     longest = "/".join(["d" * 255] * 15 + ["e" * 255])
-    tree = NameTree(entries(longest, longest + "e/f"))
-    assert longest.encode() in shown(tree)
-    assert len(tree.left_out) == 1
+    view = opened(made(base, "/".join("d" * 2000), longest, longest + "e/f"))
+    top, id, depth = view.root, view.root, 0
+    while id is not None:
+        (*inner, _) = [n for n in listed(view, id) if len(n) == 1] + [None]
+        id, depth = (view.lookup(id, inner[0]).id, depth + 1) if inner else (None, depth)
+    assert depth == 2000
+    id = top
+    for part in longest.encode().split(b"/"):
+        attr = view.lookup(id, part)
+        id = attr.id
+    assert attr.size == len(longest)
+    assert listed(view, at(view, "/".join(["d" * 255] * 15))) == [b"e" * 255]
+    view.close()
 
 
-def test_tree_against_a_set_of_names() -> None:
+def test_a_listing_goes_on_from_every_offset(base: str) -> None:
+    view = opened(made(base, *(f"{i % 7}/{i}" for i in range(50)), *(f"f{i}" for i in range(20)),
+                       ("3", DIR), ("f7!", DIR)))  # fmt: skip
+    for i in range(5):
+        view.create(view.root, b"late%d" % i, 0o644, 0, 0)
+    handle = view.opendir(view.root)
+    entries = list(view.readdir(handle, 0))
+    assert len({entry.name for entry in entries}) == len(entries) == 7 + 21 + 5
+    for i, entry in enumerate(entries):
+        assert list(view.readdir(handle, entry.offset)) == entries[i + 1 :]
+    view.releasedir(handle)
+    view.close()
+
+
+def test_200_000_names_listed_while_others_come_go_and_change(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there all the time comes once, also over a new order in the middle."""
+    count, chance = 200_000, random.Random(3)
+    monkeypatch.setattr(source, "CHANGES", 1000)
+    with winkfs.create(base) as container:
+        container.put_many((f"d/{i:06}", b"x") for i in range(count))
+    view = opened(base)
+    directory, first = at(view, "d"), view.tree.since
+    handle, offset = view.opendir(directory), 0
+    gone: set[bytes] = set()
+    seen: list[bytes] = []
+    entries: Iterator[object] = iter(())
+    for step in range(100_000):
+        if step % 300 == 0:  # as the kernel asks: some at a time
+            entries = view.readdir(handle, offset)
+        entry = next(entries, None)
+        if entry is None:
+            break
+        offset = entry.offset  # type: ignore[attr-defined]
+        seen.append(entry.name)  # type: ignore[attr-defined]
+        assert seen[-1] not in gone
+        if step % 20 == 0:
+            _disturb(view, directory, chance, gone, step)
+            if step == 60_000:
+                view.sync()
+    assert view.tree.since is not first
+    seen += [entry.name for entry in view.readdir(handle, offset)]
+    view.releasedir(handle)
+    always = {b"%06d" % i for i in range(count)} - gone
+    assert len(seen) == len(set(seen))
+    assert always <= set(seen)
+    shown = set(listed(view, at(view, "d")))
+    assert {name for name in shown if not name.startswith(b"n")} == always
+    view.close()
+
+
+def _disturb(
+    view: ContainerSource, directory: int, chance: random.Random, gone: set[bytes], step: int
+) -> None:
+    view.create(directory, b"n%d" % step, 0o644, 0, 0)
+    name = b"%06d" % chance.randrange(200_000)
+    if name not in gone:
+        view.unlink(directory, name)
+        gone.add(name)
+    other = b"%06d" % chance.randrange(200_000)
+    if other not in gone:
+        view.chmod(view.lookup(directory, other).id, 0o600)
+
+
+def test_a_change_while_a_batch_is_handed_out_is_seen(base: str) -> None:
+    """The kernel keeps what a listing says for an hour."""
+    view = opened(made(base, *(f"{i:03}" for i in range(60))))
+    handle = view.opendir(view.root)
+    entries = view.readdir(handle, 0)
+    assert next(entries).name == b"000"
+    view.unlink(view.root, b"001")
+    view.write(at(view, "002"), [(0, b"longer than before")], 5)
+    assert [(e.name, e.attr.size, e.attr.mtime_ns) for e in (next(entries),)] == [(b"002", 18, 5)]
+    view.releasedir(handle)
+    view.close()
+
+
+def test_tree_against_a_set_of_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random changes, syncs, new orders and remounts; a set of paths is the model."""
+    monkeypatch.setattr(source, "CHANGES", 150)
     chance = random.Random(11)
-    tree = NameTree([])
-    model: set[bytes] = set()
-    dirs = [tree.root]
-    for i in range(3000):
-        directory = chance.choice(dirs)
-        name = b"%d" % chance.randrange(30)
-        if name in directory.files and chance.random() < 0.5:
-            tree.remove_file(directory, name)
-            model.discard(directory.path(name))
-        elif name in directory.dirs and directory.dirs[name].empty:
-            dirs.remove(directory.dirs[name])
-            tree.remove_directory(directory.dirs[name])
-        elif name not in directory.dirs and name not in directory.files:
-            if chance.random() < 0.2:
-                dirs.append(tree.add_directory(directory, name))
-            else:
-                tree.add_file(directory, name, i + 1)
-                model.add(directory.path(name))
-        elif name in directory.files:
-            new = chance.choice(dirs)
-            target = b"t%d" % chance.randrange(9)
-            model -= {directory.path(name), new.path(target)}
-            model.add(new.path(target))
-            tree.move_file(directory, name, new, target)
-    assert {name for name in shown(tree) if not name.endswith(b"/")} == model
+    view = opened(made(base, *(f"{i % 3}/{i % 5}/{i}" for i in range(40)), "0/1/x/y"))
+    for round in range(12):
+        model = walk(view)
+        for _ in range(120):
+            _change(view, model, chance)
+        assert walk(view) == model, round
+        if chance.random() < 0.3:
+            for path in sorted(model):
+                if path.endswith(b"/"):  # or it would go with the mount, if it is empty
+                    view.utime(at(view, os.fsdecode(path[:-1])), 1)
+            view.close()
+            assert walk(opened(base, "r")) == model
+            view = opened(base)
+        else:
+            view.sync()
+    view.close()
+    assert winkfs.verify(base).problems == []
+
+
+def _change(view: ContainerSource, model: set[bytes], chance: random.Random) -> None:
+    dirs = [b"", *sorted(path for path in model if path.endswith(b"/"))]
+    parent, target = chance.choice(dirs), chance.choice(dirs)
+    name = b"%d" % chance.randrange(9)
+    ids = [at(view, os.fsdecode(d[:-1])) if d else view.root for d in (parent, target)]
+    what, path = chance.choice(["create", "mkdir", "remove", "rename"]), parent + name
+    if what in ("create", "mkdir") and not {path, path + b"/"} & model:
+        if what == "create":
+            view.create(ids[0], name, 0o644, 0, 0)
+            model.add(path)
+        elif path.count(b"/") < 4:
+            view.mkdir(ids[0], name, 0o755, 0, 0)
+            model.add(path + b"/")
+    elif what == "remove" and path in model:
+        view.unlink(ids[0], name)
+        model.discard(path)
+    elif what == "remove" and path + b"/" in model:
+        if any(other.startswith(path + b"/") and other != path + b"/" for other in model):
+            with refused(errno.ENOTEMPTY):
+                view.rmdir(ids[0], name)
+        else:
+            view.rmdir(ids[0], name)
+            model.discard(path + b"/")
+    elif what == "rename":
+        _rename(view, model, (path, ids[0], name), (target + b"t", ids[1], b"t"))
+
+
+def _rename(
+    view: ContainerSource,
+    model: set[bytes],
+    old: tuple[bytes, int, bytes],
+    new: tuple[bytes, int, bytes],
+) -> None:
+    (path, parent, name), (target, new_parent, new_name) = old, new
+    if {target, target + b"/"} & model or target.startswith(path + b"/"):
+        return
+    if path in model:
+        view.rename(parent, name, new_parent, new_name)
+        model -= {path}
+        model |= {target}
+    elif path + b"/" in model:
+        view.rename(parent, name, new_parent, new_name)
+        below = {other for other in model if other.startswith(path + b"/")}
+        model -= below
+        model |= {target + other[len(path) :] for other in below}

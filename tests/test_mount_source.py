@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -58,6 +59,8 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     fields = {name: getattr(found, name) for name in dir(found) if name.startswith("f_")}
     disk = SimpleNamespace(**fields | {"f_bavail": free, "f_frsize": 1})
     monkeypatch.setattr(sourceview.os, "statvfs", lambda _: disk)
+    monkeypatch.setattr(sourceview, "LOOK", 0)
+    time.sleep(0.06)
 
 
 def refused(code: int) -> pytest.RaisesExc[OSError]:

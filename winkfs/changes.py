@@ -50,6 +50,8 @@ class Changes(Files):
         if mode is None and uid is None and gid is None:
             return None
         owner = self._content.owner
+        if (mode, uid, gid) == (default_mode(ftype), *owner):
+            return None
         return check_attrs(
             Attrs(
                 default_mode(ftype) if mode is None else mode & 0o7777,
@@ -193,9 +195,16 @@ class Changes(Files):
         return inode, draft.old, len(value)
 
     def _account(
-        self, draft: Draft, inode: Inode, pos: int, size: int, *, bulk: bool = False
+        self,
+        draft: Draft,
+        inode: Inode,
+        pos: int,
+        size: int,
+        *,
+        bulk: bool = False,
+        new: bool = False,
     ) -> None:
-        """Take a written inode into index, time index and counters."""
+        """Take a written inode into index, time index and counters. `new`: there was no key."""
         store = self._store
         if draft.old and pos != draft.old:
             self._doom(draft.old, 0, 0, set())
@@ -208,7 +217,7 @@ class Changes(Files):
         if bulk:
             store.index.add_bulk([draft.key], np.array([pos]))
         else:
-            store.index.assign(draft.key, pos)
+            store.index.assign(draft.key, pos, new=new)
 
     # --- parts of files ---
 
@@ -407,7 +416,7 @@ class Changes(Files):
             self._settle_one(key, draft)
 
     def _settle_one(self, key: bytes, draft: Draft) -> None:
-        self._account(draft, *self._append_inode(draft))
+        self._account(draft, *self._append_inode(draft), new=not draft.old)
         self._pop(key)
 
     def sync(self) -> None:

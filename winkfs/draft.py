@@ -91,7 +91,8 @@ class DraftWriter:
         self, kv: KVSeq, settings: Settings, read: Callable[[Sequence[Extent]], bytes]
     ) -> None:
         self._kv, self._settings, self._read = kv, settings, read
-        field = kv.layout.value
+        layout, field = kv.layout, kv.layout.value
+        self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
         self.chunk = min(CHUNK, field.limit)
         self._extents = (field.limit - 56) // settings.form.pair - 1  # and one for attributes
 
@@ -107,9 +108,8 @@ class DraftWriter:
 
     def cost(self, draft: Draft, length: int) -> int:
         """Bytes that a draft will still write, at most, if `length` are added to it."""
-        layout, waiting = self._kv.layout, len(draft.tail) + length
+        waiting, entry = len(draft.tail) + length, self._entry_room
         pieces = waiting // self.chunk + 3
-        entry = layout.size(64, 0) + max(layout.align, 1) + max(layout.value.room, 0)
         pairs = self._settings.form.pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
         return waiting + pieces * entry + inode + 2 * entry + 64

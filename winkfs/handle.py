@@ -32,6 +32,7 @@ class Handle:
         self._attach()
         self._closed = ""
         self._unsure = False  # whether the last call was broken off half-way
+        self.troubles = 0  # how often that happened: what was not synced may be lost
         self._looked = time.monotonic()
         _open_handles.add(self)
 
@@ -110,11 +111,6 @@ class Handle:
         """What is behind the handle, for one that has it for itself: a mount."""
         return self._store, self._changes, self._content
 
-    @property
-    def unsure(self) -> bool:
-        """Whether the last call was broken off: the next one gets over it, and so does `check`."""
-        return self._unsure
-
     def check(self) -> None:
         """Get over a call that was broken off."""
         with self._lock:
@@ -190,6 +186,7 @@ class Handle:
             sure = isinstance(error, Exception) and not isinstance(error, MemoryError)
             if not sure or self._store.kv.broken:
                 self._unsure, self._fast = True, None
+                self.troubles += 1
             raise
 
     def _recover(self) -> None:

@@ -91,14 +91,14 @@ class Index:
             found = np.where(over >= 0, over, found)
         return found
 
-    def assign(self, key: bytes, pos: int) -> None:
-        """The key now belongs to `pos`; 0 removes it."""
+    def assign(self, key: bytes, pos: int, *, new: bool = False) -> None:
+        """The key now belongs to `pos`; 0 removes it. `new`: there was no such key."""
         if self.trail is not None:
             if pos:
                 self.trail.add(key, pos)
             else:
                 self.drop_trail()
-        if key not in self.overlay:
+        if not new and key not in self.overlay:
             old = self._lookup_base(key)
             if old:
                 self.hidden.add(old)

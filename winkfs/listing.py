@@ -103,7 +103,7 @@ class Listing:
         low, high = self._since.range(self.path)
         at, step, cut = max(offset, low), FIRST, len(self._prefix)
         if at > low:  # behind a subdirectory: pass over the names below it
-            child, slash, _ = order.names(at - 1, at)[0][cut:].partition(b"/")
+            child, slash, _ = order.name(at - 1)[cut:].partition(b"/")
             if slash:
                 at = order.lower_bound(self._prefix + child + b"0", at)
         while at < high:
@@ -172,9 +172,11 @@ class Listing:
         """Whether there are names below a file, at its place in the order."""
         if not self._view.tree.clashes:
             return False
+        if path[len(self._prefix) :] in self._since.of(self.path).dirs:
+            return True
         order, prefix = self._since.order, path + b"/"
         at = order.lower_bound(prefix, index + 1)
-        return at < order.count and order.names(at, at + 1)[0].startswith(prefix)
+        return at < order.count and order.name(at).startswith(prefix)
 
     def _child(self, short: bytes, name: bytes, index: int) -> Attr | None:
         """A subdirectory at the first of the names below it, unless it has another place."""
@@ -186,7 +188,7 @@ class Listing:
         order = self._since.order
         if self._since is not self._view.tree.since:
             at = order.lower_bound(path)
-            if order.names(at, at + 1) == [path]:
+            if order.name(at) == path:
                 return None
         elif self._view.entry(path):
             return None

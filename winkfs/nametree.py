@@ -14,28 +14,16 @@ below it there, else a number among those that came. So a listing meets each exa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from winkfs.inode import FileType
+from winkfs.nameorder import NameOrder
 from winkfs.names import path_fault
-from winkfs.rows import Int64
 
 MAX_PATH: Final = 4095  # bytes of a name: more, no program could say
 BATCH: Final = 1024  # names read at a time
 RANGES: Final = 4096  # ranges of directories remembered
 NEAR: Final = 512  # names below a directory up to which its implied children are remembered
-
-
-class Order(Protocol):
-    """Names without /I0 in byte order, as of one moment; see `nameorder`."""
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def clashes(self) -> int: ...
-    def names(self, start: int, stop: int) -> list[bytes]: ...
-    def positions(self, start: int, stop: int) -> Int64: ...
-    def lower_bound(self, name: bytes, low: int = 0) -> int: ...
 
 
 class Changed:
@@ -64,7 +52,7 @@ NOTHING: Final = Changed()
 class Since:
     """An order, and the changes since by directory. A listing keeps the one it began with."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: NameOrder) -> None:
         self.order = order
         self.dirs: dict[bytes, Changed] = {}
         self._ranges: dict[bytes, tuple[int, int]] = {}
@@ -95,11 +83,17 @@ class Since:
         return found
 
     def _end(self, directory: bytes, low: int) -> int:
-        near = self.order.names(low, min(low + 2, self.order.count))
-        for i, name in enumerate(near):
-            if not name.startswith(directory + b"/"):
-                return low + i
+        for near in range(low, min(low + 2, self.order.count)):
+            if not self.order.name(near).startswith(directory + b"/"):
+                return near
         return self.order.lower_bound(directory + b"0", low)  # "0" follows "/"
+
+    def names(self) -> Iterator[bytes]:
+        """All entries that are another than in the order, or may be."""
+        for directory, changed in self.dirs.items():
+            prefix = directory + b"/" if directory else b""
+            for short in (*changed.states, *changed.over, *changed.added):
+                yield prefix + short
 
     def is_gone(self, name: bytes) -> bool:
         """Whether an entry of the order is no more."""
@@ -137,7 +131,9 @@ class Since:
         """Index of the first name from `at` on with this prefix that is there and is a path."""
         step, order = 1, self.order
         while at < order.count:
-            for name in order.names(at, min(at + step, order.count)):
+            several = step > 1
+            names = order.names(at, min(at + step, order.count)) if several else [order.name(at)]
+            for name in names:
                 if not name.startswith(prefix):
                     return None
                 fault = bad_prefix(name)
@@ -159,7 +155,7 @@ class NameTree:
     version grows with each change
     """
 
-    def __init__(self, order: Order, entry: Callable[[bytes], int]) -> None:
+    def __init__(self, order: NameOrder, entry: Callable[[bytes], int]) -> None:
         self.since = Since(order)
         self._entry = entry
         self._number = 0
@@ -315,7 +311,7 @@ class NameTree:
         order = self.since.order
         for name in tail:
             at = order.lower_bound(name)
-            known = at < order.count and order.names(at, at + 1) == [name]
+            known = at < order.count and order.name(at) == name
             above, _, short = name.rpartition(b"/")
             changed, there = self.since.to_change(above), self._entry(name) != 0
             self.weight += 1
@@ -358,7 +354,22 @@ class NameTree:
             self.clashes = self._entry(above) not in (0, FileType.DIR)
             above = above.rpartition(b"/")[0]
 
-    def renew(self, order: Order) -> None:
+    def recheck(self, there: Callable[[bytes], bool]) -> None:
+        """Which of the changed entries are there may be another than was noted."""
+        self.version += 1
+        for name in list(self.since.names()):
+            above, _, short = name.rpartition(b"/")
+            changed, found = self.since.to_change(above), there(name)
+            if short in changed.states:
+                if changed.states[short] != found:
+                    changed.states[short] = found
+                    self._count(above, -1 if found else 1)
+            elif not found:
+                changed.over.discard(short)
+                if short not in changed.dirs:
+                    changed.added.pop(short, None)
+
+    def renew(self, order: NameOrder) -> None:
         """Go on with an order of the names as they are now."""
         before, self.since = self.since, Since(order)
         self.version += 1

@@ -88,5 +88,5 @@ class Places:
         self._young, self._old = {}, {}
         prefix = old + b"/"
         for id, path in self.held.items():
-            if path.startswith(prefix):
+            if path == old or path.startswith(prefix):
                 self.held[id] = new + path[len(old) :]

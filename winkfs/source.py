@@ -18,11 +18,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from winkformats.errors import FormatError
 from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, WinkError
 from winkfs.inode import FileType
-from winkfs.namesfile import build
+from winkfs.namesfile import merge
 from winkfs.nametree import MAX_PATH
 from winkfs.sourceview import ContainerView
 from winkfs.spool import Spool
@@ -32,6 +33,7 @@ log = logging.getLogger("winkfs.mount")
 
 COPY: Final = 1 << 20  # bytes read at a time for a spool
 CHANGES: Final = 1 << 17  # changes of names in memory, at least, before they go into a new order
+TAIL: Final = 256 << 20  # bytes behind an order, at least, before that happens for their number
 
 
 class ContainerSource(ContainerView):
@@ -75,9 +77,9 @@ class ContainerSource(ContainerView):
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
-            self._container.begin(path, ftype, mode=mode, uid=uid, gid=gid)
+            self._container.begin(path, ftype, mode=mode, uid=uid, gid=gid, free=True)
         else:
-            self._container.begin(path, kept(ftype, mode))
+            self._container.begin(path, kept(ftype, mode), free=True)
         if data:
             self._container.write(path, 0, data)
 
@@ -124,7 +126,7 @@ class ContainerSource(ContainerView):
         return spool
 
     def _new_spool(self, mode: int, uid: int, gid: int) -> Spool:
-        return Spool(os.path.dirname(self._container.base), mode, uid, gid)
+        return Spool(self._folder, mode, uid, gid)
 
     def _gone(self, path: bytes, id: int, spool: Spool | None) -> None:
         self.tree.remove(path)
@@ -277,15 +279,10 @@ class ContainerSource(ContainerView):
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
         if truncate:
             self.truncate(id, 0)
-        users = self._users.get(id, 0)
-        if not users and id not in self._spools:
-            self.places.hold(id)
-        self._users[id] = users + 1
+        self._use(id)
 
     def release(self, id: int) -> None:
-        self._users[id] -= 1
-        if not self._users[id]:
-            del self._users[id]
+        if self._leave(id):
             self._drop(id)
 
     def _drop(self, id: int) -> None:
@@ -297,7 +294,7 @@ class ContainerSource(ContainerView):
             del self._spools[id]
             spool.close()
         if self._alias:
-            self._alias.pop(self.places.held.get(id, b""), None)
+            self._alias = {path: other for path, other in self._alias.items() if other != id}
         self.places.let_go(id)
 
     def flush(self, id: int) -> None:
@@ -354,12 +351,19 @@ class ContainerSource(ContainerView):
         self._store_times()
         self._container.sync()
         self._dirty_since = 0.0
-        if self.tree.weight > max(CHANGES, self.tree.since.order.count // 32):
+        count = self.tree.since.order.count
+        tail = self._store.kv.end - self.tree.since.order.covered
+        if self.tree.weight > max(CHANGES, count // 32) or tail > max(TAIL, 256 * count):
             self._new_order()
 
     def _new_order(self) -> None:
-        """The changes of names that are in memory go into an order of their own."""
-        self.tree.renew(build(self._store))
+        """What changed in memory goes into a new order, on disk where that can be. After a sync."""
+        lookup, since = self._store.index.lookup, self.tree.since
+        changes = {name: lookup(name + b"/I0") for name in since.names()}
+        try:
+            self.tree.renew(merge(self._store, since.order, changes))
+        except (OSError, FormatError) as error:  # the old one goes on, with all that changed
+            log.error("the order of names stays as it is: %s", error)
 
     def _store_times(self) -> None:
         """What changed names in directories did to their times."""
@@ -376,6 +380,9 @@ class ContainerSource(ContainerView):
         try:
             if self.writable:
                 self._store_times()
+                self._container.sync()
+                if self.tree.since.order.covered != self._store.kv.end:
+                    self._new_order()
         finally:
             self._container.close()
 

@@ -7,10 +7,12 @@ import itertools
 import logging
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from winkfs.container import Container
+from winkfs.draft import Draft
 from winkfs.entry import to_str
 from winkfs.errors import NoSuchFile
 from winkfs.facts import find_data, text_of
@@ -18,7 +20,7 @@ from winkfs.inode import FileType, default_mode
 from winkfs.listing import LINK, Listing
 from winkfs.look import Found, Look
 from winkfs.nameorder import NameOrder, open_order, tail
-from winkfs.namesfile import build
+from winkfs.namesfile import build, merge
 from winkfs.nametree import MAX_PATH, NameTree
 from winkfs.places import OWN_IDS, Places, directory_id, other_id
 from winkfs.spool import Spool
@@ -27,7 +29,9 @@ from winkmount.source import Attr, DirEntry
 log = logging.getLogger("winkfs.mount")
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
-TAIL: Final = 1 << 14  # names behind an order up to which it is better than a new one
+LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
+NAMES: Final = 1 << 12  # names behind an order up to which they are looked up one by one
+TAIL: Final = 512 << 20  # bytes behind an order, at least, before a new one costs less than theirs
 
 
 class ContainerView:
@@ -38,6 +42,8 @@ class ContainerView:
         self.writable = container.writable
         if not self.writable:
             container.freeze()
+        self._folder = os.path.dirname(container.base) or "."
+        self._room, self._room_until = 0, 0.0  # bytes left on the disk, and how long to believe it
         self._attach()
         self.root = directory_id(b"")
         self.places = Places()
@@ -51,7 +57,8 @@ class ContainerView:
         self._users: dict[int, int] = {}  # id -> how often it is open
         self._spools: dict[int, Spool] = {}
         self._alias: dict[bytes, int] = {}  # name -> id, where it is not the container's file id
-        self._listings: dict[int, Listing] = {}
+        self._listings: dict[int, Listing] = {}  # by handle
+        self._listed: dict[int, int] = {}  # handle -> id of the directory
         self._handles = itertools.count(1)
         self.left_out: set[bytes] = set()
 
@@ -61,6 +68,7 @@ class ContainerView:
         """Take up what is behind the handle: also after a recovery it may be another."""
         self._store, self._changes, self._content = self._container.parts()
         self._generation = self._store.generation
+        self._troubles = self._container.troubles
         self._look = Look(self._store, self._content)
         self._drafts = self._changes.drafts
         order, names = self._order()
@@ -72,15 +80,20 @@ class ContainerView:
 
     def _order(self) -> tuple[NameOrder, list[bytes]]:
         """The name order, and the names that changed since. Written where it is missing."""
-        order = open_order(self._store)
-        if order is not None:
-            names = [name for name, _ in tail(self._store, order.covered)]
-            if len(names) <= TAIL:
-                return order, names
-        return build(self._store), []
+        store = self._store
+        order = open_order(store)
+        if order is None or store.kv.end - order.covered > max(TAIL, 256 * order.count):
+            return build(store), []
+        changes = dict(tail(store, order.covered))
+        if len(changes) <= NAMES:
+            return order, list(changes)
+        return merge(store, order, changes), []
 
-    def _find(self, key: bytes) -> Found | None:
-        return self._look.find(key)
+    def _recheck(self) -> None:
+        """The disk refused a write, and files that were not synced may be lost."""
+        self._troubles = self._container.troubles
+        self._container.check()
+        self.tree.recheck(lambda path: path in self._alias or self.entry(path) != 0)
 
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""
@@ -108,15 +121,15 @@ class ContainerView:
 
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of what is shown under a name, whose id is known from now on."""
-        if self._container.unsure:
-            self._container.check()
+        if self._container.troubles != self._troubles:
+            self._recheck()
         key = path + b"/I0"
         alias = self._alias.get(path) if self._alias else None
         attr: Attr | None
         if alias is not None and alias in self._spools:
             attr = self._spool_attr(alias, self._spools[alias])
-        elif key in self._drafts:
-            attr = self._draft_attr(key)
+        elif (draft := self._drafts.get(key)) is not None:
+            attr = self._draft_attr(draft)
         else:
             found = self._look.find(key)
             if found is None:
@@ -147,13 +160,18 @@ class ContainerView:
         mode = (stat.S_IFLNK if ftype == FileType.LINK else stat.S_IFREG) | stat.S_IMODE(attrs.mode)
         return Attr(fileid, mode, size, mtime, attrs.uid, attrs.gid)
 
-    def _draft_attr(self, key: bytes) -> Attr | None:
-        found = self._changes.stat(key)
-        if found.ftype == FileType.DIR:
+    def _draft_attr(self, draft: Draft) -> Attr | None:
+        """None for a directory."""
+        ftype, attrs = draft.ftype, draft.attrs
+        if ftype == FileType.DIR:
             return None
-        kind = stat.S_IFLNK if found.ftype == FileType.LINK else stat.S_IFREG
-        mode = kind | stat.S_IMODE(found.mode)
-        return Attr(found.fileid, mode, found.size, found.mtime_ns, found.uid, found.gid)
+        kind = stat.S_IFLNK if ftype == FileType.LINK else stat.S_IFREG
+        if attrs is None:
+            mode, (uid, gid) = default_mode(ftype), self._store.owner
+        else:
+            mode, uid, gid = stat.S_IMODE(attrs.mode), attrs.uid, attrs.gid
+        mtime_ns = self._store.settings.ns_of(draft.mtime)
+        return Attr(draft.fileid, kind | mode, draft.lsize, mtime_ns, uid, gid)
 
     def _spool_attr(self, id: int, spool: Spool) -> Attr:
         mode = stat.S_IFREG | spool.mode
@@ -178,7 +196,7 @@ class ContainerView:
             return self._spool_attr(id, spool)
         path = self.places[id]
         attr = self.directory_attr(b"") if id == self.root else self.attr(path)
-        if attr is None or attr.id != id:
+        if attr is None or (attr.id != id and not attr.is_dir):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return attr
 
@@ -200,6 +218,8 @@ class ContainerView:
     def opendir(self, directory: int) -> int:
         handle = next(self._handles)
         self._listings[handle] = Listing(self, self._store, self.places[directory])
+        self._listed[handle] = directory
+        self._use(directory)
         return handle
 
     def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
@@ -207,6 +227,24 @@ class ContainerView:
 
     def releasedir(self, handle: int) -> None:
         del self._listings[handle]
+        self._leave(self._listed.pop(handle))
+
+    def _use(self, id: int) -> None:
+        """One user more."""
+        users = self._users.get(id, 0)
+        if not users and id not in self._spools:
+            self.places.hold(id)
+        self._users[id] = users + 1
+
+    def _leave(self, id: int) -> bool:
+        """One user less -> whether it was the last."""
+        self._users[id] -= 1
+        if self._users[id]:
+            return False
+        del self._users[id]
+        if id not in self._spools and id != self.root:
+            self.places.let_go(id)
+        return True
 
     # attributes
 
@@ -241,8 +279,8 @@ class ContainerView:
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
             return spool.read(offset, size)
-        if self._container.unsure:
-            self._container.check()
+        if self._container.troubles != self._troubles:
+            self._recheck()
         key = self.places[id] + b"/I0"
         if key in self._drafts:
             return self._changes.read(key, offset, size)
@@ -262,13 +300,18 @@ class ContainerView:
     # the whole
 
     def _disk(self) -> os.statvfs_result:
-        return os.statvfs(os.path.dirname(self._container.base) or ".")
+        return os.statvfs(self._folder)
 
     def _need_room(self, size: int) -> None:
         """Refuse before the container meets the end of the disk in the middle of an entry."""
-        disk = self._disk()
-        if disk.f_bavail * disk.f_frsize < size + RESERVE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        now = time.monotonic()
+        if now > self._room_until or size > self._room // 2:
+            disk = self._disk()
+            self._room = disk.f_bavail * disk.f_frsize - RESERVE
+            self._room_until = now + LOOK
+            if self._room < size:
+                self._room_until = 0.0
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def statfs(self) -> Mapping[str, int]:
         disk = self._disk()
