@@ -222,3 +222,13 @@ def test_mount_inside_a_mount(base: str, there: Path) -> None:
         assert command("umount", there) == (0, "")
     with winkfs.open(base) as container:
         assert {"inner.data", "inner.idx"} < set(container.names())
+
+
+@pytest.mark.mount
+def test_empty_container_can_be_mounted(there: Path, tmp_path: Path) -> None:
+    winkfs.create(tmp_path / "empty").close()
+    for options in ([], ["--ro"]):
+        assert command("mount", tmp_path / "empty", there, *options) == (0, "")
+        with watched(there):
+            assert os.listdir(there) == []
+            assert command("umount", there) == (0, "")

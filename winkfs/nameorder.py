@@ -141,9 +141,8 @@ def order_in(store: Store, perm: Perm, covered: int, clashes: int) -> NameOrder:
     """The order that the pairs of a perm are."""
     count, start = len(perm), perm.sbsize
     view = perm.storage.view(start + PAIR.size * count, sparse=True)
-    left = np.ndarray((count,), ">i8", view, start, (PAIR.size,))
-    right = np.ndarray((count,), ">i8", view, start + 8, (PAIR.size,))
-    return NameOrder(store, left, covered, clashes, right)
+    pairs = np.ndarray((count, 2), ">i8", view, start)
+    return NameOrder(store, pairs[:, 0], covered, clashes, pairs[:, 1])
 
 
 def stands_for(path: str, settings: Settings, end: int) -> bool:
