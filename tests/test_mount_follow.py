@@ -14,8 +14,8 @@ import winkfs
 
 
 def soon(fact: Callable[[], bool]) -> None:
-    """At the latest after the second between two looks and the one the kernel believes names."""
-    deadline = time.monotonic() + 4
+    """After the second between two looks and the one the kernel believes names, if it is quiet."""
+    deadline = time.monotonic() + 15
     while not fact():
         assert time.monotonic() < deadline, "not followed"
         time.sleep(0.05)

@@ -31,7 +31,7 @@ DIRECTORY = click.argument("directory", metavar="DIR")
     help="Whether the kernel keeps what was read (it does).",
 )  # fmt: skip
 @click.option(
-    "--sync-every", metavar="SECONDS", help="When what was written is on the disk at last (5)."
+    "--sync-every", metavar="SECONDS", help="How often what was written is made durable (5)."
 )
 @click.option("-f", "--foreground", is_flag=True, help="Serve in this process until unmounted.")
 @click.option(
