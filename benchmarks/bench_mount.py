@@ -43,7 +43,7 @@ def main() -> None:
             name: partial(round_of, images, rival) for name, rival in images.rivals().items()
         }
         show(report, files, interleaved(cases, asked.runs))
-    report.note(f"The tree: {files.told}. Rivals: {note()}.")
+    report.note(f"The tree: {files.told}. Versions: {note()}.")
     report.note(
         "Goals are those of winkfs mount --ro. tar and SquashFS (gzip) images have defaults."
     )

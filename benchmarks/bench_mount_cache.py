@@ -63,7 +63,7 @@ def main() -> None:
             f"{middle['cpu']:.1f}" if served else "",
             f"{middle['anonymous']:.0f}" if served else "",
         )  # fmt: skip
-    report.note(f"The tree: {files.told}. Rivals: {note()}.")
+    report.note(f"The tree: {files.told}. Versions: {note()}.")
     report.finish()
 
 

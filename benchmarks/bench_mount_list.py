@@ -53,7 +53,7 @@ def main() -> None:
             f"{statistics.median(runs['anonymous']):.0f}" if served else "",
         )
     report.note("CPU and RssAnon of the mount that find listed; find asks for the type of a name.")
-    report.note(f"Rivals: {versions(squashfuse_ll='--version', mksquashfs='-version')}.")
+    report.note(f"Versions: {versions(squashfuse_ll='--version', mksquashfs='-version')}.")
     report.finish()
 
 

@@ -48,7 +48,7 @@ def main() -> None:
             if not step.endswith("1"):
                 cells[i] += f" {times_one(report, speed, step, goal=name == RO)}"
         report.row(name, *cells)
-    report.note(f"The tree: {files.told}. Rivals: {note()}.")
+    report.note(f"The tree: {files.told}. Versions: {note()}.")
     report.note("Behind a rate: how many times that of one reader (goal: >= 1 for --ro).")
     report.finish()
 

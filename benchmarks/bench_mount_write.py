@@ -73,7 +73,7 @@ def main() -> None:
         "Small files: create, write 4 KiB, close; not durable. The large file is, by fsync."
     )
     report.note("Goals are those of winkfs mount. CPU and RssAnon: after all small files.")
-    report.note(f"Rivals: {versions(bindfs='--version')}.")
+    report.note(f"Versions: {versions(fusermount3='--version', bindfs='--version')}.")
     report.finish()
 
 

@@ -137,5 +137,8 @@ class Images:
 
 
 def note() -> str:
-    """The versions of the rivals."""
-    return versions(squashfuse_ll="--version", mksquashfs="-version", ratarmount="--version")
+    """The versions of libfuse 3 and of the rivals."""
+    return versions(
+        fusermount3="--version", squashfuse_ll="--version", mksquashfs="-version",
+        ratarmount="--version",
+    )  # fmt: skip
