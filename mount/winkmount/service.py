@@ -106,8 +106,7 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     """
     binding = choose(request.binding)
     point = check(request)
-    if any(os.scandir(point)):
-        log.warning("%s is not empty: what it holds is hidden by the mount", point)
+    _tell_of_the_hidden(point)
     source = request.open()
     options = request.options
     caching = Caching.of(source, pages=options.cache == "kernel", follow=options.follow)
@@ -125,6 +124,13 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
                 stop.set()
                 beside.join()
                 operations.close()
+
+
+def _tell_of_the_hidden(point: str) -> None:
+    # who may mount on a directory may not always list it
+    with contextlib.suppress(OSError), os.scandir(point) as found:
+        if any(found):
+            log.warning("%s is not empty: what it holds is hidden by the mount", point)
 
 
 @contextlib.contextmanager
