@@ -172,3 +172,17 @@ def test_unchanged_attributes_write_nothing(source: ContainerSource) -> None:
     source.chown(id, attr.uid, -1)
     source.sync()
     assert source._container.superblock["FILESIZE"] == before
+
+
+def test_a_directory_that_is_open_is_listed_under_its_new_name(source: ContainerSource) -> None:
+    above = source.mkdir(source.root, b"a", 0o755, 0, 0).id
+    directory = source.mkdir(above, b"d", 0o755, 0, 0).id
+    for i in range(3):
+        source.create(directory, b"%d" % i, 0o644, 0, 0)
+    handle = source.opendir(directory)
+    half = source.readdir(handle, 0)
+    next(half)
+    source.rename(source.root, b"a", source.root, b"b")
+    assert {entry.name for entry in half} >= {b"1", b"2"}
+    assert sorted(entry.name for entry in source.readdir(handle, 0)) == [b"0", b"1", b"2"]
+    source.releasedir(handle)

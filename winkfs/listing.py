@@ -59,9 +59,14 @@ class Listing:
     """One open directory. Names of the order come in its order; those that came since behind."""
 
     def __init__(self, view: View, store: Store, path: bytes) -> None:
-        self.path = path
         self._view, self._store = view, store
-        self._since = view.tree.since
+        self.move(path)
+
+    def move(self, path: bytes) -> None:
+        """The directory has this name now, and what is in it came there. Whoever is half-way meets
+        some of the names once more."""
+        self.path = path
+        self._since = self._view.tree.since
         self._prefix = path + b"/" if path else b""
         self._late: list[tuple[int, bytes]] | None = None
 
@@ -101,12 +106,12 @@ class Listing:
     def _ordered(self, offset: int) -> Iterator[DirEntry]:
         order, tree = self._since.order, self._view.tree
         low, high = self._since.range(self.path)
-        at, step, cut = max(offset, low), FIRST, len(self._prefix)
+        at, step, cut, path = max(offset, low), FIRST, len(self._prefix), self.path
         if at > low:  # behind a subdirectory: pass over the names below it
             child, slash, _ = order.name(at - 1)[cut:].partition(b"/")
             if slash:
                 at = order.lower_bound(self._prefix + child + b"0", at)
-        while at < high:
+        while at < high and self.path == path:
             stop = min(at + step, high)
             batch = _Batch(self._store, order.positions(at, stop), cut)
             version, then = tree.version, at

@@ -210,6 +210,9 @@ class ContainerSource(ContainerView):
             self._alias[new + name[len(old) :]] = self._alias.pop(name)
         self.tree.move_directory(old, new)
         self.places.move_below(old, new)
+        for listing in self._listings.values():
+            if listing.path == old or listing.path.startswith(old + b"/"):
+                listing.move(new + listing.path[len(old) :])
         for path in [path for path in self._times if path == old or path.startswith(old + b"/")]:
             self._times[new + path[len(old) :]] = self._times.pop(path)
 
