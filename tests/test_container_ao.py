@@ -178,6 +178,18 @@ def test_rename_of_a_file_put_twice(way: str, new: str, c: Container, base: Path
         assert contents(reader) == model | {b"other": b"1"}
 
 
+def test_rename_onto_a_name_put_behind_it_is_refused(c: Container, base: Path) -> None:
+    """In place it would lie in front of the file whose name it takes, which decides."""
+    c.put("aa", b"first")
+    c.put("bb", b"behind")
+    c.put("cc", b"")
+    with pytest.raises(PermissionError):
+        c.rename("aa", "bb")
+    c.close()
+    assert contents(base) == {"aa": b"first", "bb": b"behind", "cc": b""}
+    assert winkfs.verify(base).problems == []
+
+
 def test_rename_onto_a_name_deleted_just_now(c: Container, base: Path) -> None:
     with c:
         c.put("xyz", b"3", 30)

@@ -391,7 +391,8 @@ class Changes(Files):
         room = len(old.value) + len(key) - len(new)
         is_last = pos + old.size == self._kv.end
         value = inode.encode(self._store.settings.form, len(old.value) if is_last else room)
-        later = self._store.index.overlay.get(new) == 0  # a tombstone, perhaps behind this inode
+        there = self._store.index.overlay.get(new, -1)
+        later = there == 0 or there > pos  # a tombstone or a file of that name behind this inode
         if pos < self._store.synced or not (is_last or (len(value) == room and not later)):
             raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
                              "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
