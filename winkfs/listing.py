@@ -10,7 +10,7 @@ import logging
 import stat
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ BATCH: Final = 1024
 LINK: Final = stat.S_IFLNK | 0o777
 MODES: Final = np.array([stat.S_IFREG | default_mode(ftype) for ftype in range(256)], np.int64)
 MODES[FileType.LINK] = LINK
+MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python: 0.2 us less
 NAMED: Final = 20  # names that cannot be shown, said by name
 
 
@@ -145,7 +146,7 @@ class Listing:
         found = zip(batch.shorts, attrs, range(at + 1, at + 1 + len(attrs)), strict=True)
         if batch.odd:
             return [DirEntry(*entry) for entry in found if entry[1] is not None]  # type: ignore[arg-type]
-        return list(map(DirEntry._make, found))
+        return list(map(MAKE, repeat(DirEntry), found))
 
     def _mixed(self, batch: _Batch, at: int) -> tuple[int, list[DirEntry]]:
         """-> where to go on, and entries. Names below a subdirectory are passed over."""
@@ -226,7 +227,8 @@ class _Batch:
         self.ids, self.known = rows.fileid.tolist(), rows.names
         times = rows.mtime if settings.nanoseconds else rows.mtime * NANO
         attrs = map(
-            Attr._make,
+            MAKE,
+            repeat(Attr),
             zip(
                 self.ids, MODES[rows.ftype & 255].tolist(), rows.lsize.tolist(), times.tolist(),
                 repeat(store.owner[0]), repeat(store.owner[1]),
