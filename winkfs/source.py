@@ -195,7 +195,13 @@ class ContainerSource(ContainerView):
         waiting = [name for name in self._alias if name.startswith(old + b"/")]
         for name in (*names, *waiting):
             _check_length(new + name[len(old) :])
+        listings = [listing for listing in self._listings.values()
+                    if listing.path == old or listing.path.startswith(old + b"/")]  # fmt: skip
+        for listing in listings:
+            listing.fix()
         self._rename_all(names, len(old), new)
+        for listing in listings:
+            listing.move(new + listing.path[len(old) :])
         if real:
             del names[0]
             self.tree.remove(old)
@@ -210,9 +216,6 @@ class ContainerSource(ContainerView):
             self._alias[new + name[len(old) :]] = self._alias.pop(name)
         self.tree.move_directory(old, new)
         self.places.move_below(old, new)
-        for listing in self._listings.values():
-            if listing.path == old or listing.path.startswith(old + b"/"):
-                listing.move(new + listing.path[len(old) :])
         for path in [path for path in self._times if path == old or path.startswith(old + b"/")]:
             self._times[new + path[len(old) :]] = self._times.pop(path)
 
