@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from winkformats.errors import FormatError
@@ -207,13 +207,17 @@ class ContainerSource(ContainerView):
             self.tree.remove(old)
             if not replaced:
                 self.tree.add(new, was_there=target is not None)
-        for name in dict.fromkeys((*names, *waiting)):
+        self._moved_below(old, new, dict.fromkeys((*names, *waiting)))
+
+    def _moved_below(self, old: bytes, new: bytes, names: Iterable[bytes]) -> None:
+        """The entries and spools of these names are below `new` now: so is all that is known."""
+        for name in names:
             moved = new + name[len(old) :]
             self.tree.remove(name)
             self.tree.add(moved)
             self.tree.stay(moved.rpartition(b"/")[0])
-        for name in waiting:
-            self._alias[new + name[len(old) :]] = self._alias.pop(name)
+            if name in self._alias:
+                self._alias[moved] = self._alias.pop(name)
         self.tree.move_directory(old, new)
         self.places.move_below(old, new)
         for path in [path for path in self._times if path == old or path.startswith(old + b"/")]:
