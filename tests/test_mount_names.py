@@ -311,6 +311,28 @@ def _disturb(
         view.chmod(view.lookup(directory, other).id, 0o600)
 
 
+@pytest.mark.parametrize("middle", [0, 10, 70, 81])
+def test_a_directory_that_is_renamed_is_listed_to_its_end(base: str, middle: int) -> None:
+    """Also below a renamed one, half-way or from the start."""
+    view = opened(made(base, *(f"a/b/{i:02}" for i in range(70)), "a/b/sub/x", ("z", DIR)))
+    directory = at(view, "a/b")
+    for i in range(10):
+        view.create(directory, b"late%d" % i, 0o644, 0, 0)
+    handle = view.opendir(directory)
+    entries = view.readdir(handle, 0)
+    before = [next(entries) for _ in range(middle)]
+    view.rename(view.root, b"a", at(view, "z"), b"new")
+    left = [entry.name for entry in entries]
+    assert len(before) + len(left) == 81
+    assert len({entry.name for entry in before} | set(left)) == 81
+    if before:
+        assert [entry.name for entry in view.readdir(handle, before[-1].offset)] == left
+    view.unlink(at(view, "z/new/b"), b"05")
+    assert len(list(view.readdir(handle, 0))) == 80
+    view.releasedir(handle)
+    view.close()
+
+
 def test_a_change_while_a_batch_is_handed_out_is_seen(base: str) -> None:
     """The kernel keeps what a listing says for an hour."""
     view = opened(made(base, *(f"{i:03}" for i in range(60))))

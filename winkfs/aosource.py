@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO, Final, cast
 
 from winkfs.container import Container
@@ -20,10 +20,12 @@ from winkfs.errors import NotAllowed
 from winkfs.inode import FileType
 from winkfs.source import ContainerSource, kept
 from winkfs.spool import Spool
-from winkmount.source import Attr
+from winkfs.timedir import TOP, TimeDirectory, is_inside
+from winkmount.source import Attr, DirEntry
 
 log = logging.getLogger("winkfs.mount")
 
+LAST: Final = 1 << 62  # offset behind `.time` in the top directory
 AO: Final = "the container is append-only"
 
 
@@ -32,13 +34,71 @@ class AppendOnlySource(ContainerSource):
 
     gather = False
 
-    def __init__(self, container: Container) -> None:
+    def __init__(self, container: Container, *, timedir: bool = False) -> None:
+        """`timedir`: show `.time`, in the place of names that begin with it."""
+        self._by_time: TimeDirectory | None = None
         super().__init__(container)
+        if timedir:
+            self._by_time = TimeDirectory(self._store, lambda key: self._look.find(key))
         self._newest_ns = self._newest()
 
     def _newest(self) -> int:
         times = self._store.times
         return 0 if times is None or times.last is None else self._store.settings.ns_of(times.last)
+
+    # by time
+
+    def attr(self, path: bytes) -> Attr | None:
+        if self._by_time is None or not is_inside(path):
+            return super().attr(path)
+        attr = self._by_time.attr(path)
+        if attr is not None:
+            self.places.note(attr.id, path)
+        return attr
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        path = self._listings[handle].path
+        if self._by_time is None or not (path == b"" or is_inside(path)):
+            yield from super().readdir(handle, offset)
+        elif path:
+            yield from self._by_time.entries(path, offset)
+        else:
+            for entry in super().readdir(handle, offset) if offset < LAST else ():
+                if entry.name != TOP:
+                    yield entry
+            top = self.attr(TOP)
+            if top is not None and offset < LAST:
+                yield DirEntry(TOP, top, LAST)
+
+    def readlink(self, id: int) -> bytes:
+        path = self.places[id]
+        if self._by_time is None or not is_inside(path):
+            return super().readlink(id)
+        return self._by_time.target(path)
+
+    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
+        inside = self._by_time is not None and is_inside(self.places[id])
+        return {} if inside else super().xattrs(id)
+
+    def facts(self, id: int) -> Mapping[str, str]:
+        inside = self._by_time is not None and is_inside(self.places[id])
+        return {} if inside else super().facts(id)
+
+    def _refuse_by_time(self, path: bytes) -> None:
+        if self._by_time is not None and is_inside(path):
+            raise NotAllowed("what is here follows from the times of files", to_str(path))
+
+    def _free(self, parent: int, name: bytes) -> bytes:
+        self._refuse_by_time(self._path(parent, name))
+        return super()._free(parent, name)
+
+    def _place(self, parent: int, name: bytes) -> tuple[bytes, Attr]:
+        self._refuse_by_time(self._path(parent, name))
+        return super()._place(parent, name)
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
+        self._refuse_by_time(self._path(new_parent, new_name))
+        super().rename(parent, name, new_parent, new_name)
 
     # names
 
@@ -102,6 +162,7 @@ class AppendOnlySource(ContainerSource):
 
     def _entry_for(self, id: int) -> bytes:
         path = self.places[id]
+        self._refuse_by_time(path)
         if id != self.root and self._is_directory(id) and self.entry(path) != FileType.DIR:
             raise NotAllowed(f"{AO}: this directory has no entry")
         return super()._entry_for(id)

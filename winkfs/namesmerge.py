@@ -32,6 +32,8 @@ class Merge:
         order, done = self._order, 0
         self._moved = []
         for names, pairs in self._changes:
+            if not names:
+                continue
             at, same = self._places(names, done)
             self._note_moved(names, same, pairs[:, 0] != 0)
             end, first = int(at[-1]) + int(same[-1]), 0

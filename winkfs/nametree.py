@@ -13,6 +13,7 @@ below it there, else a number among those that came. So a listing meets each exa
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -23,6 +24,7 @@ from winkfs.names import path_fault
 MAX_PATH: Final = 4095  # bytes of a name: more, no program could say
 BATCH: Final = 1024  # names read at a time
 RANGES: Final = 4096  # ranges of directories remembered
+PROBES: Final = 1 << 13  # names remembered, for searches in large directories
 NEAR: Final = 512  # names below a directory up to which its implied children are remembered
 
 
@@ -57,6 +59,7 @@ class Since:
         self.dirs: dict[bytes, Changed] = {}
         self._ranges: dict[bytes, tuple[int, int]] = {}
         self._implied: dict[bytes, frozenset[bytes]] = {}
+        self._probes: dict[int, bytes] = {}
 
     def of(self, directory: bytes) -> Changed:
         """For looking only."""
@@ -111,11 +114,21 @@ class Since:
             return False
         gone = self.of(path).gone
         if gone:
-            low, high = self.range(path)
-            if high - low <= gone:
+            a, b = self.range(path)
+            if b - a <= gone:
                 return False
         prefix = path + b"/"
-        return self.first(prefix, self.order.lower_bound(prefix, low)) is not None
+        at = bisect.bisect_left(range(high), prefix, low, high, key=self._probe)
+        return at < high and self.first(prefix, at) is not None
+
+    def _probe(self, index: int) -> bytes:
+        """A name that a search looks at. The first that all searches look at are remembered."""
+        name = self._probes.get(index)
+        if name is None:
+            name = self.order.name(index)
+            if len(self._probes) < PROBES:
+                self._probes[index] = name
+        return name
 
     def _near(self, directory: bytes, low: int, high: int) -> frozenset[bytes]:
         """Implied children of a directory with few names."""

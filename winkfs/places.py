@@ -25,15 +25,16 @@ def other_id(path: bytes) -> int:
 
 
 class Places:
-    """id -> path: of what is held, and of the last that were looked up.
+    """id -> path: of what is held, of the last that were looked up, and of the last listed.
 
-    cost    memory: 2 x RECENT ids, about 10 MB
+    cost    memory: 3 x RECENT ids, about 15 MB
     """
 
     def __init__(self) -> None:
         self.held: dict[int, bytes] = {}
         self._young: dict[int, bytes] = {}
         self._old: dict[int, bytes] = {}
+        self._listed: dict[int, bytes] = {}  # apart: a listing must not push the others out
 
     def __getitem__(self, id: int) -> bytes:
         """Raises OSError ESTALE for an id that is forgotten."""
@@ -41,7 +42,7 @@ class Places:
         if path is None:
             path = self._young.get(id)
             if path is None:
-                path = self._old.get(id)
+                path = self._old.get(id) or self._listed.get(id)
                 if path is None:
                     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
                 self.note(id, path)
@@ -53,9 +54,9 @@ class Places:
             self._young, self._old = {}, self._young
 
     def note_many(self, ids: Iterable[int], paths: Iterable[bytes]) -> None:
-        self._young.update(zip(ids, paths, strict=True))
-        if len(self._young) > RECENT:
-            self._young, self._old = {}, self._young
+        if len(self._listed) > RECENT:
+            self._listed = {}
+        self._listed.update(zip(ids, paths, strict=True))
 
     def hold(self, id: int) -> None:
         """Remember it until `let_go`."""
@@ -68,8 +69,8 @@ class Places:
 
     def forget(self, id: int) -> None:
         """It has no name any more."""
-        for known in (self.held, self._young, self._old):
-            known.pop(id, None)
+        self.held.pop(id, None)
+        self.forget_recent(id)
 
     def move(self, id: int, path: bytes) -> None:
         """It has another name now."""
@@ -80,12 +81,12 @@ class Places:
             self._young[id] = path
 
     def forget_recent(self, id: int) -> None:
-        self._young.pop(id, None)
-        self._old.pop(id, None)
+        for known in (self._young, self._old, self._listed):
+            known.pop(id, None)
 
     def move_below(self, old: bytes, new: bytes) -> None:
         """A directory has another name now: what is held below it, too; the rest is forgotten."""
-        self._young, self._old = {}, {}
+        self._young, self._old, self._listed = {}, {}, {}
         prefix = old + b"/"
         for id, path in self.held.items():
             if path == old or path.startswith(prefix):

@@ -15,7 +15,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from winkformats.errors import FormatError
@@ -195,24 +195,31 @@ class ContainerSource(ContainerView):
         waiting = [name for name in self._alias if name.startswith(old + b"/")]
         for name in (*names, *waiting):
             _check_length(new + name[len(old) :])
+        listings = [listing for listing in self._listings.values()
+                    if listing.path == old or listing.path.startswith(old + b"/")]  # fmt: skip
+        for listing in listings:
+            listing.fix()
         self._rename_all(names, len(old), new)
+        for listing in listings:
+            listing.move(new + listing.path[len(old) :])
         if real:
             del names[0]
             self.tree.remove(old)
             if not replaced:
                 self.tree.add(new, was_there=target is not None)
-        for name in dict.fromkeys((*names, *waiting)):
+        self._moved_below(old, new, dict.fromkeys((*names, *waiting)))
+
+    def _moved_below(self, old: bytes, new: bytes, names: Iterable[bytes]) -> None:
+        """The entries and spools of these names are below `new` now: so is all that is known."""
+        for name in names:
             moved = new + name[len(old) :]
             self.tree.remove(name)
             self.tree.add(moved)
             self.tree.stay(moved.rpartition(b"/")[0])
-        for name in waiting:
-            self._alias[new + name[len(old) :]] = self._alias.pop(name)
+            if name in self._alias:
+                self._alias[moved] = self._alias.pop(name)
         self.tree.move_directory(old, new)
         self.places.move_below(old, new)
-        for listing in self._listings.values():
-            if listing.path == old or listing.path.startswith(old + b"/"):
-                listing.move(new + listing.path[len(old) :])
         for path in [path for path in self._times if path == old or path.startswith(old + b"/")]:
             self._times[new + path[len(old) :]] = self._times.pop(path)
 

@@ -134,7 +134,11 @@ def _open(path: str, options: Options) -> Source:
     try:
         if container.ao and "sync" in options.fuse:  # each write would store the whole file anew
             raise MountError(f"{path}: files enter an append-only container whole: leave out sync")
-        return AppendOnlySource(container) if container.ao else ContainerSource(container)
+        if container.ao:
+            return AppendOnlySource(container, timedir=options.timedir)
+        if options.timedir:
+            raise MountError(f"{path}: timedir is for append-only containers")
+        return ContainerSource(container)
     except BaseException:
         container.close()
         raise

@@ -1,0 +1,143 @@
+"""`.time/` of an append-only mount: files by the hour, as links."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from mounting import WINKFS, mounted
+from test_mount_names import refused, walk
+
+import winkfs
+from winkfs.aosource import AppendOnlySource
+
+NOON = 1_795_176_000  # 2026-11-20 12:00 UTC
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    name = str(tmp_path / "log")
+    with winkfs.create(name, ao=True) as container:
+        container.put("before", b"0", mtime=NOON - 1)
+        container.put("logs/a%b.txt", b"1", mtime=NOON)
+        container.put("gone", b"", mtime=NOON + 1)
+        container.put("d" * 200 + "/" + "e" * 200, b"long", mtime=NOON + 1800)
+        container.put("late", b"2", mtime=NOON + 3599)
+        container.put("next", b"3", mtime=NOON + 3600)
+        container.put("tomorrow", b"4", mtime=NOON + 86_400)
+        container.delete("gone")
+    return name
+
+
+def opened(base: str, mode: str = "a", *, timedir: bool = True) -> AppendOnlySource:
+    return AppendOnlySource(winkfs.open(base, mode), timedir=timedir)
+
+
+def by_time(view: AppendOnlySource) -> set[bytes]:
+    return {path for path in walk(view) if path.startswith(b".time")}
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_each_file_is_in_its_hour_once(base: str, mode: str) -> None:
+    view = opened(base, mode)
+    found = by_time(view)
+    assert {path for path in found if path.endswith(b"/")} == {
+        b".time/", b".time/2026-11-20/", b".time/2026-11-20/11/", b".time/2026-11-20/12/",
+        b".time/2026-11-20/13/", b".time/2026-11-21/", b".time/2026-11-21/12/",
+    }  # fmt: skip
+    links = {path for path in found if not path.endswith(b"/")}
+    assert len(links) == 6
+    assert b".time/2026-11-20/12/logs%2Fa%25b.txt" in links
+    assert max(len(path.split(b"/")[-1]) for path in links) == 255  # the long one is cut
+    view.close()
+
+
+def test_a_link_leads_to_the_file(base: str) -> None:
+    with mounted(base, "-o", "timedir") as there:
+        links = list((there / ".time").rglob("*/*/*"))
+        assert sorted(link.read_bytes() for link in links) == [
+            b"0",
+            b"1",
+            b"2",
+            b"3",
+            b"4",
+            b"long",
+        ]
+        assert all(link.is_symlink() for link in links)
+        (there / "new").write_bytes(b"5")
+        (link,) = list((there / ".time").rglob("new"))
+        assert link.read_bytes() == b"5"
+        with pytest.raises(OSError) as caught:
+            (there / ".time/x").write_bytes(b"")
+        assert caught.value.errno == errno.EPERM
+    with mounted(base, "--ro") as there:
+        assert ".time" not in os.listdir(there)
+
+
+def test_nothing_can_be_changed_in_it(base: str) -> None:
+    view = opened(base)
+    top = view.lookup(view.root, b".time").id
+    link = view.lookup(hour(view), b"late")
+    assert stat.S_ISLNK(link.mode) and link.size == len(view.readlink(link.id))
+    for attempt in (
+        lambda: view.create(top, b"x", 0o644, 0, 0),
+        lambda: view.mkdir(view.root, b".time", 0o755, 0, 0),
+        lambda: view.unlink(hour(view), b"late"),
+        lambda: view.rmdir(view.root, b".time"),
+        lambda: view.rename(view.root, b"late", top, b"x"),
+        lambda: view.rename(view.root, b".time", view.root, b"x"),
+        lambda: view.utime(link.id, 5),
+        lambda: view.chmod(top, 0o777),
+    ):
+        with refused(errno.EPERM):
+            attempt()
+    view.close()
+    assert winkfs.verify(base).problems == []
+
+
+def hour(view: AppendOnlySource) -> int:
+    id = view.root
+    for name in (b".time", b"2026-11-20", b"12"):
+        id = view.lookup(id, name).id
+    return id
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".time/2026-11-19", ".time/2026-13-40", ".time/x", ".time/2026-11-20/9",
+     ".time/2026-11-20/14", ".time/2026-11-20/13/late", ".time/2026-11-20/12/gone", ".timex"],
+)  # fmt: skip
+def test_what_is_not_there_is_not_found(base: str, path: str) -> None:
+    view = opened(base)
+    *above, name = path.encode().split(b"/")
+    id = view.root
+    with refused(errno.ENOENT):
+        for part in above:
+            id = view.lookup(id, part).id
+        view.lookup(id, name)
+    view.close()
+
+
+def test_listing_an_hour_goes_on_from_every_offset(base: str) -> None:
+    view = opened(base)
+    for id in (view.root, view.lookup(view.root, b".time").id, hour(view)):
+        handle = view.opendir(id)
+        entries = list(view.readdir(handle, 0))
+        for i, entry in enumerate(entries):
+            assert list(view.readdir(handle, entry.offset)) == entries[i + 1 :]
+        view.releasedir(handle)
+    view.close()
+
+
+def test_plain_containers_have_no_times_to_walk_by(tmp_path: Path) -> None:
+    base, there = str(tmp_path / "plain"), tmp_path / "there"
+    winkfs.create(base).close()
+    there.mkdir()
+    done = subprocess.run(
+        [*WINKFS, "mount", base, str(there), "-o", "timedir"], capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "append-only" in done.stderr
