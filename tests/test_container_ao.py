@@ -186,7 +186,8 @@ def test_rename_onto_a_name_put_behind_it_is_refused(c: Container, base: Path) -
     with pytest.raises(PermissionError):
         c.rename("aa", "bb")
     c.close()
-    assert_sound(base, {"a": b"1", "last": b"2", "aa": b"first", "bb": b"behind", "cc": b""})
+    model = {b"a": b"1", b"last": b"2", b"aa": b"first", b"bb": b"behind", b"cc": b""}
+    assert_sound(base, model)
 
 
 def test_rename_onto_a_name_deleted_just_now(c: Container, base: Path) -> None:
