@@ -19,9 +19,9 @@ from winkformats.storage import Storage
 from winkfs.clashes import ClashCounter
 from winkfs.rows import Int64
 
-CHUNK: Final = 12 << 20  # bytes of names, with what Python adds, that are sorted at a time
+CHUNK: Final = 32 << 20  # bytes of names, with what Python adds, that are sorted at a time
 OVERHEAD: Final = 120  # bytes of a name beside its own: object, places in lists, pair
-BLOCK: Final = 1024  # names read back at a time from each run
+BLOCK: Final = 4096  # names read back at a time from each run
 FIXED: Final = 20  # bytes of a name in the scratch file beside its own
 
 
@@ -72,8 +72,15 @@ class NameSorter:
         self._pairs.append(pairs)
         self.count += len(names)
         self._room -= int(lengths.sum()) + OVERHEAD * len(names)
-        if self._room > 0:
-            return
+        if self._room <= 0:
+            self._put_by()
+
+    def rest(self) -> None:
+        """No more names for now: keep none in memory, if they did not all fit there."""
+        if self._runs:
+            self._put_by()
+
+    def _put_by(self) -> None:
         try:
             self._flush()
         except OSError as error:
@@ -130,7 +137,7 @@ class NameSorter:
         while any(cursor.more for cursor in cursors):
             limit = min(c.names[-1] for c in cursors if c.more)  # what is on the disk is >= limit
             yield _joined([c.take(limit) for c in cursors])
-        yield _joined([Sorted(c.names, c.pairs) for c in cursors])
+        yield _joined([c.rest() for c in cursors])
 
     def _chunk(self) -> tuple[list[bytes], Int64, Int64]:
         """What is in memory, in order: names, lengths, pairs."""
@@ -193,6 +200,7 @@ class _Cursor:
 
     def _advance(self) -> None:
         self.names, self.pairs = self._next or _NOTHING
+        self._at = 0
         self._next = next(self._blocks, None)
 
     @property
@@ -201,13 +209,16 @@ class _Cursor:
 
     def take(self, limit: bytes) -> Sorted:
         """-> the names in memory up to the limit."""
-        n = bisect_right(self.names, limit)
-        out = Sorted(self.names[:n], self.pairs[:n])
-        if n < len(self.names):
-            self.names, self.pairs = self.names[n:], self.pairs[n:]
-        else:
+        start = self._at
+        self._at = stop = bisect_right(self.names, limit, start)
+        out = Sorted(self.names[start:stop], self.pairs[start:stop])
+        if stop == len(self.names):
             self._advance()
         return out
+
+    def rest(self) -> Sorted:
+        """-> all names in memory."""
+        return Sorted(self.names[self._at :], self.pairs[self._at :])
 
 
 _NO_NUMBERS: Final = (np.empty(0, np.int64), np.empty((0, 2), np.int64))

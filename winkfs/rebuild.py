@@ -115,6 +115,8 @@ class Resolver:
     def finish(self) -> Rebuilt:
         """Decide -> everything. Counters of what is superseded but not marked are taken off."""
         found = self.found
+        if self._names is not None:
+            self._names.rest()
         bits = None if self._settings.htalgo in SLOT_FROM_S else self._bits.take()
         rows = Rows(self._s.take(), bits, self._pos.take())
         columns = _Columns(rows, self._fileid.take(), self._deleted.take(), self._tomb.take())

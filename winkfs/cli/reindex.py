@@ -12,7 +12,7 @@ from winkfs.cli._common import BASE, Progress
 @click.command()
 @BASE
 def reindex(base: str) -> None:
-    """Build BASE.idx (and BASE.time) anew from BASE.data alone."""
+    """Build BASE.idx, BASE.names (and BASE.time) anew from BASE.data alone."""
     import winkfs
 
     data = Path(base.removesuffix(".data") + ".data")
