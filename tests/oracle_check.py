@@ -303,7 +303,10 @@ def check_derived(base: Path, data: DataFile, tree: Tree, clean: bool, missing_o
             found = decide_then(data.inodes, end)
             return {one.entry.pos: name for name, one in found.items()}
 
-        check_names(data.sb, raw, label, then)
+        def is_directory(pos: int) -> bool:
+            return any(one.entry.pos == pos and one.inode.ftype == 100 for one in data.inodes)
+
+        check_names(data.sb, raw, label, then, is_directory)
 
     for suffix, wanted, test in (
         (".idx", True, index),

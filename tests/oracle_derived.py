@@ -146,11 +146,16 @@ def check_index(data: Superblock, raw: bytes, label: str, keys: dict[int, bytes]
 
 
 def check_names(
-    data: Superblock, raw: bytes, label: str, then: Callable[[int], dict[int, bytes]]
+    data: Superblock,
+    raw: bytes,
+    label: str,
+    then: Callable[[int], dict[int, bytes]],
+    is_directory: Callable[[int], bool],
 ) -> Perm:
     """BASE.names: the inodes that were live at its DATAEND, in byte order of names.
 
-    then    DATAEND -> inode position -> name
+    then          DATAEND -> inode position -> name
+    is_directory  inode position -> whether it is that of a directory
     """
     perm = read_perm(label, raw, "FSYSNAME")
     end = perm.superblock.need("DATAEND")
@@ -164,7 +169,7 @@ def check_names(
     for name in names.values():
         parts = name.split(b"/")
         directories |= {b"/".join(parts[:n]) for n in range(1, len(parts))}
-    clashes = len(directories & set(names.values()))
+    clashes = sum(name in directories and not is_directory(pos) for pos, name in names.items())
     equal("CLASHES", label, clashes, perm.superblock.get("CLASHES", clashes))
     return perm
 

@@ -1,4 +1,4 @@
-"""Clashes: names that are also a directory of other names, counted as the names go by in order."""
+"""Clashes: names that are also a directory of other names, found as the names go by in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_left
 import numpy as np
 
 
-class ClashCounter:
+class ClashFinder:
     """Takes all names in byte order, in pieces of any size.
 
     Names with a common beginning follow each other. So a name that its successor does not begin
@@ -15,7 +15,7 @@ class ClashCounter:
     """
 
     def __init__(self) -> None:
-        self.count = 0
+        self.found: list[bytes] = []
         self._open: list[bytes] = []  # name + "/" that all names since begin with, save for the /
         self._last: bytes | None = None
 
@@ -36,6 +36,7 @@ class ClashCounter:
         """Look for a name below `path` -> whether it may yet come in a later piece."""
         at = bisect_left(names, path, low)
         if at < len(names):
-            self.count += names[at].startswith(path)
+            if names[at].startswith(path):
+                self.found.append(path[:-1])
             return False
         return names[-1].startswith(path[:-1])

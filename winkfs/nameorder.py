@@ -25,7 +25,7 @@ from winkfs.settings import PURPOSE_NAMES, Settings
 if TYPE_CHECKING:
     from winkfs.store import Store
 
-CLASHES: Final = "CLASHES"  # extension: how many names are a directory of other names, too
+CLASHES: Final = "CLASHES"  # extension: how many files have the name of a directory of others
 UNKNOWN: Final = -1
 
 
@@ -34,7 +34,7 @@ class NameOrder:
 
     count     names
     covered   bytes: FILESIZE of the data file whose live names these are
-    clashes   names that some other name begins with, followed by /; -1: not known
+    clashes   files, not directories, with whose name and a / another begins; -1: not known
 
     A name may have changed hands since: its position is then that of an older inode.
     """

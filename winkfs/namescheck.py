@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from winkformats.errors import CorruptError
-from winkfs.clashes import ClashCounter
+from winkfs.clashes import ClashFinder
+from winkfs.inode import FileType
 from winkfs.inodekeys import SUFFIX
 from winkfs.nameorder import UNKNOWN, NameOrder, key_hashes, tail
 from winkfs.namesort import NameSorter
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 PIECE: Final = 1 << 15  # names looked at together
 
 
-def same_names(order: NameOrder, names: NameSorter, live: Int64) -> bool:
+def same_names(store: Store, order: NameOrder, names: NameSorter, live: Int64) -> bool:
     """Whether an order of today holds all live files and nothing else, and says so rightly.
 
     names   the names that may be live
@@ -31,7 +32,16 @@ def same_names(order: NameOrder, names: NameSorter, live: Int64) -> bool:
         if not np.array_equal(order.pairs(at, at + len(pairs)), pairs):
             return False
         at += len(pairs)
-    return at == order.count and order.clashes in (UNKNOWN, names.clashes)
+    if at != order.count:
+        return False
+    files = sum(not _is_directory(store, order, name) for name in names.clashing)
+    return order.clashes in (UNKNOWN, files)
+
+
+def _is_directory(store: Store, order: NameOrder, name: bytes) -> bool:
+    at = order.lower_bound(name)
+    inode = store.inode_at(int(order.positions(at, at + 1)[0]))[1]
+    return inode.ftype == FileType.DIR
 
 
 def were_names(store: Store, order: NameOrder, live: Int64) -> bool:
@@ -46,17 +56,17 @@ def were_names(store: Store, order: NameOrder, live: Int64) -> bool:
 
 
 def _in_order(order: NameOrder, htalgo: int) -> bool:
-    """Whether names ascend, hashes are theirs, and CLASHES is right."""
-    counter, last = ClashCounter(), b""
+    """Whether names ascend, hashes are theirs, and CLASHES is possible."""
+    finder, last = ClashFinder(), b""
     for start in range(0, order.count, PIECE):
         names = order.names(start, start + PIECE)
         hashes = key_hashes(htalgo, [name + SUFFIX for name in names])
         same = np.array_equal(order.pairs(start, start + PIECE)[:, 1], hashes)
         if not (same and last < names[0] and all(map(lt, names, names[1:]))):
             return False
-        counter.add(names)
+        finder.add(names)
         last = names[-1]
-    return order.clashes in (UNKNOWN, counter.count)
+    return UNKNOWN <= order.clashes <= len(finder.found)
 
 
 def _explained(store: Store, order: NameOrder, live: Int64) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from winkformats.errors import CorruptError
 from winkformats.perm import Perm
 from winkformats.storage import publish, unnamed
-from winkfs.inodekeys import InodeKeys
+from winkfs.inodekeys import SUFFIX, InodeKeys
 from winkfs.nameorder import CLASHES, NameOrder, key_hashes, open_order, order_in, tail
 from winkfs.namesmerge import Merge
 from winkfs.namesort import NameSorter, Sorted
@@ -57,7 +57,7 @@ def build(store: Store, *, save: bool = True) -> NameOrder:
                 if error.errno not in NO_ROOM:
                     raise
         positions = _column(sorter.count, sorter.pairs())
-        return NameOrder(store, positions, covered, sorter.clashes)
+        return NameOrder(store, positions, covered, _files_among(store, sorter.clashing))
     finally:
         sorter.close()
 
@@ -82,7 +82,7 @@ def merge(
                 raise
     positions = _column(order.count + len(changes), work.pairs())
     new = NameOrder(store, positions, covered, 0)
-    new.clashes = work.clashes(new)
+    new.clashes = work.clashes(new, lambda names: _files_among(store, names))
     return new
 
 
@@ -159,7 +159,7 @@ def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:
 
     def fill(perm: Perm) -> int:
         perm.extend(sorter.pairs(live))
-        return sorter.clashes
+        return _files_among(store, sorter.clashing)
 
     return _write(store, fill, covered)
 
@@ -168,7 +168,7 @@ def _fill_merged(store: Store, perm: Perm, work: Merge, covered: int) -> int:
     perm.extend(work.pairs())
     new = order_in(store, perm, covered, 0)
     try:
-        return work.clashes(new)
+        return work.clashes(new, lambda names: _files_among(store, names))
     finally:
         new.close()
 
@@ -191,6 +191,11 @@ def _write(store: Store, fill: Fill, covered: int) -> NameOrder:
         raise
     finally:
         storage.close()
+
+
+def _files_among(store: Store, names: list[bytes]) -> int:
+    """How many of these names are not those of directories. Cost: 10 us each."""
+    return sum(not store.is_directory(name + SUFFIX) for name in names)
 
 
 def _sorted_changes(store: Store, changes: Mapping[bytes, int]) -> Sorted:

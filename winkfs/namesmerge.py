@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from winkfs.clashes import ClashCounter
+from winkfs.clashes import ClashFinder
 from winkfs.nameorder import UNKNOWN, NameOrder
 from winkfs.namesort import Sorted
 from winkfs.rows import Int64
@@ -24,7 +24,7 @@ class Merge:
 
     def __init__(self, order: NameOrder, changes: Iterable[Sorted]) -> None:
         self._order, self._changes = order, changes
-        self._moved: list[bytes] = []  # names that came or went, up to `limit`
+        self._moved: list[bytes] = []  # names that came, went or changed, up to `limit`
         self._limit = order.count // RARE + 100
 
     def pairs(self) -> Iterator[Int64]:
@@ -47,16 +47,16 @@ class Merge:
         for start in range(done, order.count, PIECE):
             yield order.pairs(start, start + PIECE)
 
-    def clashes(self, new: NameOrder) -> int:
+    def clashes(self, new: NameOrder, files_among: Callable[[list[bytes]], int]) -> int:
         """CLASHES of the new order, after `pairs`.
 
-        cost    50 us a name that came or went, or 0.3 us for each that is there
+        files_among  tells how many of some names are files
+        cost         50 us a name that came, went or changed, or 0.3 us for each that is there
         """
-        old = self._order
-        if old.clashes == UNKNOWN or len(self._moved) > self._limit:
-            return count_clashes(new)
+        if self._order.clashes or len(self._moved) > self._limit:
+            return files_among(find_clashes(new))
         touched = sorted({part for name in self._moved for part in _with_directories(name)})
-        return old.clashes + _clashing(new, touched) - _clashing(old, touched)
+        return files_among(_clashing(new, touched))
 
     def _places(self, names: list[bytes], low: int) -> tuple[Int64, Bools]:
         """For each name its index in the order, int64[n], and whether it is there, bool[n]."""
@@ -68,18 +68,18 @@ class Merge:
         return at, same
 
     def _note_moved(self, names: list[bytes], same: Bools, stays: Bools) -> None:
-        for i in np.flatnonzero(same != stays).tolist():
+        for i in np.flatnonzero(same | stays).tolist():
             if len(self._moved) > self._limit:
                 return
             self._moved.append(names[i])
 
 
-def count_clashes(order: NameOrder) -> int:
+def find_clashes(order: NameOrder) -> list[bytes]:
     """Names of an order that are also a directory of others. Cost: 0.3 us a name."""
-    counter = ClashCounter()
+    finder = ClashFinder()
     for start in range(0, order.count, PIECE):
-        counter.add(order.names(start, start + PIECE))
-    return counter.count
+        finder.add(order.names(start, start + PIECE))
+    return finder.found
 
 
 def _spliced(old: Int64, at: Int64, same: Bools, new: Int64) -> Int64:
@@ -102,12 +102,13 @@ def _with_directories(name: bytes) -> list[bytes]:
     return found
 
 
-def _clashing(order: NameOrder, names: list[bytes]) -> int:
-    """How many of these ascending names are in the order, and a directory of others there."""
-    found = at = 0
+def _clashing(order: NameOrder, names: list[bytes]) -> list[bytes]:
+    """Those of these ascending names that are in the order, and a directory of others there."""
+    found, at = [], 0
     for name in names:
         at = order.lower_bound(name, at)
         if at < order.count and order.name(at) == name:
             below = order.lower_bound(name + b"/", at)
-            found += below < order.count and order.name(below).startswith(name + b"/")
+            if below < order.count and order.name(below).startswith(name + b"/"):
+                found.append(name)
     return found

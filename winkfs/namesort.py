@@ -16,7 +16,7 @@ import numpy as np
 from winkformats.errors import CorruptError
 from winkformats.gather import texts_at
 from winkformats.storage import Storage
-from winkfs.clashes import ClashCounter
+from winkfs.clashes import ClashFinder
 from winkfs.rows import Int64
 
 CHUNK: Final = 32 << 20  # bytes of names, with what Python adds, that are sorted at a time
@@ -45,7 +45,7 @@ class NameSorter:
 
     scratch  makes the file for the runs, where they do not fit into one chunk
     count    names taken
-    clashes  after `pairs`: names that are also a directory of others
+    clashing after `pairs`: names that are also a directory of others
     raises   OSError from the disk, but not from `add`: who puts names has other things to do
     cost     n log n in memory; each name is written and read once. Names that come in order:
              0.3 us each
@@ -61,9 +61,10 @@ class NameSorter:
         self._runs: list[list[_Block]] = []
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
-        self._counter = ClashCounter()  # of the first run
+        self._finder = ClashFinder()  # of the first run
         self._error: OSError | None = None
-        self.count = self.clashes = 0
+        self.count = 0
+        self.clashing: list[bytes] = []
 
     def add(self, names: list[bytes], lengths: Int64, pairs: Int64) -> None:
         """`lengths`: bytes of the names, int64[n]; `pairs`: int64[n, 2]."""
@@ -92,13 +93,13 @@ class NameSorter:
         if live is None and len(self._runs) == 1:  # counted as they came: leave the names alone
             for block in self._runs[0]:
                 yield self._read_pairs(block)
-            self.clashes = self._counter.count
+            self.clashing = self._finder.found
             return
-        counter = ClashCounter()
+        finder = ClashFinder()
         for names, pairs in self.blocks(live):
-            counter.add(names)
+            finder.add(names)
             yield pairs
-        self.clashes = counter.count
+        self.clashing = finder.found
 
     def blocks(self, live: Int64 | None = None) -> Iterator[Sorted]:
         """Everything in order, some thousand names at a time.
@@ -161,7 +162,7 @@ class NameSorter:
         if not self._runs or names[0] < self._last:
             self._runs.append([])
         if len(self._runs) == 1:
-            self._counter.add(names)
+            self._finder.add(names)
         self._last = names[-1]
         for at in range(0, len(names), BLOCK):
             part = slice(at, at + BLOCK)

@@ -24,7 +24,7 @@ from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.finish import finish, finish_rebuilt
 from winkfs.index import Index
 from winkfs.indexfile import Base, open_base, write_base
-from winkfs.inode import Inode
+from winkfs.inode import FileType, Inode
 from winkfs.lock import WriterLock
 from winkfs.nameorder import stands_for
 from winkfs.rebuild import Rebuilt, rebuild
@@ -393,6 +393,14 @@ class Store:
         self.synced = self.kv.end
         self._set_delflags()
         self._rebuild()
+
+    def is_directory(self, key: bytes) -> bool:
+        """Whether there is a directory with this inode key."""
+        pos = self.index.lookup(key)
+        try:
+            return pos > 0 and self.inode_at(pos)[1].ftype == FileType.DIR
+        except CorruptError:
+            return False
 
     def need_delflag(self, what: str) -> None:
         if not self.kv.layout.delflag:

@@ -200,7 +200,7 @@ class _Check:
 
     def _check_names(self, order: NameOrder, names: NameSorter | None, found: Rebuilt) -> None:
         store, live = self._store, found.rows.pos
-        right = same_names(order, names, live) if names else were_names(store, order, live)
+        right = same_names(store, order, names, live) if names else were_names(store, order, live)
         if not right:
             self._report.add(f"{store.base}.names: its names are not those of the files in order: "
                              "run reindex")  # fmt: skip
