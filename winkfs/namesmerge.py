@@ -16,7 +16,7 @@ from winkfs.rows import Int64
 Bools = npt.NDArray[np.bool_]
 
 PIECE: Final = 1 << 16  # pairs copied at a time
-RARE: Final = 200  # one name in so many that came or went: cheaper to look up than to count all
+RARE: Final = 2000  # one name in so many that came or went: cheaper to look up than to count all
 
 
 class Merge:
@@ -28,7 +28,7 @@ class Merge:
         self._limit = order.count // RARE + 100
 
     def pairs(self) -> Iterator[Int64]:
-        """All pairs of the new order. Cost: 20 us a change, less where they lie close together."""
+        """All pairs of the new order. Cost: 50 us a change, less where they lie close together."""
         order, done = self._order, 0
         self._moved = []
         for names, pairs in self._changes:
@@ -50,7 +50,7 @@ class Merge:
     def clashes(self, new: NameOrder) -> int:
         """CLASHES of the new order, after `pairs`.
 
-        cost    50 us a name that came or went, or 0.3 us for each that is there
+        cost    200 us a name that came or went, or 0.3 us for each that is there
         """
         old = self._order
         if old.clashes == UNKNOWN or len(self._moved) > self._limit:
