@@ -16,8 +16,8 @@ import winkfs
 from winkformats.errors import CorruptError
 from winkformats.gather import texts_at
 from winkformats.storage import FileStorage, MemoryStorage
-from winkfs import namesfile, namesort
-from winkfs.clashes import ClashCounter
+from winkfs import FileType, namesfile, namesort
+from winkfs.clashes import ClashFinder
 from winkfs.nameorder import NameOrder, open_order, tail
 from winkfs.namesfile import build, merge, save_order
 from winkfs.namesort import NameSorter
@@ -272,6 +272,27 @@ def open_pairs(base: Path) -> tuple[list[list[int]], int]:
         return order.pairs(0, order.count).tolist(), order.clashes
 
 
+def test_directories_with_an_entry_are_no_clashes(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.mkdir("d")
+        container.put("d/f", b"")
+        container.put("f", b"")
+    winkfs.reindex(base)
+    assert open_pairs(base)[1] == 0
+    with winkfs.open(base, "a") as container:
+        container.put("d", b"now a file")
+        container.put("f/g", b"")
+        container.save_names()
+    assert open_pairs(base)[1] == 2
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base, "a") as container:
+        for name in ("d", "f"):
+            container.put(name, b"", ftype=FileType.DIR)
+        container.save_names()
+    assert open_pairs(base)[1] == 0
+    assert winkfs.verify(base).problems == []
+
+
 def test_clashes_that_were_not_known_are_counted_by_a_merge(base: Path) -> None:
     made(base, [b"a", b"a/b", b"c"])
     winkfs.reindex(base)
@@ -506,11 +527,11 @@ def test_sorted_names_are_those_of_sorted(names: list[bytes], chunk: int, live: 
 
 @given(st.sets(NAMES), st.lists(st.integers(1, 5)))
 def test_clashes_are_counted_across_pieces(names: set[bytes], cuts: list[int]) -> None:
-    counter, ordered = ClashCounter(), sorted(names)
+    finder, ordered = ClashFinder(), sorted(names)
     for cut in [*cuts, len(ordered)]:
-        counter.add(ordered[:cut])
+        finder.add(ordered[:cut])
         ordered = ordered[cut:]
-    assert counter.count == clashes_of(names)
+    assert len(finder.found) == clashes_of(names)
 
 
 @given(st.binary(max_size=700), st.lists(st.tuples(st.integers(0, 700), st.integers(0, 300))))

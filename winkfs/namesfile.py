@@ -32,7 +32,7 @@ DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading th
 PIECE: Final = 1 << 15  # inodes looked at together
 SHORT: Final = 64 << 20  # bytes of a tail that is merged, and not a reason to build anew
 CHANGES: Final = 1 << 16  # names in it, or a part of all names:
-PART: Final = 16
+PART: Final = 64
 
 Fill = Callable[[Perm], int]
 
@@ -70,7 +70,7 @@ def merge(
     changes  name -> position of its inode, 0 where it is gone
     save     as with `build`
     raises   CorruptError; OSError
-    cost     20 us a change, and the time to copy the order
+    cost     50 us a change, and the time to copy the order
     """
     work = Merge(order, [_sorted_changes(store, changes)])
     covered = store.kv.end

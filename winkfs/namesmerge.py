@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from winkfs.clashes import ClashFinder
-from winkfs.nameorder import UNKNOWN, NameOrder
+from winkfs.nameorder import NameOrder
 from winkfs.namesort import Sorted
 from winkfs.rows import Int64
 
 Bools = npt.NDArray[np.bool_]
 
 PIECE: Final = 1 << 16  # pairs copied at a time
-RARE: Final = 200  # one name in so many that came or went: cheaper to look up than to count all
+RARE: Final = 2000  # one name in so many that came or went: cheaper to look up than to count all
 
 
 class Merge:
@@ -28,7 +28,7 @@ class Merge:
         self._limit = order.count // RARE + 100
 
     def pairs(self) -> Iterator[Int64]:
-        """All pairs of the new order. Cost: 20 us a change, less where they lie close together."""
+        """All pairs of the new order. Cost: 50 us a change, less where they lie close together."""
         order, done = self._order, 0
         self._moved = []
         for names, pairs in self._changes:
@@ -51,7 +51,7 @@ class Merge:
         """CLASHES of the new order, after `pairs`.
 
         files_among  tells how many of some names are files
-        cost         50 us a name that came, went or changed, or 0.3 us for each that is there
+        cost         200 us a name that came, went or changed, or 0.3 us for each that is there
         """
         if self._order.clashes or len(self._moved) > self._limit:
             return files_among(find_clashes(new))
