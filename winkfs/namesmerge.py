@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkfs.clashes import ClashFinder
-from winkfs.nameorder import UNKNOWN, NameOrder
+from winkfs.nameorder import NameOrder
 from winkfs.namesort import Sorted
 from winkfs.rows import Int64
 
