@@ -414,3 +414,22 @@ def _rename(
         below = {other for other in model if other.startswith(path + b"/")}
         model -= below
         model |= {target + other[len(path) :] for other in below}
+
+
+def test_a_mount_leaves_a_current_order_and_a_reading_one_nothing(base: str) -> None:
+    made(base, "a/b", "c")
+    names = Path(base + ".names")
+    names.unlink(missing_ok=True)
+    view = opened(base, "r")
+    assert walk(view) == {b"a/", b"a/b", b"c"}
+    view.close()
+    assert not names.exists()
+    view = opened(base)
+    assert names.exists()  # made at once, so that a kill does not cost the next mount the same
+    view.create(view.root, b"new", 0o644, 0, 0)
+    view.close()
+    view = opened(base, "r")
+    assert view.tree.since.order.covered == view._store.kv.end
+    assert view.tree.weight == 0
+    assert walk(view) == {b"a/", b"a/b", b"c", b"new"}
+    view.close()

@@ -1,9 +1,9 @@
 """Look: files by key, entries by position, for a mount: few steps, and the page cache left alone.
 
 What `put` writes for a file of one extent or none is found by a closure over locals, like that of
-`fastread`; everything else goes the ordinary way. Inodes are read through the mapping, for they are
-small and often near each other. Contents are read uncached: the kernel keeps them as pages of the
-mount, and need not keep them twice.
+`fastread`; everything else goes the ordinary way. Inodes are read through a mapping without
+read-ahead, contents uncached: the kernel keeps them as pages of the mount, and need not keep them
+twice.
 """
 
 from __future__ import annotations
@@ -140,11 +140,11 @@ class Look:
             except KeyError:
                 code = struct.Struct(f">B2x{len(key)}s{body}")
                 unpack, width = shapes[len(key)] = code.unpack_from, code.size
-            if pos + width > len(whole):
-                view = kv.view(pos)
-                whole = memoryview(view)
-            elif pos >= kv.visible:
+            if pos >= kv.visible:
                 kv.view(pos)  # what is buffered has to be written
+            if pos + width > len(whole):
+                view = kv.storage.view(kv.storage.size(), sparse=True)
+                whole = memoryview(view)
             if pos <= 0 or pos + width > len(whole):
                 return find_any(key)
             fields = unpack(whole, pos)

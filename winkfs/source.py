@@ -25,14 +25,13 @@ from winkfs.errors import FileExists, NoSuchFile, NotAllowed, WinkError
 from winkfs.inode import FileType
 from winkfs.namesfile import merge
 from winkfs.nametree import MAX_PATH
-from winkfs.sourceview import ContainerView
+from winkfs.sourceview import CHANGES, ContainerView
 from winkfs.spool import Spool
 from winkmount.source import Attr
 
 log = logging.getLogger("winkfs.mount")
 
 COPY: Final = 1 << 20  # bytes read at a time for a spool
-CHANGES: Final = 1 << 17  # changes of names in memory, at least, before they go into a new order
 TAIL: Final = 256 << 20  # bytes behind an order, at least, before that happens for their number
 
 
@@ -43,6 +42,7 @@ class ContainerSource(ContainerView):
 
     def __init__(self, container: Container) -> None:
         super().__init__(container)
+        self._touched: set[bytes] = set()  # directories whose entries may have an older time
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
 
     # names
@@ -66,7 +66,9 @@ class ContainerSource(ContainerView):
     def _touch(self, path: bytes) -> None:
         """A name came or went: the directory it is in is as new as that."""
         self._changed()
-        self._times[path.rpartition(b"/")[0]] = time.time_ns()
+        above = path.rpartition(b"/")[0]
+        self._times[above] = time.time_ns()
+        self._touched.add(above)
 
     def _changed(self) -> None:
         if not self._dirty_since:
@@ -221,7 +223,9 @@ class ContainerSource(ContainerView):
         self.tree.move_directory(old, new)
         self.places.move_below(old, new)
         for path in [path for path in self._times if path == old or path.startswith(old + b"/")]:
-            self._times[new + path[len(old) :]] = self._times.pop(path)
+            moved = new + path[len(old) :]
+            self._times[moved] = self._times.pop(path)
+            self._touched.add(moved)
 
     def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
         done: list[bytes] = []
@@ -377,14 +381,12 @@ class ContainerSource(ContainerView):
 
     def _store_times(self) -> None:
         """What changed names in directories did to their times."""
-        for path in list(self._times):
-            if self.entry(path) == FileType.DIR:
-                self._store_time(path)
-
-    def _store_time(self, path: bytes) -> None:
-        self._container.utime(path, mtime_ns=self._times[path])
-        self.tree.change(path)
-        del self._times[path]
+        for path in list(self._touched):
+            if path in self._times and self.entry(path) == FileType.DIR:
+                self._container.utime(path, mtime_ns=self._times[path])
+                self.tree.change(path)
+                del self._times[path]
+            self._touched.discard(path)
 
     def close(self) -> None:
         try:

@@ -30,6 +30,7 @@ log = logging.getLogger("winkfs.mount")
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
+CHANGES: Final = 1 << 17  # changes of names in memory, at least, before they go into a new order
 NAMES: Final = 1 << 12  # names behind an order up to which they are looked up one by one
 TAIL: Final = 512 << 20  # bytes behind an order, at least, before a new one costs less than theirs
 
@@ -71,12 +72,16 @@ class ContainerView:
         self._troubles = self._container.troubles
         self._look = Look(self._store, self._content)
         self._drafts = self._changes.drafts
-        order, names = self._order()
-        self.tree = NameTree(order, self.entry)
-        self.tree.replay(names)
+        self._new_tree()
+        order = self.tree.since.order
         if order.clashes:
             files = "files that have" if order.clashes > 1 else "file that has"
             log.warning("not shown: %d %s names below it", order.clashes, files)
+
+    def _new_tree(self) -> None:
+        order, names = self._order()
+        self.tree = NameTree(order, self.entry)
+        self.tree.replay(names)
 
     def _order(self) -> tuple[NameOrder, list[bytes]]:
         """The name order, and the names that changed since. Written where it is missing."""
@@ -341,4 +346,6 @@ class ContainerView:
             self.tree.version += 1
             self._look.renew()
             self.tree.replay(name for name, _ in tail(self._store, covered))
+            if self.tree.weight > max(CHANGES, self.tree.since.order.count // 32):
+                self._new_tree()
         return True
