@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from model_operations import MAY_BE_MISSING, Chooser, Operation, Twin
+from model_chooser import Chooser
+from model_operations import MAY_BE_MISSING, Operation, Twin
 
 CHECKPOINT = 1000  # operations
 SHRINKING = 30.0  # seconds

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from model_operations import Chooser, Twin
+from model_chooser import Chooser
+from model_operations import Twin
 from model_worker import Differ, compare
 from mounting import mounted
 
