@@ -142,7 +142,7 @@ def allowed(known: Known, logs: list[Path], until: float) -> dict[str, list[byte
     until   what was done later counts as begun only
     """
     found: dict[str, list[bytes | Value | None]] = {name: [data] for name, data in known.items()}
-    for line in [line for log in logs for line in log.read_bytes().splitlines()]:
+    for line in [line for log in logs if log.exists() for line in log.read_bytes().splitlines()]:
         said = json.loads(line)
         for name, fields in said["names"].items():
             value = None if fields is None else Value(*fields)

@@ -18,14 +18,16 @@ import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from model_operations import MAY_BE_MISSING, Chooser, Operation, Twin
+from model_chooser import Chooser
+from model_operations import MAY_BE_MISSING, Operation, Twin
 
 CHECKPOINT = 1000  # operations
-SHRINKING = 400  # histories that are tried
+SHRINKING = 30.0  # seconds
 
 
 class Differ(Exception):
@@ -93,13 +95,13 @@ def replay(mount: Twin, disk: Twin, history: list[Operation]) -> Differ | None:
 
 def shrink(tops: tuple[Path, Path], history: list[Operation], differ: Differ) -> list[Operation]:
     """Leave out what does not matter for a like difference, each time in new directories."""
-    part, left = max(1, len(history) // 2), SHRINKING
-    while left and part:
+    part, tried, end = max(1, len(history) // 2), 0, time.monotonic() + SHRINKING
+    while part and time.monotonic() < end:
         at = 0
-        while at < len(history) and left:
-            left -= 1
+        while at < len(history) and time.monotonic() < end:
+            tried += 1
             shorter = history[:at] + history[at + part :]
-            twins = [Twin(top / f"shrink{left}", disk=i == 1) for i, top in enumerate(tops)]
+            twins = [Twin(top / f"shrink{tried}", disk=i == 1) for i, top in enumerate(tops)]
             for twin in twins:
                 os.mkdir(twin.top)
             found = replay(twins[0], twins[1], shorter)

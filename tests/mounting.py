@@ -89,13 +89,12 @@ def serving(
 def watched(directory: Path, patience: float = PATIENCE) -> Iterator[None]:
     """Abort the mount after `patience` seconds, and at the end if it is still there."""
     point = canonical(directory)
-    mount = mount_at(point)
-    assert mount is not None, f"{directory} is not mounted"
+    assert mount_at(point) is not None, f"{directory} is not mounted"
     bitten = threading.Event()
 
     def bite() -> None:
         bitten.set()
-        abort(mount)
+        abort_at(point)
 
     watchdog = threading.Timer(patience, bite)
     watchdog.daemon = True
@@ -107,8 +106,15 @@ def watched(directory: Path, patience: float = PATIENCE) -> Iterator[None]:
     finally:
         watchdog.cancel()
         if mount_at(point) is not None:
-            abort(mount)
+            abort_at(point)
             subprocess.run(["umount", "-l", point], capture_output=True, check=False)
+
+
+def abort_at(point: str) -> None:
+    """Abort what is mounted now: the number of an earlier mount may be that of a stranger."""
+    mount = mount_at(point)
+    if mount is not None:
+        abort(mount)
 
 
 def server_of(directory: Path, kind: str = "winkfs") -> int:

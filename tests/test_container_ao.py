@@ -205,6 +205,17 @@ def test_rename_onto_a_name_deleted_just_now(c: Container, base: Path) -> None:
     assert_sound(base, model)
 
 
+def test_rename_onto_a_later_file_that_would_win_after_a_reindex(c: Container, base: Path) -> None:
+    with c:
+        c.put("xyz", b"3", 30)
+        c.put("abc", b"4" * 100, 40)
+        with pytest.raises(PermissionError):
+            c.rename("xyz", "abc")
+        model = {b"a": b"1", b"last": b"2", b"xyz": b"3", b"abc": b"4" * 100}
+        assert contents(c) == model
+    assert_sound(base, model)
+
+
 def test_deleting_the_last_file_gives_no_right_to_the_one_before(c: Container, base: Path) -> None:
     with c:
         c.put("b", b"3", 30)

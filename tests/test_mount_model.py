@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from model_operations import Chooser, Twin
+from model_chooser import Chooser
+from model_operations import Twin
 from model_worker import Differ, compare
 from mounting import mounted
 
@@ -64,7 +65,7 @@ def test_random_operations_do_as_on_a_disk(
     winkfs.create(base).close()
     disk.mkdir()
     operations = amount("operations") // (2 if binding == "mfusepy" else 20)
-    options = ["-o", "sync_every=0.3,default_permissions", "--binding", binding]
+    options = ["-o", "sync_every=0.3", "--binding", binding]
     for turn in range(2):
         with mounted(base, *options, patience=PATIENCE) as there:
             compare(Twin(there), Twin(disk))

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -346,28 +346,3 @@ def test_setfattr_and_getfattr(place: Path) -> None:
     assert os.getxattr(place / "g", "user.two") == b"\0\1\xff"
     run("setfattr", "-x", "user.two", place / "f")
     assert "user.two" not in run("getfattr", "-d", "-m", "-", place / "f")
-
-
-def test_test_x_asks_for_the_mode(place: Path) -> None:
-    """Shells and git look for programs this way."""
-    file = place / "f"
-    file.write_text("#!/bin/sh\necho ran\n")
-    assert not os.access(file, os.X_OK)
-    file.chmod(0o755)
-    assert os.access(file, os.X_OK)
-    assert run(file) == "ran\n"
-
-
-@pytest.mark.parametrize("change", [lambda d: shutil.rmtree(d), lambda d: d.rename(f"{d}2")])
-def test_open_file_without_a_name_survives_its_directory(
-    place: Path, change: Callable[[Path], object]
-) -> None:
-    (place / "d").mkdir()
-    with (place / "d/f").open("w+b", buffering=0) as kept:
-        kept.write(b"x" * 5000)
-        (place / "d/f").unlink()
-        change(place / "d")
-        kept.write(b"y")
-        kept.seek(4999)
-        assert kept.read() == b"xy"
-        os.fsync(kept.fileno())

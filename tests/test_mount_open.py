@@ -1,0 +1,93 @@
+"""Files and directories that are open while their names change, in a mounted container."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mounting import mounted, run
+
+import winkfs
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[Path]:
+    base = str(tmp_path / "corpus")
+    winkfs.create(base).close()
+    with mounted(base) as directory:
+        yield directory
+    assert winkfs.verify(base).problems == []
+
+
+def test_test_x_asks_for_the_mode(there: Path) -> None:
+    """Shells and git look for programs this way."""
+    file = there / "f"
+    file.write_text("#!/bin/sh\necho ran\n")
+    assert not os.access(file, os.X_OK)
+    file.chmod(0o755)
+    assert os.access(file, os.X_OK)
+    assert run(file) == "ran\n"
+
+
+@pytest.mark.parametrize("change", [lambda d: shutil.rmtree(d), lambda d: d.rename(f"{d}2")])
+def test_open_file_without_a_name_survives_its_directory(
+    there: Path, change: Callable[[Path], object]
+) -> None:
+    (there / "d").mkdir()
+    with (there / "d/f").open("w+b", buffering=0) as kept:
+        kept.write(b"x" * 5000)
+        (there / "d/f").unlink()
+        change(there / "d")
+        kept.write(b"y")
+        kept.seek(4999)
+        assert kept.read() == b"xy"
+        os.fsync(kept.fileno())
+
+
+def test_open_directory_is_listed_under_its_new_name(there: Path) -> None:
+    (there / "d/below").mkdir(parents=True)
+    for number in range(3000):
+        (there / f"d/f{number}").touch()
+    directory = os.open(there / "d", os.O_RDONLY | os.O_DIRECTORY)
+    with os.scandir(there / "d") as entries:
+        found = [next(entries).name for _ in range(10)]
+        (there / "d").rename(there / "e")
+        found += [entry.name for entry in entries]
+    assert sorted(found) == sorted(os.listdir(directory)) == sorted(os.listdir(there / "e"))
+    os.close(os.open("new", os.O_WRONLY | os.O_CREAT, dir_fd=directory))
+    os.close(directory)
+    assert (there / "e/new").exists()
+
+
+def test_unlinked_open_file_is_as_long_as_was_written(there: Path) -> None:
+    with (there / "f").open("w+b", buffering=0) as kept:
+        kept.write(b"12345")
+        (there / "f").unlink()
+        for size in (3, 7000):
+            os.ftruncate(kept.fileno(), size)
+            found = os.fstat(kept.fileno())
+            assert (found.st_size, found.st_nlink) == (size, 0)
+        os.fchmod(kept.fileno(), 0o600)
+        os.utime(kept.fileno(), ns=(0, 77))
+        found = os.fstat(kept.fileno())
+        assert (found.st_mode & 0o777, found.st_mtime_ns) == (0o600, 77)
+
+
+@pytest.mark.xfail(strict=True, reason="libfuse hides an open file before it asks for the rename")
+def test_refused_rename_leaves_the_open_file_that_it_would_replace(tmp_path: Path) -> None:
+    base = str(tmp_path / "log")
+    winkfs.create(base, ao=True).close()
+    with mounted(base) as there:
+        (there / "stored").write_bytes(b"stored")
+        run("sync", there)
+        with (there / "open").open("wb", buffering=0) as file:
+            file.write(b"written")
+            with pytest.raises(PermissionError):
+                (there / "stored").rename(there / "open")
+        assert (there / "open").read_bytes() == b"written"
+        assert (there / "stored").read_bytes() == b"stored"
