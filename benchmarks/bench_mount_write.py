@@ -4,8 +4,8 @@ Small files: open a new one, write 4 KiB, close; 20,000 of them in one directory
 over 100 directories. One large file: 1 GiB by `dd bs=1M conv=fsync`, so durable. Small files are
 not durable when the last is closed; ours become so within five seconds, in the background.
 
-The naive file systems (naivefs.py) keep everything in memory, bindfs passes on to a directory on
-ext4. They are left out of the large file: the naive ones copy it at each write.
+The naive file systems (naivefs.py) keep everything in memory, and are left out of the large file,
+which they would copy at each write; bindfs passes on to a directory on ext4.
 """
 
 from __future__ import annotations
