@@ -24,6 +24,7 @@ class Guarded(Protocol):
     source: Source
     mutex: threading.RLock
     changed: threading.Event
+    version: int
     dirs: dict[str, int]
 
 
@@ -72,6 +73,7 @@ def change(method: Operation[S, P, R]) -> Operation[S, P, R]:
         if not self.source.writable:
             raise refuse(errno.EROFS)
         self.changed.set()
+        self.version += 1
         return method(self, *args, **kwargs)
 
     return operation(guarded)

@@ -29,25 +29,28 @@ class Listing:
         self._dots = [Entry(b".", here, 1), Entry(b"..", above, 2)]
         self._handle = source.opendir(directory)
         self._entries: Iterator[Entry] = iter(())
-        self._refused: Entry | None = None  # an entry for which there was no room
+        self._refused: tuple[Entry, int] | None = None  # an entry without room, and its version
         self._at = -1  # the offset at which `_entries` goes on
         self.given = 0  # entries handed out so far
 
-    def entries(self, offset: int) -> Iterator[Entry]:
-        """The entries from an offset on. Give the first that is not used to `refuse`."""
-        if offset != self._at:
-            self._entries, self._refused = self._from(offset), None
-        if self._refused is not None:
-            yield self._refused
-        self._refused = None
+    def entries(self, offset: int, version: int) -> Iterator[Entry]:
+        """The entries from an offset on. Give the first that is not used to `refuse`.
+
+        version     grows with each change of what is shown
+        """
+        refused, self._refused = self._refused, None
+        if offset != self._at or (refused and refused[1] != version):
+            self._entries, refused = self._from(offset), None
+        if refused:
+            yield refused[0]
         for entry in self._entries:
             self._at = entry.offset
             self.given += 1
             yield entry
 
-    def refuse(self, entry: Entry, offset: int) -> None:
+    def refuse(self, entry: Entry, offset: int, version: int) -> None:
         """The entry comes again when the listing goes on at `offset`, as it does."""
-        self._refused, self._at = entry, offset
+        self._refused, self._at = (entry, version), offset
 
     def _from(self, offset: int) -> Iterator[Entry]:
         if offset < 2:

@@ -92,6 +92,7 @@ class Operations(Paths):
     ) -> None:
         super().__init__(source)
         self.caching = caching
+        self.version = 0  # grows with each change of what is shown
         # libfuse 2: paths only where nothing is opened; else it could not read unlinked files
         self.flag_nullpath_ok = int(not caching.fixed)
         self.listings: dict[int, Listing] = {}
@@ -253,11 +254,11 @@ class Operations(Paths):
                 -> whether there was room
         """
         listing = self.listings[fh]
-        for entry in listing.entries(offset):
+        for entry in listing.entries(offset, self.version):
             opened = self.opened.get(entry.attr.id)
             shown = entry if opened is None else entry._replace(attr=opened.shown(entry.attr))
             if not take(shown, entry.offset > 2 and listing.given < PLUS):
-                listing.refuse(entry, offset)
+                listing.refuse(entry, offset, self.version)
                 break
             offset = entry.offset
         return 0
@@ -267,7 +268,7 @@ class Operations(Paths):
         """All at once, as libfuse 2 has it. libfuse 3: see the binding."""
         return [
             (entry.name.decode("latin-1"), stat_fields(entry.attr), 0)
-            for entry in self.listings[fh].entries(0)
+            for entry in self.listings[fh].entries(0, self.version)
         ]
 
     @operation
@@ -359,6 +360,7 @@ class Operations(Paths):
                 raise refuse(errno.EROFS)
             if truncate:
                 self.changed.set()
+                self.version += 1
                 id = self.settled(path)
         self._opened(id, fi, write=write, truncate=truncate)
         return 0
