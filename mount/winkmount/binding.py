@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from winkmount.operations import Operations
+from winkmount.operations import FOREVER, Operations
 
 BINDINGS: Final = ("mfusepy", "fusepy")
 ENVIRONMENT: Final = "WINKMOUNT_BINDING"  # the default of `choose`
@@ -123,7 +123,10 @@ def _fusepy() -> Any:
         settings |= {"big_writes": True, "atomic_o_trunc": True, "nonempty": True}
         caching = operations.caching
         settings |= {"entry_timeout": caching.names, "attr_timeout": caching.names}
-        settings |= {"negative_timeout": caching.missing, "kernel_cache": caching.pages}
+        keeps = (
+            "kernel_cache" if caching.names == FOREVER else "auto_cache"
+        )  # while a file is as new
+        settings |= {"negative_timeout": caching.missing, keeps: caching.pages}
         fuse.FUSE(Called(operations), mountpoint, raw_fi=True, encoding="latin-1", **settings)
 
     return engine

@@ -78,9 +78,7 @@ def make(mfusepy: Any) -> Any:
                 return -errno.EIO
 
         def init_fuse_3(self, connection: Any, config: Any) -> None:
-            caching, conn, settings = (
-                self.operations.caching, connection.contents, config.contents,
-            )  # fmt: skip
+            caching, conn, settings = self.operations.caching, connection[0], config[0]
             conn.want |= (READDIRPLUS | CACHE_SYMLINKS) & conn.capable
             conn.want &= ~READDIRPLUS_AUTO
             if caching.names == FOREVER:  # else the kernel drops the pages of a file that changed
@@ -88,9 +86,7 @@ def make(mfusepy: Any) -> Any:
             settings.entry_timeout = settings.attr_timeout = caching.names
             settings.negative_timeout = caching.missing
             settings.kernel_cache = int(caching.pages)
-            settings.nullpath_ok = int(
-                not caching.fixed
-            )  # else read and the like come with fh only
+            settings.nullpath_ok = int(not caching.fixed)  # a handle is enough, where there is one
             super().init_fuse_3(connection, config)
 
         def getattr_fuse_3(self, path: bytes | None, buf: Any, fip: Any) -> int:

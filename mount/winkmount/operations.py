@@ -40,10 +40,7 @@ _XATTR_SPACES: Final = (b"user.", b"trusted.")
 _FALLOC_KEEP_SIZE: Final = 1
 _FALLOC_PUNCH_HOLE: Final = 2
 _FALLOC_ZERO_RANGE: Final = 16
-PLUS: Final = (
-    1 << 15
-)  # entries of a listing that come with attributes: each costs 1.5 KB of libfuse's
-# and the kernel's memory until the kernel forgets it
+PLUS: Final = 1 << 15  # entries of a listing with attributes: 1.5 KB each until the kernel forgets
 FOREVER: Final = 3600.0  # seconds; only this process changes what it shows, through the kernel
 
 

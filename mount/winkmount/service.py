@@ -189,7 +189,7 @@ def _task(operations: Operations, options: Options) -> tuple[Callable[[], None],
     def follow() -> None:
         if isinstance(source, Following):
             with operations.mutex:
-                source.refresh()
+                operations.version += source.refresh()
 
     return (follow, FOLLOW_EVERY) if options.follow else (sync, options.sync_every)
 
