@@ -150,6 +150,8 @@ def _watched(mount: Mount) -> Iterator[None]:
 
 def _abort(mount: Mount) -> None:
     """End the connection from the kernel's side: all who wait for it get ECONNABORTED."""
+    if mount_at(mount.point) != mount:
+        return  # it is gone, and its number may be that of another connection
     print(f"{mount.point} hung, or was left behind: ended", file=sys.stderr)
     (connection(mount) / "abort").write_text("1")
 
