@@ -64,6 +64,19 @@ def test_open_directory_is_listed_under_its_new_name(there: Path) -> None:
     assert (there / "e/new").exists()
 
 
+def test_new_directory_under_the_old_name_of_an_open_one_is_another(there: Path) -> None:
+    (there / "old").mkdir()
+    directory = os.open(there / "old", os.O_RDONLY | os.O_DIRECTORY)
+    (there / "old").rename(there / "new")
+    (there / "new/below").mkdir()
+    (there / "old").mkdir()
+    found = sorted(str(path.relative_to(there)) for path in there.rglob("*"))
+    listed = os.listdir(directory)
+    os.close(directory)
+    assert found == ["new", "new/below", "old"]
+    assert listed == ["below"]
+
+
 def test_unlinked_open_file_is_as_long_as_was_written(there: Path) -> None:
     with (there / "f").open("w+b", buffering=0) as kept:
         kept.write(b"12345")
