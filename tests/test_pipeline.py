@@ -44,14 +44,14 @@ def behind(storage):
 def put_until_refused(behind: WriteBehind, first: int) -> None:
     """Put chunks of ten bytes until the thread's error comes back."""
     for at in range(first, first + 1000, 10):
-        behind.put(at, b"later.....")
+        behind.put(at, [b"later....."])
         time.sleep(0.001)
     raise AssertionError("no error came back")
 
 
 def test_chunks_are_written_in_the_order_given(behind, storage):
     for i in range(50):
-        behind.put(10 * i, b"%010d" % i)
+        behind.put(10 * i, [b"%010d" % i])
     behind.drain()
     assert storage.offsets == list(range(0, 500, 10))
     assert storage.data == b"".join(b"%010d" % i for i in range(50))
@@ -59,7 +59,7 @@ def test_chunks_are_written_in_the_order_given(behind, storage):
 
 def test_drain_waits_for_the_last_write(behind, storage):
     storage.gate.clear()
-    behind.put(0, b"abc")
+    behind.put(0, [b"abc"])
     threading.Timer(0.05, storage.gate.set).start()
     behind.drain()
     assert storage.data == b"abc"
@@ -76,7 +76,7 @@ def test_put_waits_while_too_much_is_in_flight(behind, storage):
 
     def producer():
         for i in range(DEPTH + 2):
-            behind.put(i, b"x")
+            behind.put(i, [b"x"])
         done.set()
 
     thread = threading.Thread(target=producer)
@@ -93,9 +93,9 @@ def test_put_waits_while_too_much_is_in_flight(behind, storage):
 @pytest.mark.parametrize("error", [OSError(28, "no room"), ValueError("closed"), MemoryError()])
 def test_an_error_reaches_the_caller_and_again_until_forgotten(behind, storage, error):
     storage.errors[20] = error
-    behind.put(10, b"good......")
-    behind.put(20, b"bad.......")
-    for call in (behind.drain, lambda: behind.put(30, b"x"), behind.drain):
+    behind.put(10, [b"good......"])
+    behind.put(20, [b"bad......."])
+    for call in (behind.drain, lambda: behind.put(30, [b"x"]), behind.drain):
         with pytest.raises(type(error)) as caught:
             call()
         assert caught.value is error
@@ -107,7 +107,7 @@ def test_an_error_reaches_the_caller_and_again_until_forgotten(behind, storage, 
 
 def test_an_error_reaches_a_later_put_without_any_drain(behind, storage):
     storage.errors[0] = OSError(28, "no room")
-    behind.put(0, b"bad.......")
+    behind.put(0, [b"bad......."])
     with pytest.raises(OSError, match="no room"):
         put_until_refused(behind, 10)
 
@@ -115,10 +115,10 @@ def test_an_error_reaches_a_later_put_without_any_drain(behind, storage):
 def test_after_an_error_nothing_further_is_written(behind, storage):
     storage.errors[10] = OSError(5, "disk")
     storage.gate.clear()
-    behind.put(0, b"good......")
-    behind.put(10, b"bad.......")
+    behind.put(0, [b"good......"])
+    behind.put(10, [b"bad......."])
     threading.Timer(0.05, storage.gate.set).start()
-    behind.put(20, b"later.....")  # queued before the thread has met the error
+    behind.put(20, [b"later....."])  # queued before the thread has met the error
     with pytest.raises(OSError, match="disk"):
         behind.drain()
     assert storage.offsets == [0, 10]
@@ -128,12 +128,12 @@ def test_after_an_error_nothing_further_is_written(behind, storage):
 
 def test_after_forget_writing_goes_on(behind, storage):
     storage.errors[0] = OSError(28, "no room")
-    behind.put(0, b"bad.......")
+    behind.put(0, [b"bad......."])
     with pytest.raises(OSError):
         behind.drain()
     behind.forget()
     del storage.errors[0]
-    behind.put(0, b"good......")
+    behind.put(0, [b"good......"])
     behind.drain()
     assert storage.data == b"good......"
 
@@ -141,7 +141,7 @@ def test_after_forget_writing_goes_on(behind, storage):
 def test_forget_waits_for_what_is_under_way(behind, storage):
     storage.errors[0] = OSError(28, "no room")
     storage.gate.clear()
-    behind.put(0, b"bad.......")
+    behind.put(0, [b"bad......."])
     threading.Timer(0.05, storage.gate.set).start()
     behind.forget()
     assert storage.offsets == [0]
@@ -152,7 +152,7 @@ def test_forget_waits_for_what_is_under_way(behind, storage):
 def test_close_writes_what_was_put(storage):
     behind = WriteBehind(storage)
     storage.gate.clear()
-    behind.put(0, b"abc")
+    behind.put(0, [b"abc"])
     threading.Timer(0.05, storage.gate.set).start()
     behind.close()
     assert storage.data == b"abc"

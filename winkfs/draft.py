@@ -117,6 +117,12 @@ class DraftWriter:
     def append(self, draft: Draft, data: bytes | memoryview) -> None:
         """Add content at the end."""
         self.need_room(draft, len(data))
+        if not draft.tail and len(data) >= self.chunk:
+            whole = len(data) - len(data) % self.chunk
+            extents = joined(draft.extents, self._entries(draft, data[:whole]))
+            rest, body = bytearray(data[whole:]), draft.body + whole
+            draft.base, draft.tail, draft.body = extents, rest, body
+            return
         draft.tail += data
         if len(draft.tail) >= self.chunk:
             keep = len(draft.tail) % self.chunk
@@ -242,7 +248,7 @@ class DraftWriter:
         key = data_key(draft.fileid, self._kv.end if draft.owned else 0)
         room = self._kv.layout.value
         pad = room.limit - len(value) if room.prefix == 0 else 0  # a fixed length: data_size cuts
-        pos = self._kv.append(key, value + bytes(pad))
+        pos = self._kv.append(key, value + bytes(pad) if pad else value)
         draft.owned.add(pos)
         return Extent(pos, 0, len(value))
 

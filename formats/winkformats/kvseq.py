@@ -27,6 +27,7 @@ from winkformats.pipeline import WriteBehind
 from winkformats.storage import Buffer, Storage
 from winkformats.superblock import KVSEQ, Superblock, read_superblock
 
+LARGE: Final = 32 << 10  # bytes of a value that is not copied
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower
 FILEINCR: Final = 4 << 20
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
@@ -137,17 +138,34 @@ class KVSeq:
         """
         self._check_writable()
         pos = self.layout.aligned(self.end)
-        data = self.layout.encode(pos, key, value, deleted=deleted)
-        self.reserve(pos - self.end + len(data))
-        part = bytes(pos - self.end) + data if pos > self.end else data
+        if len(value) < LARGE:
+            parts = [self.layout.encode(pos, key, value, deleted=deleted)]
+        else:
+            parts = self.layout.encode_large(pos, key, value, deleted=deleted)
+        end = pos + sum(map(len, parts))
+        self.reserve(end - self.end)
+        if pos > self.end:
+            parts.insert(0, bytes(pos - self.end))
         count, entries, alive = len(self._parts), self.entries + 1, self.aentries + (not deleted)
         # One statement without a call, so that no signal handler comes in between.
-        self._parts[count:], self.end, self.entries, self.aentries = (
-            (part,), pos + len(data), entries, alive
-        )  # fmt: skip
-        if self.end - self._written >= FLUSH:
-            self.flush()
+        self._parts[count:], self.end, self.entries, self.aentries = parts, end, entries, alive
+        if end - self._written >= FLUSH:
+            self._hand_over(self._parts, 0)
         return pos
+
+    def _hand_over(self, parts: Sequence[Buffer], entries: int) -> None:
+        """Have the thread write what lies behind `_written`, which must not change any more.
+
+        entries  how many of them `end` and the counters do not know yet, all live
+        """
+        if self._behind is None:
+            self._behind = WriteBehind(self.storage)
+        end = self._written + sum(map(len, parts))
+        all_of, alive = self.entries + entries, self.aentries + entries
+        self._behind.put(self._written, parts)
+        self._parts, self.end, self._written, self.entries, self.aentries = (
+            [], end, end, all_of, alive
+        )  # fmt: skip
 
     def append_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> npt.NDArray[np.int64]:
         """Add many entries -> their positions, int64[n]. Cost: one write for thousands of them."""
@@ -164,12 +182,8 @@ class KVSeq:
         """
         self._check_writable()
         self.flush()
-        if self._behind is None:
-            self._behind = WriteBehind(self.storage)
         self.reserve(len(data))
-        end, all_of, alive = self.end + len(data), self.entries + entries, self.aentries + entries
-        self._behind.put(self.end, data)
-        self.end, self._written, self.entries, self.aentries = end, end, all_of, alive
+        self._hand_over([data], entries)
 
     def replace(self, pos: int, key: bytes, value: bytes) -> None:
         """Put another entry in the place of the one at `pos`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from winkformats.storage import Buffer, Storage
@@ -22,7 +23,7 @@ class WriteBehind:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._jobs: queue.SimpleQueue[tuple[int, Buffer | None, threading.Lock] | None]
+        self._jobs: queue.SimpleQueue[tuple[int, Sequence[Buffer], threading.Lock] | None]
         self._jobs = queue.SimpleQueue()
         self._flying: deque[threading.Lock] = deque()
         self._idle = True  # nothing was given since the last drain
@@ -31,11 +32,11 @@ class WriteBehind:
         self._thread = threading.Thread(target=self._run, name="winkfs-write", daemon=True)
         self._thread.start()
 
-    def put(self, offset: int, data: Buffer) -> None:
-        """Queue a chunk; waits while DEPTH are in flight. Raises what an earlier one met."""
+    def put(self, offset: int, parts: Sequence[Buffer]) -> None:
+        """Queue a chunk, its parts one behind the other; waits while DEPTH are in flight. Raises what an earlier one met."""
         self._raise()
         self._idle = False
-        self._flying.append(self._give(offset, data))
+        self._flying.append(self._give(offset, parts))
         if len(self._flying) > DEPTH:
             self._flying.popleft().acquire()
 
@@ -53,15 +54,15 @@ class WriteBehind:
         self._jobs.put(None)
         self._thread.join()
 
-    def _give(self, offset: int, data: Buffer | None) -> threading.Lock:
+    def _give(self, offset: int, parts: Sequence[Buffer]) -> threading.Lock:
         done = threading.Lock()
         done.acquire()
-        self._jobs.put((offset, data, done))
+        self._jobs.put((offset, parts, done))
         return done
 
     def _wait(self) -> None:
         if not self._idle:
-            self._give(0, None).acquire()
+            self._give(0, ()).acquire()
             self._flying.clear()
             self._idle = True
 
@@ -71,12 +72,12 @@ class WriteBehind:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            offset, data, done = job
+            offset, parts, done = job
             try:
-                if self._error is None and data is not None:
-                    self._storage.write(offset, [data])
+                if self._error is None and parts:
+                    self._storage.write(offset, parts)
             except BaseException as error:  # handed to the caller by put or drain
                 self._error, self.failed = error, offset
             finally:
                 done.release()
-            del job, data  # or the chunk would stay in memory until the next one comes
+            del job, parts  # or the chunk would stay in memory until the next one comes
