@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from winkformats.errors import FormatError
+from winkformats.heap import keep_heap
 from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, WinkError
@@ -42,6 +43,7 @@ class ContainerSource(ContainerView):
 
     def __init__(self, container: Container) -> None:
         super().__init__(container)
+        keep_heap()
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
 

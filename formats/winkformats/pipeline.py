@@ -33,7 +33,10 @@ class WriteBehind:
         self._thread.start()
 
     def put(self, offset: int, parts: Sequence[Buffer]) -> None:
-        """Queue a chunk, its parts one behind the other; waits while DEPTH are in flight. Raises what an earlier one met."""
+        """Queue a chunk, its parts one behind the other; waits while DEPTH are in flight.
+
+        raises  what an earlier one met
+        """
         self._raise()
         self._idle = False
         self._flying.append(self._give(offset, parts))

@@ -20,6 +20,7 @@ from winkmount.source import Attr
 log = logging.getLogger("winkmount")
 
 AUTO_INVAL_DATA: Final = 1 << 12  # FUSE_CAP_ of libfuse's fuse_common.h
+SPLICES: Final = 7 << 7  # a pipe between kernel and libfuse: two calls a request instead of one
 READDIRPLUS: Final = 1 << 13
 READDIRPLUS_AUTO: Final = 1 << 14
 CACHE_SYMLINKS: Final = 1 << 23
@@ -80,7 +81,7 @@ def make(mfusepy: Any) -> Any:
         def init_fuse_3(self, connection: Any, config: Any) -> None:
             caching, conn, settings = self.operations.caching, connection[0], config[0]
             conn.want |= (READDIRPLUS | CACHE_SYMLINKS) & conn.capable
-            conn.want &= ~READDIRPLUS_AUTO
+            conn.want &= ~(READDIRPLUS_AUTO | SPLICES)
             if caching.names == FOREVER:  # else the kernel drops the pages of a file that changed
                 conn.want &= ~AUTO_INVAL_DATA
             settings.entry_timeout = settings.attr_timeout = caching.names
