@@ -209,7 +209,9 @@ class ContainerSource(ContainerView):
         if real:
             del names[0]
             self.tree.remove(old)
-            if not replaced:
+            if replaced:
+                self.tree.change(new)
+            else:
                 self.tree.add(new, was_there=target is not None)
         if target is not None:
             self.places.forget(target.id)
