@@ -433,3 +433,10 @@ def test_a_mount_leaves_a_current_order_and_a_reading_one_nothing(base: str) -> 
     assert view.tree.weight == 0
     assert walk(view) == {b"a/", b"a/b", b"c", b"new"}
     view.close()
+
+
+def test_order_has_a_directory_that_was_put_in_the_place_of_another(base: str) -> None:
+    view = opened(made(base, ("a", DIR), ("b", DIR)))
+    view.rename(view.root, b"a", view.root, b"b")
+    view.close()
+    assert winkfs.verify(base).problems == []

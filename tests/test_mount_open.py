@@ -77,6 +77,28 @@ def test_new_directory_under_the_old_name_of_an_open_one_is_another(there: Path)
     assert listed == ["below"]
 
 
+@pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])
+def test_renamed_directories_keep_their_inode_numbers(tmp_path: Path, binding: str) -> None:
+    """The kernel believes for an hour what it was told of those below."""
+    base = str(tmp_path / "corpus")
+    winkfs.create(base).close()
+    with mounted(base, "--binding", binding) as there:
+        (there / "p/x/y").mkdir(parents=True)
+        (there / "q").mkdir()
+        for old, new in (("p", "r"), ("r", "q/s"), ("q/s/x", "p"), ("q", "r")):
+            inodes = {path.name: path.lstat().st_ino for path in there.rglob("*")}
+            (there / old).rename(there / new)
+            inodes[Path(new).name] = inodes.pop(Path(old).name)
+            for path in [there, *there.rglob("*")]:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        found = entry.inode(), (path / entry.name).lstat().st_ino
+                        assert found == (inodes[entry.name],) * 2, (old, new, entry.path)
+        (there / "p").rename(there / "r/x")
+        (there / "p").mkdir()
+        assert (there / "p").stat().st_ino not in inodes.values()
+
+
 def test_unlinked_open_file_is_as_long_as_was_written(there: Path) -> None:
     with (there / "f").open("w+b", buffering=0) as kept:
         kept.write(b"12345")

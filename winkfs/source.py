@@ -1,8 +1,8 @@
 """ContainerSource: a container as what winkmount serves.
 
-File ids are those of the container. Directories have ids made from their paths, also those with an
-entry of their own, which is read, and where a tool sets mode, owner or time of an implied
-directory, made. Changed times of directories reach the container with a sync.
+File ids are those of the container. Directories have ids made from the paths they had first. The
+entry of a directory is read where it has one, and made where a tool sets mode, owner or time of an
+implied one. Changed times of directories reach the container with a sync.
 
 A file that is unlinked while it is open is taken out of the container at once; what it held is
 copied to a spool first, from which its users go on.
@@ -154,6 +154,8 @@ class ContainerSource(ContainerView):
         self.tree.remove_directory(path, entry=real)
         self._times.pop(path, None)
         self.places.forget(attr.id)
+        if attr.id in self._users:
+            self.places.renew(path)
         self._touch(path)
 
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
@@ -209,8 +211,12 @@ class ContainerSource(ContainerView):
         if real:
             del names[0]
             self.tree.remove(old)
-            if not replaced:
+            if replaced:
+                self.tree.change(new)
+            else:
                 self.tree.add(new, was_there=target is not None)
+        if target is not None:
+            self.places.forget(target.id)
         self._moved_below(old, new, dict.fromkeys((*names, *waiting)))
 
     def _moved_below(self, old: bytes, new: bytes, names: Iterable[bytes]) -> None:

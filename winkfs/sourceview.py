@@ -22,7 +22,7 @@ from winkfs.look import Found, Look
 from winkfs.nameorder import NameOrder, open_order, tail
 from winkfs.namesfile import build, merge
 from winkfs.nametree import MAX_PATH, NameTree
-from winkfs.places import OWN_IDS, Places, directory_id, other_id
+from winkfs.places import OWN_IDS, Places, other_id
 from winkfs.spool import Spool
 from winkmount.source import Attr, DirEntry
 
@@ -46,8 +46,8 @@ class ContainerView:
         self._folder = os.path.dirname(container.base) or "."
         self._room, self._room_until = 0, 0.0  # bytes left on the disk, and how long to believe it
         self._attach()
-        self.root = directory_id(b"")
         self.places = Places()
+        self.root = self.places.directory_id(b"")
         self.places.held[self.root] = b""
         data = os.stat(container.base + ".data")
         self._owner = data.st_uid, data.st_gid
@@ -184,7 +184,7 @@ class ContainerView:
 
     def directory_attr(self, path: bytes) -> Attr:
         """The attributes of a directory that is there."""
-        id = directory_id(path)
+        id = self.places.directory_id(path)
         mode, (uid, gid), mtime_ns = 0o755, self._owner, self._started_ns
         if not path:
             mode = self._root_mode
@@ -201,7 +201,7 @@ class ContainerView:
             return self._spool_attr(id, spool)
         path = self.places[id]
         attr = self.directory_attr(b"") if id == self.root else self.attr(path)
-        if attr is None or (attr.id != id and not attr.is_dir):
+        if attr is None or attr.id != id:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return attr
 
@@ -210,13 +210,13 @@ class ContainerView:
 
     def parent(self, directory: int) -> int:
         above = self.places[directory].rpartition(b"/")[0]
-        id = directory_id(above)
+        id = self.places.directory_id(above)
         self.places.note(id, above)
         return id
 
     def _is_directory(self, id: int) -> bool:
         """Of an id that is known."""
-        return id >= OWN_IDS and id == directory_id(self.places[id])
+        return id >= OWN_IDS and id == self.places.directory_id(self.places[id])
 
     # directories
 
