@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from winkfs.arguments import check_attrs, check_directory
+from winkfs.bulkencode import append_drafts, can_append
 from winkfs.content import Content
 from winkfs.draft import Draft, DraftWriter, with_mode
 from winkfs.entry import to_str
@@ -26,6 +27,7 @@ from winkfs.store import DOOMED, MERGE_OVERLAY, Store
 
 TAILS: Final = 64 << 20  # bytes of drafts' tails in memory
 DRAFTS: Final = 4096
+FEW_DRAFTS: Final = 16  # up to which they are settled one by one
 OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
 PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 AO: Final = "the container is append-only"
@@ -413,6 +415,10 @@ class Changes(Files):
     def settle_drafts(self) -> None:
         """Write the inodes of all drafts."""
         self._pending = 0
+        if len(self.drafts) > FEW_DRAFTS and can_append(self._store) and not self._store.times:
+            for keys in append_drafts(self._store, self.drafts.values()):
+                for key in keys:
+                    self._pop(key)
         for key, draft in list(self.drafts.items()):
             self._settle_one(key, draft)
 

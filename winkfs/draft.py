@@ -66,6 +66,15 @@ class Draft:
         return self.body + len(self.tail)
 
     @property
+    def plain(self) -> bool:
+        """Whether it is a new file without attributes, all of whose content is in the tail."""
+        return (
+            not (self.old or self.owned or self.body or self.patches)
+            and self.attrs is None
+            and 0 < len(self.tail) <= CHUNK
+        )
+
+    @property
     def extents(self) -> Sequence[Extent]:
         """The first `body` bytes of the content, exactly."""
         if self.patches:

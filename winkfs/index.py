@@ -106,6 +106,12 @@ class Index:
                 return
         self.overlay[key] = pos
 
+    def assign_new(self, keys: list[bytes], pos: Int64) -> None:
+        """The same for keys that nothing has, save for tombstones in the overlay."""
+        if self.trail is not None:
+            self.trail.add_many(keys, hash_rows(self.settings.htalgo, keys, pos))
+        self.overlay.update(zip(keys, pos.tolist(), strict=True))
+
     def add_bulk(self, keys: list[bytes], pos: Int64) -> None:
         """Files put in bulk; whether their names are double is looked at by `settle`."""
         rows = hash_rows(self.settings.htalgo, keys, pos)

@@ -72,7 +72,8 @@ def change(method: Operation[S, P, R]) -> Operation[S, P, R]:
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if not self.source.writable:
             raise refuse(errno.EROFS)
-        self.changed.set()
+        if not self.changed.is_set():  # 2 us less
+            self.changed.set()
         self.version += 1
         return method(self, *args, **kwargs)
 

@@ -40,6 +40,7 @@ _XATTR_SPACES: Final = (b"user.", b"trusted.")
 _FALLOC_KEEP_SIZE: Final = 1
 _FALLOC_PUNCH_HOLE: Final = 2
 _FALLOC_ZERO_RANGE: Final = 16
+_KERNEL: Final = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 PLUS: Final = 1 << 15  # entries of a listing with attributes: 1.5 KB each until the kernel forgets
 FOREVER: Final = 3600.0  # seconds; only this process changes what it shows, through the kernel
 
@@ -89,6 +90,7 @@ class Operations(Paths):
     ) -> None:
         super().__init__(source)
         self.caching = caching
+        self._made: Attr | None = None  # the file that the last `create` made
         self.version = 0  # grows with each change of what is shown
         # libfuse 2: paths only where nothing is opened; else it could not read unlinked files
         self.flag_nullpath_ok = int(not caching.fixed)
@@ -132,6 +134,9 @@ class Operations(Paths):
     @operation
     def look(self, path: str | None, fi: FileInfo | None = None) -> tuple[Attr, int]:
         """-> the attributes of a file, and its number of links."""
+        made, self._made = self._made, None
+        if made is not None and fi is not None and fi.fh == made.id:
+            return made, 1  # libfuse asks for it at once, in the same request
         attr = self.attr(path, None if self.caching.fixed else fi)
         return attr, 0 if attr.id in self.hidden.values() else 2 if attr.is_dir else 1
 
@@ -351,15 +356,15 @@ class Operations(Paths):
             raise refuse(errno.ENOSYS)  # the kernel does not ask again: no open, no release
         write = _writes(fi)
         truncate = bool(fi.flags & os.O_TRUNC)
-        id = self.attr(path).id
+        attr = self.attr(path)
         if write or truncate:
             if not self.source.writable:
                 raise refuse(errno.EROFS)
             if truncate:
                 self.changed.set()
                 self.version += 1
-                id = self.settled(path)
-        self._opened(id, fi, write=write, truncate=truncate)
+                self.settled(path)
+        self._opened(attr, fi, write=write, truncate=truncate)
         return 0
 
     @change
@@ -373,14 +378,16 @@ class Operations(Paths):
                 raise
             attr = self.attr(path)
             truncate = bool(fi.flags & os.O_TRUNC)
-        self._opened(attr.id, fi, write=_writes(fi), truncate=truncate)
+        else:
+            self._made = attr
+        self._opened(attr, fi, write=_writes(fi), truncate=truncate)
         return 0
 
-    def _opened(self, id: int, fi: FileInfo, *, write: bool, truncate: bool) -> None:
-        self.source.open(id, write=write, truncate=truncate)
-        self.opened.add(id).writers += write
-        fi.fh = id
-        if not self.caching.pages:
+    def _opened(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> None:
+        self.source.open(attr.id, write=write, truncate=truncate)
+        self.opened.add(attr.id).writers += write
+        fi.fh = attr.id
+        if not self.caching.pages or _writes_past_cache(attr, fi):
             fi.direct_io = 1
 
     @operation
@@ -462,6 +469,17 @@ class Operations(Paths):
         except OSError as error:
             log.error("closing file %d: %s", file.id, error)
         return 0
+
+
+def _writes_past_cache(attr: Attr, fi: FileInfo) -> bool:
+    """Whether writes can pass the kernel's cache by, which spares a question before each of them
+    (for security.capability): small appends twice as fast, 4 KiB files 10 %.
+
+    The kernel keeps other users' pages true since 6.6. It does not take setuid away then.
+    """
+    if fi.flags & os.O_ACCMODE != os.O_WRONLY or _KERNEL < (6, 6):
+        return False
+    return not attr.mode & (stat.S_ISUID | stat.S_ISGID)
 
 
 def _writes(fi: FileInfo) -> bool:
