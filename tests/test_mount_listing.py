@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import ctypes
+
 from memory_source import MemorySource
 
-from winkmount.listing import Entry
+from winkmount.fuse3 import StatForm
+from winkmount.listing import DOTS
 from winkmount.operations import Operations
+from winkmount.source import Attr, DirEntry
 
 
-def pieces(operations: Operations, handle: int, room: int, offset: int = 0) -> list[Entry]:
-    """The entries from `offset` on for which there is room."""
-    taken: list[Entry] = []
+class Time(ctypes.Structure):
+    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
 
-    def take(entry: Entry, plus: bool) -> bool:
-        if len(taken) == room:
-            return False
-        taken.append(entry)
-        return True
+
+class Stat(ctypes.Structure):
+    """A struct stat, in an order of its own."""
+
+    _fields_ = (
+        ("st_mode", ctypes.c_uint32), ("st_ctimespec", Time), ("st_mtimespec", Time),
+        ("st_atimespec", Time), ("st_dev", ctypes.c_uint32), ("st_uid", ctypes.c_uint32),
+        ("st_gid", ctypes.c_uint32), ("st_size", ctypes.c_int64), ("st_ino", ctypes.c_uint64),
+        ("st_blocks", ctypes.c_int64), ("st_nlink", ctypes.c_uint64),
+        ("st_blksize", ctypes.c_int32), ("st_unused", ctypes.c_uint32 * 3),
+    )  # fmt: skip
+
+
+def pieces(operations: Operations, handle: int, room: int, offset: int = 0) -> list[DirEntry]:
+    """The entries from `offset` on for which there is room, with the offsets of libfuse."""
+    taken: list[DirEntry] = []
+
+    def take(entries: list[DirEntry], plus: bool) -> int:
+        fit = entries[: room - len(taken)]
+        taken.extend(entry._replace(offset=entry.offset + DOTS) for entry in fit)
+        return len(fit)
 
     operations.fill(handle, offset, take)
     return taken
@@ -65,3 +84,16 @@ def test_a_listing_starts_anew_where_it_is_told() -> None:
     assert pieces(operations, handle, 100, whole[3].offset) == whole[4:]
     operations.mkdir("/new", 0o755)
     assert [entry.name for entry in pieces(operations, handle, 100)][-1] == b"new"
+
+
+def test_many_attributes_are_packed_as_one() -> None:
+    form = StatForm(Stat)
+    attrs = [
+        Attr(1, 0o100644, 0, 0, 0, 0),
+        Attr((1 << 63) - 1, 0o040755, (1 << 40) + 1, -1, 1000, (1 << 32) - 2),
+        Attr(7, 0o120777, 512, 1_700_000_000_123_456_789, 5, 6),
+    ]
+    one = bytearray(form.size)
+    for attr, row in zip(attrs, form.pack(attrs), strict=True):
+        form.pack_into(memoryview(one), attr, 2 if attr.is_dir else 1)
+        assert row.tobytes() == bytes(one)

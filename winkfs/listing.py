@@ -19,7 +19,7 @@ from winkfs.entry import to_str
 from winkfs.inode import FileType, default_mode
 from winkfs.names import MAX_COMPONENT
 from winkfs.nametree import MAX_PATH, NameTree, bad_prefix
-from winkfs.plain import bare_inodes
+from winkfs.plain import bare_inodes, few_inodes
 from winkfs.rows import Int64
 from winkfs.settings import NANO
 from winkfs.store import Store
@@ -28,11 +28,15 @@ from winkmount.source import Attr, DirEntry
 log = logging.getLogger("winkfs.mount")
 
 LATE: Final = 1 << 61
-FIRST: Final = 64  # names of the first batch, and after a jump
+FIRST: Final = 64  # names of the first batch
 BATCH: Final = 1024
+FEW: Final = 32  # names that are cheaper one by one than as columns
+UNKNOWN: Final = (b"", 0, 0, 0, 0)
+NEAR: Final = 8  # names of the first batch behind a subdirectory
 LINK: Final = stat.S_IFLNK | 0o777
-MODES: Final = np.array([stat.S_IFREG | default_mode(ftype) for ftype in range(256)], np.int64)
-MODES[FileType.LINK] = LINK
+MODE_OF: Final = [stat.S_IFREG | default_mode(ftype) for ftype in range(256)]
+MODE_OF[FileType.LINK] = LINK
+MODES: Final = np.array(MODE_OF, np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python: 0.2 us less
 NAMED: Final = 20  # names that cannot be shown, said by name
 
@@ -155,7 +159,7 @@ class _Pass:
                 at, found = stop, self._flat(batch, at)
             else:
                 at, found = self._mixed(batch, at)
-            step = min(2 * step, BATCH) if at == stop else FIRST
+            step = min(2 * step, BATCH) if at == stop else NEAR
             for entry in found:
                 if tree.version == version:
                     yield entry
@@ -255,27 +259,16 @@ class _Batch:
     """
 
     def __init__(self, store: Store, positions: Int64, cut: int) -> None:
-        kv, settings, n = store.kv, store.settings, len(positions)
-        view = memoryview(kv.view(kv.end - 1))
-        rows = bare_inodes(view, 0, positions, kv.layout, settings.form)
-        files = rows.ftype != FileType.DIR
-        rows = rows if files.all() else rows.take(files)
-        self.ids, self.known = rows.fileid.tolist(), rows.names
-        times = rows.mtime if settings.nanoseconds else rows.mtime * NANO
-        attrs = map(
-            MAKE,
-            repeat(Attr),
-            zip(
-                self.ids, MODES[rows.ftype & 255].tolist(), rows.lsize.tolist(), times.tolist(),
-                repeat(store.owner[0]), repeat(store.owner[1]),
-            ),
-        )  # fmt: skip
-        self.odd: list[int] = []
+        self.names: list[bytes]
         self.attrs: list[Attr | None]
-        if len(self.ids) == n:
-            self.attrs, self.names = list(attrs), rows.names
+        n = len(positions)
+        if n <= FEW:
+            self._each(store, positions.tolist())
         else:
-            self._spread(store, positions, rows.which, list(attrs))
+            self._all(store, positions)
+        self.odd = [i for i, attr in enumerate(self.attrs) if attr is None]
+        for i in self.odd:
+            self.names[i] = self.names[i] or store.key_at(int(positions[i]))[:-3]
         self.shorts = [name[cut:] for name in self.names] if cut else self.names
         joined = b"/".join(self.shorts)
         self.flat = (
@@ -285,12 +278,40 @@ class _Batch:
             and not {b"", b".", b".."}.intersection(self.shorts)
         )
 
-    def _spread(self, store: Store, positions: Int64, which: Int64, attrs: list[Attr]) -> None:
-        n = len(positions)
-        self.attrs, names = [None] * n, [b""] * n
-        for i, attr, name in zip(which.tolist(), attrs, self.known, strict=True):
-            self.attrs[i], names[i] = attr, name
-        self.odd = np.setdiff1d(np.arange(n), which).tolist()
-        for i in self.odd:
-            names[i] = store.key_at(int(positions[i]))[:-3]
-        self.names = names
+    def _each(self, store: Store, positions: list[int]) -> None:
+        kv, settings, (uid, gid) = store.kv, store.settings, store.owner
+        unit = 1 if settings.nanoseconds else NANO
+        view = kv.view(kv.end - 1)
+        self.names, self.attrs, self.ids, self.known = [], [], [], []
+        for found in few_inodes(view, positions, kv.layout, settings.form, store.inode_size):
+            name, fileid, size, ftype, mtime = found or UNKNOWN
+            self.names.append(name)
+            if fileid and ftype != FileType.DIR:
+                mode = MODE_OF[ftype & 255]
+                self.attrs.append(MAKE(Attr, (fileid, mode, size, mtime * unit, uid, gid)))
+                self.ids.append(fileid)
+                self.known.append(name)
+            else:
+                self.attrs.append(None)
+
+    def _all(self, store: Store, positions: Int64) -> None:
+        kv, settings, n = store.kv, store.settings, len(positions)
+        rows = bare_inodes(memoryview(kv.view(kv.end - 1)), 0, positions, kv.layout, settings.form)
+        files = rows.ftype != FileType.DIR
+        rows = rows if files.all() else rows.take(files)
+        self.ids, self.known = rows.fileid.tolist(), rows.names
+        times = rows.mtime if settings.nanoseconds else rows.mtime * NANO
+        attrs: list[Attr] = list(map(
+            MAKE,
+            repeat(Attr),
+            zip(
+                self.ids, MODES[rows.ftype & 255].tolist(), rows.lsize.tolist(), times.tolist(),
+                repeat(store.owner[0]), repeat(store.owner[1]),
+            ),
+        ))  # fmt: skip
+        if len(attrs) == n:
+            self.attrs, self.names = [*attrs], rows.names
+            return
+        self.attrs, self.names = [None] * n, [b""] * n
+        for i, attr, name in zip(rows.which.tolist(), attrs, rows.names, strict=True):
+            self.attrs[i], self.names[i] = attr, name

@@ -77,7 +77,7 @@ class Since:
             return 0, self.order.count
         found = self._ranges.get(directory)
         if found is None:
-            low = self.order.lower_bound(directory + b"/")
+            low = bisect.bisect_left(range(self.order.count), directory + b"/", key=self._probe)
             found = low, self._end(directory, low)
             if len(self._ranges) >= RANGES:
                 self._ranges.clear()

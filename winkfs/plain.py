@@ -6,17 +6,25 @@ or not in the window from end to end is left out, and goes the ordinary way, ino
 
 from __future__ import annotations
 
+import mmap
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
-from winkformats.entry import Layout
+from winkformats.entry import MASK64, Layout
 from winkformats.gather import column, rows_at
 from winkfs.inode import HEAD, FileType, InodeForm
+from winkfs.inodekeys import SUFFIX
 from winkfs.inodescan import InodeColumns
 
+BareInode = tuple[bytes, int, int, int, int]
+"""name, file id, bytes, ftype, mtime as stored"""
 Int64 = npt.NDArray[np.int64]
 KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
 VALUES: Final = 1024  # bytes of the largest inode
@@ -76,6 +84,51 @@ def bare_inodes(
     found = _inodes(data, base, positions, layout, form)
     good = (found.fields[:, 6] == 0) | (found.fields[:, -1] >= 0)
     return found if good.all() else found.take(good)
+
+
+def few_inodes(
+    view: mmap.mmap | memoryview, positions: list[int], layout: Layout, form: InodeForm, size: int
+) -> list[BareInode | None]:
+    """The inodes without attributes at `positions`, each for itself; None for another or a bad one.
+
+    size    bytes of the usual inode
+    cost    2 us each, where `bare_inodes` takes 100 us at least
+    """
+    found: list[BareInode | None] = []
+    contid, end = layout.contid, len(view) if layout.standard else 0
+    for pos in positions:
+        unpack, width = _shape(view[pos + 1 : pos + 3], size, form.pairoff)
+        if pos <= 0 or pos + width > end:
+            found.append(None)
+            continue
+        (
+            delflag, name, suffix, length, nexti, fileid, lsize, ftype, mtime, count, nbytes, sum32
+        ) = unpack(view, pos)  # fmt: skip
+        body = view[pos + 1 : pos + width - 4]
+        good = (
+            xxh3_64_intdigest(body, (pos + contid) & MASK64) & 0xFFFFFFFF == sum32
+            and suffix == SUFFIX
+            and length == size
+            and delflag <= 1
+            and nexti == 0
+            and fileid >= 1
+            and lsize >= 0
+            and (count == 0 or (count > 0 and nbytes >= 0))
+        )
+        found.append((name, fileid, lsize, ftype, mtime) if good else None)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _shape(prefix: bytes, size: int, pairoff: bool) -> tuple[Callable[..., Any], int]:
+    """How to unpack an entry with this length of a key, and its bytes."""
+    key = int.from_bytes(prefix, "big")
+    name = max(key - len(SUFFIX), 0)
+    code = struct.Struct(
+        f">B2x{name}s{len(SUFFIX)}sI8x6q{16 if pairoff else 8}xq"
+        f"{size - HEAD.size - (24 if pairoff else 16)}xI"
+    )
+    return code.unpack_from, code.size
 
 
 def _inodes(

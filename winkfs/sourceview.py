@@ -140,6 +140,8 @@ class ContainerView:
             if found is None:
                 return self.directory_attr(path) if self.tree.implied(path) else None
             attr = self._found_attr(path, found)
+            if attr is None:
+                return self.directory_attr(path, found)
         if attr is None or (self.tree.clashes and self.tree.implied(path)):
             return self.directory_attr(path)
         if len(path) > MAX_PATH:
@@ -182,15 +184,22 @@ class ContainerView:
         mode = stat.S_IFREG | spool.mode
         return Attr(id, mode, spool.size, spool.shown_ns, spool.uid, spool.gid)
 
-    def directory_attr(self, path: bytes) -> Attr:
-        """The attributes of a directory that is there."""
+    def directory_attr(self, path: bytes, found: Found | None = None) -> Attr:
+        """The attributes of a directory that is there; `found`: what its name holds, if known."""
         id = self.places.directory_id(path)
         mode, (uid, gid), mtime_ns = 0o755, self._owner, self._started_ns
+        key = path + b"/I0"
         if not path:
             mode = self._root_mode
-        elif self.entry(path) == FileType.DIR:
-            found = self._changes.stat(path + b"/I0")
-            mode, uid, gid, mtime_ns = found.mode, found.uid, found.gid, found.mtime_ns
+        elif key in self._drafts:
+            if self._drafts[key].ftype == FileType.DIR:
+                stored = self._changes.stat(key)
+                mode, uid, gid, mtime_ns = stored.mode, stored.uid, stored.gid, stored.mtime_ns
+        elif (found := found or self._look.find(key)) and found.ftype == FileType.DIR:
+            uid, gid = self._store.owner
+            if found.attrs is not None:
+                mode, uid, gid = found.attrs.mode, found.attrs.uid, found.attrs.gid
+            mtime_ns = self._store.settings.ns_of(found.mtime)
         self.places.note(id, path)
         mtime_ns = self._times.get(path, mtime_ns)
         return Attr(id, stat.S_IFDIR | stat.S_IMODE(mode), 0, mtime_ns, uid, gid)

@@ -10,12 +10,19 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
+import stat
 import struct
+from collections.abc import Sequence
+from itertools import chain, repeat, takewhile
+from operator import not_
 from typing import Any, Final
 
-from winkmount.listing import Entry
+import numpy as np
+import numpy.typing as npt
+
+from winkmount.listing import DOTS
 from winkmount.operations import FOREVER, Operations
-from winkmount.source import Attr
+from winkmount.source import Attr, DirEntry
 
 log = logging.getLogger("winkmount")
 
@@ -26,6 +33,17 @@ READDIRPLUS_AUTO: Final = 1 << 14
 CACHE_SYMLINKS: Final = 1 << 23
 READDIR_PLUS: Final = 1
 FILL_DIR_PLUS: Final = 2
+STAT: Final = {  # the fields that are filled -> which value
+    "st_ino": 0, "st_mode": 1, "st_nlink": 2, "st_uid": 3, "st_gid": 4, "st_size": 5,
+    "st_blksize": 6, "st_blocks": 7, "st_atimespec": 8, "st_mtimespec": 8, "st_ctimespec": 8,
+}  # fmt: skip
+TIME: Final = 8  # of these values the seconds; the nanoseconds come behind
+NANO: Final = 1_000_000_000
+S_IFMT: Final = 0o170000
+# libfuse's fuse_fill_dir_t. It never waits and is called for each entry: keeps the GIL.
+FILLER: Final = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+)
 
 
 class StatForm:
@@ -36,28 +54,38 @@ class StatForm:
 
     def __init__(self, c_stat: type[ctypes.Structure]) -> None:
         self.size = ctypes.sizeof(c_stat)
-        order = {
-            "st_ino": 0, "st_mode": 1, "st_nlink": 2, "st_uid": 3, "st_gid": 4, "st_size": 5,
-            "st_blksize": 6, "st_blocks": 7, "st_atimespec": 8, "st_mtimespec": 8,
-            "st_ctimespec": 8,
-        }  # fmt: skip
-        places = []
-        for name, which in order.items():
-            field = getattr(c_stat, name)
-            places.append((field.offset, field.size, which))
+        fields = [(getattr(c_stat, name), which) for name, which in STAT.items()]
         letters, at, self._order = "=", 0, []
-        for offset, size, which in sorted(places):
-            letters += f"{offset - at}x" + {4: "I", 8: "q", 16: "qq"}[size]
-            self._order += [which] if which < 8 else [8, 9]
-            at = offset + size
+        for field, which in sorted(fields, key=lambda pair: pair[0].offset):
+            letters += f"{field.offset - at}x" + {4: "I", 8: "q", 16: "qq"}[field.size]
+            self._order += [which] if which < TIME else [TIME, TIME + 1]
+            at = field.offset + field.size
         self._struct = struct.Struct(f"{letters}{self.size - at}x")
+        self._rows = np.dtype({
+            "names": list(STAT),
+            "formats": [{4: "u4", 8: "i8", 16: "(2,)i8"}[field.size] for field, _ in fields],
+            "offsets": [field.offset for field, _ in fields],
+            "itemsize": self.size,
+        })  # fmt: skip
 
     def pack_into(self, view: memoryview, attr: Attr, links: int) -> None:
         """view    the bytes of a struct stat"""
         id, mode, size, mtime_ns, uid, gid = attr
-        seconds, rest = divmod(mtime_ns, 1_000_000_000)
+        seconds, rest = divmod(mtime_ns, NANO)
         values = (id, mode, links, uid, gid, size, 4096, -(-size // 512), seconds, rest)
         self._struct.pack_into(view, 0, *[values[i] for i in self._order])
+
+    def pack(self, attrs: Sequence[Attr]) -> npt.NDArray[Any]:
+        """-> a struct stat for each. Cost: 30 us, and 0.15 us each."""
+        numbers = np.fromiter(chain.from_iterable(attrs), np.int64, 6 * len(attrs))
+        id, mode, size, mtime_ns, uid, gid = numbers.reshape(-1, 6).T
+        links = 1 + (mode & S_IFMT == stat.S_IFDIR)
+        values = (id, mode, links, uid, gid, size, 4096, -(-size // 512))
+        times = np.stack(np.divmod(mtime_ns, NANO), 1)
+        rows = np.zeros(len(attrs), self._rows)
+        for name, which in STAT.items():
+            rows[name] = times if which == TIME else values[which]
+        return rows
 
 
 def make(mfusepy: Any) -> Any:
@@ -145,14 +173,17 @@ def make(mfusepy: Any) -> Any:
         def readdir_fuse_3(
             self, path: bytes | None, buf: Any, filler: Any, offset: int, fip: Any, flags: int
         ) -> int:
-            found = mfusepy.c_stat()
-            view = memoryview(found).cast("B")
+            fill, into = ctypes.cast(filler, FILLER), repeat(ctypes.c_void_p(buf))
 
-            def take(entry: Entry, plus: bool) -> bool:
-                attr = entry.attr
-                pack_into(view, attr, 2 if attr.is_dir else 1)
-                how = FILL_DIR_PLUS if plus and flags & READDIR_PLUS else 0
-                return not filler(buf, entry.name, found, entry.offset, how)
+            def take(entries: list[DirEntry], plus: bool) -> int:
+                names, attrs, offsets = zip(*entries, strict=True)
+                stats = form.pack(attrs)
+                start, step = stats.ctypes.data, stats.itemsize
+                places = range(start, start + len(entries) * step, step)
+                behind = map(DOTS.__add__, offsets)
+                how = repeat(FILL_DIR_PLUS if plus and flags & READDIR_PLUS else 0)
+                full = map(fill, into, names, places, behind, how)
+                return len(list(takewhile(not_, full)))  # no step of it in Python: 3 us less
 
             return self.operations.fill(fip.contents.fh, offset, take)
 

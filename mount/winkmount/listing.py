@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice
+from typing import Final
 
-from winkmount.source import Attr, Source
+from winkmount.source import Attr, DirEntry, Source
 
-
-class Entry(NamedTuple):
-    name: bytes
-    attr: Attr
-    offset: int  # where to go on behind this entry
+CHUNK: Final = 256  # entries: about what one request has room for
+DOTS: Final = 2  # what our offsets are ahead of those of the Source
 
 
 class Listing:
@@ -26,37 +24,33 @@ class Listing:
         self._source = source
         here = Attr(directory, stat.S_IFDIR | 0o755, 0, 0, 0, 0)
         above = here._replace(id=source.parent(directory))
-        self._dots = [Entry(b".", here, 1), Entry(b"..", above, 2)]
+        self._dots = [DirEntry(b".", here, 1 - DOTS), DirEntry(b"..", above, 2 - DOTS)]
         self._handle = source.opendir(directory)
-        self._entries: Iterator[Entry] = iter(())
-        self._refused: tuple[Entry, int] | None = None  # an entry without room, and its version
-        self._at = -1  # the offset at which `_entries` goes on
+        self._entries: Iterator[DirEntry] = iter(())
+        self._next: list[DirEntry] = []
+        self._at = self._version = -1  # the offset at which `_next` goes on, and as of when
         self.given = 0  # entries handed out so far
 
-    def entries(self, offset: int, version: int) -> Iterator[Entry]:
-        """The entries from an offset on. Give the first that is not used to `refuse`.
+    def next(self, offset: int, version: int) -> list[DirEntry]:
+        """Entries from an offset on, none at the end. They come again until they are `took`.
 
         version     grows with each change of what is shown
         """
-        refused, self._refused = self._refused, None
-        if offset != self._at or (refused and refused[1] != version):
-            self._entries, refused = self._from(offset), None
-        if refused:
-            yield refused[0]
-        for entry in self._entries:
-            self._at = entry.offset
-            self.given += 1
-            yield entry
+        if (offset, version) != (self._at, self._version):
+            self._at, self._version = offset, version
+            self._next = self._dots[offset:]
+            self._entries = self._source.readdir(self._handle, max(offset - DOTS, 0))
+        if not self._next:
+            self._next = list(islice(self._entries, CHUNK))
+        return self._next
 
-    def refuse(self, entry: Entry, offset: int, version: int) -> None:
-        """The entry comes again when the listing goes on at `offset`, as it does."""
-        self._refused, self._at = (entry, version), offset
-
-    def _from(self, offset: int) -> Iterator[Entry]:
-        if offset < 2:
-            yield from self._dots[offset:]
-        for name, attr, behind in self._source.readdir(self._handle, max(offset - 2, 0)):
-            yield Entry(name, attr, behind + 2)
+    def took(self, count: int) -> int:
+        """So many of the last entries are used -> the offset behind them."""
+        if count:
+            self._at = self._next[count - 1].offset + DOTS
+            self._next = self._next[count:]
+            self.given += count
+        return self._at
 
     def close(self) -> None:
         self._entries = iter(())

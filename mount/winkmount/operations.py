@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from winkmount.guard import change, operation, refuse
-from winkmount.listing import Entry, Listing
+from winkmount.listing import DOTS, Listing
 from winkmount.paths import NAME_MAX, FileInfo, Paths, Stat, stat_fields
-from winkmount.source import Attr, Source
+from winkmount.source import Attr, DirEntry, Source
 
 log = logging.getLogger("winkmount")
 
@@ -43,6 +43,9 @@ _FALLOC_ZERO_RANGE: Final = 16
 _KERNEL: Final = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 PLUS: Final = 1 << 15  # entries of a listing with attributes: 1.5 KB each until the kernel forgets
 FOREVER: Final = 3600.0  # seconds; only this process changes what it shows, through the kernel
+
+Take = Callable[[list[DirEntry], bool], int]
+"""Gets entries, and whether the kernel shall have their attributes, too -> how many it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,29 +252,32 @@ class Operations(Paths):
         return self._last_listing
 
     @operation
-    def fill(self, fh: int, offset: int, take: Callable[[Entry, bool], bool]) -> int:
-        """List from `offset` on until there is no more room.
-
-        take    gets an entry, and whether to give the kernel its attributes, too
-                -> whether there was room
-        """
+    def fill(self, fh: int, offset: int, take: Take) -> int:
+        """List from `offset` on until there is no more room."""
         listing = self.listings[fh]
-        for entry in listing.entries(offset, self.version):
-            opened = self.opened.get(entry.attr.id)
-            shown = entry if opened is None else entry._replace(attr=opened.shown(entry.attr))
-            if not take(shown, entry.offset > 2 and listing.given < PLUS):
-                listing.refuse(entry, offset, self.version)
+        while entries := self._next(listing, offset):
+            taken = take(entries, offset >= DOTS and listing.given < PLUS)
+            offset = listing.took(taken)
+            if taken < len(entries):
                 break
-            offset = entry.offset
         return 0
+
+    def _next(self, listing: Listing, offset: int) -> list[DirEntry]:
+        entries = listing.next(offset, self.version)
+        return list(map(self._shown, entries)) if self.opened.waiting else entries
+
+    def _shown(self, entry: DirEntry) -> DirEntry:
+        opened = self.opened.get(entry.attr.id)
+        return entry if opened is None else entry._replace(attr=opened.shown(entry.attr))
 
     @operation
     def readdir(self, path: str | None, fh: int) -> list[tuple[str, Stat, int]]:
         """All at once, as libfuse 2 has it. libfuse 3: see the binding."""
-        return [
-            (entry.name.decode("latin-1"), stat_fields(entry.attr), 0)
-            for entry in self.listings[fh].entries(0, self.version)
-        ]
+        listing, offset, found = self.listings[fh], 0, []
+        while entries := self._next(listing, offset):
+            found += [(e.name.decode("latin-1"), stat_fields(e.attr), 0) for e in entries]
+            offset = listing.took(len(entries))
+        return found
 
     @operation
     def releasedir(self, path: str | None, fh: int) -> int:
