@@ -22,7 +22,7 @@ PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
 
 
-@dataclass
+@dataclass(slots=True)
 class Draft:
     """What a file is going to be.
 
@@ -101,6 +101,7 @@ class DraftWriter:
     ) -> None:
         self._kv, self._settings, self._read = kv, settings, read
         layout, field = kv.layout, kv.layout.value
+        self._pair = settings.form.pair
         self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
         self.chunk = min(CHUNK, field.limit)
         self._extents = (field.limit - 56) // settings.form.pair - 1  # and one for attributes
@@ -119,7 +120,7 @@ class DraftWriter:
         """Bytes that a draft will still write, at most, if `length` are added to it."""
         waiting, entry = len(draft.tail) + length, self._entry_room
         pieces = waiting // self.chunk + 3
-        pairs = self._settings.form.pair * (draft.pairs + pieces)
+        pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
         return waiting + pieces * entry + inode + 2 * entry + 64
 
