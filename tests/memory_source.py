@@ -45,6 +45,7 @@ class MemorySource:
         self.writes: list[tuple[int, int, int]] = []  # id, offset, length, as they arrived
         self.full = False  # writes fail with ENOSPC
         self.room = 1 << 40  # bytes
+        self.promised: dict[int, int] = {}
         self.reads = 0
 
     def lookup(self, parent: int, name: bytes) -> Attr:
@@ -162,6 +163,7 @@ class MemorySource:
         return bytes(self.nodes[id].content[offset : offset + size])
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
+        self.promised.pop(id, None)
         if self.full:
             raise OSError(errno.ENOSPC, "full")
         node = self.nodes[id]
@@ -184,6 +186,11 @@ class MemorySource:
     def allocate(self, id: int, size: int) -> None:
         if self.room < size:
             raise OSError(errno.ENOSPC, "full")
+
+    def promise(self, id: int, size: int) -> bool:
+        self.allocate(id, sum(self.promised.values()) + size)
+        self.promised[id] = self.promised.get(id, 0) + size
+        return True
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         end = len(self.nodes[id].content)

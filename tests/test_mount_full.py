@@ -94,6 +94,30 @@ def test_full_disk_refuses_writers_and_loses_nothing_it_took(
         assert differing(there, kept) == []
 
 
+@pytest.mark.parametrize("ao", [False, True])
+def test_what_was_taken_is_kept_when_a_stranger_fills_the_disk(disk: Path, ao: bool) -> None:
+    base, ballast = str(disk / "corpus"), disk / "ballast"
+    winkfs.create(base, ao=ao).close()
+    kept = {f"f{n}": random.Random(n).randbytes(n * 300) for n in range(200)}
+    kept["large"] = random.Random(0).randbytes(3 << 20)
+    with mounted(base, "-o", "sync_every=1000", patience=200) as there:
+        files = [os.open(there / name, os.O_CREAT | os.O_WRONLY) for name in kept]
+        for file, data in zip(files, kept.values(), strict=True):
+            assert os.write(file, data) == len(data)
+        with ballast.open("wb", buffering=0) as file, pytest.raises(OSError):
+            while True:
+                file.write(bytes(4096))
+        with pytest.raises(OSError), (there / "later").open("wb", buffering=0) as file:
+            file.write(bytes(1 << 20))
+        for file in files:
+            os.fsync(file)
+            os.close(file)
+        assert differing(there, kept) == []
+    assert winkfs.verify(base).problems == []
+    with mounted(base, "--ro") as there:
+        assert differing(there, kept) == []
+
+
 def test_fsync_on_a_full_disk_is_refused_or_durable(disk: Path) -> None:
     """A file that grows by small writes until there is no room: what fsync took stays."""
     base = str(disk / "corpus")

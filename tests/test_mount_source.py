@@ -14,6 +14,7 @@ import pytest
 import winkfs
 from winkfs import sourceview
 from winkfs.aosource import AppendOnlySource
+from winkfs.changes import Changes
 from winkfs.source import ContainerSource
 
 
@@ -60,6 +61,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     disk = SimpleNamespace(**fields | {"f_bavail": free, "f_frsize": 1})
     monkeypatch.setattr(sourceview.os, "statvfs", lambda _: disk)
     monkeypatch.setattr(sourceview, "LOOK", 0)
+    monkeypatch.setattr(Changes, "spare", 0)
     time.sleep(0.06)
 
 
@@ -95,21 +97,35 @@ def test_full_disk_is_told_to_the_writer_of_an_append_only_file(
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id
     ao.open(id, write=True, truncate=False)
     ao.write(id, [(0, bytes(10_000))], NOW)
-    fill_disk(monkeypatch, sourceview.RESERVE + 15_000)
-    with refused(errno.ENOSPC):
-        ao.write(id, [(10_000, bytes(10_000))], NOW)  # the container will need as much again
     fill_disk(monkeypatch, sourceview.RESERVE + 5_000)
     with refused(errno.ENOSPC):
-        ao.flush(id)
+        ao.write(id, [(10_000, bytes(10_000))], NOW)
+    ao.release(id)  # for what was taken there is room
+    assert ao._container.read("f") == bytes(10_000)
+
+
+def test_append_only_file_that_the_disk_refuses_is_stored_by_a_later_sync(
+    ao: AppendOnlySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = ao.create(ao.root, b"f", 0o644, 0, 0).id
+    ao.open(id, write=True, truncate=False)
+    ao.write(id, [(0, bytes(10_000))], NOW)
+    held = ao._changes.held[id]
+
+    def put_file(*args: object, **kwargs: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ao._container, "put_file", put_file)
     with refused(errno.ENOSPC):
         ao.release(id)
     assert ao.read(id, 0, 20_000) == bytes(10_000)
     with refused(errno.ENOSPC):
         ao.sync()
+    assert ao._changes.held == {id: held}
     monkeypatch.undo()
     ao.sync()  # there is room again
     assert ao._container.read("f") == bytes(10_000)
-    assert not ao._spools
+    assert not ao._spools and not ao._changes.held
 
 
 def test_directory_rename_that_fails_in_the_middle_is_undone(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import BinaryIO, Final, cast
+from contextlib import suppress
+from typing import Final
 
 from winkfs.container import Container
 from winkfs.entry import to_str
@@ -105,9 +106,11 @@ class AppendOnlySource(ContainerSource):
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
         path = self._free(parent, name)
         self._need_room(0)
+        id = self._store.new_fileid()
+        self._hold(id, path, 0)
         spool = self._new_spool(mode, uid, gid)
         spool.dirty = True
-        spool.fileid = id = self._store.new_fileid()
+        spool.fileid = id
         self._spools[id], self._alias[path], self.places.held[id] = spool, id, path
         self.tree.add(path)
         self._touch(path)
@@ -171,6 +174,8 @@ class AppendOnlySource(ContainerSource):
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
         attr = self.stat(id)
+        if truncate and not (id in self._spools and self._spools[id].orphan):
+            self._hold(id, self.places[id], 0)
         super().open(id, write=write, truncate=False)
         if truncate and id in self._spools:
             self._spools[id].truncate(0)
@@ -179,12 +184,6 @@ class AppendOnlySource(ContainerSource):
             spool.truncate(0)
             spool.stored = True
             self._spools[id], self._alias[self.places[id]] = spool, id
-
-    def flush(self, id: int) -> None:
-        """Where there is no room, the writer shall hear of it; `release` could not tell."""
-        spool = self._spools.get(id)
-        if spool is not None and spool.dirty and not spool.orphan:
-            self._need_room(0)
 
     def fsync(self, id: int) -> None:
         spool = self._spools.get(id)
@@ -214,8 +213,20 @@ class AppendOnlySource(ContainerSource):
         """Put what the spool has into the container, in the place of what it had."""
         if not spool.dirty:
             return
-        self._need_room(0)
         name = self.places[id]
+        self._changes.let_go(id)
+        try:
+            self._put_in_time(name, spool)
+        except BaseException:
+            with suppress(OSError):
+                self._hold(id, name, spool.size)
+            raise
+        spool.stored, spool.dirty = True, False
+        self._changed()
+        self.tree.change(name)
+        self._newest_ns = self._newest()
+
+    def _put_in_time(self, name: bytes, spool: Spool) -> None:
         try:
             self._put_spool(name, spool, spool.mtime_ns)
         except NotAllowed:
@@ -223,14 +234,10 @@ class AppendOnlySource(ContainerSource):
                 raise
             log.warning("%s: stored with the time of now: a later file came first", to_str(name))
             self._put_spool(name, spool, None)
-        spool.stored, spool.dirty = True, False
-        self._changed()
-        self.tree.change(name)
-        self._newest_ns = self._newest()
 
     def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
-        spool.file.seek(0)
-        file = cast(BinaryIO, spool.file)
+        file = spool.file
+        file.seek(0)
         base = self._store.index.base
         # One from before the last index, that the index does not know, would cost a rebuild.
         fileid = None if spool.stored or (base and spool.fileid < base.nextfid) else spool.fileid
@@ -243,15 +250,19 @@ class AppendOnlySource(ContainerSource):
             ftype = kept(FileType.FILE, spool.mode)
             self._container.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype, fileid=fileid)
 
-    def _need_room(self, size: int) -> None:
-        """Also for what waits to be stored."""
-        waiting = sum(spool.size for spool in self._spools.values() if spool.dirty)
-        super()._need_room(size + waiting)
+    def _hold(self, id: int, name: bytes, size: int) -> None:
+        """Keep room in the container for a spool of this size. Raises ENOSPC."""
+        self._changes.hold(id, self._changes.cost(name + b"/I0", size))
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
-        if id in self._spools:
+        spool = self._spools.get(id)
+        if spool is not None:
             self._need_room(sum(len(data) for _, data in pieces))
-            super().write(id, pieces, mtime_ns)
+            if not spool.orphan:
+                end = max(offset + len(data) for offset, data in pieces)
+                self._hold(id, self.places[id], max(spool.size, end))
+            for offset, data in pieces:
+                spool.write(offset, data)
             return
         for offset, data in pieces:
             if offset != self.stat(id).size:
@@ -262,7 +273,10 @@ class AppendOnlySource(ContainerSource):
             self.tree.change(self.places[id])
 
     def truncate(self, id: int, size: int) -> None:
-        if id in self._spools or size != self.stat(id).size:
+        spool = self._spools.get(id)
+        if spool is not None and not spool.orphan:
+            self._hold(id, self.places[id], size)
+        if spool is not None or size != self.stat(id).size:
             super().truncate(id, size)
 
     def close(self) -> None:

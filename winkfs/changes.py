@@ -39,7 +39,8 @@ class Changes(Files):
     def __init__(self, store: Store, content: Content) -> None:
         super().__init__(store, content)
         self.last = 0  # ao: position of the inode written last, 0: none since open
-        self._waiting = 0  # bytes that all drafts still have to write, at most
+        self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
+        self.held: dict[int, int] = {}  # bytes kept ready: see `hold`
         self._pending = 0  # bytes appended to drafts since they were last settled
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
 
@@ -310,6 +311,43 @@ class Changes(Files):
         self._waiting += cost - draft.promised
         draft.promised = cost
 
+    def hold(self, holder: int, size: int) -> None:
+        """Keep `size` bytes of the disk ready for somebody, instead of what he had before.
+
+        raises  OSError ENOSPC, before anything is changed
+        """
+        more = size - self.held.get(holder, 0)
+        if more > 0:
+            self._kv.reserve(self._waiting + more)
+        self._waiting += more
+        self.held[holder] = size
+
+    def let_go(self, holder: int) -> bool:
+        """-> whether something was held for him."""
+        held = self.held.pop(holder, None)
+        if held is not None:
+            self._waiting -= held
+        return held is not None
+
+    @property
+    def spare(self) -> int:
+        """Bytes of the disk that the data file has and that nobody has been promised."""
+        return self._kv.spare - self._waiting
+
+    def cost(self, key: bytes, size: int) -> int:
+        """Bytes that a new file of this size takes at most. Raises EFBIG where it is too large."""
+        draft = Draft(key, 0, 0, 0)
+        self._writer.need_room(draft, size)
+        return self._writer.cost(draft, size)
+
+    def cost_of_change(self, key: bytes) -> int:
+        """Bytes that writing to a file takes at most beside what is written."""
+        draft = self.drafts.get(key)
+        if draft is None:
+            pos, inode = self._inode(key)
+            draft = Draft.of(key, inode, pos, None)
+        return self._writer.cost(draft, 0)
+
     def _touch(self, draft: Draft, count: int, ns: int | None = None) -> None:
         draft.mtime = self._store.settings.mtime_of(time.time_ns() if ns is None else ns)
         self._pending += count
@@ -462,7 +500,8 @@ class Changes(Files):
                 self._append_inode(draft)
                 del self.drafts[key]
         store.recover(broken)
-        self._pending = self.last = self._waiting = 0
+        self._pending = self.last = 0
+        self._waiting = sum(self.held.values())
         for key, draft in list(self.drafts.items()):
             found = self._content.inode(key)
             if found is None and not draft.old:  # never written

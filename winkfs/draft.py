@@ -122,7 +122,9 @@ class DraftWriter:
         pieces = waiting // self.chunk + 3
         pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
-        return waiting + pieces * entry + inode + 2 * entry + 64
+        xattrs = draft.attrs.xattrs if draft.attrs and not draft.attrs_at else {}
+        named = sum(6 + len(name) + len(value) for name, value in xattrs.items())
+        return waiting + pieces * entry + inode + named + 2 * entry + 64
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:
         """Add content at the end."""

@@ -20,6 +20,7 @@ from typing import Final
 
 from winkformats.errors import FormatError
 from winkformats.heap import keep_heap
+from winkfs.changes import PIECE
 from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, WinkError
@@ -28,6 +29,7 @@ from winkfs.namesfile import merge
 from winkfs.nametree import MAX_PATH
 from winkfs.sourceview import CHANGES, ContainerView
 from winkfs.spool import Spool
+from winkfs.store import NO_ROOM
 from winkmount.source import Attr
 
 log = logging.getLogger("winkfs.mount")
@@ -134,6 +136,7 @@ class ContainerSource(ContainerView):
 
     def _gone(self, path: bytes, id: int, spool: Spool | None) -> None:
         self.tree.remove(path)
+        self._changes.let_go(id)
         self._alias.pop(path, None)
         self.places.forget(id)
         if spool is not None:
@@ -326,13 +329,15 @@ class ContainerSource(ContainerView):
         self.sync()
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
+        promised = self._changes.let_go(id)
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
             for offset, data in pieces:
                 spool.write(offset, data)
             return
         path = self.places[id]
-        self._need_room(sum(len(data) for _, data in pieces))
+        if not promised:
+            self._need_room(sum(len(data) for _, data in pieces))
         self._container.write_many(path, pieces, mtime_ns=mtime_ns)
         self._changed()
         self.tree.change(path)
@@ -357,6 +362,18 @@ class ContainerSource(ContainerView):
 
     def allocate(self, id: int, size: int) -> None:
         self._need_room(size)
+
+    def promise(self, id: int, size: int) -> bool:
+        """Not for spools, nor where an overwrite may be a copy, or a gap zeros."""
+        settings, changes = self._store.settings, self._changes
+        if (self._spools and id in self._spools) or not (settings.pairoff and settings.holes):
+            return False
+        self._need_room(size)
+        held = changes.held.get(id)
+        if held is None:
+            held = changes.cost_of_change(self.places[id] + b"/I0")
+        changes.hold(id, held + size + PIECE)
+        return True
 
     # the whole
 
@@ -391,7 +408,12 @@ class ContainerSource(ContainerView):
         """What changed names in directories did to their times."""
         for path in list(self._touched):
             if path in self._times and self.entry(path) == FileType.DIR:
-                self._container.utime(path, mtime_ns=self._times[path])
+                try:
+                    self._container.utime(path, mtime_ns=self._times[path])
+                except OSError as error:
+                    if error.errno not in NO_ROOM:
+                        raise
+                    continue  # the contents of files come first
                 self.tree.change(path)
                 del self._times[path]
             self._touched.discard(path)

@@ -44,7 +44,7 @@ class ContainerView:
         if not self.writable:
             container.freeze()
         self._folder = os.path.dirname(container.base) or "."
-        self._room, self._room_until = 0, 0.0  # bytes left on the disk, and how long to believe it
+        self._room, self._room_until = 0, 0.0  # bytes left, and how long to believe it
         self._attach()
         self.places = Places()
         self.root = self.places.directory_id(b"")
@@ -321,15 +321,16 @@ class ContainerView:
         return os.statvfs(self._folder)
 
     def _need_room(self, size: int) -> None:
-        """Refuse before the container meets the end of the disk in the middle of an entry."""
+        """Refuse what would leave less than RESERVE of the disk, or of what the container has."""
         now = time.monotonic()
-        if now > self._room_until or size > self._room // 2:
+        if now > self._room_until or size > self._room:
             disk = self._disk()
-            self._room = disk.f_bavail * disk.f_frsize - RESERVE
+            self._room = disk.f_bavail * disk.f_frsize + self._changes.spare - RESERVE
             self._room_until = now + LOOK
             if self._room < size:
                 self._room_until = 0.0
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._room -= size
 
     def statfs(self) -> Mapping[str, int]:
         disk = self._disk()

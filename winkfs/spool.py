@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import tempfile
 import time
+from contextlib import ExitStack
 from typing import Final
 
 IN_MEMORY: Final = 1 << 20  # bytes from which a spool is a temporary file
@@ -21,7 +23,8 @@ class Spool:
     """
 
     def __init__(self, directory: str, mode: int, uid: int, gid: int) -> None:
-        self.file = tempfile.SpooledTemporaryFile(IN_MEMORY, dir=directory or ".")  # noqa: SIM115
+        self._directory = directory or "."
+        self.file: io.BytesIO | io.FileIO = io.BytesIO()
         self.mode, self.uid, self.gid = mode, uid, gid
         self.size = self.fileid = 0
         self.mtime_ns: int | None = None
@@ -37,11 +40,22 @@ class Spool:
         self.file.seek(offset)
         return self.file.read(size)
 
+    def _leave_memory(self) -> None:
+        """A disk that is full leaves everything as it was."""
+        if isinstance(self.file, io.BytesIO):
+            with self.file.getbuffer() as data, ExitStack() as undo:
+                file = undo.enter_context(tempfile.TemporaryFile(buffering=0, dir=self._directory))
+                _write_all(file, data)
+                undo.pop_all()
+            self.file = file
+
     def write(self, offset: int, data: bytes) -> None:
         if offset > self.size:
             self.truncate(offset)
+        if offset + len(data) > IN_MEMORY:
+            self._leave_memory()
         self.file.seek(offset)
-        self.file.write(data)
+        _write_all(self.file, data)
         self.size = max(self.size, offset + len(data))
         self._changed()
 
@@ -50,7 +64,9 @@ class Spool:
             self.file.seek(self.size)
             self.file.write(bytes(size - self.size))
         else:
-            self.file.truncate(size)  # on disk, so that a hole takes no room
+            if size > IN_MEMORY:
+                self._leave_memory()  # so that a hole takes no room
+            self.file.truncate(size)
         self.size = size
         self._changed()
 
@@ -65,3 +81,10 @@ class Spool:
 
     def close(self) -> None:
         self.file.close()
+
+
+def _write_all(file: io.BytesIO | io.FileIO, data: bytes | memoryview) -> None:
+    """Unbuffered, so that it is this call that a full disk refuses."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]

@@ -312,6 +312,11 @@ class KVSeq:
         if self._behind:
             self._behind.drain()
 
+    @property
+    def spare(self) -> int:
+        """Bytes behind the end that the disk holds ready for this file."""
+        return max(self._reserved - self.end, 0)
+
     def reserve(self, extra: int) -> None:
         """Make room on the disk for `extra` more bytes, in steps of FILEINCR or several of them.
 

@@ -25,8 +25,8 @@ ALL_WAITING: Final = 64 << 20  # bytes held back over all open files
 class OpenFile:
     """One open file: its users, and its bytes in waiting.
 
-    An error while bytes are passed on behind the writer's back (a broken disk; that the disk has
-    room is made sure before) drops them and is raised once, at the next write, flush or fsync of
+    An error while bytes are passed on behind the writer's back (a broken disk; that they have room
+    was promised) drops them and is raised once, at the next write, flush or fsync of
     the file, as Linux does for its page cache.
     """
 
@@ -71,8 +71,11 @@ class OpenFile:
         if start < 0 or not 0 <= at <= len(run):
             start, run, at = offset, bytearray(), 0
         grown = max(at + len(data) - len(run), 0)
-        if grown:
-            self._source.allocate(self.id, self._files.waiting + grown)
+        if grown and not self._source.promise(self.id, grown):
+            self.pass_on()
+            self.raise_error()
+            self._source.write(self.id, [(offset, data)], now)
+            return
         if not run:
             self._runs.append((start, run))
         run[at : at + len(data)] = data

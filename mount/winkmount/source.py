@@ -146,8 +146,11 @@ class Source(Protocol):
         size of the file: `offset + size` is not behind its end."""
 
     def allocate(self, id: int, size: int) -> None:
-        """Make sure that `size` more bytes can be written, of this file or of others whose bytes
-        the engine holds back: `size` counts all of them. Raises ENOSPC."""
+        """Whether there is room for `size` more bytes. Raises ENOSPC."""
+
+    def promise(self, id: int, size: int) -> bool:
+        """Whether the engine may hold `size` more bytes back: then the next `write` of the file,
+        with all that was promised since the last, finds room. Raises ENOSPC."""
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         """Offset of the first byte from `offset` on that is (not) in a hole; the end of the file
