@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mounting import mounted, run
+from mounting import kill_server, mounted, run, watched, winkfs_command
 
 import winkfs
 
@@ -32,6 +34,19 @@ def test_test_x_asks_for_the_mode(there: Path) -> None:
     file.chmod(0o755)
     assert os.access(file, os.X_OK)
     assert run(file) == "ran\n"
+
+
+def test_open_file_without_a_name_is_known_after_its_directory_was_renamed(there: Path) -> None:
+    (there / "d").mkdir()
+    with (there / "d/f").open("w+b", buffering=0) as kept:
+        kept.write(b"x" * 5000)
+        (there / "d/f").unlink()
+        (there / "d").rename(there / "e")
+        os.fchmod(kept.fileno(), 0o600)
+        found = os.fstat(kept.fileno())
+        assert (found.st_mode & 0o777, found.st_size, found.st_nlink) == (0o600, 5000, 0)
+        with mmap.mmap(kept.fileno(), 0) as mapped:
+            assert mapped[4999:] == b"x"
 
 
 @pytest.mark.parametrize("change", [lambda d: shutil.rmtree(d), lambda d: d.rename(f"{d}2")])
@@ -113,16 +128,46 @@ def test_unlinked_open_file_is_as_long_as_was_written(there: Path) -> None:
         assert (found.st_mode & 0o777, found.st_mtime_ns) == (0o600, 77)
 
 
-@pytest.mark.xfail(strict=True, reason="libfuse hides an open file before it asks for the rename")
-def test_refused_rename_leaves_the_open_file_that_it_would_replace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])
+def test_refused_rename_leaves_the_open_file_that_it_would_replace(
+    tmp_path: Path, binding: str
+) -> None:
     base = str(tmp_path / "log")
     winkfs.create(base, ao=True).close()
-    with mounted(base) as there:
+    with mounted(base, "--binding", binding) as there:
         (there / "stored").write_bytes(b"stored")
         run("sync", there)
         with (there / "open").open("wb", buffering=0) as file:
             file.write(b"written")
             with pytest.raises(PermissionError):
                 (there / "stored").rename(there / "open")
+            assert os.fstat(file.fileno()).st_nlink == 1
+            (there / "open").chmod(0o600)
         assert (there / "open").read_bytes() == b"written"
         assert (there / "stored").read_bytes() == b"stored"
+        assert (there / "open").stat().st_mode & 0o777 == 0o600
+        (there / "open").unlink()
+        assert os.listdir(there) == ["stored"]
+
+
+def test_server_killed_after_an_unlink_and_a_sync_has_removed_the_open_file(tmp_path: Path) -> None:
+    """Whatever call comes behind the unlink, or none but the sync in the background."""
+    base = str(tmp_path / "corpus")
+    for options in ((), ("-o", "sync_every=0.3")):
+        with winkfs.create(base) as container:
+            container.put("f", b"x")
+        directory = tmp_path / "there"
+        directory.mkdir()
+        winkfs_command("mount", base, directory, *options)
+        with watched(directory), (directory / "f").open("rb"):
+            (directory / "f").unlink()
+            if options:
+                time.sleep(1)
+            else:
+                run("sync", directory)
+            kill_server(directory)
+        with winkfs.open(base) as container:
+            assert list(container) == []
+        shutil.rmtree(directory)
+        for file in tmp_path.glob("corpus.*"):
+            file.unlink()

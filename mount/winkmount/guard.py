@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from winkmount.hidden import Hidden
 from winkmount.source import Source
 
 log = logging.getLogger("winkmount")
@@ -26,6 +27,9 @@ class Guarded(Protocol):
     changed: threading.Event
     version: int
     dirs: dict[str, int]
+    hidden: Hidden
+
+    def carry_out(self) -> None: ...
 
 
 S = TypeVar("S", bound=Guarded)
@@ -42,10 +46,14 @@ def operation(method: Operation[S, P, R]) -> Operation[S, P, R]:
     The Source may have forgotten the id of a directory: then the path is looked up once more.
     """
 
+    renames = method.__name__ == "rename"  # may tell what becomes of a hidden file
+
     @functools.wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             with self.mutex:
+                if self.hidden.waiting is not None and not renames:
+                    self.carry_out()
                 try:
                     return method(self, *args, **kwargs)
                 except OSError as error:

@@ -137,7 +137,7 @@ class OpenFiles:
     def __getitem__(self, id: int) -> OpenFile:
         return self._files[id]
 
-    def __contains__(self, id: int) -> bool:
+    def __contains__(self, id: object) -> bool:
         return id in self._files
 
     def __iter__(self) -> Iterator[OpenFile]:

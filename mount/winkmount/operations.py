@@ -4,9 +4,9 @@ Both bindings call the methods below by name with raw_fi (so `fi` carries flags 
 are told that paths are Latin-1: each byte is one character, so any name passes through both. Times
 are nanoseconds (use_ns). All methods run one at a time under one lock.
 
-libfuse answers an unlink of an open file by a rename to `.fuse_hidden...`. `rename` takes that for
-what it means: the name goes from the Source at once, the file lives on through its id, and the
-hidden path is known only here. So no hidden file is ever listed, kept, or in the way of rmdir.
+libfuse answers an unlink of an open file by a rename to `.fuse_hidden...`, see `hidden`. Here the
+name goes from the Source and the file lives on through its id. So no hidden file is ever listed,
+kept, or in the way of rmdir.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from winkmount.guard import change, operation, refuse
+from winkmount.hidden import Hidden
 from winkmount.listing import DOTS, Listing
 from winkmount.paths import NAME_MAX, FileInfo, Paths, Stat, stat_fields
 from winkmount.source import Attr, DirEntry, Source
 
 log = logging.getLogger("winkmount")
 
-_HIDDEN: Final = re.compile(r"/\.fuse_hidden[0-9a-f]{16}\Z")
 _UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, with 0 seconds
 _UTIME_OMIT: Final = (1 << 30) - 2
 RENAME_NOREPLACE: Final = 1
@@ -120,8 +120,13 @@ class Operations(Paths):
         self.changed.clear()
         try:
             with self.mutex:
+                soon = self.hidden.is_new
+                if not soon:
+                    self.carry_out()
                 self.opened.pass_on()
                 self.source.sync()
+            if soon:
+                self.changed.set()
         except BaseException:
             self.changed.set()
             raise
@@ -129,6 +134,7 @@ class Operations(Paths):
     def close(self) -> None:
         """After the mount is gone: files that are still open are kept as they stand."""
         with self.mutex:
+            self.carry_out()
             self.opened.pass_on()
         self.source.close()
 
@@ -141,7 +147,7 @@ class Operations(Paths):
         if made is not None and fi is not None and fi.fh == made.id:
             return made, 1  # libfuse asks for it at once, in the same request
         attr = self.attr(path, None if self.caching.fixed else fi)
-        return attr, 0 if attr.id in self.hidden.values() else 2 if attr.is_dir else 1
+        return attr, 0 if attr.id in self.hidden.ids.values() else 2 if attr.is_dir else 1
 
     def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
         attr, links = self.look(path, fi)
@@ -325,26 +331,53 @@ class Operations(Paths):
 
     @change
     def unlink(self, path: str) -> int:
-        if self.hidden.pop(path, None) is None:
-            self.source.unlink(*self.split(path))
+        if path in self.hidden.names:
+            return 0  # it has not lost its name after all
+        if self.hidden.ids.pop(path, None) is None:
+            self._unlink(path)
         return 0
+
+    def _unlink(self, path: str) -> None:
+        self.source.unlink(*self.split(path))
+        if self.hidden.names:
+            self.hidden.removed(path, self.opened)
+
+    def carry_out(self) -> None:
+        """The open file that was hidden last was unlinked, since no rename to its name came."""
+        hidden, self.hidden.waiting = self.hidden.waiting, None
+        if hidden is None:
+            return
+        path, _ = self.hidden.names[hidden]
+        self.changed.set()
+        self.version += 1
+        try:
+            self._unlink(path)
+        except OSError as error:  # the kernel was told another thing
+            log.error("not removed: %s: %s", path, error)
 
     @change
     def rename(self, old: str, new: str, flags: int = 0) -> int:
         if flags & ~RENAME_NOREPLACE:
             raise refuse(errno.EINVAL)  # no exchange, no whiteout
+        if self.hidden.waiting is not None:
+            if new == self.hidden.name(self.hidden.waiting):
+                self.hidden.waiting = None
+            else:
+                self.carry_out()
         parent, name = self.split(old)
-        if _HIDDEN.search(new):
+        if Hidden.is_hidden(new):
             id = self.source.lookup(parent, name).id
             if id in self.opened:
-                self.source.unlink(parent, name)
-                self.hidden[new] = id
+                self.hidden.hide(old, new, id)
                 return 0
         new_parent, new_name = self.split(new)
         if flags & RENAME_NOREPLACE and self._exists(new_parent, new_name):
             raise refuse(errno.EEXIST)
         self.source.rename(parent, name, new_parent, new_name)
         self.dirs.clear()  # paths below a moved directory
+        if self.hidden.names or self.hidden.ids:
+            self.hidden.removed(new, self.opened)
+            self.hidden.moved(old, new)
         return 0
 
     def _exists(self, parent: int, name: bytes) -> bool:
@@ -468,8 +501,8 @@ class Operations(Paths):
         file = self.file(fi)
         file.pass_on()
         file.writers -= _writes(fi)
-        if self.opened.remove(file) and self.hidden:
-            self.hidden = {path: id for path, id in self.hidden.items() if id != file.id}
+        if self.opened.remove(file) and self.hidden.ids:
+            self.hidden.released(file.id)
         try:
             self.source.release(file.id)
         except OSError as error:

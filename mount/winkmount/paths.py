@@ -6,6 +6,7 @@ import errno
 from typing import Final, Protocol
 
 from winkmount.guard import refuse
+from winkmount.hidden import Hidden
 from winkmount.openfile import OpenFile, OpenFiles
 from winkmount.source import Attr, Source
 
@@ -29,7 +30,7 @@ class Paths:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.opened = OpenFiles(source)
-        self.hidden: dict[str, int] = {}  # libfuse's name of an unlinked open file -> its id
+        self.hidden = Hidden()
         self.dirs: dict[str, int] = {}  # path of a directory -> its id
 
     def directory(self, path: str) -> int:
@@ -62,10 +63,12 @@ class Paths:
             raise refuse(errno.ESTALE)
         if path == "/":
             return self.source.stat(self.source.root)
-        if path in self.hidden:
-            found = self.source.stat(self.hidden[path])
+        id = self.hidden.ids.get(path)
+        if id is not None:
+            found = self.source.stat(id)
         else:
-            found = self.source.lookup(*self.split(path))
+            known = self.hidden.name(path) if self.hidden.names else path
+            found = self.source.lookup(*self.split(known))
         opened = self.opened.get(found.id)
         return found if opened is None else opened.shown(found)
 
