@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,15 @@ def test_two_trees_that_differ_are_told_apart(tmp_path: Path) -> None:
         subprocess.run(["rm", "-r", *tops], check=True)
 
 
+@pytest.fixture
+def mask() -> Iterator[None]:
+    """The operations set the umask of this process."""
+    before = os.umask(0o22)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("mask")
 def test_random_operations_on_an_append_only_container(
     tmp_path: Path, seed: int, amount: Callable[[str], int]
 ) -> None:

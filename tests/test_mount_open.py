@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from model_operations import LIBC
 from mounting import kill_server, mounted, run, watched, winkfs_command
 
 import winkfs
@@ -126,6 +128,16 @@ def test_unlinked_open_file_is_as_long_as_was_written(there: Path) -> None:
         os.utime(kept.fileno(), ns=(0, 77))
         found = os.fstat(kept.fileno())
         assert (found.st_mode & 0o777, found.st_mtime_ns) == (0o600, 77)
+
+
+@pytest.mark.parametrize("how", [0, 1, 3, 16])
+@pytest.mark.parametrize("size", [10, 9000])
+def test_fallocate_sets_the_time(there: Path, how: int, size: int) -> None:
+    (there / "f").write_bytes(b"x" * 5000)
+    os.utime(there / "f", (1, 1))
+    with (there / "f").open("r+b") as file:
+        assert not LIBC.fallocate(file.fileno(), how, ctypes.c_int64(5), ctypes.c_int64(size))
+    assert time.time() - (there / "f").stat().st_mtime < 100
 
 
 @pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])

@@ -259,7 +259,7 @@ class AppendOnlySource(ContainerSource):
         if spool is not None:
             self._need_room(sum(len(data) for _, data in pieces))
             if not spool.orphan:
-                end = max(offset + len(data) for offset, data in pieces)
+                end = max((offset + len(data) for offset, data in pieces), default=0)
                 self._hold(id, self.places[id], max(spool.size, end))
             for offset, data in pieces:
                 spool.write(offset, data)

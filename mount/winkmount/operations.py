@@ -460,6 +460,7 @@ class Operations(Paths):
             self.source.allocate(id, max(end - held, 0))
         if end > held and not mode & _FALLOC_KEEP_SIZE:
             self.source.truncate(id, end)
+        self.source.write(id, [], time.time_ns())  # it has changed, whatever became of it
         return 0
 
     @operation

@@ -135,6 +135,7 @@ class Source(Protocol):
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         """(offset, data) each, in this order. Behind the end of the file a gap reads as zeros.
+        Without any, only the time changes.
 
         mtime_ns    when the last of them was written: with `gather`, some time ago
         """
