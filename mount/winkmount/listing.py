@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from winkmount.source import Attr, DirEntry, Source
@@ -38,8 +38,8 @@ class Listing:
         """
         if (offset, version) != (self._at, self._version):
             self._at, self._version = offset, version
-            self._next = self._dots[offset:]
-            self._entries = self._source.readdir(self._handle, max(offset - DOTS, 0))
+            behind = self._source.readdir(self._handle, max(offset - DOTS, 0))
+            self._next, self._entries = [], chain(self._dots[offset:], behind)
         if not self._next:
             self._next = list(islice(self._entries, CHUNK))
         return self._next

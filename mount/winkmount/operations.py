@@ -25,7 +25,7 @@ from typing import Final, Self
 
 from winkmount.guard import change, operation, refuse
 from winkmount.hidden import Hidden
-from winkmount.listing import DOTS, Listing
+from winkmount.listing import Listing
 from winkmount.paths import NAME_MAX, FileInfo, Paths, Stat, stat_fields
 from winkmount.source import Attr, DirEntry, Source
 
@@ -262,7 +262,7 @@ class Operations(Paths):
         """List from `offset` on until there is no more room."""
         listing = self.listings[fh]
         while entries := self._next(listing, offset):
-            taken = take(entries, offset >= DOTS and listing.given < PLUS)
+            taken = take(entries, listing.given < PLUS)
             offset = listing.took(taken)
             if taken < len(entries):
                 break
