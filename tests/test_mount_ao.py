@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import subprocess
 import time
@@ -198,3 +199,11 @@ def test_file_still_open_at_the_end_is_kept(base: str) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
         run(*WINKFS, "mount", base, there)
+
+
+def test_refused_write_through_a_mapping_is_not_seen_by_the_next_reader(there: Path) -> None:
+    with (there / "first").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[:2] = b"XX"
+        with pytest.raises(PermissionError):
+            mapped.flush()
+    assert (there / "first").read_bytes() == b"first"

@@ -128,6 +128,8 @@ def test_random_operations_on_an_append_only_container(
                 if watched and answer == "EPERM":
                     assert twin.state() == state, operation
                     refused += 1
+                if answer == "EPERM" and str(operation[0]).startswith("rename"):
+                    twin.close_all()  # for libfuse an open target is two files from here on
             twin.close_all()
             before = without_directories(twin)
         assert winkfs.verify(base).problems == []

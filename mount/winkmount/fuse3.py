@@ -124,7 +124,7 @@ def make(mfusepy: Any) -> Any:
                 conn.want &= ~AUTO_INVAL_DATA
             settings.entry_timeout = settings.attr_timeout = caching.names
             settings.negative_timeout = caching.missing
-            settings.kernel_cache = int(caching.pages)
+            settings.kernel_cache = 0  # each open says it
             settings.nullpath_ok = int(not caching.fixed)  # a handle is enough, where there is one
             super().init_fuse_3(connection, config)
 

@@ -98,6 +98,7 @@ class Operations(Paths):
         # libfuse 2: paths only where nothing is opened; else it could not read unlinked files
         self.flag_nullpath_ok = int(not caching.fixed)
         self.listings: dict[int, Listing] = {}
+        self.refused: set[int] = set()  # files that may have pages of a mapping that nobody took
         self.mutex = threading.RLock()  # not `lock`: libfuse has an operation of that name
         self.changed = threading.Event()  # something the next sync has to make durable
         self.started = False  # the kernel has, or had, the mount
@@ -428,6 +429,9 @@ class Operations(Paths):
         fi.fh = attr.id
         if not self.caching.pages or _writes_past_cache(attr, fi):
             fi.direct_io = 1
+        else:
+            fi.keep_cache = int(attr.id not in self.refused)
+            self.refused.discard(attr.id)
 
     @operation
     def read(self, path: str | None, size: int, offset: int, fi: FileInfo) -> bytes:
@@ -437,7 +441,11 @@ class Operations(Paths):
 
     @change
     def write(self, path: str | None, data: bytes, offset: int, fi: FileInfo) -> int:
-        self.file(fi).write(offset, data)
+        try:
+            self.file(fi).write(offset, data)
+        except OSError:
+            self.refused.add(fi.fh)
+            raise
         return len(data)
 
     @change

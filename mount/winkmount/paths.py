@@ -22,6 +22,7 @@ class FileInfo(Protocol):
     flags: int
     fh: int
     direct_io: int
+    keep_cache: int
 
 
 class Paths:
