@@ -467,3 +467,12 @@ def test_every_kind_of_inode_is_listed_as_it_is_found(
     }  # fmt: skip
     assert view.left_out == {b"damaged", b"long" * 70}
     view.close()
+
+
+def test_directory_in_the_place_of_another_keeps_its_time(base: str) -> None:
+    view = opened(made(base, ("a", DIR), ("b", DIR), "b/f"))
+    view.utime(at(view, "a"), 5_000_000_000)
+    view.unlink(at(view, "b"), b"f")
+    view.rename(view.root, b"a", view.root, b"b")
+    assert view.stat(at(view, "b")).mtime_ns == 5_000_000_000
+    view.close()

@@ -220,6 +220,7 @@ class ContainerSource(ContainerView):
                 self.tree.add(new, was_there=target is not None)
         if target is not None:
             self.places.forget(target.id)
+            self._times.pop(new, None)
         self._moved_below(old, new, dict.fromkeys((*names, *waiting)))
 
     def _moved_below(self, old: bytes, new: bytes, names: Iterable[bytes]) -> None:
