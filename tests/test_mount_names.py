@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import winkfs
-from winkfs import FileType, listing, places, source
+from winkformats.storage import FileStorage
+from winkfs import FileType, light, listing, places, source
 from winkfs.nametree import bad_prefix
 from winkfs.source import ContainerSource
 
@@ -476,3 +477,37 @@ def test_directory_in_the_place_of_another_keeps_its_time(base: str) -> None:
     view.rename(view.root, b"a", view.root, b"b")
     assert view.stat(at(view, "b")).mtime_ns == 5_000_000_000
     view.close()
+
+
+def test_looking_and_reading_leave_few_pages_of_the_container(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(light, "PAGES", 64)
+    with winkfs.create(base) as container:
+        container.put_many((f"d/{i:03}", bytes(20_000)) for i in range(400))
+    fd = os.open(base + ".data", os.O_RDWR)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    if held(base) > 0.1:
+        pytest.skip("this filesystem does not drop pages")
+    view = opened(base, "r")
+    directory = view.lookup(view.root, b"d").id
+    assert len(listed(view, directory)) == 400
+    assert held(base) > 0.1
+    view._light.touches(light.PAGES + 1)
+    assert held(base) < 0.1
+    for i in range(400):
+        view.read(view.lookup(directory, b"%03d" % i).id, 0, 20_000)
+        if i % 100 == 99:
+            view._light.touches(light.PAGES + 1)
+            assert held(base) < 0.1
+    view.close()
+
+
+def held(base: str) -> float:
+    """The part of the data file that is in the page cache."""
+    with FileStorage(base + ".data") as storage:
+        absent = storage._absent(storage.size())
+    assert absent is not None
+    return 1 - float(absent.mean())

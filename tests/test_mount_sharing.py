@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +169,32 @@ def test_listing_while_names_come_and_go_shows_the_others_once(tmp_path: Path, n
             for other in others:
                 other.join()
         assert sorted(os.listdir(place)) == stays
+
+
+def test_o_sync_is_durable_when_the_write_returns(tmp_path: Path) -> None:
+    """The server is killed right after the write."""
+    base = str(tmp_path / "c")
+    winkfs.create(base).close()
+    with mounted(base, "-o", "sync_every=1000") as there:
+        fd = os.open(there / "f", os.O_WRONLY | os.O_CREAT | os.O_SYNC)
+        os.write(fd, b"here")
+        os.kill(int(os.getxattr(there, "user.winkfs.pid")), signal.SIGKILL)
+        os.close(fd)
+    with winkfs.open(base) as container:
+        assert container.read("f") == b"here"
+
+
+def test_readers_see_what_passes_the_kernels_cache(tmp_path: Path) -> None:
+    base = str(tmp_path / "c")
+    winkfs.create(base).close()
+    with mounted(base) as there:
+        (there / "f").write_bytes(b"a" * 10_000)
+        with (there / "f").open("rb", buffering=0) as reader:
+            mapped = mmap.mmap(reader.fileno(), 10_000, access=mmap.ACCESS_READ)
+            assert reader.read() == mapped[:] == b"a" * 10_000
+            with (there / "f").open("r+b", buffering=0):  # not this one: it may read, too
+                writer = os.open(there / "f", os.O_WRONLY)
+                os.pwrite(writer, b"b" * 3, 5000)
+                assert os.pread(reader.fileno(), 5, 4999) == mapped[4999:5004] == b"abbba"
+                os.close(writer)
+            mapped.close()

@@ -405,6 +405,33 @@ def test_uncached_pass_keeps_pages_that_others_use(cold):
     assert (after == before).all()
 
 
+def test_pages_seen_go_but_those_that_were_there_stay(cold):
+    with FileStorage(cold, "w") as storage:
+        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead around it
+        storage.read(20 * PAGE, 2 * PAGE)
+        storage.remember_resident()
+        view = storage.view(64 * PAGE, sparse=True)
+        assert [view[i * PAGE] for i in (3, 20)] == [0, 0]
+        storage.read_into(memoryview(bytearray(PAGE)), 40 * PAGE)
+        storage.write(64 * PAGE, [b"x" * PAGE])
+        os.fsync(storage.fd)
+        assert np.flatnonzero(resident(cold, 65 * PAGE)).tolist() == [3, 20, 21, 40, 64]
+        storage.drop_seen()
+        assert np.flatnonzero(resident(cold, 65 * PAGE)).tolist() == [20, 21]
+        assert view[3 * PAGE + 1] == 1
+
+
+def test_of_very_many_gaps_in_the_page_cache_the_longest_are_dropped(cold, monkeypatch):
+    monkeypatch.setattr(module, "RUNS", 1)
+    with FileStorage(cold) as storage:
+        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        storage.read(20 * PAGE, PAGE)
+        storage.remember_resident()
+        storage.read(0, 64 * PAGE)
+        storage.drop_seen()
+    assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == list(range(21))
+
+
 def test_cached_pass_keeps_all_pages(cold):
     with FileStorage(cold) as storage:
         pass_over(storage, uncached=False)

@@ -56,6 +56,9 @@ class View(Protocol):
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""
 
+    def foresee(self, positions: Int64) -> None:
+        """Inodes that are read next."""
+
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Remember where files are that are handed out."""
 
@@ -153,7 +156,9 @@ class _Pass:
                 at = order.lower_bound(self._prefix + child + b"0", at)
         while at < high and self._fixed is None:
             stop = min(at + step, high)
-            batch = _Batch(self._store, order.positions(at, stop), cut)
+            positions = order.positions(at, stop)
+            self._view.foresee(positions)
+            batch = _Batch(self._store, positions, cut)
             version, then = tree.version, at
             if batch.flat and self._simple:
                 at, found = stop, self._flat(batch, at)

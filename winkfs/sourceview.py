@@ -17,12 +17,14 @@ from winkfs.entry import to_str
 from winkfs.errors import NoSuchFile
 from winkfs.facts import find_data, text_of
 from winkfs.inode import FileType, default_mode
+from winkfs.light import Light
 from winkfs.listing import LINK, Listing
 from winkfs.look import Found, Look
 from winkfs.nameorder import NameOrder, open_order, tail
 from winkfs.namesfile import build, merge
 from winkfs.nametree import MAX_PATH, NameTree
 from winkfs.places import OWN_IDS, Places, other_id
+from winkfs.rows import Int64
 from winkfs.spool import Spool
 from winkmount.source import Attr, DirEntry
 
@@ -71,6 +73,8 @@ class ContainerView:
         self._store, self._changes, self._content = self._container.parts()
         self._generation = self._store.generation
         self._troubles = self._container.troubles
+        self._store.kv.read_sparse()
+        self._light = Light(self._store.kv)
         self._look = Look(self._store, self._content)
         self._drafts = self._changes.drafts
         self._new_tree()
@@ -151,6 +155,7 @@ class ContainerView:
         if alias is not None:
             attr = attr._replace(id=alias)
         self.places.note(attr[0], path)
+        self._light.touches(1)
         return attr
 
     def _found_attr(self, path: bytes, found: Found) -> Attr | None:
@@ -218,6 +223,9 @@ class ContainerView:
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         self.places.note_many(ids, paths)
+
+    def foresee(self, positions: Int64) -> None:
+        self._light.inodes(positions)
 
     def parent(self, directory: int) -> int:
         above = self.places[directory].rpartition(b"/")[0]
@@ -305,6 +313,7 @@ class ContainerView:
         found = self._found[1] if fresh else self._look.find(key)
         if found is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        self._light.reads(min(size, found.size))
         return self._look.read(found, offset, size)
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:

@@ -75,9 +75,11 @@ class Store:
             self._open_data()
             self.index = Index(self.settings, None, self.key_at)
             if load:
+                self.kv.read_sparse()  # samples from all of the file
                 self._load()
                 if not writable:
                     self.refresh()
+                self.kv.read_sparse(False)
         except BaseException:
             self.abandon()
             raise

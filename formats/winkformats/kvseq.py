@@ -72,6 +72,7 @@ class KVSeq:
         self._failed = False
         self._patched = False  # entries were changed in place since the last sync
         self._visible = 0  # the view holds everything below
+        self._sparse = False
 
     @classmethod
     def create(
@@ -270,7 +271,7 @@ class KVSeq:
             self.flush()
             self.drain()
             if len(self._map) < self._written:
-                self._map = self.storage.view(self.storage.size())
+                self._map = self.storage.view(self.storage.size(), sparse=self._sparse)
             self._visible = self._written
         return self._map
 
@@ -278,6 +279,11 @@ class KVSeq:
     def visible(self) -> int:
         """Bytes that the last view holds in any case: entries below need no new one."""
         return self._visible
+
+    def read_sparse(self, sparse: bool = True) -> None:
+        """From now on views read only the pages that are touched, or those around them as well."""
+        self._sparse = sparse
+        self.drop_view()
 
     def drop_view(self) -> None:
         """Let go of the mapping, which holds the file open. What was handed out stays good."""

@@ -56,19 +56,23 @@ class Caching:
     missing     seconds that it may believe that a name is missing
     pages       whether it keeps contents; else every read and write comes here
     fixed       names and contents never change: `open` need not come here
+    around      who only writes may write past the kernel's cache, where the kernel does that right
     """
 
     names: float = FOREVER
     missing: float = FOREVER
     pages: bool = True
     fixed: bool = False
+    around: bool = False
 
     @classmethod
-    def of(cls, source: Source, *, pages: bool, follow: bool) -> Self:
-        """follow    another process changes what is shown"""
+    def of(cls, source: Source, *, pages: bool, follow: bool, sync: bool = False) -> Self:
+        """follow    another process changes what is shown
+        sync      the kernel asks for an fsync after each write through its cache"""
         if follow:
             return cls(1.0, 0.0, pages)
-        return cls(pages=pages, fixed=pages and not source.writable)
+        around = not sync and _KERNEL >= (6, 6)  # since then it keeps the pages of others true
+        return cls(pages=pages, fixed=pages and not source.writable, around=around)
 
 
 class Operations(Paths):
@@ -427,7 +431,8 @@ class Operations(Paths):
         self.source.open(attr.id, write=write, truncate=truncate)
         self.opened.add(attr.id).writers += write
         fi.fh = attr.id
-        if not self.caching.pages or _writes_past_cache(attr, fi):
+        past = self.caching.around and _may_write_past_cache(attr, fi)
+        if past or not self.caching.pages:
             fi.direct_io = 1
         else:
             fi.keep_cache = int(attr.id not in self.refused)
@@ -519,15 +524,11 @@ class Operations(Paths):
         return 0
 
 
-def _writes_past_cache(attr: Attr, fi: FileInfo) -> bool:
-    """Whether writes can pass the kernel's cache by, which spares a question before each of them
-    (for security.capability): small appends twice as fast, 4 KiB files 10 %.
-
-    The kernel keeps other users' pages true since 6.6. It does not take setuid away then.
-    """
-    if fi.flags & os.O_ACCMODE != os.O_WRONLY or _KERNEL < (6, 6):
-        return False
-    return not attr.mode & (stat.S_ISUID | stat.S_ISGID)
+def _may_write_past_cache(attr: Attr, fi: FileInfo) -> bool:
+    """It spares a question before each write (for security.capability): small appends twice as
+    fast, 4 KiB files 10 %. The kernel then takes no setuid away, and does no O_SYNC."""
+    alone = fi.flags & (os.O_ACCMODE | os.O_DSYNC) == os.O_WRONLY
+    return alone and not attr.mode & (stat.S_ISUID | stat.S_ISGID)
 
 
 def _writes(fi: FileInfo) -> bool:

@@ -109,7 +109,9 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     _tell_of_the_hidden(point)
     source = request.open()
     options = request.options
-    caching = Caching.of(source, pages=options.cache == "kernel", follow=options.follow)
+    caching = Caching.of(
+        source, pages=options.cache == "kernel", follow=options.follow, sync="sync" in options.fuse
+    )
     operations = Operations(source, request.name, on_start, caching)
     stop = threading.Event()
     task, every = _task(operations, options)
