@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 
+import pytest
 from memory_source import MemorySource
 
+import winkmount.operations as operations_module
 from winkmount.fuse3 import StatForm
 from winkmount.listing import DOTS
 from winkmount.operations import Operations
@@ -97,3 +99,26 @@ def test_many_attributes_are_packed_as_one() -> None:
     for attr, row in zip(attrs, form.pack(attrs), strict=True):
         form.pack_into(memoryview(one), attr, 2 if attr.is_dir else 1)
         assert row.tobytes() == bytes(one)
+
+
+def test_a_server_with_much_memory_gives_no_attributes_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """libfuse keeps each name that comes with attributes."""
+    for memory, expected in ((10 << 20, {True}), (1 << 30, {False})):
+        monkeypatch.setattr(operations_module, "own_memory", lambda memory=memory: memory)
+        _, operations = filled(5)
+        seen = set()
+
+        def take(entries: list[DirEntry], plus: bool, seen: set[bool] = seen) -> int:
+            seen.add(plus)
+            return len(entries)
+
+        operations.fill(operations.opendir("/"), 0, take)
+        assert seen == expected
+
+
+def test_own_memory_counts_what_is_allocated() -> None:
+    before = operations_module.own_memory()
+    held = b"x" * (64 << 20)
+    assert 48 << 20 < operations_module.own_memory() - before < 80 << 20, len(held)

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
 
 from winkmount.guard import change, operation, refuse
@@ -42,6 +43,8 @@ _FALLOC_PUNCH_HOLE: Final = 2
 _FALLOC_ZERO_RANGE: Final = 16
 _KERNEL: Final = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
 PLUS: Final = 1 << 15  # entries of a listing with attributes: 1.5 KB each until the kernel forgets
+PLUS_MEMORY: Final = 160 << 20  # bytes of the server's own up to which they do
+LOOK: Final = 64  # directories opened between two looks at that
 FOREVER: Final = 3600.0  # seconds; only this process changes what it shows, through the kernel
 
 Take = Callable[[list[DirEntry], bool], int]
@@ -111,6 +114,7 @@ class Operations(Paths):
         self._since = time.time()
         self._facts = f"user.{name}."
         self._last_listing = 0
+        self._plus = PLUS
 
     # start and end
 
@@ -258,6 +262,8 @@ class Operations(Paths):
     @operation
     def opendir(self, path: str) -> int:
         listing = Listing(self.source, self.directory(path))
+        if self._last_listing % LOOK == 0:
+            self._plus = PLUS if own_memory() < PLUS_MEMORY else 0
         self._last_listing += 1
         self.listings[self._last_listing] = listing
         return self._last_listing
@@ -267,7 +273,7 @@ class Operations(Paths):
         """List from `offset` on until there is no more room."""
         listing = self.listings[fh]
         while entries := self._next(listing, offset):
-            taken = take(entries, listing.given < PLUS)
+            taken = take(entries, listing.given < self._plus)
             offset = listing.took(taken)
             if taken < len(entries):
                 break
@@ -522,6 +528,12 @@ class Operations(Paths):
         except OSError as error:
             log.error("closing file %d: %s", file.id, error)
         return 0
+
+
+def own_memory() -> int:
+    """Bytes of memory that this process has for itself."""
+    fields = Path("/proc/self/statm").read_bytes().split()
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _may_write_past_cache(attr: Attr, fi: FileInfo) -> bool:
