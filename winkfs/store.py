@@ -110,8 +110,10 @@ class Store:
         """Find the derived files and bring them up to date, or make them anew."""
         kv, settings, block = self.kv, self.settings, self.kv.superblock
         names = self.base + ".names"
-        if self.writable and not stands_for(names, settings, kv.end):
-            Path(names).unlink(missing_ok=True)  # before the data file grows up to its DATAEND
+        if self.writable:
+            Path(names + ".tmp").unlink(missing_ok=True)  # of a writer that was killed
+            if not stands_for(names, settings, kv.end):
+                Path(names).unlink(missing_ok=True)  # before the data file grows up to its DATAEND
         base: Base | None = open_base(self.base + ".idx", settings, block, kv.end)
         self.index.replace(base)
         if base is not None and not self._plausible(base):
