@@ -218,8 +218,10 @@ clean:
 """
 
 
-def test_make_builds_only_what_changed(place: Path) -> None:
+def test_make_builds_only_what_changed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("make", "cc")
+    for name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # of the make that runs the tests
+        monkeypatch.delenv(name, raising=False)
     (place / "Makefile").write_text(MAKEFILE)
     (place / "all.h").write_text("".join(f"int f{number}(void);\n" for number in range(8)))
     for number in range(8):
