@@ -2,8 +2,7 @@
 
 What `put` writes for a file of one extent or none is found by a closure over locals, like that of
 `fastread`; everything else goes the ordinary way. Inodes are read through a mapping without
-read-ahead, contents uncached: the kernel keeps them as pages of the mount, and need not keep them
-twice.
+read-ahead, contents with ordinary reads; see `light` for what stays of them in the page cache.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ class Look:
         self._values[pos] = value
 
     def _fetch(self, pos: int, length: int) -> memoryview:
-        """Bytes of the file, past the page cache; good until the next call."""
+        """Bytes of the file; good until the next call."""
         if length > len(self._buffer):
             self._buffer = memoryview(bytearray(max(length, LARGE)))
         got = self._store.kv.storage.read_into(self._buffer[:length], pos)
