@@ -7,7 +7,7 @@ from typing import Final
 
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
-from winkfs.extent import Extent, cut
+from winkfs.extent import Extent, assemble, cut
 from winkfs.inode import Attrs, Inode, default_mode
 from winkfs.store import Store
 
@@ -55,23 +55,13 @@ class Content:
 
     def read(self, extents: Sequence[Extent], start: int, stop: int) -> bytes:
         """The bytes [start, stop) of a file. Raises CorruptError."""
-        parts = []
-        for pointer, skip, size in cut(extents, start, stop):
-            if pointer == 0:
-                parts.append(bytes(size))
-                continue
-            value = self._value(pointer)
-            if skip + size > len(value):
-                name = self._store.kv.storage.name
-                raise CorruptError("extent is longer than its entry", file=name, offset=pointer)
-            parts.append(value[skip : skip + size] if (skip, size) != (0, len(value)) else value)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return assemble(cut(extents, start, stop), self._value, self._store.kv.storage.name)
 
     def read_all(self, extents: Sequence[Extent]) -> bytes:
         """All bytes of the extents."""
         return self.read(extents, 0, sum(extent.size for extent in extents))
 
-    def _value(self, pos: int) -> bytes:
+    def _value(self, pos: int, least: int) -> bytes:
         kept = self._kept.get(pos)
         if kept is not None:
             return kept

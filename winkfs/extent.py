@@ -6,11 +6,13 @@ make and 2 ms to cut, the columns 0.1 ms and 20 us.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from winkformats.errors import CorruptError
 
 Int64 = npt.NDArray[np.int64]
 FEW: Final = 64  # extents up to which a list is the faster way
@@ -106,6 +108,28 @@ def joined(*parts: Sequence[Extent]) -> Sequence[Extent]:
         return [extent for part in parts for extent in part]
     arrays = [part if isinstance(part, ExtentArray) else ExtentArray.of(part) for part in parts]
     return ExtentArray(np.concatenate([array.rows for array in arrays]))
+
+
+def assemble(
+    extents: Sequence[Extent], value_at: Callable[[int, int], bytes], file: str
+) -> bytes:
+    """The bytes of extents, one behind the other.
+
+    value_at    position of an entry, and how many bytes of its value are needed at least
+                -> its value, checked
+    file        the name of the data file, for the error
+    raises      CorruptError
+    """
+    parts = []
+    for pointer, skip, size in extents:
+        if pointer == 0:
+            parts.append(bytes(size))
+            continue
+        value = value_at(pointer, skip + size)
+        if skip + size > len(value):
+            raise CorruptError("extent is longer than its entry", file=file, offset=pointer)
+        parts.append(value[skip : skip + size] if (skip, size) != (0, len(value)) else value)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def overlay(base: Sequence[Extent], patches: Sequence[tuple[int, Extent]]) -> ExtentArray:

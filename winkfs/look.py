@@ -17,7 +17,7 @@ from winkformats.entry import MASK64
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63, XXH3
 from winkfs.content import Content
-from winkfs.extent import cut
+from winkfs.extent import assemble, cut
 from winkfs.inode import Attrs, Inode
 from winkfs.store import Store
 
@@ -174,17 +174,8 @@ class Look:
         if found.pointer > 0:
             value = self._plain(found)
             return value[offset:stop] if stop - offset < len(value) else value
-        parts = []
-        for pointer, skip, length in cut(self._inode(found.pos).extents, offset, stop):
-            if pointer == 0:
-                parts.append(bytes(length))
-                continue
-            value = self.value(pointer, skip + length)
-            if skip + length > len(value):
-                name = self._store.kv.storage.name
-                raise CorruptError("extent is longer than its entry", file=name, offset=pointer)
-            parts.append(value if length == len(value) else value[skip : skip + length])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        extents = cut(self._inode(found.pos).extents, offset, stop)
+        return assemble(extents, self.value, self._store.kv.storage.name)
 
     def _plain(self, found: Found) -> bytes:
         """The content of a file of one extent, as `put` writes it: its key and size are known."""

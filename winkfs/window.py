@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.entry import MASK64, PREFIXES, KVEntry
 from winkformats.errors import CorruptError
 from winkfs.content import attributes
-from winkfs.extent import Extent, cut
+from winkfs.extent import Extent, assemble, cut
 from winkfs.inode import Attrs, Inode
 from winkfs.plain import PlainInodes, plain_inodes
 from winkfs.store import Store
@@ -99,18 +99,10 @@ class Window:
 
     def _read(self, extents: Sequence[Extent], lsize: int) -> bytes:
         self._contents = True
-        parts = []
-        for pointer, skip, size in cut(extents, 0, lsize):
-            if pointer == 0:
-                parts.append(bytes(size))
-                continue
-            value = self._entry(pointer).value
-            if skip + size > len(value):
-                raise CorruptError(
-                    "extent is longer than its entry", file=self._storage.name, offset=pointer
-                )
-            parts.append(value[skip : skip + size] if (skip, size) != (0, len(value)) else value)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return assemble(cut(extents, 0, lsize), self._value, self._storage.name)
+
+    def _value(self, pos: int, least: int) -> bytes:
+        return self._entry(pos).value
 
     def _entry(self, pos: int) -> KVEntry:
         """The checked entry at a position, from the window where it holds it."""
