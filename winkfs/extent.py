@@ -110,9 +110,7 @@ def joined(*parts: Sequence[Extent]) -> Sequence[Extent]:
     return ExtentArray(np.concatenate([array.rows for array in arrays]))
 
 
-def assemble(
-    extents: Sequence[Extent], value_at: Callable[[int, int], bytes], file: str
-) -> bytes:
+def assemble(extents: Sequence[Extent], value_at: Callable[[int, int], bytes], file: str) -> bytes:
     """The bytes of extents, one behind the other.
 
     value_at    position of an entry, and how many bytes of its value are needed at least
