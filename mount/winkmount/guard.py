@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+from winkmount.awake import AwakeLock
 from winkmount.hidden import Hidden
 from winkmount.source import Source
 
@@ -23,7 +24,7 @@ class Guarded(Protocol):
     """What an object with operations has to have."""
 
     source: Source
-    mutex: threading.RLock
+    mutex: threading.RLock | AwakeLock
     changed: threading.Event
     version: int
     dirs: dict[str, int]

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from winkmount.awake import AwakeLock
 from winkmount.guard import change, operation, refuse
 from winkmount.hidden import Hidden
 from winkmount.listing import Listing
@@ -106,7 +107,8 @@ class Operations(Paths):
         self.flag_nullpath_ok = int(not caching.fixed)
         self.listings: dict[int, Listing] = {}
         self.refused: set[int] = set()  # files that may have pages of a mapping that nobody took
-        self.mutex = threading.RLock()  # not `lock`: libfuse has an operation of that name
+        # not `lock`: libfuse has an operation of that name
+        self.mutex: threading.RLock | AwakeLock = threading.RLock()
         self.changed = threading.Event()  # something the next sync has to make durable
         self.started = False  # the kernel has, or had, the mount
         self.context: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)

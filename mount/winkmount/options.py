@@ -11,9 +11,9 @@ LONGEST: Final = 86_400.0  # seconds; a thread cannot wait for any time
 CACHES: Final = ("kernel", "none")
 KNOWN: Final = (
     "ro, rw, allow_other, default_permissions, uid=, gid=, umask=, sync_every=, cache=, follow, "
-    "timedir, noexec, sync"
+    "timedir, low_latency, noexec, sync"
 )
-_OURS: Final = ("follow", "timedir")  # fields of Options
+_OURS: Final = ("follow", "timedir", "low_latency")  # fields of Options
 _LIBFUSE: Final = ("allow_other", "default_permissions", "noexec", "sync")
 _NUMBERS: Final = {"uid": (10, 2**32 - 2), "gid": (10, 2**32 - 2), "umask": (8, 0o777)}
 # for mount(8) and systemd, or what holds anyway: a mount is always nosuid and nodev, and keeps no
@@ -35,6 +35,7 @@ class Options:
     cache       "kernel": the kernel keeps what was read; "none": it keeps nothing
     follow      read only, and show what another process syncs
     timedir     append-only containers: a directory by time
+    low_latency processors stay awake while requests come
     fuse        options that libfuse takes as they are: name -> value, True for a flag
     """
 
@@ -43,6 +44,7 @@ class Options:
     cache: str = "kernel"
     follow: bool = False
     timedir: bool = False
+    low_latency: bool = False
     fuse: dict[str, str | bool] = field(default_factory=dict)
 
 

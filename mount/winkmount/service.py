@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from winkmount import awake
 from winkmount.binding import MountError, choose, run
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.operations import Caching, Operations
@@ -76,6 +77,10 @@ def check(request: Request) -> str:
         raise MountError(f"{DEVICE}: not for this user: chmod a+rw {DEVICE}")
     if os.path.commonpath([point, os.path.realpath(os.path.dirname(request.origin))]) == point:
         raise MountError(f"{directory}: holds {request.origin} itself, which it would hide")
+    if request.options.low_latency and not os.access(awake.DEVICE, os.W_OK):
+        raise MountError(
+            f"low_latency: {awake.DEVICE} may not be written: mount as root, or not so"
+        )
     helper = "fusermount3" if binding == "mfusepy" else "fusermount"
     if os.geteuid() != 0 and shutil.which(helper) is None:
         raise MountError(f"{helper} is not installed: apt install fuse3")
@@ -113,6 +118,8 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
         source, pages=options.cache == "kernel", follow=options.follow, sync="sync" in options.fuse
     )
     operations = Operations(source, request.name, on_start, caching)
+    if options.low_latency:
+        operations.mutex = awake.AwakeLock()
     stop = threading.Event()
     task, every = _task(operations, options)
     beside = threading.Thread(target=_repeat, args=(task, every, stop), daemon=True)

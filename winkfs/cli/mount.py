@@ -37,7 +37,7 @@ DIRECTORY = click.argument("directory", metavar="DIR")
 @click.option(
     "-o", "options", multiple=True, metavar="OPT,...",
     help="ro, allow_other, default_permissions, uid=N, gid=N, umask=N, noexec, sync, timedir, "
-    "cache=, sync_every=, follow; and what mount(8) and fstab say.",
+    "low_latency, cache=, sync_every=, follow; and what mount(8) and fstab say.",
 )  # fmt: skip
 @click.option(
     "--binding", type=click.Choice(["mfusepy", "fusepy"]),
