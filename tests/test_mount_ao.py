@@ -207,3 +207,13 @@ def test_refused_write_through_a_mapping_is_not_seen_by_the_next_reader(there: P
         with pytest.raises(PermissionError):
             mapped.flush()
     assert (there / "first").read_bytes() == b"first"
+
+
+def test_a_file_keeps_the_time_that_was_shown_before_it_was_stored(base: str) -> None:
+    with mounted(base, "-o", "sync_every=1000") as there, (there / "slow").open("wb") as file:
+        file.write(b"x")
+        file.flush()
+        shown = os.fstat(file.fileno()).st_mtime_ns
+        time.sleep(0.05)
+    with mounted(base, "--ro") as there:
+        assert (there / "slow").stat().st_mtime_ns == shown

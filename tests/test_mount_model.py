@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from model_chooser import Chooser
@@ -126,7 +127,7 @@ def test_random_operations_on_an_append_only_container(
                 answer = twin.do(operation)
                 assert answer not in ("EIO", "ENOSYS"), operation
                 if watched and answer == "EPERM":
-                    assert twin.state() == state, operation
+                    assert without_times(twin.state()) == without_times(state), operation
                     refused += 1
                 if answer == "EPERM" and str(operation[0]).startswith("rename"):
                     twin.close_all()  # for libfuse an open target is two files from here on
@@ -134,6 +135,12 @@ def test_random_operations_on_an_append_only_container(
             before = without_directories(twin)
         assert winkfs.verify(base).problems == []
     assert refused > 10
+
+
+def without_times(state: dict[bytes, tuple[Any, ...]]) -> dict[bytes, tuple[Any, ...]]:
+    """The kernel may keep the time a file had before it was stored behind a later one, until a call
+    on it is refused; a time that was refused is tested in test_mount_ao."""
+    return {name: (shown[:5], *rest) for name, (shown, *rest) in state.items()}
 
 
 def without_directories(twin: Twin) -> dict[bytes, tuple[object, ...]]:

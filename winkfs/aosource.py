@@ -227,12 +227,13 @@ class AppendOnlySource(ContainerSource):
         self._newest_ns = self._newest()
 
     def _put_in_time(self, name: bytes, spool: Spool) -> None:
+        """With the time that a stat has shown, which the kernel may keep for an hour."""
         try:
-            self._put_spool(name, spool, spool.mtime_ns)
+            self._put_spool(name, spool, spool.shown_ns)
         except NotAllowed:
-            if spool.mtime_ns is None:
-                raise
-            log.warning("%s: stored with the time of now: a later file came first", to_str(name))
+            if spool.mtime_ns is not None:
+                text = "%s: stored with the time of now: a later file came first"
+                log.warning(text, to_str(name))
             self._put_spool(name, spool, None)
 
     def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
