@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from winkmount.operations import FOREVER, Operations
+from winkmount.caching import FOREVER
+from winkmount.operations import Operations
 
 BINDINGS: Final = ("mfusepy", "fusepy")
 ENVIRONMENT: Final = "WINKMOUNT_BINDING"  # the default of `choose`
@@ -123,9 +124,8 @@ def _fusepy() -> Any:
         settings |= {"big_writes": True, "atomic_o_trunc": True, "nonempty": True}
         caching = operations.caching
         settings |= {"entry_timeout": caching.names, "attr_timeout": caching.names}
-        keeps = (
-            "kernel_cache" if caching.names == FOREVER else "auto_cache"
-        )  # while a file is as new
+        # auto_cache: pages are kept while size and time of the file stay the same
+        keeps = "kernel_cache" if caching.names == FOREVER else "auto_cache"
         settings |= {"negative_timeout": caching.missing, keeps: caching.pages}
         fuse.FUSE(Called(operations), mountpoint, raw_fi=True, encoding="latin-1", **settings)
 

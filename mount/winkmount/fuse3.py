@@ -20,8 +20,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from winkmount.caching import FOREVER
 from winkmount.listing import DOTS
-from winkmount.operations import FOREVER, Operations
+from winkmount.operations import Operations
 from winkmount.source import Attr, DirEntry
 
 log = logging.getLogger("winkmount")

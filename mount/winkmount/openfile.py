@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Iterator
 from typing import Final
 
 from winkmount.source import Attr, Source
@@ -26,8 +25,8 @@ class OpenFile:
     """One open file: its users, and its bytes in waiting.
 
     An error while bytes are passed on behind the writer's back (a broken disk; that they have room
-    was promised) drops them and is raised once, at the next write, flush or fsync of
-    the file, as Linux does for its page cache.
+    was promised) drops them. It is raised once, at the next write, flush or fsync of the file, as
+    Linux does for its page cache.
     """
 
     __slots__ = (
@@ -140,8 +139,8 @@ class OpenFiles:
     def __contains__(self, id: object) -> bool:
         return id in self._files
 
-    def __iter__(self) -> Iterator[OpenFile]:
-        return iter(self._files.values())
+    def __len__(self) -> int:
+        return len(self._files)
 
     def get(self, id: int) -> OpenFile | None:
         return self._files.get(id)

@@ -18,8 +18,9 @@ from typing import Final
 
 from winkmount import awake
 from winkmount.binding import MountError, choose, run
+from winkmount.caching import Caching
 from winkmount.mounts import ask, canonical, detach, mount_at
-from winkmount.operations import Caching, Operations
+from winkmount.operations import Operations
 from winkmount.options import Options
 from winkmount.source import Following, Source
 

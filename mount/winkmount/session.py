@@ -1,0 +1,99 @@
+"""What the operations of one mount share, its start, its syncs and its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from winkmount.awake import AwakeLock
+from winkmount.caching import Caching
+from winkmount.listing import Listing
+from winkmount.paths import Paths
+from winkmount.source import Attr, Source
+
+log = logging.getLogger("winkmount")
+
+
+class Session(Paths):
+    """One mount, from its start to its end.
+
+    source      what is shown
+    name        the kind of mount; `user.NAME.pid` of the root is the server's process id
+    on_start    called once when the kernel has the mount
+    caching     what the kernel may keep
+    context     -> (uid, gid, pid) of the caller; set by the binding
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        on_start: Callable[[], None] | None = None,
+        caching: Caching = Caching(),  # noqa: B008 # it is frozen
+    ) -> None:
+        super().__init__(source)
+        self.caching = caching
+        self._made: Attr | None = None  # the file that the last `create` made
+        self.version = 0  # grows with each change of what is shown
+        # libfuse 2: paths only where nothing is opened; else it could not read unlinked files
+        self.flag_nullpath_ok = int(not caching.fixed)
+        self.listings: dict[int, Listing] = {}
+        self.refused: set[int] = set()  # files that may have pages of a mapping that nobody took
+        # not `lock`: libfuse has an operation of that name
+        self.mutex: threading.RLock | AwakeLock = threading.RLock()
+        self.changed = threading.Event()  # something the next sync has to make durable
+        self.started = False  # the kernel has, or had, the mount
+        self.context: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)
+        self._on_start = on_start
+        self._since = time.time()
+        self._facts = f"user.{name}."
+
+    def init(self, path: str) -> None:
+        """The kernel has the mount."""
+        self.started = True
+        if self._on_start is not None:
+            self._on_start()
+
+    def sync(self) -> None:
+        """Everything written so far is on the disk. Raises OSError. From any thread."""
+        self.changed.clear()
+        try:
+            with self.mutex:
+                soon = self.hidden.is_new
+                if not soon:
+                    self.carry_out()
+                self.opened.pass_on()
+                self.source.sync()
+            if soon:
+                self.changed.set()
+        except BaseException:
+            self.changed.set()
+            raise
+
+    def close(self) -> None:
+        """After the mount is gone: files that are still open are kept as they stand."""
+        with self.mutex:
+            self.carry_out()
+            self.opened.pass_on()
+        self.source.close()
+
+    def carry_out(self) -> None:
+        """The open file that was hidden last was unlinked, since no rename to its name came."""
+        hidden, self.hidden.waiting = self.hidden.waiting, None
+        if hidden is None:
+            return
+        path, _ = self.hidden.names[hidden]
+        self.changed.set()
+        self.version += 1
+        try:
+            self._unlink(path)
+        except OSError as error:  # the kernel was told another thing
+            log.error("not removed: %s: %s", path, error)
+
+    def _unlink(self, path: str) -> None:
+        self.source.unlink(*self.split(path))
+        if self.hidden.names:
+            self.hidden.removed(path, self.opened)
