@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import samples
 from common import (
@@ -30,12 +30,12 @@ from common import (
     options,
     scratch,
     warm,
+    write_both,
 )
 from report import COMPARISON, Goal, Report
 
 import winkfs
 
-MAP_SIZE: Final = 8 << 30  # bytes LMDB may grow to; costs nothing
 Read = Callable[[Any, list[str]], object]
 
 
@@ -51,7 +51,7 @@ def main() -> None:
     for title, sizes, goal in ways:
         with scratch(asked) as place:
             files = list(zip(samples.names(count), samples.values(sizes), strict=True))
-            write(place, files)
+            write_both(place, files)
             names = samples.in_random_order([name for name, _ in files])
             check(place, dict(files))
             del files
@@ -59,16 +59,6 @@ def main() -> None:
             read_cold(asked, report, place, names, title)
     report.note("Warm files are in the page cache and mapped. LMDB reads without verifying.")
     report.finish()
-
-
-def write(place: Path, files: list[tuple[str, bytes]]) -> None:
-    with winkfs.create(place / "container") as container:
-        container.put_many(files)
-    environment = lmdb_module().open(os.fspath(place / "lmdb"), map_size=MAP_SIZE)
-    with environment.begin(write=True) as transaction:
-        for name, data in files:
-            transaction.put(name.encode(), data)
-    environment.close()
 
 
 def check(place: Path, files: dict[str, bytes]) -> None:

@@ -9,25 +9,24 @@ and with them cached. Its pages are warm, so its first read is what others have 
 
 from __future__ import annotations
 
-import statistics
 from functools import partial
 from typing import Final
 
-from common import Case, Phases, Watch, forget_names, interleaved, options, scratch
+from common import Case, Phases, Watch, forget_names, interleaved, options
 from filesystems import Rival
-from htmlimages import KNOWN, RO, SQUASHFUSE, Images, Tree, note, tree, tree_option
+from htmlimages import KNOWN, RO, SQUASHFUSE, Images, images_of, tree_option
 from readers import listed, read_all, stat_all
-from report import Goal, Report, rates
+from report import SERVER, Goal, Report, rates, server
 
-STEPS: Final = ("list", "stat", "first", "second")
-GOALS: Final = {
+GOALS: Final[dict[str, tuple[tuple[str, Goal], ...]]] = {
+    "list": (),
     "stat": ((SQUASHFUSE, Goal(15)), (KNOWN, Goal(0.9))),
     "first": ((SQUASHFUSE, Goal(1.3)),),
     "second": ((SQUASHFUSE, Goal(4)), (KNOWN, Goal(0.75))),
 }
 COLUMNS: Final = (
     "file system", "listed, names/s (range)", "stat/s", "first read, files/s",
-    "second read, files/s", "CPU of the server, s", "its RssAnon, MiB",
+    "second read, files/s", *SERVER,
 )  # fmt: skip
 
 
@@ -35,15 +34,12 @@ def main() -> None:
     asked = options(__doc__, own=tree_option)
     question = "How fast are HTML files looked at and read through a mount?"
     report = Report(asked, "mount", question, COLUMNS)
-    files = tree(asked)
-    with scratch(asked) as place:
-        images = Images(place, files)
-        images.make()
+    with images_of(asked) as images:
         cases: dict[str, Case] = {
             name: partial(round_of, images, rival) for name, rival in images.rivals().items()
         }
-        show(report, files, interleaved(cases, asked.runs))
-    report.note(f"The tree: {files.told}. Versions: {note()}.")
+        show(report, images.tree.count, interleaved(cases, asked.runs))
+    report.note(images.note())
     report.note(
         "Goals are those of winkfs mount --ro. tar and SquashFS (gzip) images have defaults."
     )
@@ -64,33 +60,19 @@ def round_of(images: Images, rival: Rival) -> Phases:
         found = watch.phases
         found["first"] = read_all(files, 1, total)
         found["second"] = read_all(files, 1, total)
-        found["cpu"], found["anonymous"] = mounted.cpu(), mounted.anonymous()
-    return found
+        return found | mounted.used()
 
 
-def show(report: Report, files: Tree, found: dict[str, dict[str, list[float]]]) -> None:
+def show(report: Report, count: int, found: dict[str, dict[str, list[float]]]) -> None:
     """A row for each file system, and one of the goals."""
     speed = {
-        name: {step: [files.count / run for run in runs[step]] for step in STEPS}
+        name: {step: [count / run for run in runs[step]] for step in GOALS}
         for name, runs in found.items()
     }
     for name, runs in found.items():
         report.keep(name, runs)
-        served = statistics.median(runs["anonymous"]) > 0
-        report.row(
-            name, *(rates(speed[name][step]) for step in STEPS),
-            f"{statistics.median(runs['cpu']):.1f}" if served else "",
-            f"{statistics.median(runs['anonymous']):.0f}" if served else "",
-        )  # fmt: skip
-    goals = {
-        step: "; ".join(
-            report.against(rival, speed[RO][step], speed[rival][step], goal)
-            for rival, goal in GOALS.get(step, ())
-            if rival in speed
-        )
-        for step in STEPS
-    }
-    report.row("goals", *goals.values(), "", "")
+        report.row(name, *(rates(speed[name][step]) for step in GOALS), *server(runs))
+    report.goals(RO, speed, GOALS)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 import statistics
-import subprocess
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from common import Case, Phases, drop_caches, evict, interleaved, options, resident, scratch
-from filesystems import WINKFS, Rival
+from common import Case, Phases, drop_caches, evict, interleaved, options, resident
+from filesystems import Rival
 from htmlimages import (
     RATARMOUNT,
     RO,
@@ -25,12 +24,11 @@ from htmlimages import (
     SQUASHFUSE,
     STORED,
     Images,
-    note,
-    tree,
+    images_of,
     tree_option,
 )
 from readers import listed, read_all
-from report import Goal, Report, rates
+from report import SERVER, Goal, Report, rates, server
 
 MIB: Final = 1 << 20
 CACHED: Final = re.compile(r"^Cached:\s+(\d+) kB$", re.MULTILINE)
@@ -38,7 +36,7 @@ UNCACHED: Final = "--cache=none"
 ONCE: Final = Goal(10, at_most=True)  # per cent of the container
 COLUMNS: Final = (
     "file system", "read, files/s (range)", "page cache grew by, MiB", "backing file in it, MiB",
-    "% of the backing file", "goal", "CPU of the server, s", "its RssAnon, MiB",
+    "% of the backing file", "goal", *SERVER,
 )  # fmt: skip
 
 
@@ -46,24 +44,18 @@ def main() -> None:
     asked = options(__doc__, own=tree_option)
     question = "Where do the pages of files lie after they were read once through a mount?"
     report = Report(asked, "mount-cache", question, COLUMNS)
-    files = tree(asked)
-    with scratch(asked) as place:
-        images = Images(place, files)
-        images.make()
+    with images_of(asked) as images:
         found = interleaved(cases(images), asked.runs)
     for name, runs in found.items():
         report.keep(name, runs)
         middle = {step: statistics.median(values) for step, values in runs.items()}
         part = 100 * middle["part"]
-        served = middle["anonymous"] > 0
         report.row(
-            name, rates([files.count / run for run in runs["read"]]), f"{middle['grew']:,.0f}",
-            f"{middle['backing']:,.0f}", f"{part:.1f}",
-            report.verdict(ONCE, part) if name == RO else "",
-            f"{middle['cpu']:.1f}" if served else "",
-            f"{middle['anonymous']:.0f}" if served else "",
+            name, rates([images.tree.count / run for run in runs["read"]]),
+            f"{middle['grew']:,.0f}", f"{middle['backing']:,.0f}", f"{part:.1f}",
+            report.verdict(ONCE, part) if name == RO else "", *server(runs),
         )  # fmt: skip
-    report.note(f"The tree: {files.told}. Versions: {note()}.")
+    report.note(images.note())
     report.finish()
 
 
@@ -73,12 +65,8 @@ def cases(images: Images) -> dict[str, Case]:
         SQUASHFS: images.squashfs, RATARMOUNT: images.tar,
     }  # fmt: skip
     rivals = {name: rival for name, rival in images.rivals().items() if name in backing}
-    if (
-        "--cache"
-        in subprocess.run([WINKFS, "mount", "--help"], capture_output=True, text=True).stdout
-    ):
-        rivals[f"{RO} {UNCACHED}"] = images.winkfs("--ro", UNCACHED)
-        rivals[f"{RW} {UNCACHED}"] = images.winkfs(UNCACHED)
+    rivals[f"{RO} {UNCACHED}"] = images.winkfs("--ro", UNCACHED)
+    rivals[f"{RW} {UNCACHED}"] = images.winkfs(UNCACHED)
     return {
         name: partial(round_of, images, rival, backing.get(name, images.data))
         for name, rival in rivals.items()
@@ -95,8 +83,7 @@ def round_of(images: Images, rival: Rival, backing: Path) -> Phases:
         found["grew"] = cached() - before
         found["part"] = resident(backing)
         found["backing"] = found["part"] * os.path.getsize(backing) / MIB
-        found["cpu"], found["anonymous"] = mounted.cpu(), mounted.anonymous()
-    return found
+        return found | mounted.used()
 
 
 def cached() -> float:

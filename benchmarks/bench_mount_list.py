@@ -18,7 +18,7 @@ from typing import Final
 
 from common import Case, Options, Phases, Watch, forget_names, interleaved, options, scratch, warm
 from filesystems import Rival, directory, loop, present, squashfuse, versions, winkfs_mount
-from report import Goal, Report, rates
+from report import SERVER, Goal, Report, rates, server
 
 import winkfs
 
@@ -26,8 +26,7 @@ RO: Final = "winkfs mount --ro"
 FOLDER: Final = "folder"
 FAST: Final = Goal(200_000)  # names a second
 COLUMNS: Final = (
-    "file system", "os.scandir, names/s (range)", "ls -f, names/s", "find, names/s",
-    "CPU of the server, s", "its RssAnon, MiB",
+    "file system", "os.scandir, names/s (range)", "ls -f, names/s", "find, names/s", *SERVER,
 )  # fmt: skip
 
 
@@ -41,7 +40,6 @@ def main() -> None:
     for name, runs in found.items():
         report.keep(name, runs)
         speed = {step: [count / run for run in runs[step]] for step in LISTERS}
-        served = statistics.median(runs["anonymous"]) > 0
         goal = FAST if name == RO else None
         report.row(
             name,
@@ -49,8 +47,7 @@ def main() -> None:
                 f"{rates(speed[step])} {report.verdict(goal, statistics.median(speed[step]))}"
                 for step in LISTERS
             ),
-            f"{statistics.median(runs['cpu']):.1f}" if served else "",
-            f"{statistics.median(runs['anonymous']):.0f}" if served else "",
+            *server(runs),
         )
     report.note("CPU and RssAnon of the mount that find listed; find asks for the type of a name.")
     report.note(f"Versions: {versions(squashfuse_ll='--version', mksquashfs='-version')}.")
@@ -104,8 +101,7 @@ def round_of(rival: Rival, backing: list[Path], count: int) -> Phases:
             listed = lister(mounted.path / FOLDER)
             watch.lap(step)
             assert listed == count, f"{step} found {listed} of {count} names"
-            found |= watch.phases
-            found |= {"cpu": mounted.cpu(), "anonymous": mounted.anonymous()}
+            found |= watch.phases | mounted.used()
     return found
 
 

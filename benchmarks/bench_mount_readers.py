@@ -11,9 +11,9 @@ import statistics
 from functools import partial
 from typing import Final
 
-from common import Case, Phases, forget_names, interleaved, options, scratch
+from common import Case, Phases, forget_names, interleaved, options
 from filesystems import Rival
-from htmlimages import EXT4, RO, RW, SQUASHFS, SQUASHFUSE, Images, note, tree, tree_option
+from htmlimages import EXT4, RO, RW, SQUASHFS, SQUASHFUSE, Images, images_of, tree_option
 from readers import listed, read_all
 from report import Goal, Report, rates
 
@@ -31,10 +31,7 @@ def main() -> None:
     asked = options(__doc__, own=tree_option)
     question = "Do several readers read faster in sum than one, or slower?"
     report = Report(asked, "mount-readers", question, COLUMNS)
-    files = tree(asked)
-    with scratch(asked) as place:
-        images = Images(place, files)
-        images.make()
+    with images_of(asked) as images:
         rivals = images.rivals()
         cases: dict[str, Case] = {
             name: partial(round_of, images, rivals[name]) for name in SHOWN if name in rivals
@@ -42,13 +39,13 @@ def main() -> None:
         found = interleaved(cases, asked.runs)
     for name, runs in found.items():
         report.keep(name, runs)
-        speed = {step: [files.count / run for run in runs[step]] for step in STEPS}
+        speed = {step: [images.tree.count / run for run in runs[step]] for step in STEPS}
         cells = [rates(speed[step]) for step in STEPS]
         for i, step in enumerate(STEPS):
             if not step.endswith("1"):
                 cells[i] += f" {times_one(report, speed, step, goal=name == RO)}"
         report.row(name, *cells)
-    report.note(f"The tree: {files.told}. Versions: {note()}.")
+    report.note(images.note())
     report.note("Behind a rate: how many times that of one reader (goal: >= 1 for --ro).")
     report.finish()
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import subprocess
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Final
 
 from common import Case, Options, Phases, Watch, interleaved, options, scratch
 from filesystems import Rival, bindfs, directory, naive, present, versions, winkfs_mount
-from report import Goal, Report, rates
+from report import SERVER, Goal, Report, rates, server
 
 import winkfs
 
@@ -33,7 +32,6 @@ BINDFS: Final = "bindfs"
 EXT4: Final = "ext4 directory"
 DIRECTORIES: Final = 100
 CONTENT: Final = os.urandom(4096)
-MIB: Final = 1 << 20
 GOALS: Final = {
     "one": ((NAIVE, Goal(2)), (BINDFS, Goal(1))),
     "spread": ((NAIVE, Goal(2)), (BINDFS, Goal(1))),
@@ -41,7 +39,7 @@ GOALS: Final = {
 }
 COLUMNS: Final = (
     "file system", "one directory, files/s (range)", "100 directories, files/s", "large, MiB/s",
-    "CPU of the server, s", "its RssAnon, MiB",
+    *SERVER,
 )  # fmt: skip
 
 
@@ -54,21 +52,11 @@ def main() -> None:
     speed = {name: speeds(asked, count, runs) for name, runs in found.items()}
     for name, runs in found.items():
         report.keep(name, runs)
-        served = statistics.median(runs["anonymous"]) > 0
         report.row(
             name, *(rates(speed[name][step]) if step in speed[name] else "" for step in GOALS),
-            f"{statistics.median(runs['cpu']):.1f}" if served else "",
-            f"{statistics.median(runs['anonymous']):.0f}" if served else "",
+            *server(runs),
         )  # fmt: skip
-    goals = (
-        "; ".join(
-            report.against(rival, speed[PLAIN][step], speed[rival][step], goal)
-            for rival, goal in GOALS[step]
-            if rival in speed
-        )
-        for step in GOALS
-    )
-    report.row("goals", *goals, "", "")
+    report.goals(PLAIN, speed, GOALS)
     report.note(
         "Small files: create, write 4 KiB, close; not durable. The large file is, by fsync."
     )
@@ -135,8 +123,7 @@ def round_of(
             os.mkdir(path)
         create([f"{spread[i % DIRECTORIES]}/file{i:06d}" for i in range(count)])
         watch.lap("spread")
-        found = watch.phases
-        found["cpu"], found["anonymous"] = mounted.cpu(), mounted.anonymous()
+        found = watch.phases | mounted.used()
         assert sum(path.stat().st_size for path in mounted.path.rglob("file*")) == (
             2 * count * len(CONTENT)
         ), "files are missing"

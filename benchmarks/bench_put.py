@@ -18,7 +18,18 @@ from pathlib import Path
 from typing import Final
 
 import samples
-from common import Case, Options, Phases, Watch, best_of, interleaved, lmdb_module, options, scratch
+from common import (
+    MAP_SIZE,
+    Case,
+    Options,
+    Phases,
+    Watch,
+    best_of,
+    interleaved,
+    lmdb_module,
+    options,
+    scratch,
+)
 from report import COMPARISON, Goal, Report
 
 import winkfs
@@ -26,7 +37,6 @@ from winkformats.kvseq import FILEINCR
 from winkformats.storage import RWF_DONTCACHE
 
 Files = list[tuple[str, bytes]]
-MAP_SIZE: Final = 8 << 30  # bytes LMDB may grow to; costs nothing
 JOINED: Final = 1000  # values in one raw write
 
 

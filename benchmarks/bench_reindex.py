@@ -31,6 +31,7 @@ from common import (
     options,
     scratch,
     warm,
+    write_both,
 )
 from report import Goal, Report, seconds
 
@@ -45,7 +46,6 @@ COLUMNS: Final = (
     "goal, entries/s",
     "CPU, s",
 )
-MAP_SIZE: Final = 8 << 30  # bytes LMDB may grow to; costs nothing
 
 
 def main() -> None:
@@ -68,14 +68,7 @@ def main() -> None:
 
 def write(place: Path, count: int) -> None:
     sizes = samples.mixed_sizes(count, 200, samples.KIB, 560)
-    files = list(zip(samples.names(count), samples.values(sizes), strict=True))
-    with winkfs.create(place / "container") as container:
-        container.put_many(files)
-    environment = lmdb_module().open(os.fspath(place / "lmdb"), map_size=MAP_SIZE)
-    with environment.begin(write=True) as transaction:
-        for name, data in files:
-            transaction.put(name.encode(), data)
-    environment.close()
+    write_both(place, list(zip(samples.names(count), samples.values(sizes), strict=True)))
 
 
 def measure(asked: Options, report: Report, place: Path, count: int, cache: str) -> None:

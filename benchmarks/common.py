@@ -17,15 +17,18 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+import winkfs
+
 Phases = dict[str, float]  # name of a part of a run -> seconds
 Case = Callable[[], Phases]
 PIECE: Final = 8 << 20  # bytes read at once to warm a file
+MAP_SIZE: Final = 8 << 30  # bytes LMDB may grow to; costs nothing
 DIR_VARIABLE: Final = "WINKFS_BENCH_DIR"
 
 
@@ -216,6 +219,17 @@ def lmdb_module() -> ModuleType:
         sys.exit("LMDB, the rival, is not installed: pip install 'winkfs[bench]'")
     module: ModuleType = lmdb
     return module
+
+
+def write_both(place: Path, files: Collection[tuple[str, bytes]]) -> None:
+    """The same files in a container, `place`/container, and an environment, `place`/lmdb."""
+    with winkfs.create(place / "container") as container:
+        container.put_many(files)
+    environment = lmdb_module().open(os.fspath(place / "lmdb"), map_size=MAP_SIZE)
+    with environment.begin(write=True) as transaction:
+        for name, data in files:
+            transaction.put(name.encode(), data)
+    environment.close()
 
 
 def container_files(base: Path) -> list[Path]:

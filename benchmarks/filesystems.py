@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from common import Phases
+
 from winkmount.mounts import Mount, connection, mount_at
 
 PATIENCE: Final = 300.0  # seconds a mount may live
@@ -55,6 +57,10 @@ class Mounted:
         found = ANONYMOUS.search(Path(f"/proc/{self.server}/status").read_text())
         assert found, "every process has RssAnon"
         return int(found[1]) / 1024
+
+    def used(self) -> Phases:
+        """What the server took so far, for `report.server`."""
+        return {"cpu": self.cpu(), "anonymous": self.anonymous()}
 
 
 Rival = Callable[[], AbstractContextManager[Mounted]]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import htmltree
-from common import Options, warm
+from common import Options, scratch, warm
 from filesystems import (
     WINKFS,
     Mounted,
@@ -135,10 +135,20 @@ class Images:
             KNOWN: ("", self.known),
         })  # fmt: skip
 
+    def note(self) -> str:
+        """What the tree is; the versions of libfuse 3 and of the rivals."""
+        told = versions(
+            fusermount3="--version", squashfuse_ll="--version", mksquashfs="-version",
+            ratarmount="--version",
+        )  # fmt: skip
+        return f"The tree: {self.tree.told}. Versions: {told}."
 
-def note() -> str:
-    """The versions of libfuse 3 and of the rivals."""
-    return versions(
-        fusermount3="--version", squashfuse_ll="--version", mksquashfs="-version",
-        ratarmount="--version",
-    )  # fmt: skip
+
+@contextlib.contextmanager
+def images_of(asked: Options) -> Iterator[Images]:
+    """The tree that was asked for, in all forms; they are gone afterwards."""
+    files = tree(asked)
+    with scratch(asked) as place:
+        images = Images(place, files)
+        images.make()
+        yield images

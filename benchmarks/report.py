@@ -12,7 +12,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -66,6 +66,27 @@ class Report:
         figure = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
         return f"{self.verdict(goal, figure)}: {figure:.2f}x {rival}"
 
+    def goals(
+        self,
+        ours: str,
+        speed: Mapping[str, Mapping[str, Sequence[float]]],
+        goals: Mapping[str, Sequence[tuple[str, Goal]]],
+    ) -> None:
+        """The row of the goals, above columns of `server`.
+
+        speed   rates by file system and step, run by run
+        goals   by step: beside which file systems; those that are not there are left out
+        """
+        cells = (
+            "; ".join(
+                self.against(rival, speed[ours][step], speed[rival][step], goal)
+                for rival, goal in wanted
+                if rival in speed
+            )
+            for step, wanted in goals.items()
+        )
+        self.row("goals", *cells, *("" for _ in SERVER))
+
     def note(self, sentence: str) -> None:
         self._found["notes"].append(sentence)
 
@@ -113,6 +134,15 @@ COMPARISON: Final = (
     "case", "winkfs, s (range)", "files/s", "rival", "rival, s (range)", "times as fast", "goal",
     "CPU, s: winkfs / rival",
 )  # fmt: skip
+
+
+SERVER: Final = ("CPU of the server, s", "its RssAnon, MiB")
+
+
+def server(runs: Mapping[str, Sequence[float]]) -> tuple[str, str]:
+    """The cells of SERVER; empty where the kernel serves."""
+    anonymous = statistics.median(runs["anonymous"])
+    return (f"{statistics.median(runs['cpu']):.1f}", f"{anonymous:.0f}") if anonymous else ("", "")
 
 
 def seconds(runs: Sequence[float]) -> str:
