@@ -47,6 +47,16 @@ class Changed:
         self.dirs: set[bytes] = set()
         self.gone = 0
 
+    def knows(self, short: bytes) -> bool:
+        """Whether an entry has come or changed, or a child has a place among those that came."""
+        return short in self.states or short in self.added or short in self.over
+
+    def forget(self, short: bytes) -> None:
+        """An entry that the order does not have went; a directory that stays has its place."""
+        self.over.discard(short)
+        if short not in self.dirs:
+            self.added.pop(short, None)
+
 
 NOTHING: Final = Changed()
 
@@ -215,23 +225,20 @@ class NameTree:
         self.weight += 1
         self.version += 1
         if short in changed.states:
-            if not changed.states[short]:
-                changed.states[short] = True
-                self._count(above, -1)
+            self._set(above, short, True)
         elif short in changed.added:
             pass
         elif was_there or self.since.of(path).gone:
             changed.over.add(short)
         else:
-            self._number += 1
-            changed.added[short] = self._number
+            self._append(changed, short)
 
     def change(self, path: bytes) -> None:
         """An entry has another inode than before."""
         self.version += 1
         above, _, short = path.rpartition(b"/")
         changed = self.since.dirs.get(above) or self.since.to_change(above)
-        if short not in changed.states and short not in changed.added and short not in changed.over:
+        if not changed.knows(short):
             changed.states[short] = True
             self.weight += 1
 
@@ -240,26 +247,35 @@ class NameTree:
         above, _, short = path.rpartition(b"/")
         changed = self.since.to_change(above)
         self.version += 1
-        if short in changed.added:
-            if short not in changed.dirs:
-                del changed.added[short]
-        elif short in changed.over:
-            changed.over.discard(short)
+        if short in changed.added or short in changed.over:
+            changed.forget(short)
         else:
             self.weight += 1
-            changed.states[short] = False
-            self._count(above, 1)
-        self.keep(above)
+            self._set(above, short, False)
+        self.stay(above, exists=True)
 
-    def _count(self, directory: bytes, one: int) -> None:
+    def _append(self, changed: Changed, short: bytes) -> None:
+        """A child without a place in the order comes behind all others."""
+        self._number += 1
+        changed.added[short] = self._number
+
+    def _set(self, directory: bytes, short: bytes, there: bool) -> None:
+        """Whether an entry of the order is there, now that it has changed."""
+        states = self.since.to_change(directory).states
+        before, states[short] = states.get(short, True), there
+        if before == there:
+            return
         while True:
-            self.since.to_change(directory).gone += one
+            self.since.to_change(directory).gone += -1 if there else 1
             if not directory:
                 return
             directory = directory.rpartition(b"/")[0]
 
-    def keep(self, directory: bytes) -> None:
-        """An existing directory stays, whatever happens to the names below it."""
+    def stay(self, directory: bytes, *, exists: bool = False) -> None:
+        """A directory and those above stay, whatever happens to the names below them.
+
+        It may be new, unless it `exists`.
+        """
         while directory:
             above, _, short = directory.rpartition(b"/")
             changed = self.since.to_change(above)
@@ -267,55 +283,40 @@ class NameTree:
                 return
             changed.dirs.add(short)
             self.weight += 1
+            if not exists and not changed.knows(short):
+                low, high = self.since.range(directory)
+                if low == high and not self._entry(directory):
+                    self._append(changed, short)
             directory = above
 
     def remove_directory(self, path: bytes, *, entry: bool) -> None:
         """An empty one, with its entry if it has one. The directory it was in stays."""
-        above, _, short = path.rpartition(b"/")
-        changed = self.since.to_change(above)
-        changed.dirs.discard(short)
         self.version += 1
         if entry:
             self.remove(path)
-        else:
-            if not self._entry(path):  # else a file comes to light
-                changed.added.pop(short, None)
-            self.keep(above)
+        self._let_go(path)
+        self.stay(path.rpartition(b"/")[0], exists=True)
+
+    def _let_go(self, directory: bytes) -> None:
+        """It does not stay any more."""
+        above, _, short = directory.rpartition(b"/")
+        changed = self.since.to_change(above)
+        changed.dirs.discard(short)
+        if not self._entry(directory):  # else a file comes to light
+            changed.added.pop(short, None)
 
     def move_directory(self, old: bytes, new: bytes) -> None:
         """After its entries have moved one by one: the directories that stay go with them."""
         prefix = old + b"/"
         moved = [(path, changed) for path, changed in self.since.dirs.items()
                  if path == old or path.startswith(prefix)]  # fmt: skip
-        above, _, short = old.rpartition(b"/")
-        changed = self.since.to_change(above)
-        changed.dirs.discard(short)
-        if not self._entry(old):  # else a file comes to light
-            changed.added.pop(short, None)
-        self.keep(above)
+        self._let_go(old)
+        self.stay(old.rpartition(b"/")[0], exists=True)
         self.stay(new)
         for path, changed in moved:
-            shorts, changed.dirs = changed.dirs, set()
-            for short in shorts:
-                if not self._entry(path + b"/" + short):
-                    changed.added.pop(short, None)
+            for short in list(changed.dirs):
+                self._let_go(path + b"/" + short)
                 self.stay(new + path[len(old) :] + b"/" + short)
-
-    def stay(self, path: bytes) -> None:
-        """The same for one that may be new."""
-        while path:
-            above, _, short = path.rpartition(b"/")
-            changed = self.since.to_change(above)
-            if short in changed.dirs:
-                return
-            changed.dirs.add(short)
-            self.weight += 1
-            known = short in changed.states or short in changed.over or short in changed.added
-            low, high = self.since.range(path)
-            if not known and low == high and not self._entry(path):
-                self._number += 1
-                changed.added[short] = self._number
-            path = above
 
     # over a new order
 
@@ -329,27 +330,19 @@ class NameTree:
             changed, there = self.since.to_change(above), self._entry(name) != 0
             self.weight += 1
             if known:
-                before = changed.states.get(short, True)
-                changed.states[short] = there
-                if before != there:
-                    self._count(above, -1 if there else 1)
+                self._set(above, short, there)
             elif there:
                 self._came(name, changed)
             else:
-                changed.over.discard(short)
-                if short not in changed.dirs:
-                    changed.added.pop(short, None)
+                changed.forget(short)
             if not there:
                 self._forget(above)
 
     def _forget(self, directory: bytes) -> None:
         """A directory does not stay for names that went elsewhere."""
         while directory and not self._entry(directory) and self.is_empty(directory):
-            above, _, short = directory.rpartition(b"/")
-            changed = self.since.to_change(above)
-            changed.dirs.discard(short)
-            changed.added.pop(short, None)
-            directory = above
+            self._let_go(directory)
+            directory = directory.rpartition(b"/")[0]
 
     def _came(self, name: bytes, changed: Changed) -> None:
         """A name that the order does not have."""
@@ -359,8 +352,7 @@ class NameTree:
             changed.over.add(short)
             self.clashes = self.clashes or self._entry(name) != FileType.DIR
         elif short not in changed.added:
-            self._number += 1
-            changed.added[short] = self._number
+            self._append(changed, short)
         if bad_prefix(name) is None:
             self.stay(above)
         while above and not self.clashes:
@@ -374,13 +366,9 @@ class NameTree:
             above, _, short = name.rpartition(b"/")
             changed, found = self.since.to_change(above), there(name)
             if short in changed.states:
-                if changed.states[short] != found:
-                    changed.states[short] = found
-                    self._count(above, -1 if found else 1)
+                self._set(above, short, found)
             elif not found:
-                changed.over.discard(short)
-                if short not in changed.dirs:
-                    changed.added.pop(short, None)
+                changed.forget(short)
 
     def renew(self, order: NameOrder) -> None:
         """Go on with an order of the names as they are now."""
