@@ -13,7 +13,7 @@ import pytest
 import winkfs
 from winkformats.storage import FileStorage
 from winkfs import FileType, light, listing, places, source
-from winkfs.nametree import bad_prefix
+from winkfs.names import bad_prefix
 from winkfs.source import ContainerSource
 
 DIR = FileType.DIR

@@ -17,8 +17,8 @@ import numpy as np
 from winkformats.errors import CorruptError
 from winkfs.entry import to_str
 from winkfs.inode import FileType, default_mode
-from winkfs.names import MAX_COMPONENT
-from winkfs.nametree import MAX_PATH, NameTree, bad_prefix
+from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix
+from winkfs.nametree import NameTree
 from winkfs.plain import bare_inodes, few_inodes
 from winkfs.rows import Int64
 from winkfs.settings import NANO

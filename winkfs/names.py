@@ -1,4 +1,4 @@
-"""Names of files in a container: globs, and which of them can be a path on a disk.
+"""Names of files in a container: globs, and names as paths.
 
 A glob is the shell's (`*`, `?`, `[...]`) against the whole name; `*` also crosses `/`, as in
 `tar --wildcards` and unzip: `docs/*.html` takes `docs/a.html` and `docs/old/b.html`.
@@ -13,6 +13,7 @@ from typing import Final
 
 MAX_NAME: Final = 65_000  # bytes of a name in a container
 MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesystems
+MAX_PATH: Final = 4095  # bytes of a path: more, no program could say
 _WILD: Final = re.compile(r"[*?[]")
 
 
@@ -60,3 +61,21 @@ def path_fault(name: bytes) -> str | None:
         if len(part) > MAX_COMPONENT:
             return f"a part of its name has {len(part):,} bytes, more than {MAX_COMPONENT}"
     return None
+
+
+def bad_prefix(name: bytes) -> bytes | None:
+    """None where a name can be a path, else what to pass over with it: a prefix up to a /, or more
+    than the name where there is none."""
+    if len(name) <= MAX_PATH and path_fault(name) is None:
+        return None
+    at = 0
+    for part in name.split(b"/")[:-1]:
+        at += len(part) + 1
+        if path_fault(part):
+            return name[:at]
+    return name + b"\0"
+
+
+def within(path: bytes, directory: bytes) -> bool:
+    """Whether a path is that of a directory, or of what is below it."""
+    return path == directory or path.startswith(directory + b"/")

@@ -25,8 +25,8 @@ from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, WinkError
 from winkfs.inode import FileType
+from winkfs.names import MAX_PATH, within
 from winkfs.namesfile import merge
-from winkfs.nametree import MAX_PATH
 from winkfs.sourceview import CHANGES, ContainerView
 from winkfs.spool import Spool
 from winkfs.store import NO_ROOM
@@ -201,11 +201,10 @@ class ContainerSource(ContainerView):
         real, replaced = self.entry(old) == FileType.DIR, self.entry(new) == FileType.DIR
         if real:
             names.insert(0, old)
-        waiting = [name for name in self._alias if name.startswith(old + b"/")]
+        waiting = [name for name in self._alias if within(name, old)]
         for name in (*names, *waiting):
             _check_length(new + name[len(old) :])
-        listings = [listing for listing in self._listings.values()
-                    if listing.path == old or listing.path.startswith(old + b"/")]  # fmt: skip
+        listings = [each for each in self._listings.values() if within(each.path, old)]
         for listing in listings:
             listing.fix()
         self._rename_all(names, len(old), new)
@@ -234,7 +233,7 @@ class ContainerSource(ContainerView):
                 self._alias[moved] = self._alias.pop(name)
         self.tree.move_directory(old, new)
         self.places.move_below(old, new)
-        for path in [path for path in self._times if path == old or path.startswith(old + b"/")]:
+        for path in [path for path in self._times if within(path, old)]:
             moved = new + path[len(old) :]
             self._times[moved] = self._times.pop(path)
             self._touched.add(moved)

@@ -21,8 +21,9 @@ from winkfs.light import Light
 from winkfs.listing import LINK, Listing
 from winkfs.look import Found, Look
 from winkfs.nameorder import NameOrder, open_order, tail
+from winkfs.names import MAX_PATH
 from winkfs.namesfile import build, merge
-from winkfs.nametree import MAX_PATH, NameTree
+from winkfs.nametree import NameTree
 from winkfs.places import OWN_IDS, Places, other_id
 from winkfs.rows import Int64
 from winkfs.spool import Spool

@@ -19,8 +19,7 @@ from typing import Final
 from winkfs.inode import FileType
 from winkfs.inodescan import inode_rows
 from winkfs.look import Found
-from winkfs.names import MAX_COMPONENT
-from winkfs.nametree import bad_prefix
+from winkfs.names import MAX_COMPONENT, bad_prefix, within
 from winkfs.places import directory_id, other_id
 from winkfs.settings import NANO
 from winkfs.store import Store
@@ -35,7 +34,7 @@ PATH: Final = re.compile(rb"\.time(?:/(\d{4,}-\d\d-\d\d)(?:/(\d\d)(?:/(.+))?)?)?
 
 def is_inside(path: bytes) -> bool:
     """Whether a path is `.time` or below it."""
-    return path.startswith(TOP) and path[5:6] in (b"", b"/")
+    return within(path, TOP)
 
 
 def link_name(name: bytes, fileid: int) -> bytes:
