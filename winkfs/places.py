@@ -10,6 +10,8 @@ from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
+from winkfs.names import within
+
 OWN_IDS: Final = 1 << 62  # ids from here on are made here, for what has no file id in the container
 RECENT: Final = 1 << 15  # ids remembered at least, beside those that are held
 LOW: Final = (1 << 61) - 1
@@ -109,15 +111,14 @@ class Places:
     def move_below(self, old: bytes, new: bytes) -> None:
         """A directory has another name now: what is held below it, too; the rest is forgotten."""
         self._young, self._old, self._listed = {}, {}, {}
-        prefix = old + b"/"
         for id, path in self.held.items():
-            if path == old or path.startswith(prefix):
+            if within(path, old):
                 self.held[id] = new + path[len(old) :]
         moved = {new: self._origin(old)}
         for path, origin in self._origins.items():
-            if path.startswith(prefix):
+            if within(path, old):
                 moved[new + path[len(old) :]] = origin
-            elif not path.startswith(new + b"/"):
-                moved.setdefault(path, origin)
+            elif not within(path, new):
+                moved[path] = origin
         self._origins = moved
         self.renew(old)

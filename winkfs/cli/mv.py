@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from winkfs.cli._common import BASE, name_bytes, opened
-from winkfs.names import raw
+from winkfs.names import raw, within
 
 if TYPE_CHECKING:
     from winkfs.container import Container
@@ -28,7 +28,7 @@ def mv(base: str, old: str, new: str) -> None:
         exists = source in container
         if not exists and not below:
             raise _error(base, old, "no such file in the container")
-        if below and (target + b"/").startswith(source + b"/"):
+        if below and within(target, source):
             raise _error(base, old, "a directory cannot be moved into itself")
         if _is_directory(container, target):
             raise _error(base, new, "is a directory: give the new name in full")
