@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import fnmatch
 import io
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from winkformats.errors import CorruptError
-from winkfs import fastread
 from winkfs.arguments import (
     as_content,
     check_attrs,
@@ -23,17 +18,13 @@ from winkfs.arguments import (
     to_ns,
 )
 from winkfs.bulkput import BulkPut, Row
-from winkfs.entry import Entry, Stat, to_bytes, to_str
-from winkfs.errors import FileExists, NameTooLong, NoSuchFile, WinkError
-from winkfs.extent import Extent
-from winkfs.fileobject import FileReader
-from winkfs.handle import Handle
+from winkfs.entry import to_bytes, to_str
+from winkfs.errors import FileExists
 from winkfs.inode import Attrs, FileType
-from winkfs.scan import scan
+from winkfs.reading import Name, Reading
 from winkfs.settings import new_superblock
 from winkfs.store import base_of, create_files
 
-Name = str | bytes
 Data = bytes | bytearray | memoryview
 
 
@@ -68,7 +59,7 @@ def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
     return Container(base_of(base), mode)
 
 
-class Container(Handle):
+class Container(Reading):
     """A filesystem in a few files. One writer, any number of readers; threads may share a handle.
 
     Names are str (surrogateescape) or bytes. Changes are durable, and seen by other processes,
@@ -180,47 +171,13 @@ class Container(Handle):
             )
             return size
 
-    def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
-        """The content, or `size` bytes of it from `offset`; short at the end of the file.
+    def mkdir(self, name: Name) -> None:
+        """Make an entry for a directory. Directories also exist through the names below them."""
+        self.put(to_bytes(name).rstrip(b"/"), b"", ftype=FileType.DIR, exclusive=True)
 
-        raises  FileNotFoundError; CorruptError where a checksum is wrong
-        """
-        fast = self._fast
-        if fast is not None and size < 0 and offset == 0:
-            try:
-                key = (name + "/I0").encode()  # type: ignore[operator,union-attr]
-            except (TypeError, UnicodeEncodeError):
-                key = to_bytes(name) + b"/I0"
-            found = fast(key)
-            if found is not None:
-                return found
-        with self._lock:
-            self._check()
-            if not self._closed:
-                self._fast = fastread.make(self._store, self._changes.drafts)
-            return self._changes.read(self._key(name), offset, size)
-
-    def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
-        """The contents of many files, in the order of the names.
-
-        raises  FileNotFoundError at a missing name; CorruptError
-        cost    1.3 us a file of 1 KiB from warm memory, in batches of 1,024
-        """
-        for batch in self._bulkget.batches(names):
-            with self._lock:
-                self._check()
-                if self.writable:
-                    self._guard(self._changes.settle)
-                found, missing = self._bulkget.get(batch)
-            yield from found
-            if missing is not None:
-                raise NoSuchFile("no such file in the container", missing)
-
-    def open_file(self, name: Name, mode: str = "rb") -> io.RawIOBase:
-        """A seekable binary file object for reading; io.BufferedReader makes small reads fast."""
-        if mode != "rb":
-            raise ValueError(f"mode must be 'rb', not {mode!r}: use put, write and append")
-        return FileReader(self, to_str(name), self.stat(name).size)
+    def symlink(self, target: Name, name: Name) -> None:
+        """Make a symbolic link `name` that points to `target`."""
+        self.put(name, to_bytes(target), ftype=FileType.LINK, exclusive=True)
 
     # --- parts of files ---
 
@@ -281,12 +238,6 @@ class Container(Handle):
             if size:
                 self._guard(lambda: self._changes.punch(key, offset, size))
 
-    def extents(self, name: Name) -> Sequence[Extent]:
-        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
-        with self._lock:
-            self._check()
-            return self._changes.extents(self._key(name))
-
     def truncate(self, name: Name, size: int) -> None:
         """Cut or grow a file to `size` bytes; what grows is zeros."""
         if size < 0:
@@ -298,74 +249,6 @@ class Container(Handle):
             self._guard(lambda: self._changes.truncate(key, size))
 
     # --- metadata ---
-
-    def stat(self, name: Name) -> Stat:
-        """raises  FileNotFoundError; CorruptError"""
-        with self._lock:
-            self._check()
-            return self._changes.stat(self._key(name))
-
-    def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str | bytes):
-            return False
-        with self._lock:
-            self._check()
-            try:
-                key = self._key(name)
-            except (ValueError, NameTooLong):
-                return False
-            return self._changes.find(key)
-
-    def __len__(self) -> int:
-        with self._lock:
-            self._check()
-            if self.writable:
-                self._guard(self._changes.settle)
-            return self._store.index.count
-
-    def names(self, glob: str | None = None) -> Iterator[str]:
-        """The names in disk order; `glob`: those that match, * also crossing /."""
-        match = re.compile(fnmatch.translate(glob)).match if glob is not None else None
-        for entry in self.scan():
-            if match is None or match(entry.name):
-                yield entry.name
-
-    def scan(
-        self,
-        since: float | None = None,
-        until: float | None = None,
-        prefix: Name = "",
-        *,
-        problem: Callable[[CorruptError], None] | None = None,
-    ) -> Iterator[Entry]:
-        """The files in disk order, as of the call: what happens later does not change it.
-
-        since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
-        prefix        only names that start with it
-        problem       is told of each damaged inode, which is passed over; None: CorruptError
-        """
-        with self._lock:
-            self._check()
-            if self.writable:
-                self._guard(self._changes.settle)
-        return scan(self._store, self._lock, since, until, to_bytes(prefix), problem)
-
-    def __iter__(self) -> Iterator[str]:
-        return self.names()
-
-    def mkdir(self, name: Name) -> None:
-        """Make an entry for a directory. Directories also exist through the names below them."""
-        self.put(to_bytes(name).rstrip(b"/"), b"", ftype=FileType.DIR, exclusive=True)
-
-    def symlink(self, target: Name, name: Name) -> None:
-        """Make a symbolic link `name` that points to `target`."""
-        self.put(name, to_bytes(target), ftype=FileType.LINK, exclusive=True)
-
-    def readlink(self, name: Name) -> str:
-        """raises  FileNotFoundError; OSError (EINVAL) where it is no symbolic link"""
-        if self.stat(name).ftype != FileType.LINK:
-            raise WinkError("not a symbolic link", to_str(name), number=errno.EINVAL)
-        return to_str(self.read(name))
 
     def utime(self, name: Name, mtime: float | None = None, *, mtime_ns: int | None = None) -> None:
         """Set the mtime: seconds, or exact nanoseconds; None: now. Raises PermissionError (ao)."""
@@ -387,12 +270,6 @@ class Container(Handle):
                 old.mode, old.uid if uid == -1 else uid, old.gid if gid == -1 else gid, old.xattrs
             ),
         )
-
-    def getxattrs(self, name: Name) -> dict[bytes, bytes]:
-        """Extended attributes."""
-        with self._lock:
-            self._check()
-            return dict(self._changes.attrs(self._key(name)).xattrs)
 
     def setxattrs(self, name: Name, xattrs: dict[bytes, bytes]) -> None:
         """Replace all extended attributes."""

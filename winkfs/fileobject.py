@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-    from winkfs.container import Container
+    from winkfs.reading import Reading
 
 
 class FileReader(io.RawIOBase):
     """Seekable, read-only. Its length is that of the file when it was opened."""
 
-    def __init__(self, container: Container, name: str, size: int) -> None:
+    def __init__(self, container: Reading, name: str, size: int) -> None:
         self._container, self.name, self._size, self._at = container, name, size, 0
 
     def readable(self) -> bool:
