@@ -18,8 +18,9 @@ from winkfs.drafts import Drafts
 from winkfs.entry import to_str
 from winkfs.errors import NotAllowed, WinkError
 from winkfs.inode import Attrs, default_mode
-from winkfs.store import DOOMED, MERGE_OVERLAY
+from winkfs.store import MERGE_OVERLAY
 
+DOOMED: Final = 1 << 20  # delflags waiting for a sync
 OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
 PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 AO: Final = "the container is append-only"

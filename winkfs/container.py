@@ -18,12 +18,12 @@ from winkfs.arguments import (
     to_ns,
 )
 from winkfs.bulkput import BulkPut, Row
+from winkfs.datafile import base_of, create_files
 from winkfs.entry import to_bytes, to_str
 from winkfs.errors import FileExists
 from winkfs.inode import Attrs, FileType
 from winkfs.reading import Name, Reading
 from winkfs.settings import new_superblock
-from winkfs.store import base_of, create_files
 
 Data = bytes | bytearray | memoryview
 

@@ -8,44 +8,44 @@ from typing import TYPE_CHECKING
 from winkformats.errors import CorruptError
 
 if TYPE_CHECKING:
+    from winkfs.datafile import DataFile
     from winkfs.rebuild import Rebuilt
-    from winkfs.store import Store
 
 
-def finish_rebuilt(store: Store, found: Rebuilt) -> None:
+def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
     """After a rebuild, for a writer. Counters that were wrong are right on disk on return."""
-    kv, block = store.kv, store.kv.superblock
-    counters = {"ENTRIES": kv.entries, "ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz}
+    kv, block = data.kv, data.kv.superblock
+    counters = {"ENTRIES": kv.entries, "ITOTSZ": data.itotsz, "DTOTSZ": data.dtotsz}
     unclean = block.get("SYNCSIZE", kv.end) != kv.end
     doubtful = unclean or found.unfinished or block.get("AENTRIES") != kv.aentries
-    if not store.settings.havedups and doubtful:
+    if not data.settings.havedups and doubtful:
         # AENTRIES counts what should be marked deleted as if it were: equal means nothing is left.
-        done = finish(store, found.unfinished, found.heirs)
-        kv.aentries -= done + finish(store, found.dead.tolist(), found.heirs)
+        done = finish(data, found.unfinished, found.heirs)
+        kv.aentries -= done + finish(data, found.dead.tolist(), found.heirs)
     counters["AENTRIES"] = kv.aentries
     wrong = any(block[name] != value for name, value in counters.items() if name in block)
     if wrong or unclean:
-        store.sync_data()
+        data.sync_data()
 
 
-def finish(store: Store, superseded: Sequence[int], heirs: Mapping[int, int]) -> int:
+def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) -> int:
     """Set the delflags of superseded inodes and of the entries that only they own.
 
     heirs   FILEID -> position of the live inode, of files whose older inodes are among them
     ->      how many were not set before
     """
-    kv = store.kv
+    kv = data.kv
     if not kv.layout.delflag or not superseded:
         return 0
     todo: list[int] = []
     view = kv.view(kv.end - 1)
     for pos in superseded:
         try:
-            _, inode, _ = store.inode_at(pos)
+            _, inode, _ = data.inode_at(pos)
             heir = heirs.get(inode.fileid)
-            keep = store.inode_at(heir)[1].pointers if heir else []
+            keep = data.inode_at(heir)[1].pointers if heir else []
         except CorruptError as error:
-            store.note(error)
+            data.note(error)
             continue
         todo += [p for p in [pos, *(set(inode.pointers) - set(keep))] if view[p] == 0]
     todo = list(dict.fromkeys(todo))

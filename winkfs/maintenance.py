@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from winkfs.datafile import base_of
 from winkfs.namesfile import new_sorter, save_order
 from winkfs.rebuild import rebuild
-from winkfs.store import Store, base_of
+from winkfs.store import Store
 
 
 def reindex(base: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:

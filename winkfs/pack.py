@@ -17,12 +17,12 @@ from winkformats.storage import sync_directory
 from winkfs.bulkput import Row
 from winkfs.container import Container, create
 from winkfs.container import open as open_container
+from winkfs.datafile import base_of
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.inode import FileType, default_mode
 from winkfs.items import Copy, Item, Large, Meta, Note, Notes, Readable, Source, Unreadable
 from winkfs.lock import WriterLock
 from winkfs.names import excluder, text
-from winkfs.store import base_of
 from winkfs.tarball import STDIN, Tarball
 from winkfs.tree import OwnFiles, Tree
 

@@ -1,4 +1,4 @@
-"""Store: the files of one container, opened: data, index, time index, lock, and their durability.
+"""Store: one container, opened: its data file, and index and time index, which follow from it.
 
 It knows entries and inodes by position. What a file is to a user, its name and its bytes, is the
 affair of `container`.
@@ -8,71 +8,45 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
 import time
 from pathlib import Path
 from typing import Final
 
 from winkformats import table
-from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
-from winkformats.kvseq import KVSeq
-from winkformats.storage import FileStorage, MemoryStorage, publish
-from winkformats.superblock import SBSIZE, Superblock, read_superblock
-from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkformats.storage import MemoryStorage, publish
+from winkformats.superblock import SBSIZE, read_superblock
+from winkfs.datafile import DataFile
 from winkfs.finish import finish, finish_rebuilt
 from winkfs.index import Index
 from winkfs.indexfile import Base, open_base, write_base
-from winkfs.inode import FileType, Inode
-from winkfs.lock import WriterLock
+from winkfs.inode import FileType
 from winkfs.nameorder import stands_for
 from winkfs.rebuild import Rebuilt, rebuild
 from winkfs.replay import Replay
 from winkfs.rows import Int64, Rows
-from winkfs.settings import Settings
-from winkfs.timeindex import TimeIndex, fresh, write_new
+from winkfs.timeindex import TimeIndex, fresh
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
-DOOMED: Final = 1 << 20  # delflags waiting for a sync
 ENTRY: Final = re.compile(rb"[0-9a-f]+/[AD][0-9]+|.+/I0", re.DOTALL)  # keys of a container
 SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
-def base_of(path: str | os.PathLike[str]) -> str:
-    """BASE of a container, given BASE or BASE.data."""
-    text = os.fspath(path).removesuffix(".data")
-    if text.endswith("/") or not text:
-        raise ValueError(f"BASE is a path with a name at its end, not {text!r}")
-    return text
-
-
-class Store:
-    """An open container, without names and bytes of files.
-
-    doomed   positions whose delflags are to be set after the next sync
-    notes    sentences for the user about what was found wrong and got round
-    """
+class Store(DataFile):
+    """An open container, without names and bytes of files."""
 
     def __init__(self, base: str, *, writable: bool, load: bool = True) -> None:
         """`load`: find or make the index. Raises NoSuchFile, Locked, FormatError, OSError."""
-        self.base, self.writable = base, writable
-        self.notes: list[str] = []
+        super().__init__(base, writable=writable)
         self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
         self.generation = 0  # how often everything was opened anew
-        self.doomed: list[int] = []
         self.times: TimeIndex | None = None
         self.names_from = 0  # what a BASE.names must cover at least to be believed
         self.times_current = True  # whether BASE.time covers all of the data file
-        self.lock: WriterLock | None = None
-        if not Path(base + ".data").exists():
-            raise NoSuchFile("no such container (there is no BASE.data)", base)
-        if writable:
-            self.lock = WriterLock(base)
         try:
-            self._open_data()
             self.index = Index(self.settings, None, self.key_at)
             if load:
                 self.kv.read_sparse()  # samples from all of the file
@@ -84,27 +58,15 @@ class Store:
             self.abandon()
             raise
 
-    # --- opening ---
+    def is_directory(self, key: bytes) -> bool:
+        """Whether there is a directory with this inode key."""
+        pos = self.index.lookup(key)
+        try:
+            return pos > 0 and self.inode_at(pos)[1].ftype == FileType.DIR
+        except CorruptError:
+            return False
 
-    def _open_data(self) -> None:
-        mode = "w" if self.writable else "r"
-        self.kv = KVSeq.open(
-            FileStorage(self.base + ".data", mode, uncached=True), writable=self.writable
-        )
-        self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
-        if self.kv.truncated:
-            self.notes.append(
-                f"{self.kv.storage.name}: cut short, only its first {self.kv.end} bytes are there"
-            )
-        block = self.kv.superblock
-        self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
-        self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
-        self.synced = block.get("FILESIZE", self.kv.end)
-        self.filesize = self.synced.to_bytes(8, "big")
-        names = list(block)
-        self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
-        stat = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
-        self.owner = (stat.st_uid, stat.st_gid)
+    # --- opening ---
 
     def _load(self) -> None:
         """Find the derived files and bring them up to date, or make them anew."""
@@ -232,59 +194,7 @@ class Store:
         if self.writable:
             Path(self.base + ".names").unlink(missing_ok=True)
 
-    def note(self, error: CorruptError) -> None:
-        if len(self.notes) < 100:
-            self.notes.append(str(error))
-
-    @property
-    def inode_size(self) -> int:
-        """Bytes of the inodes that put and put_many write for a file of one extent."""
-        return -(-max(self.settings.isz, 56 + self.settings.form.pair) // 8) * 8
-
-    # --- entries and inodes by position ---
-
-    def entry_at(self, pos: int) -> KVEntry:
-        """The checked entry at a position. Raises CorruptError."""
-        kv = self.kv
-        if not kv.superblock["SBSIZE"] <= pos < kv.end:
-            raise CorruptError("no entry", file=kv.storage.name, offset=pos)
-        view = kv.view(pos)
-        span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
-        if span is None or span.end > kv.end:
-            raise CorruptError("entry reaches past the end", file=kv.storage.name, offset=pos)
-        return kv.layout.decode(view[pos : span.end], 0, pos, kv.storage.name)
-
-    def key_at(self, pos: int) -> bytes:
-        """The key of the entry at a position, unchecked save for its bounds."""
-        kv = self.kv
-        if not kv.superblock["SBSIZE"] <= pos < kv.end:
-            return b""  # a cell that points nowhere names no file
-        view = kv.view(pos)
-        span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
-        if span is None or span.end > kv.end:
-            return b""
-        return bytes(view[span.key : span.key + span.key_len])
-
-    def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
-        """-> (key, inode, whether it is marked deleted). Raises CorruptError."""
-        entry = self.entry_at(pos)
-        inode = Inode.decode(entry.value, self.settings.form, file=self.kv.storage.name, offset=pos)
-        return entry.key, inode, entry.deleted
-
-    def new_fileid(self) -> int:
-        """A FILEID never used before in this container."""
-        if not self.nextfid:  # classic: the highest + 1, by scan
-            self.kv.view(self.kv.end - 1)  # all of it written
-            self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
-        self.nextfid += 1
-        return self.nextfid - 1
-
     # --- staying current ---
-
-    def moved(self) -> bool:
-        """Whether FILESIZE in the file is not the one we know. Cost: a look at a mapped page."""
-        at = self.filesize_at
-        return at > 0 and self.kv.view(0)[at : at + 8] != self.filesize
 
     def refresh(self) -> None:
         """A reader looks whether the writer has synced, or put other files in our files' place."""
@@ -307,14 +217,6 @@ class Store:
             self.index.close()
             self._load()
 
-    def _replaced(self) -> bool:
-        mine = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
-        try:
-            now = Path(self.base + ".data").stat()
-        except FileNotFoundError:
-            return False  # gone: what we have open stays readable
-        return (mine.st_ino, mine.st_dev) != (now.st_ino, now.st_dev)
-
     def reopen(self) -> None:
         """Open everything anew: other files are in our files' place."""
         self.generation += 1
@@ -329,25 +231,6 @@ class Store:
         """Variables of derived files written now."""
         now = self.kv.superblock.get("SYNCTIME", int(time.time()))
         return {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now}
-
-    def sync_data(self) -> None:
-        """Make data, then superblock durable; then set the delflags of what was superseded."""
-        block = self.kv.superblock
-        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
-        if self.nextfid:
-            variables["NEXTFID"] = self.nextfid
-        known = {name: value for name, value in variables.items() if name in block}
-        now = int(time.time())
-        if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
-            now = max(now, block.get("SYNCTIME", 0) + 1)
-        self.kv.sync(known, now=now)
-        self.synced = self.kv.end
-        self._set_delflags()
-
-    def _set_delflags(self) -> None:
-        if self.doomed:
-            self.kv.mark_deleted(self.doomed)
-            self.doomed = []  # only now: where a write failed, all are set again
 
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now."""
@@ -398,50 +281,10 @@ class Store:
         self._set_delflags()
         self._rebuild()
 
-    def is_directory(self, key: bytes) -> bool:
-        """Whether there is a directory with this inode key."""
-        pos = self.index.lookup(key)
-        try:
-            return pos > 0 and self.inode_at(pos)[1].ftype == FileType.DIR
-        except CorruptError:
-            return False
-
-    def need_delflag(self, what: str) -> None:
-        if not self.kv.layout.delflag:
-            raise NotAllowed(
-                f"{what} needs KVDELFL 1: without delflags it would not outlive a reindex",
-                self.base,
-            )
-
-    def close(self) -> None:
-        """Give preallocated space back and let go of everything. The caller has synced."""
-        try:
-            self.kv.release()
-        finally:
-            self.abandon()
-
     def abandon(self) -> None:
         """Let go of everything as it is."""
         if hasattr(self, "index"):
             self.index.close()
             self.index.drop_trail()
             self.index.base = None
-        if hasattr(self, "kv"):
-            self.kv.storage.close()
-            self.kv.drop_view()
-        if self.lock:
-            self.lock.release()
-
-
-def create_files(base: str, block: Superblock) -> None:
-    """Make the files of an empty container. Raises FileExists, Locked, OSError."""
-    lock = WriterLock(base)
-    try:
-        data = base + ".data"
-        if Path(data).exists():
-            raise FileExists("the container exists already", base)
-        for suffix in (".idx", ".time", ".names"):
-            Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
-        write_new(data, [block.encode()])
-    finally:
-        lock.release()
+        super().abandon()

@@ -12,6 +12,7 @@ import numpy as np
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import scan
 from winkfs.cellcheck import count_used, lost_rows, same_files
+from winkfs.datafile import base_of
 from winkfs.extents import Extents
 from winkfs.indexfile import Base, open_base
 from winkfs.inode import FileType
@@ -22,7 +23,7 @@ from winkfs.namesfile import new_sorter
 from winkfs.namesort import NameSorter
 from winkfs.rebuild import Rebuilt, Resolver
 from winkfs.settings import NANO
-from winkfs.store import Store, base_of
+from winkfs.store import Store
 from winkfs.timeindex import TimeIndex
 
 LIMIT: Final = 1000  # problems named one by one

@@ -1,0 +1,193 @@
+"""DataFile: BASE.data of an open container: entries and inodes by position, counters, sync, lock.
+
+What is derived from it, to find inodes by their keys, is the affair of `store`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from winkformats.entry import KVEntry
+from winkformats.errors import CorruptError
+from winkformats.kvseq import KVSeq
+from winkformats.storage import FileStorage
+from winkformats.superblock import Superblock
+from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkfs.inode import Inode
+from winkfs.lock import WriterLock
+from winkfs.rebuild import rebuild
+from winkfs.settings import Settings
+from winkfs.timeindex import write_new
+
+
+def base_of(path: str | os.PathLike[str]) -> str:
+    """BASE of a container, given BASE or BASE.data."""
+    text = os.fspath(path).removesuffix(".data")
+    if text.endswith("/") or not text:
+        raise ValueError(f"BASE is a path with a name at its end, not {text!r}")
+    return text
+
+
+class DataFile:
+    """The file that everything else follows from.
+
+    doomed   positions whose delflags are to be set after the next sync
+    notes    sentences for the user about what was found wrong and got round
+    """
+
+    def __init__(self, base: str, *, writable: bool) -> None:
+        """Raises NoSuchFile, Locked, FormatError, OSError."""
+        self.base, self.writable = base, writable
+        self.notes: list[str] = []
+        self.doomed: list[int] = []
+        self.lock: WriterLock | None = None
+        if not Path(base + ".data").exists():
+            raise NoSuchFile("no such container (there is no BASE.data)", base)
+        if writable:
+            self.lock = WriterLock(base)
+        try:
+            self._open_data()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _open_data(self) -> None:
+        mode = "w" if self.writable else "r"
+        self.kv = KVSeq.open(
+            FileStorage(self.base + ".data", mode, uncached=True), writable=self.writable
+        )
+        self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
+        if self.kv.truncated:
+            self.notes.append(
+                f"{self.kv.storage.name}: cut short, only its first {self.kv.end} bytes are there"
+            )
+        block = self.kv.superblock
+        self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
+        self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
+        self.synced = block.get("FILESIZE", self.kv.end)
+        self.filesize = self.synced.to_bytes(8, "big")
+        names = list(block)
+        self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
+        stat = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
+        self.owner = (stat.st_uid, stat.st_gid)
+
+    def note(self, error: CorruptError) -> None:
+        if len(self.notes) < 100:
+            self.notes.append(str(error))
+
+    # --- entries and inodes by position ---
+
+    def entry_at(self, pos: int) -> KVEntry:
+        """The checked entry at a position. Raises CorruptError."""
+        kv = self.kv
+        if not kv.superblock["SBSIZE"] <= pos < kv.end:
+            raise CorruptError("no entry", file=kv.storage.name, offset=pos)
+        view = kv.view(pos)
+        span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
+        if span is None or span.end > kv.end:
+            raise CorruptError("entry reaches past the end", file=kv.storage.name, offset=pos)
+        return kv.layout.decode(view[pos : span.end], 0, pos, kv.storage.name)
+
+    def key_at(self, pos: int) -> bytes:
+        """The key of the entry at a position, unchecked save for its bounds."""
+        kv = self.kv
+        if not kv.superblock["SBSIZE"] <= pos < kv.end:
+            return b""  # a cell that points nowhere names no file
+        view = kv.view(pos)
+        span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
+        if span is None or span.end > kv.end:
+            return b""
+        return bytes(view[span.key : span.key + span.key_len])
+
+    def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
+        """-> (key, inode, whether it is marked deleted). Raises CorruptError."""
+        entry = self.entry_at(pos)
+        inode = Inode.decode(entry.value, self.settings.form, file=self.kv.storage.name, offset=pos)
+        return entry.key, inode, entry.deleted
+
+    @property
+    def inode_size(self) -> int:
+        """Bytes of the inodes that put and put_many write for a file of one extent."""
+        return -(-max(self.settings.isz, 56 + self.settings.form.pair) // 8) * 8
+
+    def new_fileid(self) -> int:
+        """A FILEID never used before in this container."""
+        if not self.nextfid:  # classic: the highest + 1, by scan
+            self.kv.view(self.kv.end - 1)  # all of it written
+            self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
+        self.nextfid += 1
+        return self.nextfid - 1
+
+    # --- staying current ---
+
+    def moved(self) -> bool:
+        """Whether FILESIZE in the file is not the one we know. Cost: a look at a mapped page."""
+        at = self.filesize_at
+        return at > 0 and self.kv.view(0)[at : at + 8] != self.filesize
+
+    def _replaced(self) -> bool:
+        mine = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
+        try:
+            now = Path(self.base + ".data").stat()
+        except FileNotFoundError:
+            return False  # gone: what we have open stays readable
+        return (mine.st_ino, mine.st_dev) != (now.st_ino, now.st_dev)
+
+    # --- durability ---
+
+    def need_delflag(self, what: str) -> None:
+        if not self.kv.layout.delflag:
+            raise NotAllowed(
+                f"{what} needs KVDELFL 1: without delflags it would not outlive a reindex",
+                self.base,
+            )
+
+    def sync_data(self) -> None:
+        """Make data, then superblock durable; then set the delflags of what was superseded."""
+        block = self.kv.superblock
+        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
+        if self.nextfid:
+            variables["NEXTFID"] = self.nextfid
+        known = {name: value for name, value in variables.items() if name in block}
+        now = int(time.time())
+        if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
+            now = max(now, block.get("SYNCTIME", 0) + 1)
+        self.kv.sync(known, now=now)
+        self.synced = self.kv.end
+        self._set_delflags()
+
+    def _set_delflags(self) -> None:
+        if self.doomed:
+            self.kv.mark_deleted(self.doomed)
+            self.doomed = []  # only now: where a write failed, all are set again
+
+    def close(self) -> None:
+        """Give preallocated space back and let go of everything. The caller has synced."""
+        try:
+            self.kv.release()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of everything as it is."""
+        if hasattr(self, "kv"):
+            self.kv.storage.close()
+            self.kv.drop_view()
+        if self.lock:
+            self.lock.release()
+
+
+def create_files(base: str, block: Superblock) -> None:
+    """Make the files of an empty container. Raises FileExists, Locked, OSError."""
+    lock = WriterLock(base)
+    try:
+        data = base + ".data"
+        if Path(data).exists():
+            raise FileExists("the container exists already", base)
+        for suffix in (".idx", ".time", ".names"):
+            Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
+        write_new(data, [block.encode()])
+    finally:
+        lock.release()
