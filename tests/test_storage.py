@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from winkformats import pagecache
 from winkformats import storage as module
 from winkformats.storage import (
     PAGE,
@@ -55,7 +56,7 @@ def resident(path, length: int) -> np.ndarray:
     with path.open("rb") as file, mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ) as view:
         base = np.frombuffer(view, np.uint8)
         vector = np.zeros(-(-length // PAGE), np.uint8)
-        assert module._mincore(base.ctypes.data, length, vector.ctypes.data) == 0
+        assert pagecache._mincore(base.ctypes.data, length, vector.ctypes.data) == 0
         del base
     return (vector & 1) == 1
 
@@ -450,8 +451,8 @@ def test_uncached_writes_leave_no_pages_after_sync(cold, make, tmp_path, kind, s
 
 
 def test_uncached_writes_without_any_help_from_the_c_library(make, monkeypatch):
-    monkeypatch.setattr(module, "_sync_file_range", None)
-    monkeypatch.setattr(module, "_mincore", None)
+    monkeypatch.setattr(pagecache, "_sync_file_range", None)
+    monkeypatch.setattr(pagecache, "_mincore", None)
     storage = make("sliding")
     storage.write(0, [b"x" * (17 << 20)])
     storage.sync()

@@ -1,7 +1,7 @@
 """The seam to the disk: all bytes of a container go through here, and so does the page cache.
 
     FileStorage     one open file: positional reads and writes, sync, preallocate, a view
-    MemoryStorage   the same over a bytearray, for tests
+    MemoryStorage   the same over a bytearray, see `memory`
 
 Page-cache policy
     cached      ordinary reads and writes; the kernel keeps the pages
@@ -15,7 +15,6 @@ Page-cache policy
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import mmap
 import os
@@ -23,21 +22,19 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
+from winkformats import pagecache
+from winkformats.memory import MemoryStorage as MemoryStorage
+from winkformats.pagecache import PAGE, BulkReader
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
-PAGE: Final = mmap.PAGESIZE
 WINDOW: Final = 8 << 20  # bytes of one bulk read; the issue's ceiling is 64 MiB
 BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
 SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
-_SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
-_SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
 
 
 class Storage(Protocol):
@@ -101,20 +98,6 @@ class Storage(Protocol):
     def close(self) -> None: ...
 
 
-def _libc(name: str, *types: Any) -> Any:
-    """A function of the C library that Python's os does not offer, or None."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
-    if function is not None:
-        function.argtypes = types
-    return function
-
-
-_sync_file_range = _libc(
-    "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
-)
-_mincore = _libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-
-
 class FileStorage:
     """One file on disk.
 
@@ -170,8 +153,8 @@ class FileStorage:
 
     def remember_resident(self) -> None:
         size = self.size()
-        absent = self._absent(size)
-        runs = [] if absent is None else _runs(absent)
+        absent = pagecache.absent(self.fd, size)
+        runs = [] if absent is None else pagecache.runs(absent)
         if len(runs) > RUNS:
             runs = sorted(runs, key=lambda run: run[0] - run[1])[:RUNS]
         self._not_resident = [*runs, (-(-size // PAGE), 1 << 50)]
@@ -183,7 +166,7 @@ class FileStorage:
             for mapped in self._sparse:
                 mapped.madvise(mmap.MADV_DONTNEED)  # pages that are mapped would stay
         for i, j in runs:
-            self._forget(i, j)
+            pagecache.forget(self.fd, i, j)
 
     def read_ahead(self, offset: int, length: int) -> None:
         with contextlib.suppress(OSError):  # only advice
@@ -195,32 +178,16 @@ class FileStorage:
     def _drop_pages(self, start: int, stop: int) -> Callable[[int, int], None] | None:
         """-> a function that drops [a, b) from the page cache, save what it holds now."""
         stop = min(stop, self.size())
-        absent = self._absent(stop) if stop > start else None
+        absent = pagecache.absent(self.fd, stop) if stop > start else None
         if absent is None:
             return None
 
         def drop(a: int, b: int) -> None:
             first = a // PAGE
-            for i, j in _runs(absent[first : b // PAGE]):
-                self._forget(first + i, first + j)
+            for i, j in pagecache.runs(absent[first : b // PAGE]):
+                pagecache.forget(self.fd, first + i, first + j)
 
         return drop
-
-    def _absent(self, stop: int) -> npt.NDArray[np.bool_] | None:
-        """Which pages below `stop` the page cache does not hold; None where nobody tells."""
-        if _mincore is None or stop <= 0:
-            return None
-        with mmap.mmap(self.fd, stop, access=mmap.ACCESS_READ) as mapped:
-            base = np.frombuffer(mapped, np.uint8)
-            vector = np.zeros(-(-stop // PAGE), np.uint8)
-            failed = _mincore(base.ctypes.data, stop, vector.ctypes.data)
-            del base  # the mapping cannot close before its last user is gone
-        return None if failed else (vector & 1) == 0
-
-    def _forget(self, first: int, last: int) -> None:
-        """Take the pages [first, last) out of the page cache."""
-        with contextlib.suppress(OSError):  # only advice, and the file may be closed by now
-            os.posix_fadvise(self.fd, first * PAGE, (last - first) * PAGE, os.POSIX_FADV_DONTNEED)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         total = 0
@@ -264,22 +231,15 @@ class FileStorage:
         if start < self._written or self._written == 0:
             self._written = start
         if stop - self._written < BEHIND:
-            if _sync_file_range:
-                _sync_file_range(self.fd, start, stop - start, _SFR_WRITE)
+            pagecache.write_back(self.fd, start, stop)
             return
-        self._drop(self._written, stop)
+        pagecache.drop(self.fd, self._written, stop)
         self._written = stop
-
-    def _drop(self, start: int, stop: int) -> None:
-        if _sync_file_range:
-            _sync_file_range(self.fd, start, stop - start, _SFR_WAIT)
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(self.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
         os.fdatasync(self.fd)  # also flushes the size, where reading needs it
         if self.uncached and not self._dontcache and self._written:
-            self._drop(self._written, self.size())
+            pagecache.drop(self.fd, self._written, self.size())
             self._written = 0
         if self._small:
             os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
@@ -313,109 +273,6 @@ class FileStorage:
         if self.fd >= 0:
             fd, self.fd = self.fd, -1  # first: a second close must not close a stranger's file
             os.close(fd)
-
-
-def _runs(marks: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Where the True stand: [i, j) each."""
-    edges = np.flatnonzero(np.diff(marks, prepend=False, append=False)).tolist()
-    return list(zip(edges[::2], edges[1::2], strict=True))
-
-
-class MemoryStorage:
-    """A file in memory."""
-
-    def __init__(self, data: bytes = b"", name: str = "memory") -> None:
-        self.name = name
-        self.uncached = False
-        self.data = bytearray(data)
-
-    def read(self, offset: int, length: int) -> bytes:
-        return bytes(self.data[offset : offset + length])
-
-    def read_into(self, into: memoryview, offset: int) -> int:
-        data = self.data[offset : offset + len(into)]
-        into[: len(data)] = data
-        return len(data)
-
-    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
-        return memoryview(self.data).toreadonly()[:length]
-
-    def remember_resident(self) -> None:
-        pass
-
-    def drop_seen(self) -> None:
-        pass
-
-    def read_ahead(self, offset: int, length: int) -> None:
-        pass
-
-    def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
-        return BulkReader(self.read_into, None)
-
-    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        data = b"".join(buffers)
-        self.preallocate(offset + len(data))
-        self.data[offset : offset + len(data)] = data
-        return len(data)
-
-    def patch(self, offset: int, data: Buffer) -> None:
-        self.write(offset, [data])
-
-    def sync(self) -> None:
-        pass
-
-    def size(self) -> int:
-        return len(self.data)
-
-    def preallocate(self, length: int) -> None:
-        if length > len(self.data):
-            self.truncate(length)
-
-    def truncate(self, length: int) -> None:
-        # A new object, for one with views on it cannot change its size.
-        self.data = bytearray(self.data[:length].ljust(length, b"\0"))
-
-    def duplicate(self) -> MemoryStorage:
-        return self
-
-    def close(self) -> None:
-        pass
-
-
-class BulkReader:
-    """One pass over a file, front to back, through a buffer that is used again.
-
-    fill    reads into a buffer from an offset -> bytes read
-    drop    takes a range of bytes out of the page cache; None: leave the cache alone
-    """
-
-    def __init__(
-        self,
-        fill: Callable[[memoryview, int], int],
-        drop: Callable[[int, int], None] | None,
-    ) -> None:
-        self._fill, self._drop = fill, drop
-        self._buffer = memoryview(bytearray(0))
-        self._seen: tuple[int, int] = (0, 0)
-
-    def read(self, offset: int, length: int) -> memoryview:
-        """The bytes from `offset`, fewer at the end of the file; valid until the next read.
-
-        Offsets never go back, except into the last piece read.
-        """
-        if self._drop and offset > self._seen[0]:
-            # Ordinary reads and DONTNEED behind them: 0.27 s, RWF_DONTCACHE reads 0.39 s (340 MB).
-            self._drop(self._seen[0], min(offset, self._seen[1]))
-        if length > len(self._buffer):
-            self._buffer = memoryview(bytearray(length))
-        got = self._fill(self._buffer[:length], offset)
-        self._seen = (offset, offset + got)
-        return self._buffer[:got]
-
-    def close(self) -> None:
-        """Drop the last piece."""
-        if self._drop:
-            self._drop(self._seen[0], self._seen[1] + PAGE)
 
 
 def unnamed(path: str) -> FileStorage:

@@ -1,0 +1,108 @@
+"""Page cache: what the kernel keeps of a file, how pages leave it, and a pass that leaves none.
+
+A file is its descriptor here. Where kernel or C library offer no help, pages stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+PAGE: Final = mmap.PAGESIZE
+_SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
+_SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
+
+
+def _libc(name: str, *types: Any) -> Any:
+    """A function of the C library that Python's os does not offer, or None."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if function is not None:
+        function.argtypes = types
+    return function
+
+
+_sync_file_range = _libc(
+    "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+)
+_mincore = _libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+def runs(marks: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Where the True stand: [i, j) each."""
+    edges = np.flatnonzero(np.diff(marks, prepend=False, append=False)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def absent(fd: int, stop: int) -> npt.NDArray[np.bool_] | None:
+    """Which pages below byte `stop` the page cache does not hold: bool[n]; None: nobody tells."""
+    if _mincore is None or stop <= 0:
+        return None
+    with mmap.mmap(fd, stop, access=mmap.ACCESS_READ) as mapped:
+        base = np.frombuffer(mapped, np.uint8)
+        vector = np.zeros(-(-stop // PAGE), np.uint8)
+        failed = _mincore(base.ctypes.data, stop, vector.ctypes.data)
+        del base  # the mapping cannot close before its last user is gone
+    return None if failed else (vector & 1) == 0
+
+
+def forget(fd: int, first: int, last: int) -> None:
+    """Take the pages [first, last) out of the page cache."""
+    with contextlib.suppress(OSError):  # only advice, and the file may be closed by now
+        os.posix_fadvise(fd, first * PAGE, (last - first) * PAGE, os.POSIX_FADV_DONTNEED)
+
+
+def write_back(fd: int, start: int, stop: int) -> None:
+    """Have dirty bytes written to the disk, in the background."""
+    if _sync_file_range:
+        _sync_file_range(fd, start, stop - start, _SFR_WRITE)
+
+
+def drop(fd: int, start: int, stop: int) -> None:
+    """Take bytes out of the page cache, those that are dirty once they are written."""
+    if _sync_file_range:
+        _sync_file_range(fd, start, stop - start, _SFR_WAIT)
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+
+class BulkReader:
+    """One pass over a file, front to back, through a buffer that is used again.
+
+    fill    reads into a buffer from an offset -> bytes read
+    drop    takes a range of bytes out of the page cache; None: leave the cache alone
+    """
+
+    def __init__(
+        self,
+        fill: Callable[[memoryview, int], int],
+        drop: Callable[[int, int], None] | None,
+    ) -> None:
+        self._fill, self._drop = fill, drop
+        self._buffer = memoryview(bytearray(0))
+        self._seen: tuple[int, int] = (0, 0)
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """The bytes from `offset`, fewer at the end of the file; valid until the next read.
+
+        Offsets never go back, except into the last piece read.
+        """
+        if self._drop and offset > self._seen[0]:
+            # Ordinary reads and DONTNEED behind them: 0.27 s, RWF_DONTCACHE reads 0.39 s (340 MB).
+            self._drop(self._seen[0], min(offset, self._seen[1]))
+        if length > len(self._buffer):
+            self._buffer = memoryview(bytearray(length))
+        got = self._fill(self._buffer[:length], offset)
+        self._seen = (offset, offset + got)
+        return self._buffer[:got]
+
+    def close(self) -> None:
+        """Drop the last piece."""
+        if self._drop:
+            self._drop(self._seen[0], self._seen[1] + PAGE)
