@@ -20,6 +20,7 @@ from filesystems import Rival, directory, winkfs_mount
 from report import Goal, Report, seconds
 
 import winkfs
+from winkmount.awake import DEVICE
 
 BLOCK: Final = 4096
 SYNC_EVERY: Final = 100  # writes
@@ -35,13 +36,16 @@ COLUMNS: Final = (
 
 
 def main() -> None:
-    asked = options(__doc__, runs=3)
+    asked = options(__doc__)
     question = "What do random overwrites with fsync cost, in time and in growth?"
     report = Report(asked, "mount-overwrite", question, COLUMNS)
     written = asked.size(256, 4)
     with scratch(asked) as place:
         for size in SIZES:
             measure(asked.runs, report, place, asked.size(size, size // 16), written)
+        if not asked.awake and os.access(DEVICE, os.W_OK):
+            size = asked.size(SIZES[0], 1)
+            measure(asked.runs, report, place, size, written, "low_latency")
     report.note(
         f"{written} MiB in writes of 4 KiB, fsync every {SYNC_EVERY}; what the file holds is "
         "compared after a new mount. Growth: bytes of the container per byte written."
@@ -49,21 +53,23 @@ def main() -> None:
     report.finish()
 
 
-def measure(runs: int, report: Report, place: Path, size: int, written: int) -> None:
-    base = place / "container"
-    mount = partial(winkfs_mount, base, place / "mnt")
+def measure(
+    runs: int, report: Report, place: Path, size: int, written: int, *mounted_with: str
+) -> None:
+    base, what = place / "container", ", ".join([f"{size} MiB", *mounted_with])
+    mount = partial(winkfs_mount, base, place / "mnt", *(f"-o{option}" for option in mounted_with))
     plain = partial(directory, place / "below")
     cases: dict[str, Case] = {
         "winkfs": partial(round_of, mount, base, size, written),
         "ext4": partial(round_of, plain, None, size, written),
     }
     found = interleaved(cases, runs)
-    report.keep(f"{size} MiB", found)
+    report.keep(what, found)
     ours, theirs = found["winkfs"]["write"], found["ext4"]["write"]
     ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
     figure, growth = statistics.median(ratios), statistics.median(found["winkfs"]["growth"])
     report.row(
-        f"{size} MiB", seconds(ours), seconds(theirs), f"{written / statistics.median(ours):.0f}",
+        what, seconds(ours), seconds(theirs), f"{written / statistics.median(ours):.0f}",
         f"**{figure:.2f}x** ({min(ratios):.2f}-{max(ratios):.2f})", report.verdict(SPEED, figure),
         f"{growth:.2f}", report.verdict(GROWTH, growth), "nothing",
     )  # fmt: skip

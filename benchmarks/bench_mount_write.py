@@ -23,8 +23,10 @@ from filesystems import Rival, bindfs, directory, naive, present, versions, wink
 from report import SERVER, Goal, Report, rates, server
 
 import winkfs
+from winkmount.awake import DEVICE
 
 PLAIN: Final = "winkfs mount"
+LOW_LATENCY: Final = "winkfs mount, low_latency"
 APPEND_ONLY: Final = "winkfs mount, append-only"
 NAIVE: Final = "naive, fusepy"
 NAIVE3: Final = "naive, mfusepy"
@@ -84,12 +86,15 @@ def cases(asked: Options, place: Path, count: int) -> dict[str, Case]:
     point, below, base = place / "mnt", place / "below", place / "container"
     rivals = present({
         PLAIN: ("", partial(winkfs_mount, base, point)),
+        LOW_LATENCY: ("", partial(winkfs_mount, base, point, "-o", "low_latency")),
         APPEND_ONLY: ("", partial(winkfs_mount, base, point)),
         NAIVE: ("", partial(naive, "fusepy", point)),
         NAIVE3: ("", partial(naive, "mfusepy", point)),
         BINDFS: ("bindfs", partial(bindfs, below, point)),
         EXT4: ("", partial(directory, below)),
     })  # fmt: skip
+    if asked.awake or not os.access(DEVICE, os.W_OK):
+        del rivals[LOW_LATENCY]
     return {
         name: partial(round_of, place, rival, count, partial(prepare, place, name),
                       0 if name in (NAIVE, NAIVE3) else large(asked))
@@ -103,7 +108,7 @@ def prepare(place: Path, name: str) -> None:
     for path in place.glob("container.*"):
         path.unlink()
     (place / "below").mkdir()
-    if name in (PLAIN, APPEND_ONLY):
+    if name in (PLAIN, LOW_LATENCY, APPEND_ONLY):
         winkfs.create(place / "container", ao=name == APPEND_ONLY).close()
     os.sync()
 

@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Final
 
 import winkfs
+from winkmount.awake import DEVICE, NO_SLEEP
 
 Phases = dict[str, float]  # name of a part of a run -> seconds
 Case = Callable[[], Phases]
@@ -36,10 +37,12 @@ DIR_VARIABLE: Final = "WINKFS_BENCH_DIR"
 class Options:
     """quick: small sizes and few runs, to see that all works; the results are not kept.
 
+    awake   no processor sleeps during the runs
     own     the options of one benchmark alone
     """
 
     quick: bool
+    awake: bool
     runs: int
     place: Path
     own: argparse.Namespace
@@ -65,14 +68,30 @@ def options(
         "--quick", action="store_true", help="small sizes, in seconds; results are not kept"
     )
     parser.add_argument("--runs", type=int, default=0, help=f"runs of each case ({runs})")
+    parser.add_argument(
+        "--awake", action="store_true",
+        help="no processor sleeps, whichever case runs, as where neighbours keep them busy (root)",
+    )  # fmt: skip
     if own:
         own(parser)
     found = parser.parse_args()
+    if found.awake:
+        try:
+            _keep_awake()
+        except OSError as error:
+            sys.exit(f"--awake: {error.filename}: {error.strerror}")
     place = Path(os.environ.get(DIR_VARIABLE, Path(__file__).parent.parent / ".bench"))
     if not place.is_dir():
         place.mkdir(parents=True)
         (place / ".gitignore").write_text("*\n")
-    return Options(found.quick, found.runs or (2 if found.quick else runs), place, found)
+    return Options(
+        found.quick, found.awake, found.runs or (2 if found.quick else runs), place, found
+    )
+
+
+def _keep_awake() -> None:
+    """Until this process ends: so a request to a server does not cost two wake-ups."""
+    os.write(os.open(DEVICE, os.O_WRONLY), NO_SLEEP)
 
 
 @contextlib.contextmanager

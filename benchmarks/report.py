@@ -43,6 +43,8 @@ class Report:
     """One question, one table."""
 
     def __init__(self, asked: Options, name: str, question: str, columns: Sequence[str]) -> None:
+        if asked.awake:
+            name, question = f"{name}-awake", f"{question} No processor sleeps."
         self._asked, self._name = asked, name
         self._found: dict[str, Any] = {
             "name": name, "question": question, "machine": machine(asked.place),
