@@ -22,7 +22,8 @@ def listed(tree: Path) -> list[str]:
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
-                (waiting if entry.is_dir(follow_symlinks=False) else files).append(entry.path)
+                path = entry.path.removeprefix("./")
+                (waiting if entry.is_dir(follow_symlinks=False) else files).append(path)
     return files
 
 
