@@ -4,8 +4,8 @@ Each round mounts anew, and then: lists all directories, stats each file (`stat`
 to its end (`first read`), and again (`second read`), all by path from the top of the tree, in the
 order of the listing. So the caches of the mount are cold at the listing. Backing files are warm:
 they were read before. The ext4 directory is there twice, with its names and inodes dropped before
-the listing, where we may, and with them cached. Its pages are warm, so its first read is what others
-have as a second one.
+the listing, where we may, and with them cached. Its pages are warm, so its first read is what
+others have as a second one.
 """
 
 from __future__ import annotations
