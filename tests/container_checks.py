@@ -2,12 +2,15 @@
 
 import io
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from oracle_read import Tree, check
 
 import winkfs
@@ -60,12 +63,31 @@ VERBS: dict[str, Callable[[Container], object]] = {
 }
 
 
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Where no disk is needed, only its files."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder) / "c"
+
+
+@pytest.fixture
+def c(base: Path) -> Iterator[Container]:
+    with winkfs.create(base) as container:
+        yield container
+
+
 def raw(name: str | bytes) -> bytes:
     return name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")
 
 
 def path_of(base: Path, suffix: str) -> Path:
     return base.with_name(base.name + suffix)
+
+
+def copy_files(folder: Path, to: Path) -> None:
+    """The files of the container "c" in one folder, into another."""
+    for path in folder.glob("c.*"):
+        shutil.copy(path, to)
 
 
 def contents(container: Container) -> dict[bytes, bytes]:

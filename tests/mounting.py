@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -157,6 +157,15 @@ def run(*command: str | Path, cwd: Path | None = None, seconds: float = PATIENCE
     return os.fsdecode(done.stdout)
 
 
+def same(left: Path, right: Path) -> None:
+    """Two trees hold the same, with the same modes, sizes and times."""
+    run("diff", "-r", "--no-dereference", left, right)
+    for path in left.rglob("*"):
+        a, b = path.lstat(), (right / path.relative_to(left)).lstat()
+        assert (a.st_mode, a.st_mtime_ns) == (b.st_mode, b.st_mtime_ns), path
+        assert a.st_size == b.st_size or path.is_dir(), path
+
+
 def winkfs_command(*arguments: str | Path) -> None:
     command = [*WINKFS, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
@@ -177,9 +186,9 @@ def abort(mount: Mount) -> None:
         (control / "abort").write_text("1")
 
 
-def _wait(condition: object, seconds: float) -> None:
+def _wait(condition: Callable[[], object], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < deadline, "nothing happened"
         time.sleep(0.01)
 

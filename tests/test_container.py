@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import container_checks
 import pytest
 from container_checks import PUTS, VARIANTS, VERBS, assert_sound, contents, one_line, path_of, raw
 from oracle_recipes import RECIPES
@@ -15,6 +16,8 @@ import winkfs
 from winkformats.errors import FormatError
 from winkfs import Container, FileType, Row
 from winkfs.errors import Closed, Locked, ReadOnly
+
+c = container_checks.c  # fixture
 
 NAMES: list[str | bytes] = [
     "a",
@@ -47,12 +50,6 @@ NAMES: list[str | bytes] = [
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return tmp_path / "c"
-
-
-@pytest.fixture
-def c(base: Path) -> Iterator[Container]:
-    with winkfs.create(base) as container:
-        yield container
 
 
 # --- opening ------------------------------------------------------------------------------------

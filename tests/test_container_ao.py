@@ -2,16 +2,18 @@
 
 import errno
 import io
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+import container_checks
 import pytest
-from container_checks import MEMORY, assert_sound, contents, path_of
+from container_checks import assert_sound, contents, path_of
 from oracle_read import check
 
 import winkfs
 from winkfs import Container, Row
+
+base = container_checks.base  # fixture
 
 
 @pytest.fixture(params=[False, True], ids=["new", "classic"])
@@ -22,12 +24,6 @@ def c(request: pytest.FixtureRequest, base: Path) -> Container:
     container.put("last", b"2", 20)
     container.sync()
     return container
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
 
 
 REFUSED: dict[str, Callable[[Container], object]] = {

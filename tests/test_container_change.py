@@ -5,14 +5,14 @@ import io
 import math
 import os
 import random
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import container_checks
 import pytest
-from container_checks import MEMORY, PUTS, VERBS, assert_sound, contents, one_line, path_of
+from container_checks import PUTS, VERBS, assert_sound, contents, one_line, path_of
 from oracle_read import check
 from oracle_recipes import RECIPES
 
@@ -20,17 +20,7 @@ import winkfs
 from winkformats.kvseq import KVSeq
 from winkfs import Container, FileType, Row
 
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
-
-
-@pytest.fixture
-def c(base: Path) -> Iterator[Container]:
-    with winkfs.create(base) as container:
-        yield container
+base, c = container_checks.base, container_checks.c  # fixtures
 
 
 # --- parts of files -----------------------------------------------------------------------------

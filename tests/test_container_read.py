@@ -3,27 +3,16 @@
 import errno
 import io
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
+import container_checks
 import pytest
-from container_checks import MEMORY, VARIANTS, assert_sound, contents, one_line
+from container_checks import VARIANTS, assert_sound, contents, one_line
 
 import winkfs
 from winkfs import Container
 
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
-
-
-@pytest.fixture
-def c(base: Path) -> Iterator[Container]:
-    with winkfs.create(base) as container:
-        yield container
+base, c = container_checks.base, container_checks.c  # fixtures
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -13,21 +13,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import container_checks
 import pytest
-from container_checks import MEMORY, assert_sound, child, contents, path_of
+from container_checks import MEMORY, assert_sound, child, contents, copy_files, path_of
 from oracle_read import check
 
 import winkfs
 from winkformats.storage import FileStorage
 
+base = container_checks.base  # fixture
+
 KILLS = int(os.environ.get("WINKFS_KILLS", "3"))
 Model = dict[bytes, bytes]
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
 
 
 # --- kill -9 ------------------------------------------------------------------------------------
@@ -321,8 +318,7 @@ def model_of(folder: Path) -> Model:
 @pytest.fixture
 def c(made: Path, base: Path) -> Path:
     """A copy of "c", to be damaged."""
-    for path in made.glob("c.*"):
-        shutil.copy(path, base.parent)
+    copy_files(made, base.parent)
     return base
 
 
@@ -402,8 +398,7 @@ def test_a_derived_file_that_is(damage: str, c: Path, made: Path) -> None:
         damages()[damage](c, made, suffix)
         if damage != "a directory":
             assert_right_answers(c, made)
-            for path in made.glob("c.*"):
-                shutil.copy(path, c.parent)
+            copy_files(made, c.parent)
             continue
         model = model_of(made)
         with winkfs.open(c) as reader:  # a reader needs no index
@@ -421,8 +416,7 @@ def test_a_derived_file_cut_at_any_length(c: Path, made: Path) -> None:
                 assert contents(reader) == model, (suffix, length)
         path_of(c, suffix).write_bytes(raw[: len(raw) // 3])
         assert_right_answers(c, made)
-        for path in made.glob("c.*"):
-            shutil.copy(path, c.parent)
+        copy_files(made, c.parent)
 
 
 def test_a_flipped_byte_in_the_superblock_of_a_derived_file(c: Path, made: Path) -> None:
@@ -487,8 +481,7 @@ def test_verify_names_a_lost_cell(c: Path, made: Path) -> None:
 def test_both_derived_files_from_other_moments(c: Path, made: Path) -> None:
     for index in ("old", "other", "c"):
         for times in ("old", "other", "c"):
-            for path in made.glob("c.*"):
-                shutil.copy(path, c.parent)
+            copy_files(made, c.parent)
             shutil.copy(path_of(made / index, ".idx"), path_of(c, ".idx"))
             if path_of(c, ".time").exists():
                 shutil.copy(path_of(made / times, ".time"), path_of(c, ".time"))

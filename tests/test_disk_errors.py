@@ -3,14 +3,14 @@
 import errno
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import container_checks
 import pytest
-from container_checks import MEMORY, assert_sound, contents, path_of
+from container_checks import assert_sound, contents, path_of
 from oracle_read import check
 from oracle_recipes import RECIPES
 
@@ -19,6 +19,8 @@ from winkformats import storage
 from winkformats.storage import FileStorage
 from winkfs import Container
 
+base = container_checks.base  # fixture
+
 Model = dict[bytes, bytes]
 CALLS = ("write", "patch", "sync")
 VARIANTS: dict[str, dict[str, bool]] = {
@@ -26,12 +28,6 @@ VARIANTS: dict[str, dict[str, bool]] = {
     "classic": {"classic": True},
     "ao": {"ao": True},
 }
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
 
 
 class Faults:

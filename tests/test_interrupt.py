@@ -3,31 +3,27 @@
 import os
 import random
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import container_checks
 import pytest
-from container_checks import MEMORY, ROOT, assert_sound, contents
+from container_checks import ROOT, assert_sound, contents
 from oracle_read import check
 
 import winkfs
 from winkfs import Container
+
+base = container_checks.base  # fixture
 
 OURS = (str(ROOT / "winkfs"), str(ROOT / "formats"))
 Model = dict[bytes, bytes]
 TRIES = int(
     os.environ.get("WINKFS_INTERRUPTS", "10")
 )  # lines at which each verb is interrupted, out of all it runs through
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
 
 
 class Interrupter:

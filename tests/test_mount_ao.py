@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from mounting import WINKFS, mounted
+from mounting import WINKFS, mounted, run
 
 import winkfs
 from winkfs import FileType
@@ -34,12 +33,6 @@ def there(base: str) -> Iterator[Path]:
     with mounted(base, "-o", "sync_every=1000") as directory:
         yield directory
     assert winkfs.verify(base).problems == []
-
-
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, check=False, cwd=cwd)
-    assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
-    return os.fsdecode(done.stdout)
 
 
 def refused(attempt: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mounting import WINKFS, mounted, need_fuse, watched
+from mounting import WINKFS, mounted, need_fuse, run, same, watched
 
 import winkfs
 from winkfs import FileType
@@ -27,12 +27,6 @@ def base(tmp_path: Path) -> str:
     name = str(tmp_path / "corpus")
     winkfs.create(name).close()
     return name
-
-
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, check=False, cwd=cwd)
-    assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
-    return os.fsdecode(done.stdout)
 
 
 def sound(base: str) -> dict[str, winkfs.Stat]:
@@ -59,13 +53,6 @@ def make_tree(top: Path) -> Path:
     for i, path in enumerate(sorted(top.rglob("*"), reverse=True)):
         os.utime(path, ns=(1, 1_111_111_111_222_333_444 + i * 10**10), follow_symlinks=False)
     return top
-
-
-def same(left: Path, right: Path) -> None:
-    run("diff", "-r", "--no-dereference", left, right)
-    for path in left.rglob("*"):
-        a, b = path.lstat(), (right / path.relative_to(left)).lstat()
-        assert (a.st_mode, a.st_mtime_ns) == (b.st_mode, b.st_mtime_ns), path
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mounting import need_fuse, serving
+from mounting import need_fuse, run, same, serving
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.mount
@@ -40,12 +40,6 @@ def place(mount: Path, request: pytest.FixtureRequest) -> Path:
     return place
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, capture_output=True, check=False, cwd=cwd)
-    assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
-    return os.fsdecode(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory tree with what trees have: modes, links, old times, odd names, an empty one."""
@@ -65,15 +59,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for i, path in enumerate(sorted(top.rglob("*"), reverse=True)):
         os.utime(path, ns=(1, 1_234_567_890_123_456_789 + i * 10**12), follow_symlinks=False)
     return top
-
-
-def same(left: Path, right: Path) -> None:
-    run("diff", "-r", "--no-dereference", left, right)
-    for path in left.rglob("*"):
-        a, b = path.lstat(), (right / path.relative_to(left)).lstat()
-        assert (a.st_mode, a.st_size) == (b.st_mode, b.st_size) or path.is_dir(), path
-        if not path.is_symlink():
-            assert a.st_mtime_ns == b.st_mtime_ns, path
 
 
 def test_cp_keeps_everything(tree: Path, place: Path, tmp_path: Path) -> None:

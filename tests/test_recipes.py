@@ -1,12 +1,11 @@
 """Every container of the oracle's writer: read, listed, verified, unpacked, then changed by us."""
 
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
+import container_checks
 import pytest
-from container_checks import MEMORY, assert_sound, contents, path_of
+from container_checks import assert_sound, contents, path_of
 from oracle_lives import Files
 from oracle_read import check
 from oracle_recipes import OPTIONS, RECIPES
@@ -16,14 +15,10 @@ from winkfs import Container, FileType
 from winkfs.cli import main
 from winkfs.inode import default_mode
 
+base = container_checks.base  # fixture
+
 Model = dict[bytes, bytes]
 UNCLEAN = sorted(name for name, options in OPTIONS.items() if not options.get("clean", True))
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
 
 
 @pytest.fixture

@@ -2,15 +2,14 @@
 
 import queue
 import random
-import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import container_checks
 import pytest
-from container_checks import MEMORY, VARIANTS, path_of
+from container_checks import VARIANTS, path_of
 from oracle_damage import Damage
 from oracle_read import check
 
@@ -19,13 +18,9 @@ from winkformats.errors import CorruptError
 from winkfs import Container, FileType
 from winkfs.entry import Entry, Stat, entries, to_bytes
 
+base = container_checks.base  # fixture
+
 FIELDS = ("name", "fileid", "size", "mtime_ns", "ftype", "mode", "uid", "gid")
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
 
 
 def mixed(c: Container, variant: str, count: int = 2500) -> dict[str, bytes]:

@@ -1,23 +1,19 @@
 """Names with equal hashes: every look-up must compare the names. Real twins of 64 bits are rare."""
 
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+import container_checks
 import numpy as np
 import pytest
-from container_checks import MEMORY, contents
+from container_checks import contents
 
 import winkfs
 from winkformats import hashing
 
+base = container_checks.base  # fixture
+
 Model = dict[bytes, bytes]
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
 
 
 @pytest.fixture(autouse=True, params=[1, 3, 1 << 40])

@@ -2,14 +2,14 @@
 
 import random
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import container_checks
 import pytest
-from container_checks import MEMORY, assert_sound, contents, path_of
+from container_checks import MEMORY, assert_sound, contents, copy_files, path_of
 from oracle_damage import Damage
 from oracle_faults import FAULTS
 from oracle_read import Tree, check
@@ -19,6 +19,8 @@ import winkfs
 from winkformats.errors import CorruptError
 from winkfs import FileType, Report, Row
 from winkfs.cli import main
+
+base = container_checks.base  # fixture
 
 NAMED = {
     "magic": "no #!WINKME",
@@ -116,12 +118,6 @@ NOT_BELIEVED = (
     "time_dataend",
     "time_contid",
 )
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield Path(folder) / "c"
 
 
 def problems(base: Path) -> list[str]:
@@ -308,8 +304,7 @@ def test_a_flipped_byte_never_gives_wrong_bytes(seed: int, made: Path, base: Pat
     needed, starts = owners(tree), {entry.pos for entry in tree.entries}
     heads = [(e.pos, e.end - len(e.value)) for e in tree.entries if e.key.endswith(b"/I0")]
     for place, change in places_in(tree, seed, 60):
-        for path in made.glob("c.*"):
-            shutil.copy(path, base.parent)
+        copy_files(made, base.parent)
         flip(base, [(place, change)])
         hit = {name for start, end, name in needed if start <= place < end}
         with winkfs.open(base) as container:
@@ -340,8 +335,7 @@ def test_the_error_names_the_damaged_file_and_its_place(part: str, made: Path, b
     tree = check(made / "c")
     if part == "data" and not tree.superblock.get("KVCKSUM", 0):
         pytest.skip("classic data has no checksum")
-    for path in made.glob("c.*"):
-        shutil.copy(path, base.parent)
+    copy_files(made, base.parent)
     file = tree.files[b"folder/file 7"]
     pos = file.inode_pos if part == "inode" else file.pairs[0].pointer
     end = next(entry.end for entry in tree.entries if entry.pos == pos)
@@ -365,8 +359,7 @@ def test_the_error_names_the_damaged_file_and_its_place(part: str, made: Path, b
 
 def test_unpack_gives_every_undamaged_file(made: Path, base: Path) -> None:
     tree = check(made / "c")
-    for path in made.glob("c.*"):
-        shutil.copy(path, base.parent)
+    copy_files(made, base.parent)
     damaged = [b"folder/file 3", b"folder/file 20", b"folder/file 33"]
     for name in damaged:
         file = tree.files[name]
@@ -390,16 +383,20 @@ def test_unpack_gives_every_undamaged_file(made: Path, base: Path) -> None:
             list(container.scan())
 
 
+def damage_one(made: Path, base: Path, tree: Tree) -> int:
+    """A copy with a bit of the inode of "folder/file 3" flipped -> the position of its entry."""
+    copy_files(made, base.parent)
+    pos = tree.files[b"folder/file 3"].inode_pos
+    place = path_of(base, ".data").read_bytes().index(b"file 3/I0", pos) + 9 + 4 + 9
+    flip(base, [(place, 0x40)])
+    return pos
+
+
 def test_a_writer_beside_damage_leaves_the_rest_in_order(made: Path, base: Path) -> None:
     """Changing other files works, and the damage stays where it is, and named."""
     tree = check(made / "c")
     model = {name: file.content for name, file in tree.files.items()}
-    for path in made.glob("c.*"):
-        shutil.copy(path, base.parent)
-    file = tree.files[b"folder/file 3"]
-    pos = file.inode_pos
-    place = path_of(base, ".data").read_bytes().index(b"file 3/I0", pos) + 9 + 4 + 9
-    flip(base, [(place, 0x40)])
+    pos = damage_one(made, base, tree)
     del model[b"folder/file 3"]
     with winkfs.open(base, "a") as container:
         container.put("new", b"1")
@@ -421,12 +418,7 @@ def test_a_writer_beside_damage_leaves_the_rest_in_order(made: Path, base: Path)
 def test_damage_and_a_lost_index(suffix: str, made: Path, base: Path) -> None:
     """Without its index a container is read through: what is whole is found."""
     tree = check(made / "c")
-    for path in made.glob("c.*"):
-        shutil.copy(path, base.parent)
-    file = tree.files[b"folder/file 3"]
-    pos = file.inode_pos
-    place = path_of(base, ".data").read_bytes().index(b"file 3/I0", pos) + 9 + 4 + 9
-    flip(base, [(place, 0x40)])
+    pos = damage_one(made, base, tree)
     path_of(base, suffix).unlink(missing_ok=True)
     with winkfs.open(base) as container:
         for name, found in tree.files.items():
@@ -444,8 +436,7 @@ def test_a_data_file_cut_short(made: Path, base: Path) -> None:
     dice = random.Random(1)
     sizes = [dice.randrange(4096, len(raw)) for _ in range(12)]
     for size in [4096, *[entry.pos for entry in tree.entries[::19]], *sizes, len(raw) - 1]:
-        for path in made.glob("c.*"):
-            shutil.copy(path, base.parent)
+        copy_files(made, base.parent)
         path_of(base, ".data").write_bytes(raw[:size])
         with winkfs.open(base) as container:
             assert any("cut short" in note for note in container.notes)
