@@ -138,8 +138,8 @@ def test_a_window_reads_each_byte_about_once():
     code = layout()
     storage, _ = file_of(code, [(b"k", b"v" * 5000, False)] * 5000)
     reads = []
-    fill = storage._fill
-    storage._fill = lambda into, at: reads.append(len(into)) or fill(into, at)
+    fill = storage.read_into
+    storage.read_into = lambda into, at: reads.append(len(into)) or fill(into, at)
     assert sum(len(batch) for batch in scan(storage, code, START, storage.size())) == 5000
     assert max(reads) <= WINDOW
     assert sum(reads) < 1.01 * storage.size()
