@@ -81,9 +81,7 @@ def _believe(
 ) -> Base | None:
     mine = read_superblock(storage)
     mine.check_known(storage.name)
-    shape = table.Shape(
-        mine["HTSIZE"], mine.get("CELLSZ", 1), mine.get("HTFREE", 0), mine.get("HTDEL", 1)
-    )
+    shape = table.Shape.of(mine)
     if shape.htsize < 1 or not 1 <= shape.cellsz <= 1024:
         return None
     size = mine["SBSIZE"] + shape.htsize * shape.width

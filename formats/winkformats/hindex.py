@@ -57,7 +57,7 @@ class HIndex(CellFile):
     ) -> None:
         super().__init__(storage, superblock, writable=writable)
         self._key_of = key_of
-        self.shape = _shape(superblock)
+        self.shape = Shape.of(superblock)
         self.htalgo = superblock["HTALGO"]
         self._cell = struct.Struct(">qQ"[: self.shape.cellsz + 1] + "q" * (self.shape.cellsz - 2))
         self._counted: tuple[int, int] | None = None  # (ENTRIES, AENTRIES), once counted
@@ -96,7 +96,7 @@ class HIndex(CellFile):
         block["FILESIZE"] = sbsize + 8 * cellsz * htsize
         image = block.encode()
         empty = np.empty((0, cellsz), np.int64)
-        table.build(storage, sbsize, _shape(block), np.empty(0, np.uint64), lambda _: empty)
+        table.build(storage, sbsize, Shape.of(block), np.empty(0, np.uint64), lambda _: empty)
         storage.sync()  # a superblock must never name cells that are not there
         storage.write(0, [image])
         storage.sync()
@@ -107,7 +107,7 @@ class HIndex(CellFile):
         """Open an existing table. Raises FormatError."""
         block = open_superblock(storage, HINDEX)
         _check_variables(block, storage.name)
-        shape = _shape(block)
+        shape = Shape.of(block)
         check_filesize(block, shape.width * shape.htsize, file=storage.name)
         return cls(storage, block, key_of, writable=writable)
 
@@ -377,17 +377,11 @@ def _set_counters(block: Superblock, entries: int, aentries: int) -> None:
     block.update({name: value for name, value in counters.items() if name in block})
 
 
-def _shape(block: Superblock) -> Shape:
-    return Shape(
-        block["HTSIZE"], block.get("CELLSZ", 1), block.get("HTFREE", 0), block.get("HTDEL", 1)
-    )
-
-
 def _check_variables(block: Superblock, file: str) -> None:
     """Raises FormatError where the variables make no table."""
     need_variable(block, "HTSIZE", 1, MAX_INT64, file=file)
     hashing.check(need_variable(block, "HTALGO", 1, MAX_INT64, file=file), file)
-    shape = _shape(block)
+    shape = Shape.of(block)
     if not 1 <= shape.cellsz <= MAX_CELLSZ:
         raise FormatError(f"{file}: CELLSZ {shape.cellsz} is outside 1 to {MAX_CELLSZ}")
     if shape.htfree == shape.htdel:

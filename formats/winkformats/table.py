@@ -6,9 +6,9 @@ A cell is CELLSZ big-endian words: kv_pointer, then from CELLSZ 2 on S, then the
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,13 @@ class Shape:
     cellsz: int = 2
     htfree: int = 0
     htdel: int = 1
+
+    @classmethod
+    def of(cls, block: Mapping[str, int]) -> Self:
+        """Unchecked; what is missing has its default. Raises KeyError without HTSIZE."""
+        return cls(
+            block["HTSIZE"], block.get("CELLSZ", 1), block.get("HTFREE", 0), block.get("HTDEL", 1)
+        )
 
     @property
     def width(self) -> int:
