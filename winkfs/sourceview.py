@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from winkfs.container import Container
-from winkfs.draft import Draft
 from winkfs.entry import to_str
 from winkfs.errors import NoSuchFile
 from winkfs.facts import find_data, text_of
-from winkfs.inode import FileType, default_mode
+from winkfs.inode import Attrs, FileType
 from winkfs.light import Light
-from winkfs.listing import LINK, Listing
+from winkfs.listing import MODE_OF, Listing
 from winkfs.look import Found, Look
 from winkfs.nameorder import NameOrder, open_order, tail
 from winkfs.names import MAX_PATH
@@ -136,21 +135,26 @@ class ContainerView:
             self._recheck()
         key = path + b"/I0"
         alias = self._alias.get(path) if self._alias else None
-        attr: Attr | None
+        found, attr = None, None
         if alias is not None and alias in self._spools:
             attr = self._spool_attr(alias, self._spools[alias])
         elif (draft := self._drafts.get(key)) is not None:
-            attr = self._draft_attr(draft)
+            if draft.ftype != FileType.DIR:
+                attr = self._file_attr(
+                    draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs
+                )
         else:
             found = self._look.find(key)
             self._found = key, found
             if found is None:
                 return self.directory_attr(path) if self.tree.implied(path) else None
-            attr = self._found_attr(path, found)
-            if attr is None:
-                return self.directory_attr(path, found)
+            _, id, size, ftype, mtime, _, attrs = found
+            if ftype != FileType.DIR:
+                if id >= OWN_IDS or self.places.held.get(id, path) != path:
+                    id = other_id(path)
+                attr = self._file_attr(id, ftype, size, mtime, attrs)
         if attr is None or (self.tree.clashes and self.tree.implied(path)):
-            return self.directory_attr(path)
+            return self.directory_attr(path, found)
         if len(path) > MAX_PATH:
             return None
         if alias is not None:
@@ -159,34 +163,17 @@ class ContainerView:
         self._light.touches(1)
         return attr
 
-    def _found_attr(self, path: bytes, found: Found) -> Attr | None:
-        """None for a directory."""
-        _, fileid, size, ftype, mtime, _, attrs = found
-        if ftype == FileType.DIR:
-            return None
-        if fileid >= OWN_IDS or self.places.held.get(fileid, path) != path:
-            fileid = other_id(path)
-        if not self._store.settings.nanoseconds:
-            mtime = self._store.settings.ns_of(mtime)
+    def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
+        """`mtime` as stored; `attrs` None: the defaults."""
+        mode, settings = MODE_OF[ftype & 255], self._store.settings
+        if not settings.nanoseconds:
+            mtime = settings.ns_of(mtime)
         if attrs is None:
             uid, gid = self._store.owner
-            mode = LINK if ftype == FileType.LINK else stat.S_IFREG | default_mode(ftype)
-            return Attr(fileid, mode, size, mtime, uid, gid)
-        mode = (stat.S_IFLNK if ftype == FileType.LINK else stat.S_IFREG) | stat.S_IMODE(attrs.mode)
-        return Attr(fileid, mode, size, mtime, attrs.uid, attrs.gid)
-
-    def _draft_attr(self, draft: Draft) -> Attr | None:
-        """None for a directory."""
-        ftype, attrs = draft.ftype, draft.attrs
-        if ftype == FileType.DIR:
-            return None
-        kind = stat.S_IFLNK if ftype == FileType.LINK else stat.S_IFREG
-        if attrs is None:
-            mode, (uid, gid) = default_mode(ftype), self._store.owner
         else:
-            mode, uid, gid = stat.S_IMODE(attrs.mode), attrs.uid, attrs.gid
-        mtime_ns = self._store.settings.ns_of(draft.mtime)
-        return Attr(draft.fileid, kind | mode, draft.lsize, mtime_ns, uid, gid)
+            mode = stat.S_IFMT(mode) | stat.S_IMODE(attrs.mode)
+            uid, gid = attrs.uid, attrs.gid
+        return Attr(id, mode, size, mtime, uid, gid)
 
     def _spool_attr(self, id: int, spool: Spool) -> Attr:
         mode = stat.S_IFREG | spool.mode
