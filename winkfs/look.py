@@ -15,9 +15,10 @@ import xxhash
 
 from winkformats.entry import MASK64
 from winkformats.errors import CorruptError
-from winkformats.hashing import MASK63, XXH3
+from winkformats.hashing import MASK63
 from winkfs.content import Content
 from winkfs.extent import assemble, cut
+from winkfs.fastread import fitting
 from winkfs.inode import Attrs, Inode
 from winkfs.store import Store
 
@@ -94,9 +95,8 @@ class Look:
     def _finder(self) -> Find:
         """A closure for the index as it is now; `stale` says when it is another."""
         store = self._store
-        base, kv, settings = store.index.base, store.kv, store.settings
-        fits = kv.layout.standard and settings.htalgo == XXH3 and settings.cellsz == 2
-        if base is None or not fits or not 0 <= kv.layout.contid < 1 << 63:
+        base, kv, settings = fitting(store), store.kv, store.settings
+        if base is None:
             return self.find_any
         pair = settings.form.pair
         body = f"4x16xqqqqqq{'q' if settings.pairoff else ''}q{store.inode_size - 56 - pair}xI"
@@ -104,9 +104,8 @@ class Look:
         cells, first = base.view, base.offset
         htsize, htfree = base.shape.htsize, base.shape.htfree
         last = first + 16 * htsize
-        cell, hash64, contid = struct.Struct(">qQ").unpack_from, xxhash.xxh3_64_intdigest, (
-            kv.layout.contid
-        )  # fmt: skip
+        cell, hash64 = struct.Struct(">qQ").unpack_from, xxhash.xxh3_64_intdigest
+        contid = kv.layout.contid
         overlay, stale, hidden = store.index.overlay, store.index.stale, store.index.hidden
         frozen, pairoff, find_any = store.frozen, settings.pairoff, self.find_any
         view: Any = b""
@@ -119,7 +118,7 @@ class Look:
                 return self.find(key)
             pos = overlay.get(key, -1) if overlay else -1
             if pos < 0:
-                s = hash64(key)
+                s = hash64(key)  # the loop of `fastread`, see there
                 at = begin = first + 16 * ((s & MASK63) % htsize)
                 while True:
                     pos, stored = cell(cells, at)
