@@ -222,8 +222,7 @@ class AppendOnlySource(ContainerSource):
                 self._hold(id, name, spool.size)
             raise
         spool.stored, spool.dirty = True, False
-        self._changed()
-        self.tree.change(name)
+        self._changed_entry(name)
         self._newest_ns = self._newest()
 
     def _put_in_time(self, name: bytes, spool: Spool) -> None:
@@ -270,8 +269,7 @@ class AppendOnlySource(ContainerSource):
                 raise NotAllowed(f"{AO}: overwriting is not possible", to_str(self.places[id]))
             self._need_room(len(data))
             self._container.append(self.places[id], data)
-            self._changed()
-            self.tree.change(self.places[id])
+            self._changed_entry(self.places[id])
 
     def truncate(self, id: int, size: int) -> None:
         spool = self._spools.get(id)

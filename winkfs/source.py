@@ -75,8 +75,14 @@ class ContainerSource(ContainerView):
         self._touched.add(above)
 
     def _changed(self) -> None:
+        """Something is not on the disk yet."""
         if not self._dirty_since:
             self._dirty_since = time.time()
+
+    def _changed_entry(self, path: bytes) -> None:
+        """A name has another inode."""
+        self._changed()
+        self.tree.change(path)
 
     def _put(self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]) -> None:
         """A new entry, with what the container can keep of its attributes."""
@@ -339,8 +345,7 @@ class ContainerSource(ContainerView):
         if not promised:
             self._need_room(sum(len(data) for _, data in pieces))
         self._container.write_many(path, pieces, mtime_ns=mtime_ns)
-        self._changed()
-        self.tree.change(path)
+        self._changed_entry(path)
 
     def truncate(self, id: int, size: int) -> None:
         spool = self._spools.get(id)
@@ -348,8 +353,7 @@ class ContainerSource(ContainerView):
             spool.truncate(size)
             return
         self._container.truncate(self.places[id], size)
-        self._changed()
-        self.tree.change(self.places[id])
+        self._changed_entry(self.places[id])
 
     def punch(self, id: int, offset: int, size: int) -> None:
         spool = self._spools.get(id)
@@ -357,8 +361,7 @@ class ContainerSource(ContainerView):
             spool.punch(offset, size)
             return
         self._container.punch(self.places[id], offset, size)
-        self._changed()
-        self.tree.change(self.places[id])
+        self._changed_entry(self.places[id])
 
     def allocate(self, id: int, size: int) -> None:
         self._need_room(size)
