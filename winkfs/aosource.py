@@ -19,7 +19,8 @@ from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import NotAllowed
 from winkfs.inode import FileType
-from winkfs.source import ContainerSource, kept
+from winkfs.source import ContainerSource
+from winkfs.sourcenames import kept
 from winkfs.spool import Spool
 from winkfs.timedir import TOP, TimeDirectory, is_inside
 from winkmount.source import Attr, DirEntry
