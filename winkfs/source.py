@@ -18,8 +18,8 @@ from winkfs.container import Container
 from winkfs.errors import NotAllowed
 from winkfs.inode import FileType
 from winkfs.namesfile import merge
+from winkfs.sourceattrs import CHANGES
 from winkfs.sourcenames import ContainerNames
-from winkfs.sourceview import CHANGES
 from winkfs.store import NO_ROOM
 
 log = logging.getLogger("winkfs.mount")

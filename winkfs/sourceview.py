@@ -4,226 +4,35 @@ from __future__ import annotations
 
 import errno
 import itertools
-import logging
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from winkfs.container import Container
-from winkfs.entry import to_str
-from winkfs.errors import NoSuchFile
 from winkfs.facts import find_data, text_of
-from winkfs.inode import Attrs, FileType
-from winkfs.light import Light
-from winkfs.listing import MODE_OF, Listing
-from winkfs.look import Found, Look
-from winkfs.nameorder import NameOrder, open_order, tail
-from winkfs.names import MAX_PATH
-from winkfs.namesfile import build, merge
-from winkfs.nametree import NameTree
-from winkfs.places import OWN_IDS, Places, other_id
+from winkfs.inode import FileType
+from winkfs.listing import Listing
 from winkfs.rows import Int64
-from winkfs.spool import Spool
-from winkmount.source import Attr, DirEntry
-
-log = logging.getLogger("winkfs.mount")
+from winkfs.sourceattrs import ContainerAttrs
+from winkmount.source import DirEntry
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
-CHANGES: Final = 1 << 17  # changes of names in memory, at least, before they go into a new order
-NAMES: Final = 1 << 12  # names behind an order up to which they are looked up one by one
-TAIL: Final = 512 << 20  # bytes behind an order, at least, before a new one costs less than theirs
 
 
-class ContainerView:
-    """The names, attributes and contents of a container, and of files only a mount knows."""
+class ContainerView(ContainerAttrs):
+    """Directories and files are open; contents are read; how full it all is."""
 
     def __init__(self, container: Container) -> None:
-        self._container = container
-        self.writable = container.writable
-        if not self.writable:
-            container.freeze()
+        super().__init__(container)
         self._folder = os.path.dirname(container.base) or "."
         self._room, self._room_until = 0, 0.0  # bytes left, and how long to believe it
-        self._attach()
-        self.places = Places()
-        self.root = self.places.directory_id(b"")
-        self.places.held[self.root] = b""
-        data = os.stat(container.base + ".data")
-        self._owner = data.st_uid, data.st_gid
-        self._started_ns = data.st_mtime_ns
-        self._keeps_attrs = container.superblock.get("ATTRS") == 1
-        self._root_mode = 0o755
-        self._times: dict[bytes, int] = {}  # directory -> mtime, where a mount knows better
         self._users: dict[int, int] = {}  # id -> how often it is open
-        self._spools: dict[int, Spool] = {}
-        self._alias: dict[bytes, int] = {}  # name -> id, where it is not the container's file id
         self._listings: dict[int, Listing] = {}  # by handle
         self._listed: dict[int, int] = {}  # handle -> id of the directory
         self._handles = itertools.count(1)
-        self._found: tuple[bytes, Found | None] = b"", None  # key and inode of the last look-up
         self.left_out: set[bytes] = set()
-
-    # the container
-
-    def _attach(self) -> None:
-        """Take up what is behind the handle: also after a recovery it may be another."""
-        self._store, self._changes, self._content = self._container.parts()
-        self._generation = self._store.generation
-        self._troubles = self._container.troubles
-        self._store.kv.read_sparse()
-        self._light = Light(self._store.kv)
-        self._look = Look(self._store, self._content)
-        self._drafts = self._changes.drafts
-        self._new_tree()
-        order = self.tree.since.order
-        if order.clashes:
-            files = "files that have" if order.clashes > 1 else "file that has"
-            log.warning("not shown: %d %s names below it", order.clashes, files)
-
-    def _new_tree(self) -> None:
-        order, names = self._order()
-        self.tree = NameTree(order, self.entry)
-        self.tree.replay(names)
-
-    def _order(self) -> tuple[NameOrder, list[bytes]]:
-        """The name order, and the names that changed since. Written where it is missing."""
-        store = self._store
-        order = open_order(store)
-        if order is None or store.kv.end - order.covered > max(TAIL, 256 * order.count):
-            return build(store), []
-        changes = dict(tail(store, order.covered))
-        if len(changes) <= NAMES:
-            return order, list(changes)
-        return merge(store, order, changes), []
-
-    def _recheck(self) -> None:
-        """The disk refused a write, and files that were not synced may be lost."""
-        self._troubles = self._container.troubles
-        self._container.check()
-        self.tree.recheck(lambda path: path in self._alias or self.entry(path) != 0)
-
-    def entry(self, path: bytes) -> int:
-        """FTYPE of the entry of this name, 0: there is none."""
-        if not path:
-            return 0
-        key = path + b"/I0"
-        draft = self._drafts.get(key)
-        if draft is not None:
-            return draft.ftype
-        found = self._look.find(key)
-        return 0 if found is None else found.ftype or FileType.FILE
-
-    # names
-
-    def _path(self, parent: int, name: bytes) -> bytes:
-        above = self.places[parent]
-        return above + b"/" + name if above else name
-
-    def lookup(self, parent: int, name: bytes) -> Attr:
-        path = self._path(parent, name)
-        attr = self.attr(path)
-        if attr is None:
-            raise NoSuchFile("no such file", to_str(path))
-        return attr
-
-    def attr(self, path: bytes) -> Attr | None:
-        """The attributes of what is shown under a name, whose id is known from now on."""
-        if self._container.troubles != self._troubles:
-            self._recheck()
-        key = path + b"/I0"
-        alias = self._alias.get(path) if self._alias else None
-        found, attr = None, None
-        if alias is not None and alias in self._spools:
-            attr = self._spool_attr(alias, self._spools[alias])
-        elif (draft := self._drafts.get(key)) is not None:
-            if draft.ftype != FileType.DIR:
-                attr = self._file_attr(
-                    draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs
-                )
-        else:
-            found = self._look.find(key)
-            self._found = key, found
-            if found is None:
-                return self.directory_attr(path) if self.tree.implied(path) else None
-            _, id, size, ftype, mtime, _, attrs = found
-            if ftype != FileType.DIR:
-                if id >= OWN_IDS or self.places.held.get(id, path) != path:
-                    id = other_id(path)
-                attr = self._file_attr(id, ftype, size, mtime, attrs)
-        if attr is None or (self.tree.clashes and self.tree.implied(path)):
-            return self.directory_attr(path, found)
-        if len(path) > MAX_PATH:
-            return None
-        if alias is not None:
-            attr = attr._replace(id=alias)
-        self.places.note(attr[0], path)
-        self._light.touches(1)
-        return attr
-
-    def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
-        """`mtime` as stored; `attrs` None: the defaults."""
-        mode, settings = MODE_OF[ftype & 255], self._store.settings
-        if not settings.nanoseconds:
-            mtime = settings.ns_of(mtime)
-        if attrs is None:
-            uid, gid = self._store.owner
-        else:
-            mode = stat.S_IFMT(mode) | stat.S_IMODE(attrs.mode)
-            uid, gid = attrs.uid, attrs.gid
-        return Attr(id, mode, size, mtime, uid, gid)
-
-    def _spool_attr(self, id: int, spool: Spool) -> Attr:
-        mode = stat.S_IFREG | spool.mode
-        return Attr(id, mode, spool.size, spool.shown_ns, spool.uid, spool.gid)
-
-    def directory_attr(self, path: bytes, found: Found | None = None) -> Attr:
-        """The attributes of a directory that is there; `found`: what its name holds, if known."""
-        id = self.places.directory_id(path)
-        mode, (uid, gid), mtime_ns = 0o755, self._owner, self._started_ns
-        key = path + b"/I0"
-        if not path:
-            mode = self._root_mode
-        elif key in self._drafts:
-            if self._drafts[key].ftype == FileType.DIR:
-                stored = self._changes.stat(key)
-                mode, uid, gid, mtime_ns = stored.mode, stored.uid, stored.gid, stored.mtime_ns
-        elif (found := found or self._look.find(key)) and found.ftype == FileType.DIR:
-            uid, gid = self._store.owner
-            if found.attrs is not None:
-                mode, uid, gid = found.attrs.mode, found.attrs.uid, found.attrs.gid
-            mtime_ns = self._store.settings.ns_of(found.mtime)
-        self.places.note(id, path)
-        mtime_ns = self._times.get(path, mtime_ns)
-        return Attr(id, stat.S_IFDIR | stat.S_IMODE(mode), 0, mtime_ns, uid, gid)
-
-    def stat(self, id: int) -> Attr:
-        spool = self._spools.get(id) if self._spools else None
-        if spool is not None:
-            return self._spool_attr(id, spool)
-        path = self.places[id]
-        attr = self.directory_attr(b"") if id == self.root else self.attr(path)
-        if attr is None or attr.id != id:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return attr
-
-    def note(self, ids: list[int], paths: list[bytes]) -> None:
-        self.places.note_many(ids, paths)
-
-    def foresee(self, positions: Int64) -> None:
-        self._light.inodes(positions)
-
-    def parent(self, directory: int) -> int:
-        above = self.places[directory].rpartition(b"/")[0]
-        id = self.places.directory_id(above)
-        self.places.note(id, above)
-        return id
-
-    def _is_directory(self, id: int) -> bool:
-        """Of an id that is known."""
-        return id >= OWN_IDS and id == self.places.directory_id(self.places[id])
 
     # directories
 
@@ -240,6 +49,14 @@ class ContainerView:
     def releasedir(self, handle: int) -> None:
         del self._listings[handle]
         self._leave(self._listed.pop(handle))
+
+    def note(self, ids: list[int], paths: list[bytes]) -> None:
+        self.places.note_many(ids, paths)
+
+    def foresee(self, positions: Int64) -> None:
+        self._light.inodes(positions)
+
+    # users
 
     def _use(self, id: int) -> None:
         """One user more."""
@@ -345,19 +162,3 @@ class ContainerView:
             "bytes": store.dtotsz + sum(d.lsize - d.old_lsize for d in self._drafts.values()),
             "container_bytes": store.kv.end,
         }
-
-    def refresh(self) -> bool:
-        """Follow the writer to its last sync -> whether anything has changed. Read-only."""
-        covered = self._store.kv.end
-        if self.writable or not self._container.follow():
-            return False
-        self._found = b"", None
-        if self._container.parts()[0].generation != self._generation:
-            self._attach()
-        else:
-            self.tree.version += 1
-            self._look.renew()
-            self.tree.replay(name for name, _ in tail(self._store, covered))
-            if self.tree.weight > max(CHANGES, self.tree.since.order.count // 32):
-                self._new_tree()
-        return True
