@@ -12,7 +12,7 @@ import pytest
 
 import winkfs
 from winkformats.storage import FileStorage
-from winkfs import FileType, light, listing, places, source
+from winkfs import FileType, light, listbatch, places, source
 from winkfs.names import bad_prefix
 from winkfs.source import ContainerSource
 
@@ -447,7 +447,7 @@ def test_order_has_a_directory_that_was_put_in_the_place_of_another(base: str) -
 def test_every_kind_of_inode_is_listed_as_it_is_found(
     base: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "FEW", few)
+    monkeypatch.setattr(listbatch, "FEW", few)
     with winkfs.create(base) as container:
         container.put("empty", b"")
         container.put("program", b"#!", ftype=FileType.EXEC, mtime_ns=5)

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import bisect
 import logging
-import stat
 from collections.abc import Generator, Iterator
 from itertools import repeat
-from typing import Any, Final, Protocol, cast
-
-import numpy as np
+from typing import Final, Protocol
 
 from winkformats.errors import CorruptError
 from winkfs.entry import to_str
-from winkfs.inode import FileType, default_mode
-from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix
+from winkfs.listbatch import MAKE, Batch, fine
+from winkfs.names import bad_prefix
 from winkfs.nametree import NameTree
-from winkfs.plain import bare_inodes, few_inodes
 from winkfs.rows import Int64
-from winkfs.settings import NANO
 from winkfs.store import Store
 from winkmount.source import Attr, DirEntry
 
@@ -30,13 +25,7 @@ log = logging.getLogger("winkfs.mount")
 LATE: Final = 1 << 61
 FIRST: Final = 64  # names of the first batch
 BATCH: Final = 1024
-FEW: Final = 64  # names that are cheaper one by one than as columns
-UNKNOWN: Final = (b"", 0, 0, 0, 0)
 NEAR: Final = 8  # names of the first batch behind a subdirectory
-MODE_OF: Final = [stat.S_IFREG | default_mode(ftype) for ftype in range(256)]
-MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
-MODES: Final = np.array(MODE_OF, np.int64)
-MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python: 0.2 us less
 NAMED: Final = 20  # names that cannot be shown, said by name
 
 
@@ -157,7 +146,7 @@ class _Pass:
             stop = min(at + step, high)
             positions = order.positions(at, stop)
             self._view.foresee(positions)
-            batch = _Batch(self._store, positions, cut)
+            batch = Batch(self._store, positions, cut)
             version, then = tree.version, at
             if batch.flat and self._simple:
                 at, found = stop, self._flat(batch, at)
@@ -181,7 +170,7 @@ class _Pass:
         changed = self._since.of(self.path)
         return not (changed.states or tree.clashes) and self._since is tree.since
 
-    def _flat(self, batch: _Batch, at: int) -> list[DirEntry]:
+    def _flat(self, batch: Batch, at: int) -> list[DirEntry]:
         """A batch of files of this directory, none of which has changed."""
         attrs: list[Attr | None] = batch.attrs
         for i in batch.odd:
@@ -192,7 +181,7 @@ class _Pass:
             return [DirEntry(*entry) for entry in found if entry[1] is not None]  # type: ignore[arg-type]
         return list(map(MAKE, repeat(DirEntry), found))
 
-    def _mixed(self, batch: _Batch, at: int) -> tuple[int, list[DirEntry]]:
+    def _mixed(self, batch: Batch, at: int) -> tuple[int, list[DirEntry]]:
         """-> where to go on, and entries. Names below a subdirectory are passed over."""
         order, found = self._since.order, []
         names, shorts, attrs = batch.names, batch.shorts, batch.attrs
@@ -245,77 +234,3 @@ class _Pass:
         elif bad_prefix(name) is None and not self._since.is_gone(name):
             return self._view.directory_attr(path)
         return self._attr(path)
-
-
-def fine(short: bytes, path: bytes) -> bool:
-    """Whether this can be shown as a file."""
-    usual = short not in (b"", b".", b"..")
-    return usual and len(short) <= MAX_COMPONENT and len(path) <= MAX_PATH
-
-
-class _Batch:
-    """Names of the order one after another, with what their inodes say.
-
-    names, shorts   n names, and what of them is below the directory
-    attrs           n attributes, None at the indices in `odd`: look one by one
-    ids, known      of the others: ids and names
-    flat            all of them can be shown, and are files of the directory itself
-    """
-
-    def __init__(self, store: Store, positions: Int64, cut: int) -> None:
-        self.names: list[bytes]
-        self.attrs: list[Attr | None]
-        n = len(positions)
-        if n <= FEW:
-            self._each(store, positions.tolist())
-        else:
-            self._all(store, positions)
-        self.odd = [i for i, attr in enumerate(self.attrs) if attr is None]
-        for i in self.odd:
-            self.names[i] = self.names[i] or store.key_at(int(positions[i]))[:-3]
-        self.shorts = [name[cut:] for name in self.names] if cut else self.names
-        joined = b"/".join(self.shorts)
-        self.flat = (
-            joined.count(b"/") == n - 1
-            and max(map(len, self.shorts)) <= MAX_COMPONENT
-            and max(map(len, self.names)) <= MAX_PATH
-            and not {b"", b".", b".."}.intersection(self.shorts)
-        )
-
-    def _each(self, store: Store, positions: list[int]) -> None:
-        kv, settings, (uid, gid) = store.kv, store.settings, store.owner
-        unit = 1 if settings.nanoseconds else NANO
-        view = kv.view(kv.end - 1)
-        self.names, self.attrs, self.ids, self.known = [], [], [], []
-        for found in few_inodes(view, positions, kv.layout, settings.form, store.inode_size):
-            name, fileid, size, ftype, mtime = found or UNKNOWN
-            self.names.append(name)
-            if fileid and ftype != FileType.DIR:
-                mode = MODE_OF[ftype & 255]
-                self.attrs.append(MAKE(Attr, (fileid, mode, size, mtime * unit, uid, gid)))
-                self.ids.append(fileid)
-                self.known.append(name)
-            else:
-                self.attrs.append(None)
-
-    def _all(self, store: Store, positions: Int64) -> None:
-        kv, settings, n = store.kv, store.settings, len(positions)
-        rows = bare_inodes(memoryview(kv.view(kv.end - 1)), 0, positions, kv.layout, settings.form)
-        files = rows.ftype != FileType.DIR
-        rows = rows if files.all() else rows.take(files)
-        self.ids, self.known = rows.fileid.tolist(), rows.names
-        times = rows.mtime if settings.nanoseconds else rows.mtime * NANO
-        attrs: list[Attr] = list(map(
-            MAKE,
-            repeat(Attr),
-            zip(
-                self.ids, MODES[rows.ftype & 255].tolist(), rows.lsize.tolist(), times.tolist(),
-                repeat(store.owner[0]), repeat(store.owner[1]),
-            ),
-        ))  # fmt: skip
-        if len(attrs) == n:
-            self.attrs, self.names = [*attrs], rows.names
-            return
-        self.attrs, self.names = [None] * n, [b""] * n
-        for i, attr, name in zip(rows.which.tolist(), attrs, rows.names, strict=True):
-            self.attrs[i], self.names[i] = attr, name

@@ -18,7 +18,7 @@ from winkfs.entry import to_str
 from winkfs.errors import NoSuchFile
 from winkfs.inode import Attrs, FileType
 from winkfs.light import Light
-from winkfs.listing import MODE_OF
+from winkfs.listbatch import MODE_OF
 from winkfs.look import Found, Look
 from winkfs.nameorder import NameOrder, open_order, tail
 from winkfs.names import MAX_PATH
