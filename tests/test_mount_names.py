@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import winkfs
+from winkformats import pagecache
 from winkformats.storage import FileStorage
 from winkfs import FileType, light, listbatch, places, source
 from winkfs.names import bad_prefix
@@ -508,6 +509,6 @@ def test_looking_and_reading_leave_few_pages_of_the_container(
 def held(base: str) -> float:
     """The part of the data file that is in the page cache."""
     with FileStorage(base + ".data") as storage:
-        absent = storage._absent(storage.size())
+        absent = pagecache.absent(storage.fd, storage.size())
     assert absent is not None
     return 1 - float(absent.mean())
