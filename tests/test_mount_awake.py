@@ -60,7 +60,7 @@ def test_who_may_not_keep_them_awake_is_told(
     monkeypatch.setattr(awake, "DEVICE", str(tmp_path / "none"))
     asked = request(there)
     asked.options.low_latency = True
-    with pytest.raises(MountError, match=r"low_latency: .*none may not be written: mount as root"):
+    with pytest.raises(MountError, match=r"low_latency: .*none cannot be written: leave it out"):
         check(asked)
     asked.options.low_latency = False
     assert check(asked) == str(there)

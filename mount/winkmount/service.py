@@ -80,7 +80,7 @@ def check(request: Request) -> str:
         raise MountError(f"{directory}: holds {request.origin} itself, which it would hide")
     if request.options.low_latency and not os.access(awake.DEVICE, os.W_OK):
         raise MountError(
-            f"low_latency: {awake.DEVICE} may not be written: mount as root, or not so"
+            f"low_latency: {awake.DEVICE} cannot be written: leave it out, or mount as root"
         )
     helper = "fusermount3" if binding == "mfusepy" else "fusermount"
     if os.geteuid() != 0 and shutil.which(helper) is None:
