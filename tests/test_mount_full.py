@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -140,3 +141,34 @@ def test_fsync_on_a_full_disk_is_refused_or_durable(disk: Path) -> None:
         data = (there / "log").read_bytes()
         assert len(data) >= synced and data == line * (len(data) // 64)
     assert winkfs.verify(base).problems == []
+
+
+def test_open_file_that_is_removed_needs_no_room(disk: Path) -> None:
+    base, ballast = str(disk / "corpus"), disk / "ballast"
+    data = random.Random(1).randbytes(16 << 20)
+    with winkfs.create(base) as container:
+        container.put("large", data)
+        container.put("other", data[:100])
+    with (
+        mounted(base, "--cache", "none", patience=200) as there,
+        (there / "large").open("r+b", buffering=0) as file,
+    ):
+        with ballast.open("wb", buffering=0) as filler, pytest.raises(OSError):
+            while True:
+                filler.write(bytes(4096))
+        (there / "large").unlink()
+        assert os.listdir(there) == ["other"]
+        (there / "other").unlink()
+        os.fsync(file.fileno())
+        assert file.read() == data
+        with pytest.raises(OSError) as refused:
+            os.pwrite(file.fileno(), b"x", 5)
+        assert refused.value.errno == errno.ENOSPC
+        assert os.pread(file.fileno(), 100, 0) == data[:100]
+        ballast.unlink()
+        time.sleep(0.1)  # how long it is believed that the disk is full
+        assert os.pwrite(file.fileno(), b"x", 5) == 1
+        assert os.pread(file.fileno(), len(data), 0) == data[:5] + b"x" + data[6:]
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base) as container:
+        assert list(container) == []

@@ -84,3 +84,14 @@ def test_file_of_a_refused_rename_is_found_by_both_its_paths(
     assert names(operations) == {b"new", b"moved"}
     operations.rename("/new", "/moved")
     assert operations.look(HIDDEN)[1] == 0
+
+
+def test_unlink_that_would_be_refused_is_refused_while_the_user_waits(
+    operations: Operations,
+) -> None:
+    operations.source.room = -1  # type: ignore[attr-defined]
+    with pytest.raises(OSError) as refused:
+        operations.rename("/target", HIDDEN)
+    assert refused.value.errno == errno.ENOSPC
+    operations.sync()
+    assert names(operations) == {b"new", b"target"}

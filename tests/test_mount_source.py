@@ -202,3 +202,47 @@ def test_a_directory_that_is_open_is_listed_under_its_new_name(source: Container
     assert {entry.name for entry in half} >= {b"1", b"2"}
     assert sorted(entry.name for entry in source.readdir(handle, 0)) == [b"0", b"1", b"2"]
     source.releasedir(handle)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_copy_of_a_removed_file_takes_no_room_for_its_holes(
+    source: ContainerSource, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    id = put(source, b"f", b"begin")
+    source.open(id, write=True, truncate=False)
+    source.truncate(id, 64 << 20)
+    source.write(id, [((64 << 20) - 3, b"end")], NOW)
+    if settled:
+        source.sync()
+    source.unlink(source.root, b"f")
+    source.sync()
+    fill_disk(monkeypatch, sourceview.RESERVE + (3 << 20))
+    source.write(id, [(1 << 20, b"middle")], NOW)
+    assert source.read(id, 0, 6) == b"begin\0"
+    assert source.read(id, (1 << 20) - 1, 8) == b"\0middle\0"
+    assert source.read(id, (64 << 20) - 4, 9) == b"\0end"
+    assert source.stat(id).size == 64 << 20
+    source.release(id)
+
+
+def test_removed_file_whose_entries_may_be_lost_is_not_read(source: ContainerSource) -> None:
+    id = put(source, b"f", b"x" * 100)
+    source.open(id, write=True, truncate=False)
+    source.unlink(source.root, b"f")
+    source._container.troubles += 1
+    with refused(errno.EIO):
+        source.read(id, 0, 10)
+    source.truncate(id, 0)
+    source.write(id, [(0, b"new")], NOW)
+    assert source.read(id, 0, 10) == b"new"
+    source.release(id)
+
+
+def test_room_for_an_unlink_is_held_until_the_file_is_closed(source: ContainerSource) -> None:
+    id = put(source, b"f", b"x")
+    before = source._changes.spare
+    source.open(id, write=True, truncate=False)
+    source.promise_unlink(id)
+    assert source._changes.spare < before
+    source.release(id)
+    assert source._changes.spare == before

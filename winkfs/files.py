@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 from winkformats.kvseq import KVSeq
 from winkfs.content import Content
@@ -102,12 +103,29 @@ class Files:
         """`size` bytes from `offset`, -1: to the end."""
         if offset < 0:
             raise ValueError(f"offset must not be negative, {offset} is")
+        extents, body, tail = self._stands(key)
+        return self._read(extents, body, tail, offset, offset + size if size >= 0 else sys.maxsize)
+
+    def reader(self, key: bytes) -> Callable[[int, int], bytes]:
+        """-> reads (offset, size) of the file as it stands now, also when it has changed or gone.
+
+        For as long as the handle is open, but for entries that a failed write took along: see
+        `Handle.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
+        """
+        extents, body, tail = self._stands(key)
+        tail = bytes(tail)
+        return lambda offset, size: self._read(extents, body, tail, offset, offset + size)
+
+    def _stands(self, key: bytes) -> tuple[Sequence[Extent], int, bytes | bytearray]:
+        """-> the extents of the first bytes of a file, how many these are, what follows them."""
         draft = self.drafts.get(key)
-        if draft is None:
-            inode = self._inode(key)[1]
-            stop = inode.lsize if size < 0 else min(offset + size, inode.lsize)
-            return self._content.read(inode.extents, offset, stop)
-        stop = draft.lsize if size < 0 else min(offset + size, draft.lsize)
-        body = self._content.read(draft.extents, offset, min(stop, draft.body))
-        a, b = max(offset - draft.body, 0), max(stop - draft.body, 0)
-        return body + bytes(draft.tail[a:b])
+        if draft is not None:
+            return draft.extents, draft.body, draft.tail
+        inode = self._inode(key)[1]
+        return inode.extents, inode.lsize, b""
+
+    def _read(
+        self, extents: Sequence[Extent], body: int, tail: bytes | bytearray, start: int, stop: int
+    ) -> bytes:
+        rest = tail[max(start - body, 0) : max(stop - body, 0)]
+        return self._content.read(extents, start, min(stop, body)) + rest

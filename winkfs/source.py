@@ -104,15 +104,14 @@ class ContainerSource(ContainerNames):
         self.sync()
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
-        promised = self._changes.let_go(id)
+        if not self._changes.let_go(id):  # nothing was promised
+            self._need_room(sum(len(data) for _, data in pieces))
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
             for offset, data in pieces:
                 spool.write(offset, data)
             return
         path = self.places[id]
-        if not promised:
-            self._need_room(sum(len(data) for _, data in pieces))
         self._container.write_many(path, pieces, mtime_ns=mtime_ns)
         self._changed_entry(path)
 

@@ -1,7 +1,7 @@
 """ContainerNames: names come, go and move in a container that a mount writes to.
 
-A file that is unlinked while it is open is taken out of the container at once; what it held is
-copied to a spool first, from which its users go on.
+A file that is unlinked while it is open is taken out of the container at once. Its users go on
+reading its entries, which stay, and get a copy of them when one of them writes: see `spool`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from winkfs.sourceview import ContainerView
 from winkfs.spool import Spool
 from winkmount.source import Attr
 
-COPY: Final = 1 << 20  # bytes read at a time for a spool
+TOMBSTONE: Final = 80  # bytes that one takes beside the name, at most
 
 
 class ContainerNames(ContainerView):
@@ -105,21 +105,35 @@ class ContainerNames(ContainerView):
         path, attr = self._place(parent, name)
         if attr.is_dir:
             raise _refuse(errno.EISDIR, path)
-        spool = self._copy_if_open(attr)
+        spool = self._spool_if_open(path, attr)
+        self._changes.let_go(-attr.id)
         self._delete(attr.id, path)
         self._gone(path, attr.id, spool)
         self._touch(path)
 
+    def promise_unlink(self, id: int) -> None:
+        path = self.places[id]
+        if self.entry(path):
+            self._store.need_delflag("deleting a file")
+        self._changes.hold(-id, TOMBSTONE + len(path))
+
     def _delete(self, id: int, path: bytes) -> None:
         self._container.delete(path)
 
-    def _copy_if_open(self, attr: Attr | None) -> Spool | None:
+    def _spool_if_open(self, path: bytes, attr: Attr | None) -> Spool | None:
         """What the users of a file go on with when its name goes."""
         if attr is None or attr.id in self._spools or attr.id not in self._users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
-        for offset in range(0, attr.size, COPY):
-            spool.write(offset, self.read(attr.id, offset, min(COPY, attr.size - offset)))
+        read, troubles = self._changes.reader(path + b"/I0"), self._container.troubles
+
+        def below(offset: int, size: int) -> bytes:
+            if self._container.troubles != troubles:  # its entries may be lost
+                raise _refuse(errno.EIO, path)
+            self._light.reads(size)
+            return read(offset, size)
+
+        spool.lay_over(below, attr.size, self._need_room)
         spool.mtime_ns = attr.mtime_ns
         return spool
 
@@ -139,6 +153,7 @@ class ContainerNames(ContainerView):
 
     def _drop(self, id: int) -> None:
         """Let go of a file without users, save for a spool that is still needed."""
+        self._changes.let_go(-id)
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
             if spool.dirty and not spool.orphan:
@@ -179,7 +194,7 @@ class ContainerNames(ContainerView):
             raise _refuse(errno.EISDIR, new)
         else:
             _check_length(new)
-            spool = self._copy_if_open(target)
+            spool = self._spool_if_open(new, target)
             self._rename_file(attr.id, old, new)
             if target is not None:
                 self._gone(new, target.id, spool)

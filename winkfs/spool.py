@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
 
 IN_MEMORY: Final = 1 << 20  # bytes from which a spool is a temporary file
+COPY: Final = 1 << 20  # bytes read at a time from what a spool lies over
 
 
 class Spool:
@@ -30,6 +32,18 @@ class Spool:
         self.mtime_ns: int | None = None
         self.changed_ns = time.time_ns()
         self.stored = self.dirty = self.orphan = False
+        self._below: Callable[[int, int], bytes] | None = None
+        self._need_room: Callable[[int], None] | None = None
+
+    def lay_over(
+        self, below: Callable[[int, int], bytes], size: int, need_room: Callable[[int], None]
+    ) -> None:
+        """Begin with `size` bytes that lie elsewhere. They are copied when they are to change.
+
+        below       offset, size -> bytes, the same each time; raises OSError, FormatError
+        need_room   bytes; raises OSError where the disk has no room for them
+        """
+        self._below, self.size, self._need_room = below, size, need_room
 
     @property
     def shown_ns(self) -> int:
@@ -37,8 +51,30 @@ class Spool:
         return self.changed_ns if self.mtime_ns is None else self.mtime_ns
 
     def read(self, offset: int, size: int) -> bytes:
+        if self._below is not None:
+            return self._below(offset, min(size, max(self.size - offset, 0)))
         self.file.seek(offset)
         return self.file.read(size)
+
+    def _copy(self, size: int) -> None:
+        """Have the first `size` bytes of what is below here, zeros as holes, and be done with it.
+
+        Raises what `below` and `need_room` raise; then all is as it was.
+        """
+        if self._below is None or self._need_room is None:
+            return
+        copy = Spool(self._directory, self.mode, self.uid, self.gid)
+        try:
+            for offset in range(0, size, COPY):
+                data = self._below(offset, min(COPY, size - offset))
+                if data.count(0) < len(data):
+                    self._need_room(len(data))
+                    copy.write(offset, data)
+            copy.truncate(size)
+        except BaseException:
+            copy.close()
+            raise
+        self.file, self.size, self._below = copy.file, size, None
 
     def _leave_memory(self) -> None:
         """A disk that is full leaves everything as it was."""
@@ -50,6 +86,7 @@ class Spool:
             self.file = file
 
     def write(self, offset: int, data: bytes) -> None:
+        self._copy(self.size)
         if offset > self.size:
             self.truncate(offset)
         if offset + len(data) > IN_MEMORY:
@@ -60,6 +97,7 @@ class Spool:
         self._changed()
 
     def truncate(self, size: int) -> None:
+        self._copy(min(size, self.size))
         if self.size < size <= IN_MEMORY:
             self.file.seek(self.size)
             self.file.write(bytes(size - self.size))

@@ -147,6 +147,8 @@ class Operations(Attributes, Contents):
         if Hidden.is_hidden(new):
             id = self.source.lookup(parent, name).id
             if id in self.opened:
+                self.opened[id].pass_on()  # while the file has its place, there is room for it
+                self.source.promise_unlink(id)
                 self.hidden.hide(old, new, id)
                 return 0
         new_parent, new_name = self.split(new)

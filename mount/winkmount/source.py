@@ -86,6 +86,10 @@ class Source(Protocol):
     def unlink(self, parent: int, name: bytes) -> None:
         """Take the name away. A file that is open stays usable through its id until `release`."""
 
+    def promise_unlink(self, id: int) -> None:
+        """The next call may be the `unlink` of this open file; when it comes, its user has been
+        told already. Raises what it would: ENOSPC, EPERM ..."""
+
     def rmdir(self, parent: int, name: bytes) -> None:
         """Raises ENOTEMPTY."""
 
