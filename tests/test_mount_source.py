@@ -246,3 +246,50 @@ def test_room_for_an_unlink_is_held_until_the_file_is_closed(source: ContainerSo
     assert source._changes.spare < before
     source.release(id)
     assert source._changes.spare == before
+
+
+FAR = 7955 * 10**15  # nanoseconds: the year 2222
+TOO_FAR = 15_032_385_535 * 10**9  # the year 2446, the last of ext4
+
+
+def test_time_that_no_file_can_have_becomes_the_nearest(source: ContainerSource) -> None:
+    id = put(source, b"f", b"x")
+    for asked, kept in ((TOO_FAR, 2**63 - 1), (-TOO_FAR, -(2**63)), (FAR, FAR)):
+        source.utime(id, asked)
+        source.sync()
+        assert source.stat(id).mtime_ns == kept
+
+
+def test_time_that_no_file_can_have_does_not_lose_an_append_only_file(
+    ao: AppendOnlySource,
+) -> None:
+    id = ao.create(ao.root, b"f", 0o644, 0, 0).id
+    ao.open(id, write=True, truncate=False)
+    ao.write(id, [(0, b"data")], NOW)
+    ao.utime(id, TOO_FAR)
+    ao.release(id)
+    assert ao._container.read("f") == b"data"
+    put(ao, b"g", b"later")
+    assert ao._container.read("g") == b"later"
+
+
+def test_file_that_cannot_be_stored_takes_no_other_along(
+    tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = os.path.join(tmp_path, "log")
+    source = AppendOnlySource(winkfs.create(base, ao=True))
+    for name in (b"f", b"g"):
+        id = source.create(source.root, name, 0o644, 0, 0).id
+        source.open(id, write=True, truncate=False)
+        source.write(id, [(0, name)], NOW)
+    settle = source._put_in_time
+
+    def refuse(name: bytes, *rest: object) -> None:
+        if name == b"f":
+            raise ValueError("a fault")
+        settle(name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(source, "_put_in_time", refuse)
+    source.close()
+    with winkfs.open(base) as container:
+        assert [entry.name for entry in container.scan()] == ["g"]

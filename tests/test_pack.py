@@ -6,6 +6,7 @@ import io
 import itertools
 import os
 import socket
+import tarfile
 import threading
 from pathlib import Path
 
@@ -95,6 +96,27 @@ def test_ao_is_in_order_of_mtime_also_before_1970(tmp_path: Path) -> None:
 
 def items_of(root: Path, notes: list[Note], tmp_path: Path) -> Tree:
     return Tree(root, notes.append, str(tmp_path))
+
+
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize("tar", [False, True])
+def test_time_that_no_file_can_have_becomes_the_nearest(
+    tmp_path: Path, ao: bool, tar: bool
+) -> None:
+    source = tmp_path / "from"
+    source.mkdir()
+    for name, when in (("f", 15_032_385_535), ("g", 0)):  # the last second of ext4, in 2446
+        (source / name).write_text(name)
+        os.utime(source / name, (0, when))
+    if (source / "f").stat().st_mtime_ns < 2**63:
+        pytest.skip("a file system that has no such times")
+    if tar:
+        with tarfile.open(tmp_path / "tar", "w") as file:
+            file.add(source, "")
+        source = tmp_path / "tar"
+    pack(source, tmp_path / "c", ao=ao)
+    with winkfs.open(tmp_path / "c") as container:
+        assert container.stat("f").mtime_ns == 2**63 - 1
 
 
 def test_file_that_vanishes_is_a_failure_and_the_rest_is_packed(tmp_path: Path) -> None:

@@ -284,6 +284,6 @@ class AppendOnlySource(ContainerSource):
             try:
                 if not spool.orphan:
                     self._settle(id, spool)
-            except OSError as error:
+            except Exception as error:  # one file must not take the others along
                 log.error("lost at the end: %s", error)
         super().close()

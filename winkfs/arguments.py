@@ -37,6 +37,11 @@ def checked_ns(ns: int | None) -> int | None:
     return ns
 
 
+def nearest_ns(ns: int) -> int:
+    """The time nearest to this one that a file can have, as other file systems do it."""
+    return min(max(ns, -INT64 - 1), INT64)
+
+
 def check_ftype(ftype: int) -> int:
     if not 0 <= ftype <= 255:
         raise ValueError(f"ftype is 0 to 255, not {ftype}")

@@ -13,6 +13,7 @@ from typing import Final
 
 from winkformats.errors import FormatError
 from winkformats.heap import keep_heap
+from winkfs.arguments import nearest_ns
 from winkfs.changes import PIECE
 from winkfs.container import Container
 from winkfs.errors import NotAllowed
@@ -74,6 +75,7 @@ class ContainerSource(ContainerNames):
             self._container.chown(self._entry_for(id), uid, gid)
 
     def utime(self, id: int, mtime_ns: int) -> None:
+        mtime_ns = nearest_ns(mtime_ns)
         if id in self._spools:
             self._spools[id].mtime_ns = mtime_ns
         elif id == self.root:

@@ -17,6 +17,7 @@ from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 from typing import IO, Any, Final, Self
 
 from winkformats.errors import FormatError
+from winkfs.arguments import nearest_ns
 from winkfs.bulkput import Row
 from winkfs.inode import FileType
 from winkfs.items import LARGE, PERMISSIONS, Copy, Item, Large, Meta, Note, Notes, Readable
@@ -220,9 +221,9 @@ def clean(name: bytes) -> bytes:
 
 
 def mtime_ns(member: tarfile.TarInfo) -> int:
-    """To the nanosecond, which tarfile's float has lost."""
+    """To the nanosecond, which tarfile's float has lost; the nearest that a file can have."""
     exact = member.pax_headers.get("mtime")
     if exact is not None:
         with contextlib.suppress(InvalidOperation):
-            return int((Decimal(exact) * NANO).to_integral_value(ROUND_FLOOR))
-    return int(member.mtime) * NANO
+            return nearest_ns(int((Decimal(exact) * NANO).to_integral_value(ROUND_FLOOR)))
+    return nearest_ns(int(member.mtime) * NANO)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import BinaryIO, Final, NamedTuple
 
+from winkfs.arguments import nearest_ns
 from winkfs.bulkput import Row
 from winkfs.inode import FileType
 from winkfs.items import LARGE, PERMISSIONS, Item, Large, Meta, Note, Notes, Unreadable
@@ -107,7 +108,7 @@ class Tree:
         with SortedRecords(self._scratch) as records:
             for path, fd, name, kind in found:
                 try:
-                    mtime = os.stat(path, dir_fd=fd, follow_symlinks=False).st_mtime_ns
+                    mtime = _mtime(os.stat(path, dir_fd=fd, follow_symlinks=False))
                 except OSError as error:
                     self._failed(name, error)
                     continue
@@ -206,7 +207,7 @@ class Tree:
         try:
             before = os.fstat(fd)
             size = before.st_size
-            mtime = before.st_mtime_ns if mtime_ns is None else mtime_ns
+            mtime = _mtime(before) if mtime_ns is None else mtime_ns
             if size >= LARGE:
                 watched = WatchedFile(fd, before, found.name, self._note)
                 fd = -1
@@ -225,7 +226,7 @@ class Tree:
     def _no_file(self, found: Found, mtime_ns: int | None) -> Row | None:
         path, fd, name, kind = found
         status = os.stat(path, dir_fd=fd, follow_symlinks=False)
-        meta = _meta(status, status.st_mtime_ns if mtime_ns is None else mtime_ns)
+        meta = _meta(status, _mtime(status) if mtime_ns is None else mtime_ns)
         if kind == DIR:
             return Row(name, b"", meta.mtime_ns, FileType.DIR, meta.mode, meta.uid, meta.gid)
         if kind == LINK:
@@ -292,6 +293,10 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 def _state(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _mtime(status: os.stat_result) -> int:
+    return nearest_ns(status.st_mtime_ns)
 
 
 def _meta(status: os.stat_result, mtime_ns: int) -> Meta:
