@@ -60,11 +60,21 @@ def test_ordinary_user_mounts_and_unmounts(open_directory: Path) -> None:
         f"""
         mkdir dev; mount -t tmpfs -o dev tmpfs dev
         mknod dev/fuse c 10 229; chmod 666 dev/fuse; mount --bind dev/fuse /dev/fuse
+        user="setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups"
+        mkdir root
+        $user ./winkfs create shared
+        rm shared.lock
+        ./winkfs mount shared root
+        ! $user ./winkfs umount root 2>&1
+        ./winkfs umount root
+        $user ./winkfs put shared x < script  # the lock that root has left is its own
         exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups sh -eu script
         """
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["hi", "rw", "dead", "again", "hi"]
+    refused, *others = done.stdout.splitlines()
+    assert refused.endswith("/root: mounted by another user: that user or root can unmount it")
+    assert others == ["hi", "rw", "dead", "again", "hi"]
     assert done.stderr == ""
     with winkfs.open(open_directory / "corpus") as container:
         assert container.stat("new").uid == NOBODY

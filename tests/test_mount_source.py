@@ -293,3 +293,11 @@ def test_file_that_cannot_be_stored_takes_no_other_along(
     source.close()
     with winkfs.open(base) as container:
         assert [entry.name for entry in container.scan()] == ["g"]
+
+
+def test_space_that_is_kept_free_is_not_shown_as_free(
+    source: ContainerSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for free, shown in ((sourceview.RESERVE + 5000, 5000), (100, 0)):
+        fill_disk(monkeypatch, free)
+        assert source.statfs()["f_bavail"] == shown

@@ -23,7 +23,7 @@ from mounting import (
     stored,
     watched,
 )
-from private import packages
+from private import Private, packages
 
 import winkfs
 from winkmount import background, service
@@ -152,6 +152,29 @@ serve_in_background(request(pathlib.Path({str(there)!r}), slow))
 
 
 @pytest.mark.mount
+def test_signal_in_the_middle_of_a_fork_is_not_lost(base: str, there: Path) -> None:
+    script = f"""
+import os, signal, sys
+sys.path[:0] = {packages()!r}
+from winkfs.cli import main
+me = os.getpid()
+os.register_at_fork(after_in_parent=lambda: os.getpid() == me and os.kill(me, signal.SIGTERM))
+sys.exit(main())
+"""
+    command = [sys.executable, "-c", script, "mount", base, there]
+    done = subprocess.run(command, stderr=subprocess.PIPE, timeout=60)
+    deadline = time.monotonic() + 10
+    time.sleep(0.5)  # it may be there for a moment
+    while mount_at(canonical(there)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = mount_at(canonical(there))
+    if left:
+        unmount(there, "winkfs")
+    assert (done.returncode, done.stderr) == (143, b"winkfs: stopped by SIGTERM\n")
+    assert left is None
+
+
+@pytest.mark.mount
 def test_next_mount_waits_for_a_server_that_is_ending(base: str, there: Path) -> None:
     for name, ends in (("python", False), (service.ENDING, True)):
         holder = subprocess.Popen(
@@ -214,7 +237,7 @@ def test_mount_inside_a_mount(base: str, there: Path) -> None:
         assert status == 0 and "hidden" in text
         with watched(inner):
             (inner / "deep").write_bytes(b"deep")
-            assert "busy" in command("umount", there)[1]
+            assert command("umount", there) == (1, f"{there}: busy: {inner} is mounted in it")
             assert command("umount", inner) == (0, "")
         assert (inner / "g").read_bytes() == b"y"
         assert command("umount", there) == (0, "")
@@ -230,3 +253,17 @@ def test_empty_container_can_be_mounted(there: Path, tmp_path: Path) -> None:
         with watched(there):
             assert os.listdir(there) == []
             assert command("umount", there) == (0, "")
+
+
+@pytest.mark.mount
+def test_disk_that_is_read_only_says_how_to_mount(base: str, tmp_path: Path) -> None:
+    script = f"""
+        mkdir {tmp_path}/there
+        mount --bind {tmp_path} {tmp_path}; mount -o remount,bind,ro {tmp_path}
+        {sys.executable} -c "import sys; sys.path[:0] = {packages()!r}
+from winkfs.cli import main
+sys.exit(main())" mount {base} {tmp_path}/there
+    """
+    done = Private(tmp_path).run(script)
+    said = f"winkfs: {base}.lock: Read-only file system: mount it with --ro to read only\n"
+    assert (done.returncode, done.stderr) == (1, said)

@@ -16,6 +16,10 @@ class WriterLock:
         """Raises Locked, naming the holder's pid; OSError where the directory is not writable."""
         self.path = base + ".lock"
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if os.geteuid() == 0:
+            with contextlib.suppress(OSError):  # the data file may not be there yet
+                data = os.stat(base + ".data")
+                os.fchown(self.fd, data.st_uid, data.st_gid)  # or its owner could not write again
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -149,7 +149,11 @@ class ContainerView(ContainerAttrs):
     def statfs(self) -> Mapping[str, int]:
         disk = self._disk()
         fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
-        return {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
+        found = {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
+        if self.writable:  # what `_need_room` refuses is not free
+            room = disk.f_bavail * disk.f_frsize + self._changes.spare - RESERVE
+            found["f_bavail"] = max(room, 0) // disk.f_frsize
+        return found
 
     def status(self) -> Mapping[str, object]:
         store = self._store

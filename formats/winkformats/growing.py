@@ -39,7 +39,7 @@ class GrowingFile:
         self.truncated = self.end > size
         if self.truncated and writable:
             raise CorruptError(
-                "the file is cut short, repair it before writing",
+                "the file is cut short, what is there can only be read",
                 file=storage.name, offset=size, expected=f"{self.end} bytes", found=size,
             )  # fmt: skip
         if self.truncated:

@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from logging.handlers import SysLogHandler
 from typing import IO, Final
@@ -41,7 +42,8 @@ def serve_in_background(request: Request) -> str:
         sys.stderr.flush()
         with warnings.catch_warnings():  # 3.12 warns of numpy's sleeping threads; we use none
             warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+            with _held_back():
+                pid = os.fork()
         if pid == 0:
             os.close(reader)
             _background(request, writer, said)
@@ -59,6 +61,17 @@ def serve_in_background(request: Request) -> str:
     except OSError as error:
         raise MountError(f"{request.directory}: {error.strerror}: the server has ended") from None
     return text
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[None]:
+    """Signals come after this: what a handler raises inside of fork, Python drops."""
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Caller:

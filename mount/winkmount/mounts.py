@@ -129,8 +129,7 @@ def detach(mount: Mount, *, lazy: bool = False, force: bool = False) -> None:
         if libc.umount2(os.fsencode(point), flags) == 0:
             return
         code = ctypes.get_errno()
-        hint = f" (who: fuser -vm {point})" if code == errno.EBUSY else ""
-        raise MountError(f"{point}: {os.strerror(code)}{hint}")
+        raise MountError(_busy(point) if code == errno.EBUSY else f"{point}: {os.strerror(code)}")
     helper = shutil.which("fusermount3") or shutil.which("fusermount")
     if helper is None:
         raise MountError(f"{point}: fusermount3 is not installed: apt install fuse3")
@@ -140,7 +139,20 @@ def detach(mount: Mount, *, lazy: bool = False, force: bool = False) -> None:
     command = [helper, "-uz" if lazy or force else "-u", "--", point]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise MountError(result.stderr.strip() or f"{point}: {helper} failed")
+        said = result.stderr.strip()
+        if said.endswith(os.strerror(errno.EBUSY)):
+            raise MountError(_busy(point))
+        if said.endswith("not found in /etc/mtab"):  # it finds those of this user
+            raise MountError(f"{point}: mounted by another user: that user or root can unmount it")
+        raise MountError(said or f"{point}: {helper} failed")
+
+
+def _busy(point: str) -> str:
+    """Why, and what to do."""
+    for mount in mounts():
+        if mount.point.startswith(point + "/"):
+            return f"{point}: busy: {mount.point} is mounted in it"
+    return f"{point}: busy: `fuser -vm {point}` says by whom; --lazy takes it away all the same"
 
 
 def connection(mount: Mount) -> Path:

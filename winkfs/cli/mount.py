@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
@@ -123,7 +124,7 @@ def _open(path: str, options: Options) -> Source:
     try:
         container = open_container(path, "r" if options.ro else "a")
     except OSError as error:
-        if not options.ro and isinstance(error, PermissionError):
+        if not options.ro and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise MountError(
                 f"{error.filename}: {error.strerror}: mount it with --ro to read only"
             ) from None
