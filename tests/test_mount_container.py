@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mounting import WINKFS, mounted, need_fuse, run, same, watched
+from mounting import WINKFS, mounted, need, need_fuse, run, same, watched
 
 import winkfs
 from winkfs import FileType
@@ -351,6 +351,19 @@ def test_each_binding_serves_a_container(base: str, binding: str) -> None:
 def test_statfs_is_that_of_the_disk_below(base: str) -> None:
     with mounted(base) as there:
         assert os.statvfs(there).f_blocks == os.statvfs(base + ".data").f_blocks
+
+
+def test_ftruncate_of_a_set_user_id_file_by_an_ordinary_user(base: str) -> None:
+    need("setpriv", "truncate")
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be somebody else")
+    with mounted(base, "-o", "allow_other") as there:
+        (there / "program").write_bytes(b"x" * 100)
+        (there / "program").chmod(0o4777)
+        user = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+        run(*user, "truncate", "-s", "10", there / "program")
+        assert (there / "program").stat().st_size == 10
+        assert stat.S_IMODE((there / "program").stat().st_mode) == 0o777
 
 
 def test_options_for_owners_and_modes(base: str) -> None:

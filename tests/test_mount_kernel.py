@@ -311,6 +311,22 @@ def test_mapped_files(place: Path) -> None:
     assert file.read_bytes() == data[:500_000] + b"HERE" + data[500_004:]
 
 
+def test_directory_with_the_set_group_id_bit_hands_its_group_on(place: Path) -> None:
+    os.chown(place, -1, 6)
+    place.chmod(0o2775)
+    (place / "file").touch()
+    (place / "link").symlink_to("file")
+    (place / "sub").mkdir()
+    (place / "sub/deep").touch()
+    assert [path.lstat().st_gid for path in sorted(place.rglob("*"))] == [6] * 4
+    assert stat.S_IMODE((place / "sub").stat().st_mode) == 0o2755
+    os.chown(place, -1, 7)
+    (place / "seven").touch()
+    place.chmod(0o775)
+    (place / "mine").touch()
+    assert [(place / name).stat().st_gid for name in ("seven", "mine")] == [7, os.getgid()]
+
+
 def test_statfs(place: Path) -> None:
     figures = os.statvfs(place)
     assert (figures.f_blocks, figures.f_bfree, figures.f_namemax) == (1000, 500, 255)

@@ -57,13 +57,18 @@ class Attributes(Session):
         return {"f_namemax": NAME_MAX, **self.source.statfs()}
 
     @change
-    def chmod(self, path: str, mode: int) -> int:
-        self.source.chmod(self.attr(path).id, stat.S_IMODE(mode))
+    def chmod(self, path: str | None, mode: int, fi: FileInfo | None = None) -> int:
+        """By a handle it comes with an ftruncate that takes a set-user-ID bit away."""
+        id = self.attr(path, fi).id
+        self.source.chmod(id, stat.S_IMODE(mode))
+        self.groups.pop(id, None)
         return 0
 
     @change
     def chown(self, path: str, uid: int, gid: int) -> int:
-        self.source.chown(self.attr(path).id, uid, gid)
+        id = self.attr(path).id
+        self.source.chown(id, uid, gid)
+        self.groups.pop(id, None)
         return 0
 
     @change

@@ -46,7 +46,7 @@ class Contents(Session):
         parent, name = self.split(path)
         truncate = False
         try:
-            attr = self.source.create(parent, name, stat.S_IMODE(mode), *self.context()[:2])
+            attr = self.source.create(parent, name, stat.S_IMODE(mode), *self.owner(parent))
         except FileExistsError:
             if fi.flags & os.O_EXCL:
                 raise

@@ -138,6 +138,10 @@ def make(mfusepy: Any) -> Any:
         def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> Any:
             return self.operations.rename(old.decode("latin-1"), new.decode("latin-1"), flags)
 
+        def chmod_fuse_3(self, path: bytes | None, mode: int, fip: Any) -> Any:
+            name = None if path is None else path.decode("latin-1")
+            return self.operations.chmod(name, mode, fip.contents if fip else None)
+
         def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> Any:
             name = None if path is None else path.decode("latin-1")
             return self.operations.truncate(name, length, fip.contents if fip else None)

@@ -95,13 +95,17 @@ class Operations(Attributes, Contents):
 
     @change
     def mkdir(self, path: str, mode: int) -> int:
-        self.source.mkdir(*self.split(path), stat.S_IMODE(mode), *self.context()[:2])
+        parent, name = self.split(path)
+        uid, gid = self.owner(parent)
+        bits = stat.S_IMODE(mode) | (0 if self.groups[parent] is None else stat.S_ISGID)
+        self.source.mkdir(parent, name, bits, uid, gid)
         return 0
 
     @change
     def rmdir(self, path: str) -> int:
         self.source.rmdir(*self.split(path))
         self.dirs.pop(path, None)
+        self.groups.clear()
         return 0
 
     # names
@@ -109,8 +113,8 @@ class Operations(Attributes, Contents):
     @change
     def symlink(self, path: str, target: str) -> int:
         """path: the new link, target: where it points (both bindings call in this order)."""
-        uid, gid, _ = self.context()
-        self.source.symlink(*self.split(path), target.encode("latin-1"), uid, gid)
+        parent, name = self.split(path)
+        self.source.symlink(parent, name, target.encode("latin-1"), *self.owner(parent))
         return 0
 
     @change
@@ -121,7 +125,8 @@ class Operations(Attributes, Contents):
     def mknod(self, path: str, mode: int, device: int) -> int:
         if not stat.S_ISREG(mode):
             raise refuse(errno.EPERM)
-        attr = self.source.create(*self.split(path), stat.S_IMODE(mode), *self.context()[:2])
+        parent, name = self.split(path)
+        attr = self.source.create(parent, name, stat.S_IMODE(mode), *self.owner(parent))
         self.source.open(attr.id, write=True, truncate=False)
         self.source.release(attr.id)  # a file enters some Sources when it is closed
         return 0
@@ -156,6 +161,7 @@ class Operations(Attributes, Contents):
             raise refuse(errno.EEXIST)
         self.source.rename(parent, name, new_parent, new_name)
         self.dirs.clear()  # paths below a moved directory
+        self.groups.clear()
         if self.hidden.names or self.hidden.ids:
             self.hidden.removed(new, self.opened)
             self.hidden.moved(old, new)

@@ -11,7 +11,7 @@ from winkmount.openfile import OpenFile, OpenFiles
 from winkmount.source import Attr, Source
 
 NAME_MAX: Final = 255  # bytes of one component
-_KNOWN_DIRS: Final = 10_000  # directory paths remembered with their ids
+KNOWN_DIRS: Final = 10_000  # directory paths remembered with their ids
 
 Stat = dict[str, int]
 
@@ -43,7 +43,7 @@ class Paths:
         attr = self.source.lookup(*self.split(path))
         if not attr.is_dir:
             raise refuse(errno.ENOTDIR)
-        if len(self.dirs) >= _KNOWN_DIRS:
+        if len(self.dirs) >= KNOWN_DIRS:
             self.dirs.clear()
         self.dirs[path] = attr.id
         return attr.id
