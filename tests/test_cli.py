@@ -199,6 +199,12 @@ def test_signal_is_one_line_and_leaves_nothing_half_written(
         assert c.read("a") == b"old"
 
 
+def test_interrupt_while_the_program_loads_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    done = subprocess.run([sys.executable, "-m", "winkfs"], capture_output=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (130, b"winkfs: interrupted\n")
+
+
 def test_second_writer_is_told_who_holds_the_container(run: Run, base: str) -> None:
     with winkfs.open(base, "a"):
         line = one_line(run("put", base, "a"))

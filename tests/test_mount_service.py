@@ -47,6 +47,7 @@ def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
         (("mount", base, tmp_path / "text.data"), "text.data: not a directory"),
         (("mount", base, tmp_path), "which it would hide"),
         (("mount", base, "/"), "which it would hide"),
+        (("mount", "", there), "BASE is a path with a name at its end"),
         (("umount", there), "there: nothing is mounted here"),
         (("umount", tmp_path / "nowhere"), "nowhere: nothing is mounted here"),
         (("umount", "/proc"), "/proc: a proc mount, not one of winkfs"),
@@ -54,6 +55,9 @@ def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
     for arguments, said in cases:
         status, text = command(*arguments)
         assert (status, said in text, text.count("\n")) == (1, True, 0), (arguments, text)
+    for name, *arguments in (("mount", base, ""), ("umount", "")):
+        text = f"{name}: DIR is empty: see winkfs {name} --help"
+        assert command(name, *arguments) == (2, text)
     assert mount_at(canonical(there)) is None
 
 

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from winkmount.source import Source
 
 KIND = "winkfs"  # fuse.winkfs in the mount table
-DIRECTORY = click.argument("directory", metavar="DIR")
+
+
+def _named(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if not value:  # a variable of a script that is not set
+        raise click.UsageError("DIR is empty", ctx)
+    return value
+
+
+DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
 
 
 @click.command("mount")
@@ -67,6 +75,7 @@ def mount(
 
     In /etc/fstab: `BASE DIR fuse.winkfs ro,nofail 0 0`. All of it: docs/mount.md.
     """
+    from winkfs.datafile import base_of
     from winkmount.background import serve_in_background
     from winkmount.binding import MountError
     from winkmount.options import parse
@@ -78,7 +87,7 @@ def mount(
         parsed = parse([*options, *flags])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    base = os.path.abspath(base).removesuffix(".data")
+    base = os.path.abspath(base_of(base))
 
     def opener() -> Source:
         return _when_free(base, lambda: _open(base, parsed))
