@@ -123,6 +123,11 @@ def test_info_of_a_mounted_directory_is_that_of_its_server(run: Run, corpus: Pat
         assert found["files"] == 1
         text = listed(run("info", there))
         assert f"directory: {there}" in [" ".join(line.split()) for line in text]
+        assert "unsynced_since" in found and "unknown" not in "".join(text)
+        (there / "new").touch()
+        [line] = listed(run("info", "--json", there))
+        unsynced = datetime.fromisoformat(json.loads(line)["unsynced_since"]).timestamp()
+        assert abs(unsynced - time.time()) < 60
 
 
 @pytest.mark.mount

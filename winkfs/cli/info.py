@@ -40,6 +40,8 @@ def info(base: str, as_json: bool) -> None:
         record = container_record(data.removesuffix(".data"))
     elif mount := mounted(base):
         record = mount_record(mount)
+        if not as_json and record.get("unsynced_since", "") is None:
+            del record["unsynced_since"]  # nothing is unsynced, which is not unknown
     elif Path(base).is_dir():
         raise click.ClickException(f"{base}: a directory on which no container is mounted")
     else:

@@ -66,9 +66,9 @@ def mount_record(mount: Mount) -> Record:
         record |= json.loads(ask(mount.point, f"user.{KIND}.status", PATIENCE))
     except OSError as error:
         record["state"] = STATES.get(error.errno or 0, error.strerror)
-    if isinstance(record["since"], int | float):
-        since = datetime.fromtimestamp(record["since"], UTC)
-        record["since"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
+    for name in ("since", "unsynced_since"):
+        if isinstance(seconds := record.get(name), int | float):
+            record[name] = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return record
 
 
