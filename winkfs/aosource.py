@@ -190,7 +190,7 @@ class AppendOnlySource(ContainerSource):
         spool = self._spools.get(id)
         if spool is not None and not spool.orphan:
             self._settle(id, spool)
-        self.sync()
+        self._sync()
 
     def release(self, id: int) -> None:
         """What cannot be stored stays a spool; each sync tries again."""
@@ -201,14 +201,14 @@ class AppendOnlySource(ContainerSource):
         finally:
             super().release(id)
 
-    def sync(self) -> None:
+    def _sync(self) -> None:
         try:
             for id, spool in list(self._spools.items()):
                 if id not in self._users:
                     self._settle(id, spool)
                     self._drop(id)
         finally:
-            super().sync()
+            super()._sync()
 
     def _settle(self, id: int, spool: Spool) -> None:
         """Put what the spool has into the container, in the place of what it had."""

@@ -26,16 +26,21 @@ class Merge:
         self._order, self._changes = order, changes
         self._moved: list[bytes] = []  # names that came, went or changed, up to `limit`
         self._limit = order.count // RARE + 100
+        self._finder: ClashFinder | None = None  # where all names are among the changes
 
     def pairs(self) -> Iterator[Int64]:
         """All pairs of the new order. Cost: 50 us a change, less where they lie close together."""
         order, done = self._order, 0
         self._moved = []
+        self._finder = None if order.count else ClashFinder()
         for names, pairs in self._changes:
             if not names:
                 continue
             at, same = self._places(names, done)
             self._note_moved(names, same, pairs[:, 0] != 0)
+            if self._finder is not None:
+                live = pairs[:, 0].tolist()
+                self._finder.add([name for name, pos in zip(names, live, strict=True) if pos])
             end, first = int(at[-1]) + int(same[-1]), 0
             for start in range(done, max(end, done + 1), PIECE):
                 stop = min(start + PIECE, end)
@@ -53,6 +58,8 @@ class Merge:
         files_among  tells how many of some names are files
         cost         200 us a name that came, went or changed, or 0.3 us for each that is there
         """
+        if self._finder is not None:
+            return files_among(self._finder.found)
         if self._order.clashes or len(self._moved) > self._limit:
             return files_among(find_clashes(new))
         touched = sorted({part for name in self._moved for part in _with_directories(name)})
