@@ -169,6 +169,25 @@ def test_implied_directories_stay_until_they_are_removed(base: str, merged: bool
     assert walk(again) == {b"a/"}  # x was only kept by the mount
 
 
+def test_fsync_waits_for_no_order_of_the_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "CHANGES", 3)
+    monkeypatch.setattr(source, "AHEAD", 4)  # so that there are several pieces
+    view = opened(made(base, "a/b"))
+    for number in range(9):
+        id = view.create(view.root, b"new%d" % number, 0o644, 0, 0).id
+        view.open(id, write=True, truncate=False)
+        view.write(id, [(0, b"x" * 9000)], 0)
+    view.unlink(at(view, "a"), b"b")
+    before = view.tree.since.order
+    view.fsync(id)
+    assert view.tree.since.order is before
+    view.sync()
+    assert view.tree.since.order.count == 9
+    assert walk(view) == {b"a/", *(b"new%d" % number for number in range(9))}
+    view.close()
+    assert winkfs.verify(base).problems == []
+
+
 def test_names_that_went_before_the_mount_leave_no_directory(base: str) -> None:
     opened(made(base, "a/b/f", "a/g", "x/f")).close()
     with winkfs.open(base, "a") as container:

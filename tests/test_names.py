@@ -265,6 +265,29 @@ def test_an_old_order_and_the_tail_make_the_order_of_today(
     assert_sound(base, model)
 
 
+def test_an_empty_order_and_the_tail_make_one_with_clashes(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    winkfs.create(base).close()
+    winkfs.reindex(base)
+    monkeypatch.setattr(namesfile, "build", None)  # it shall merge
+    with winkfs.open(base, "a") as container:
+        for name in (b"a/b", b"gone", b"c", b"a", b"gone/f"):
+            container.put(name, b"x")
+        container.delete(b"gone")
+    model = dict.fromkeys((b"a", b"a/b", b"c", b"gone/f"), b"x")
+    with store_of(base, writable=True) as store:
+        order = open_order(store)
+        assert order is not None
+        assert order.count == 0
+        assert_order(
+            store, merge(store, order, dict(tail(store, order.covered)), save=False), model
+        )
+        save_order(store)
+    assert open_pairs(base) == rebuilt(base)
+    assert open_pairs(base)[1] == 1
+
+
 def open_pairs(base: Path) -> tuple[list[list[int]], int]:
     with store_of(base) as store:
         order = open_order(store)
