@@ -154,10 +154,11 @@ serve_in_background(request(pathlib.Path({str(there)!r}), slow))
 @pytest.mark.mount
 def test_signal_in_the_middle_of_a_fork_is_not_lost(base: str, there: Path) -> None:
     script = f"""
-import os, signal, sys
+import atexit, os, signal, sys, time
 sys.path[:0] = {packages()!r}
 from winkfs.cli import main
 me = os.getpid()
+atexit.register(lambda: os.getpid() == me and time.sleep(2))  # the server comes up before its end
 os.register_at_fork(after_in_parent=lambda: os.getpid() == me and os.kill(me, signal.SIGTERM))
 sys.exit(main())
 """

@@ -37,20 +37,22 @@ def serve_in_background(request: Request) -> str:
     """
     request = replace(request, directory=check(request))  # absolute: the server changes to /
     reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as said:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with warnings.catch_warnings():  # 3.12 warns of numpy's sleeping threads; we use none
-            warnings.simplefilter("ignore", DeprecationWarning)
-            with _held_back():
-                pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            _background(request, writer, said)
-        os.close(writer)
-        with os.fdopen(reader, "rb") as pipe:
-            os.waitpid(pid, 0)
-            answer = pipe.read()  # until the server has closed it: it serves, or has ended
+    # an exception closes the pipe at once: a server that comes up without its caller ends again
+    with os.fdopen(reader, "rb") as pipe, tempfile.TemporaryFile() as said:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            with warnings.catch_warnings():  # 3.12 warns of numpy's sleeping threads; we use none
+                warnings.simplefilter("ignore", DeprecationWarning)
+                with _held_back():
+                    pid = os.fork()
+            if pid == 0:
+                os.close(reader)
+                _background(request, writer, said)
+        finally:
+            os.close(writer)
+        os.waitpid(pid, 0)
+        answer = pipe.read()  # until the server has closed it: it serves, or has ended
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
     reason, with_said = json.loads(answer) if answer else (f"{request.origin}: {_ENDED}", True)
