@@ -13,7 +13,7 @@ import pytest
 import winkfs
 from winkformats import pagecache
 from winkformats.storage import FileStorage
-from winkfs import FileType, light, listbatch, places, source
+from winkfs import FileType, light, listbatch, places, source, sourceattrs
 from winkfs.names import bad_prefix
 from winkfs.source import ContainerSource
 
@@ -170,7 +170,7 @@ def test_implied_directories_stay_until_they_are_removed(base: str, merged: bool
 
 
 def test_fsync_waits_for_no_order_of_the_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "CHANGES", 3)
+    monkeypatch.setattr(sourceattrs, "CHANGES", 3)
     monkeypatch.setattr(source, "AHEAD", 4)  # so that there are several pieces
     view = opened(made(base, "a/b"))
     for number in range(9):
@@ -286,7 +286,7 @@ def test_200_000_names_listed_while_others_come_go_and_change(
 ) -> None:
     """What is there all the time comes once, also over a new order in the middle."""
     count, chance = 200_000, random.Random(3)
-    monkeypatch.setattr(source, "CHANGES", 1000)
+    monkeypatch.setattr(sourceattrs, "CHANGES", 1000)
     with winkfs.create(base) as container:
         container.put_many((f"d/{i:06}", b"x") for i in range(count))
     view = opened(base)
@@ -369,7 +369,7 @@ def test_a_change_while_a_batch_is_handed_out_is_seen(base: str) -> None:
 
 def test_tree_against_a_set_of_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random changes, syncs, new orders and remounts; a set of paths is the model."""
-    monkeypatch.setattr(source, "CHANGES", 150)
+    monkeypatch.setattr(sourceattrs, "CHANGES", 150)
     chance = random.Random(11)
     view = opened(made(base, *(f"{i % 3}/{i % 5}/{i}" for i in range(40)), "0/1/x/y"))
     for round in range(12):

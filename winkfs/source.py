@@ -19,7 +19,7 @@ from winkfs.container import Container
 from winkfs.errors import NotAllowed
 from winkfs.inode import FileType
 from winkfs.namesfile import merge
-from winkfs.sourceattrs import CHANGES
+from winkfs.sourceattrs import longest
 from winkfs.sourcenames import ContainerNames
 from winkfs.store import NO_ROOM
 
@@ -162,9 +162,8 @@ class ContainerSource(ContainerNames):
 
     def sync(self) -> None:
         self._sync()
-        count = self.tree.since.order.count
-        tail = self._store.kv.end - self.tree.since.order.covered
-        if self.tree.weight > max(CHANGES, count // 32) or tail > max(TAIL, 256 * count):
+        order = self.tree.since.order
+        if self._many_changes() or self._store.kv.end - order.covered > longest(order, TAIL):
             self._new_order()
 
     def _sync(self) -> None:

@@ -35,6 +35,11 @@ NAMES: Final = 1 << 12  # names behind an order up to which they are looked up o
 TAIL: Final = 512 << 20  # bytes behind an order, at least, before a new one costs less than theirs
 
 
+def longest(order: NameOrder, least: int) -> int:
+    """Bytes that may lie behind an order, `least` for a small one."""
+    return max(least, 256 * order.count)
+
+
 class ContainerAttrs:
     """A container as it is now, or as it was at the last sync that was followed."""
 
@@ -83,7 +88,7 @@ class ContainerAttrs:
         """The name order, and the names that changed since. Written where it is missing."""
         store = self._store
         order = open_order(store)
-        if order is None or store.kv.end - order.covered > max(TAIL, 256 * order.count):
+        if order is None or store.kv.end - order.covered > longest(order, TAIL):
             return build(store), []
         changes = dict(tail(store, order.covered))
         if len(changes) <= NAMES:
@@ -119,9 +124,13 @@ class ContainerAttrs:
             self.tree.version += 1
             self._look.renew()
             self.tree.replay(name for name, _ in tail(self._store, covered))
-            if self.tree.weight > max(CHANGES, self.tree.since.order.count // 32):
+            if self._many_changes():
                 self._new_tree()
         return True
+
+    def _many_changes(self) -> bool:
+        """Whether so much has changed in memory that it had better go into a new order."""
+        return self.tree.weight > max(CHANGES, self.tree.since.order.count // 32)
 
     # names
 

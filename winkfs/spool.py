@@ -33,7 +33,7 @@ class Spool:
         self.changed_ns = time.time_ns()
         self.stored = self.dirty = self.orphan = False
         self._below: Callable[[int, int], bytes] | None = None
-        self._need_room: Callable[[int], None] | None = None
+        self._need_room: Callable[[int], None]
 
     def lay_over(
         self, below: Callable[[int, int], bytes], size: int, need_room: Callable[[int], None]
@@ -61,7 +61,7 @@ class Spool:
 
         Raises what `below` and `need_room` raise; then all is as it was.
         """
-        if self._below is None or self._need_room is None:
+        if self._below is None:
             return
         copy = Spool(self._directory, self.mode, self.uid, self.gid)
         try:

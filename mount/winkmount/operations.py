@@ -97,7 +97,7 @@ class Operations(Attributes, Contents):
     def mkdir(self, path: str, mode: int) -> int:
         parent, name = self.split(path)
         uid, gid = self.owner(parent)
-        bits = stat.S_IMODE(mode) | (0 if self.groups[parent] is None else stat.S_ISGID)
+        bits = stat.S_IMODE(mode) | (0 if self.handed_on(parent) is None else stat.S_ISGID)
         self.source.mkdir(parent, name, bits, uid, gid)
         return 0
 
