@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from common import Case, Phases, Watch, interleaved, options, scratch
+from common import Case, Phases, Watch, interleaved, options, scratch, sleeps
 from filesystems import Rival, directory, winkfs_mount
 from report import Goal, Report, seconds
 
 import winkfs
-from winkmount.awake import DEVICE
 
 BLOCK: Final = 4096
 SYNC_EVERY: Final = 100  # writes
@@ -43,7 +42,7 @@ def main() -> None:
     with scratch(asked) as place:
         for size in SIZES:
             measure(asked.runs, report, place, asked.size(size, size // 16), written)
-        if not asked.awake and os.access(DEVICE, os.W_OK):
+        if sleeps(asked):
             size = asked.size(SIZES[0], 1)
             measure(asked.runs, report, place, size, written, "low_latency")
     report.note(

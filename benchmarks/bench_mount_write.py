@@ -18,12 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from common import Case, Options, Phases, Watch, interleaved, options, scratch
+from common import Case, Options, Phases, Watch, interleaved, options, scratch, sleeps
 from filesystems import Rival, bindfs, directory, naive, present, versions, winkfs_mount
 from report import SERVER, Goal, Report, rates, server
 
 import winkfs
-from winkmount.awake import DEVICE
 
 PLAIN: Final = "winkfs mount"
 LOW_LATENCY: Final = "winkfs mount, low_latency"
@@ -93,7 +92,7 @@ def cases(asked: Options, place: Path, count: int) -> dict[str, Case]:
         BINDFS: ("bindfs", partial(bindfs, below, point)),
         EXT4: ("", partial(directory, below)),
     })  # fmt: skip
-    if asked.awake or not os.access(DEVICE, os.W_OK):
+    if not sleeps(asked):
         del rivals[LOW_LATENCY]
     return {
         name: partial(round_of, place, rival, count, partial(prepare, place, name),

@@ -89,6 +89,11 @@ def options(
     )
 
 
+def sleeps(asked: Options) -> bool:
+    """Whether processors may sleep during the runs, and `-o low_latency` can keep them awake."""
+    return not asked.awake and os.access(DEVICE, os.W_OK)
+
+
 def _keep_awake() -> None:
     """Until this process ends: so a request to a server does not cost two wake-ups."""
     os.write(os.open(DEVICE, os.O_WRONLY), NO_SLEEP)
