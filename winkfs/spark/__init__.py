@@ -1,0 +1,1 @@
+"""winkfs in Spark: a source, a sink, streams, and the jobs of the pipeline."""
