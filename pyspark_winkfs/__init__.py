@@ -1,1 +1,1 @@
-"""What makes Spark find the format "winkfs" by its name. Light to import: Spark imports every pyspark_* package."""
+"""What makes Spark find the format "winkfs" by name. Light: Spark imports it at each look-up."""

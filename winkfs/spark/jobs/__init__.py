@@ -1,1 +1,1 @@
-"""Jobs of the pipeline: each a function, a command of `winkfs pipeline`, and a program for spark-submit."""
+"""Jobs of the pipeline: a function each, which is a command and a program for spark-submit too."""
