@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,20 +56,6 @@ EXPECTED = {
     "text": ([n for n in FILES if n.startswith("text/") and FILES[n]], 4 + 2 + 2 + 2 + 5),
     "text.gz": (["packed/changes.gz"], 6),
 }
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    if problem := word_count.missing():
-        if os.environ.get("CI"):
-            pytest.fail(problem)
-        pytest.skip(problem)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))  # workers import what the driver did
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        session = word_count.session("local[2]")
-        yield session
-        session.stop()
 
 
 @pytest.fixture(scope="session")

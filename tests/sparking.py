@@ -1,0 +1,91 @@
+"""Spark for tests: one session for the whole run, and applications in a process of their own.
+
+    def test_x(spark: SparkSession) -> None: ...    # the shared session, local[2]; leave it running
+    done = application(code, argument, ...)         # a script with a JVM of its own, which it stops
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from examples import word_count
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
+SETTINGS = (
+    word_count.MOUNT_SETTINGS
+    | word_count.LOCAL_SETTINGS
+    | {"spark.driver.memory": "2g", "spark.log.level": "OFF"}  # an error is looked for in Python
+)
+PATIENCE = 240.0  # seconds one application may take before it counts as hung
+
+
+def need_spark() -> None:
+    """Skip where the machine has no Spark; on CI that is an error."""
+    if problem := word_count.missing():
+        if os.environ.get("CI"):
+            pytest.fail(problem)
+        pytest.skip(problem)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """That of a driver whose workers import what it does."""
+    mine = {"PYTHONPATH": PACKAGES, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return os.environ | mine | changes
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    need_spark()
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment().items():
+            patch.setenv(name, value)
+        builder = SparkSession.builder.master("local[2]").appName("winkfs tests")
+        session = builder.config(map=SETTINGS).getOrCreate()
+        yield session
+        session.stop()
+
+
+HEAD = """
+import sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master({master!r}).config(map={settings!r})
+spark = builder.getOrCreate()
+try:
+    exec(compile({code!r}, "application", "exec"))
+finally:
+    spark.stop()
+"""
+
+
+def application(
+    code: str,
+    *arguments: object,
+    master: str = "local[2]",
+    settings: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script that finds the session as `spark` and its arguments in sys.argv[1:].
+
+    settings    more of them; env: instead of `environment()`
+    """
+    need_spark()
+    script = HEAD.format(master=master, settings=SETTINGS | dict(settings or {}), code=code)
+    return subprocess.run(
+        [python, "-c", script, *map(str, arguments)],
+        env=environment() if env is None else env,
+        capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
