@@ -1,7 +1,7 @@
 """Spark for tests: one session for the whole run, and applications in a process of their own.
 
-    def test_x(spark: SparkSession) -> None: ...    # the shared session, local[2]; leave it running
-    done = application(code, argument, ...)         # a script with a JVM of its own, which it stops
+def test_x(spark: SparkSession) -> None: ...    # the shared session, local[2]; leave it running
+done = application(code, argument, ...)         # a script with a JVM of its own, which it stops
 """
 
 from __future__ import annotations
