@@ -1,0 +1,178 @@
+"""Orders: the files of a data set (or of one container) in an order of one's own, over all shards.
+
+    ORDER/order.json              what it is an order of, and its parts; see `results`
+    ORDER/<job>/part-00000.perm   perm, PURPOSE FSYSORDR, HTSIZE 0: a pair a file, in order
+
+    left   kv_pointer of the inode, in its shard
+    right  number of the shard << 40 | number of the group in this part
+
+The order is that of the parts, one after the other. Files with equal keys are one group; a group
+lies in one part, and the groups of a part count from 0. Numbers of shards are those in order.json:
+"shards": [{"path", "contid", "size"}], as the manifest has them ("" for a container of its own).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.errors import CorruptError, FormatError
+from winkformats.perm import Perm
+from winkformats.storage import FileStorage
+from winkfs import results
+
+Int64 = npt.NDArray[np.int64]
+NAME: Final = "order"
+PURPOSE: Final = "FSYSORDR"
+HEAD: Final = ("root", "generation", "kind", "key")
+GROUP_BITS: Final = 40
+MAX_GROUPS: Final = 1 << GROUP_BITS
+MAX_SHARDS: Final = 1 << (63 - GROUP_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedShard:
+    """A container of the order. path: below the root; size: its FILESIZE when it was ordered."""
+
+    path: str
+    contid: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A perm of the order. rows: files; groups: different keys; size: bytes of content."""
+
+    file: str
+    rows: int
+    groups: int
+    size: int
+
+
+class Range(NamedTuple):
+    """Rows [start, stop) of the part with this number."""
+
+    part: int
+    start: int
+    stop: int
+
+
+class Rows(NamedTuple):
+    """Files in order, int64[n] each: number of the shard, position of the inode, group."""
+
+    shard: Int64
+    pos: Int64
+    group: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A whole order. root: the data set or container; generation: the one it is of (0: container);
+    key: the expression it was made by; kind: "sort" or "group"."""
+
+    folder: Path
+    root: str
+    generation: int
+    kind: str
+    key: str
+    shards: tuple[OrderedShard, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def groups(self) -> int:
+        return sum(part.groups for part in self.parts)
+
+    def read(self, where: Range) -> Rows:
+        """The rows of a range. Raises FormatError; OSError. Cost: a mapping, 10 ns a row."""
+        return unpack(self._pairs(where.part)[where.start : where.stop])
+
+    def ranges(self, rows: int) -> list[Range]:
+        """The order in ranges of about `rows`, one after the other; none cuts a group in two
+        where the kind is "group".
+
+        cost    a few reads a range
+        """
+        return [found for part in range(len(self.parts)) for found in self._cut(part, rows)]
+
+    def _cut(self, part: int, rows: int) -> list[Range]:
+        total = self.parts[part].rows
+        count = max(1, round(total / max(rows, 1)))
+        cuts = sorted({total * i // count for i in range(count + 1)})
+        if self.kind == "group" and count > 1:
+            groups = unpack(self._pairs(part)).group
+            inner = [int(np.searchsorted(groups, groups[cut])) for cut in cuts[1:-1]]
+            cuts = sorted({0, total, *inner})
+        return [Range(part, a, b) for a, b in itertools.pairwise(cuts)]
+
+    def _pairs(self, part: int) -> npt.NDArray[Any]:
+        """-> ">i8"[n, 2], mapped."""
+        path = self.folder / self.parts[part].file
+        with FileStorage(path) as storage:
+            perm = Perm.open(storage)
+            if perm.superblock.purpose != PURPOSE or len(perm) != self.parts[part].rows:
+                raise CorruptError("not the part of this order", file=str(path), offset=0,
+                                   expected=self.parts[part].rows, found=len(perm))  # fmt: skip
+            view = storage.view(perm.superblock["FILESIZE"])  # what is mapped stays
+            return np.frombuffer(view, ">i8", offset=perm.sbsize).reshape(-1, 2)
+
+
+def open(path: str | os.PathLike[str]) -> Order:
+    """Raises NoSuchFile; FormatError. Cost: reads one small file."""
+    folder, record = results.load(path, NAME, "order")
+    try:
+        shards = tuple(OrderedShard(**shard) for shard in record["shards"])
+        parts = tuple(Part(**part) for part in record["parts"])
+        head = {name: record[name] for name in HEAD}
+        return Order(folder, **head, shards=shards, parts=parts)
+    except (KeyError, TypeError) as error:
+        raise FormatError(f"{path}: the record of the order lacks {error}: make it anew") from None
+
+
+def write_part(path: Path, blocks: Iterable[Rows], size: int = 0) -> Part:
+    """Write the perm of a part, durable. `blocks` are its rows in order; size: bytes of content.
+
+    raises  ValueError where a number is too large; OSError
+    """
+    with FileStorage(path, "x", uncached=True) as storage:
+        perm = Perm.create(storage, purpose=PURPOSE)
+        last = -1
+        for rows in blocks:
+            perm.append_many(*pack(rows).T)
+            last = int(rows.group[-1]) if len(rows.group) else last
+        perm.sync()
+        return Part(path.name, len(perm), last + 1, size)
+
+
+def publish(folder: Path, order: Order) -> None:
+    """Make the parts in a folder of `results.begin` the order; those without rows are left out."""
+    record: dict[str, Any] = {name: getattr(order, name) for name in HEAD}
+    record["shards"] = [asdict(shard) for shard in order.shards]
+    record["parts"] = [asdict(part) for part in order.parts if part.rows]
+    results.finish(folder, NAME, record)
+
+
+def pack(rows: Rows) -> Int64:
+    """-> int64[n, 2], pairs as a part has them. Raises ValueError where a number is too large."""
+    for what, numbers, limit in (
+        ("shards", rows.shard, MAX_SHARDS), ("groups in a part", rows.group, MAX_GROUPS)
+    ):  # fmt: skip
+        if len(numbers) and int(numbers.max()) >= limit:
+            raise ValueError(f"an order takes at most {limit} {what}")
+    return np.stack([rows.pos, rows.shard << GROUP_BITS | rows.group], axis=1)
+
+
+def unpack(pairs: npt.NDArray[Any]) -> Rows:
+    """The inverse of `pack`; pairs of either byte order."""
+    right = pairs[:, 1].astype(np.int64)
+    return Rows(right >> GROUP_BITS, pairs[:, 0].astype(np.int64), right & (MAX_GROUPS - 1))
