@@ -55,6 +55,8 @@ def test_follow_is_for_a_read_only_mount() -> None:
         ("ro=1", "unknown mount option 'ro=1'"),
         ("uid", "unknown mount option 'uid'"),
         ("follow=1", "unknown mount option 'follow=1'"),
+        ("as_of=", "as_of: a generation or a time must follow"),
+        ("ro,follow,as_of=3", "follow and as_of exclude each other"),
         ("fsname=x", "unknown mount option 'fsname=x'"),
         ("remount", "unmount it and mount it anew"),
         ("cache=disk", "cache=disk: must be one of kernel, none"),

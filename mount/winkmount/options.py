@@ -11,7 +11,7 @@ LONGEST: Final = 86_400.0  # seconds; a thread cannot wait for any time
 CACHES: Final = ("kernel", "none")
 KNOWN: Final = (
     "ro, rw, allow_other, default_permissions, uid=, gid=, umask=, sync_every=, cache=, follow, "
-    "timedir, low_latency, noexec, sync"
+    "as_of=, timedir, low_latency, noexec, sync"
 )
 _OURS: Final = ("follow", "timedir", "low_latency")  # fields of Options
 _LIBFUSE: Final = ("allow_other", "default_permissions", "noexec", "sync")
@@ -34,6 +34,7 @@ class Options:
     sync_every  seconds between background syncs while something changes
     cache       "kernel": the kernel keeps what was read; "none": it keeps nothing
     follow      read only, and show what another process syncs
+    as_of       data sets: the generation or time of what is shown, as it was written; "": the last
     timedir     append-only containers: a directory by time
     low_latency processors stay awake while requests come
     fuse        options that libfuse takes as they are: name -> value, True for a flag
@@ -43,6 +44,7 @@ class Options:
     sync_every: float = SYNC_EVERY
     cache: str = "kernel"
     follow: bool = False
+    as_of: str = ""
     timedir: bool = False
     low_latency: bool = False
     fuse: dict[str, str | bool] = field(default_factory=dict)
@@ -63,6 +65,8 @@ def parse(texts: Iterable[str]) -> Options:
         options.fuse["default_permissions"] = True  # without it FUSE checks nothing for anybody
     if options.follow and not options.ro:
         raise ValueError("follow: only for a read-only mount: add ro")
+    if options.follow and options.as_of:
+        raise ValueError("follow and as_of exclude each other: what was then does not change")
     return options
 
 
@@ -77,6 +81,10 @@ def _take(options: Options, item: str) -> bool:
         if value not in CACHES:
             raise ValueError(f"{item}: must be one of {', '.join(CACHES)}")
         options.cache = value
+    elif equals and name == "as_of":
+        if not value:
+            raise ValueError("as_of: a generation or a time must follow")
+        options.as_of = value
     elif item in ("ro", "rw"):
         options.ro = item == "ro"
     elif item in _OURS:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import BASE, say
+from winkfs.cli._common import say
 
 if TYPE_CHECKING:
     from winkmount.options import Options
     from winkmount.source import Source
+
+log = logging.getLogger("winkfs.mount")
 
 KIND = "winkfs"  # fuse.winkfs in the mount table
 
@@ -31,10 +33,13 @@ DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
 
 
 @click.command("mount")
-@BASE
+@click.argument("base", metavar="BASE|FOLDER")
 @DIRECTORY
 @click.option("--ro", is_flag=True, help="Read only: takes no lock.")
 @click.option("--follow", is_flag=True, help="With --ro: show what another process syncs.")
+@click.option(
+    "--as-of", metavar="GENERATION|TIME", help="Data sets: as they were then; a time as for ls."
+)
 @click.option(
     "--cache", type=click.Choice(["kernel", "none"]),
     help="Whether the kernel keeps what was read (it does).",
@@ -46,7 +51,7 @@ DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
 @click.option(
     "-o", "options", multiple=True, metavar="OPT,...",
     help="ro, allow_other, default_permissions, uid=N, gid=N, umask=N, noexec, sync, timedir, "
-    "low_latency, cache=, sync_every=, follow; and what mount(8) and fstab say.",
+    "low_latency, cache=, sync_every=, follow, as_of=; and what mount(8) and fstab say.",
 )  # fmt: skip
 @click.option(
     "--binding", type=click.Choice(["mfusepy", "fusepy"]),
@@ -57,16 +62,18 @@ def mount(
     directory: str,
     ro: bool,
     follow: bool,
+    as_of: str | None,
     cache: str | None,
     sync_every: str | None,
     foreground: bool,
     options: tuple[str, ...],
     binding: str | None,
 ) -> None:
-    """Mount the container BASE on the directory DIR, / in names as directories.
+    """Mount the container BASE, or a data set, on the directory DIR, / in names as directories.
 
     Returns when the mount answers; it serves in the background until `winkfs umount DIR`, `umount`,
-    or SIGTERM. What is written is on the disk after fsync, and else within 5 seconds.
+    or SIGTERM. What is written is on the disk after fsync, and else within 5 seconds. A data set is
+    mounted read-only.
 
     \b
       winkfs mount corpus mnt                      read and write, only for me
@@ -75,24 +82,30 @@ def mount(
 
     In /etc/fstab: `BASE DIR fuse.winkfs ro,nofail 0 0`. All of it: docs/mount.md.
     """
-    from winkfs.datafile import base_of
+    from winkfs.kinds import kind_of
     from winkmount.background import serve_in_background
     from winkmount.binding import MountError
     from winkmount.options import parse
     from winkmount.service import Request, serve, tell_systemd
 
+    kind, path = kind_of(base)
     flags = ["ro"] * ro + ["follow"] * follow + [f"cache={cache}"] * bool(cache)
     flags += [] if sync_every is None else [f"sync_every={sync_every}"]
+    flags += [] if as_of is None else [f"as_of={as_of}"]
+    given = [item for text in (*options, *flags) for item in text.split(",")]
     try:
-        parsed = parse([*options, *flags])
+        parsed = parse([*given, *["ro"] * (not kind.writable)])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    base = os.path.abspath(base_of(base))
+    path = os.path.abspath(path)
 
     def opener() -> Source:
-        return _when_free(base, lambda: _open(base, parsed))
+        source: Source = _when_free(path, lambda: kind.function("mount")(path, parsed))
+        if not kind.writable and "ro" not in given:
+            log.warning("%s: a %s: mounted read-only", path, kind.name)
+        return source
 
-    request = Request(opener, KIND, base, directory, parsed, binding)
+    request = Request(opener, KIND, path, directory, parsed, binding)
     try:
         if foreground:
             serve(request, tell_systemd)
@@ -123,34 +136,35 @@ def _when_free(base: str, opener: Callable[[], Source]) -> Source:
         time.sleep(0.1)
 
 
-def _open(path: str, options: Options) -> Source:
-    """The container as a Source. In the process that serves: a handle does not survive a fork."""
+def container(path: str, options: Options) -> Source:
+    """A container as a Source. In the process that serves: a handle does not survive a fork."""
     from winkfs.aosource import AppendOnlySource
     from winkfs.container import open as open_container
     from winkfs.source import ContainerSource
     from winkmount.binding import MountError
 
+    if options.as_of:
+        raise MountError(f"{path}: as_of is for data sets: a container has no generations")
     try:
-        container = open_container(path, "r" if options.ro else "a")
+        opened = open_container(path, "r" if options.ro else "a")
     except OSError as error:
         if not options.ro and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise MountError(
                 f"{error.filename}: {error.strerror}: mount it with --ro to read only"
             ) from None
         raise
-    log = logging.getLogger("winkfs.mount")
-    for note in container.notes:
+    for note in opened.notes:
         log.warning("%s", note)
     try:
-        if container.ao and "sync" in options.fuse:  # each write would store the whole file anew
+        if opened.ao and "sync" in options.fuse:  # each write would store the whole file anew
             raise MountError(f"{path}: files enter an append-only container whole: leave out sync")
-        if container.ao:
-            return AppendOnlySource(container, timedir=options.timedir)
+        if opened.ao:
+            return AppendOnlySource(opened, timedir=options.timedir)
         if options.timedir:
             raise MountError(f"{path}: timedir is for append-only containers")
-        return ContainerSource(container)
+        return ContainerSource(opened)
     except BaseException:
-        container.close()
+        opened.close()
         raise
 
 
