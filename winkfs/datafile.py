@@ -186,7 +186,7 @@ def create_files(base: str, block: Superblock) -> None:
         data = base + ".data"
         if Path(data).exists():
             raise FileExists("the container exists already", base)
-        for suffix in (".idx", ".time", ".names"):
+        for suffix in (".idx", ".time", ".names", ".cols"):
             Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
         write_new(data, [block.encode()])
     finally:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
+from winkfs.columnsfile import write_columns
 from winkfs.datafile import base_of
 from winkfs.namesfile import new_sorter, save_order
 from winkfs.rebuild import rebuild
 from winkfs.store import Store
 
 
-def reindex(base: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> int:
+def reindex(
+    base: str | os.PathLike[str],
+    progress: Callable[[int], None] | None = None,
+    *,
+    cols: bool = False,
+) -> int:
     """Drop what is derived (index, names, time index, counters) and make it from the data file.
 
     progress  called with the number of bytes read since the last call
+    cols      write BASE.cols too; else it is brought up to date where it is there
     ->        number of files
     raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks
     cost      1.4 million entries/s warm
@@ -28,6 +36,8 @@ def reindex(base: str | os.PathLike[str], progress: Callable[[int], None] | None
             rebuild(store.kv, store.settings, problem=problem, progress=progress, names=names)
         )
         save_order(store, names)
+        if cols or Path(store.base + ".cols").exists():
+            write_columns(store)
         count = store.index.count
         store.close()
         return count

@@ -26,7 +26,7 @@ from winkfs.names import excluder, text
 from winkfs.tarball import STDIN, Tarball
 from winkfs.tree import OwnFiles, Tree
 
-DERIVED: Final = (".idx", ".time", ".names")
+DERIVED: Final = (".idx", ".time", ".names", ".cols")
 EXECUTABLE: Final = 0o755
 BATCH: Final = 16 << 20  # bytes of content
 PER_ROW: Final = 200  # bytes of a row beside its content, about

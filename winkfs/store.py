@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from winkformats import table
-from winkformats.errors import CorruptError
-from winkformats.storage import MemoryStorage, publish
+from winkformats.errors import CorruptError, FormatError
+from winkformats.storage import FileStorage, MemoryStorage, publish
 from winkformats.superblock import SBSIZE, read_superblock
 from winkfs.datafile import DataFile
 from winkfs.finish import finish, finish_rebuilt
@@ -76,6 +76,7 @@ class Store(DataFile):
             Path(names + ".tmp").unlink(missing_ok=True)  # of a writer that was killed
             if not stands_for(names, settings, kv.end):
                 Path(names).unlink(missing_ok=True)  # before the data file grows up to its DATAEND
+            self._drop_columns()
         base: Base | None = open_base(self.base + ".idx", settings, block, kv.end)
         self.index.replace(base)
         if base is not None and not self._plausible(base):
@@ -100,6 +101,21 @@ class Store(DataFile):
             self._catch_up(min(base.covered, times_from), base.covered, times_from)
         except CorruptError:
             self._rebuild()
+
+    def _drop_columns(self) -> None:
+        """Remove a BASE.cols that the data file, growing, might come to fit by chance."""
+        path = Path(self.base + ".cols")
+        path.with_name(path.name + ".tmp").unlink(missing_ok=True)  # of a writer that was killed
+        try:
+            with FileStorage(path) as storage:
+                block = read_superblock(storage)
+            foreign = block.get("CONTID") != self.settings.contid
+            if foreign or not 0 <= block.get("DATAEND", -1) <= self.kv.end:
+                path.unlink()
+        except FileNotFoundError:
+            return
+        except (FormatError, OSError):
+            path.unlink(missing_ok=True)
 
     def _plausible(self, base: Base) -> bool:
         """Whether some cells hold what they should: names that are found where they stand.

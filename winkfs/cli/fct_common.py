@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the commands import what they need when they run: --help ha
     from winkformats.hindex import KeyOf
     from winkformats.storage import FileStorage
 
-CONTAINER_SUFFIXES: Final = (".data", ".idx", ".time", ".names")
+CONTAINER_SUFFIXES: Final = (".data", ".idx", ".time", ".names", ".cols")
 FILE = click.argument("file", type=click.Path(dir_okay=False))
 
 

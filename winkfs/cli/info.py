@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from winkfs.store import Store
 
 Record = dict[str, Any]
-SUFFIXES: Final = (".data", ".idx", ".time", ".names")
+SUFFIXES: Final = (".data", ".idx", ".time", ".names", ".cols")
 EXACT: Final = 1 << 30  # bytes of entries that are gone through to count the dead ones
 PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
 
@@ -175,6 +175,11 @@ def describe_times(block: Mapping[str, int]) -> Record:
     return marks | last
 
 
+def describe_columns(block: Mapping[str, int]) -> Record:
+    entries = block.get("ENTRIES")  # of each chunk one for each of 8 columns, then the table
+    return {"chunks": None if entries is None else entries // 8, "covers": block.get("DATAEND")}
+
+
 def describe_hindex(block: Mapping[str, int]) -> Record:
     cells, taken, live = block["HTSIZE"], block.get("ENTRIES", 0), block.get("AENTRIES", 0)
     load = round(taken / cells, 3) if cells > 0 else None
@@ -188,6 +193,7 @@ def describe_perm(block: Mapping[str, int]) -> Record:
 DESCRIBE: Final[dict[tuple[int, str], Callable[[Superblock], Record]]] = {
     (0x10, ""): describe_kvseq,
     (0x10, "FSYSTIME"): describe_times,
+    (0x10, "FSYSCOLS"): describe_columns,
     (0x20, ""): describe_hindex,
     (0x30, ""): describe_perm,
 }  # FORMAT and PURPOSE; "" for any other purpose

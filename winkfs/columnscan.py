@@ -1,0 +1,289 @@
+"""Inodes at known positions, decoded in bulk into the arrays of `columns`.
+
+Most inodes are gathered as rows of a matrix, whatever the layout of their entries. One that is
+large, has several extents, or is not good goes alone.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.entry import Field
+from winkformats.errors import CorruptError
+from winkformats.gather import column, rows_at
+from winkfs.inode import HEAD, FileType, Inode
+from winkfs.inodekeys import SUFFIX, SUFFIX_BYTES
+from winkfs.rows import Int64
+from winkfs.settings import NANO
+
+if TYPE_CHECKING:
+    from winkfs.store import Store
+
+UInt8 = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+Problem = Callable[[CorruptError], None]
+SPAN: Final = 8 << 20  # bytes of the data file read at once
+FILES: Final = 2048  # inodes of a piece
+DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
+KEYS: Final = 255  # bytes of the longest key that becomes part of a row
+VALUES: Final = 1024  # bytes of the largest inode that does
+LONGEST: Final = KEYS + VALUES + 32  # bytes of such an entry, at most
+POWERS: Final = np.array([16**i for i in range(1, 16)], np.int64)
+SECONDS: Final = (1 << 63) // NANO  # int64 nanoseconds hold times up to here
+
+
+class Piece(NamedTuple):
+    """Some files: the fields of `Columns`, with the lengths of the names for their ends."""
+
+    pos: Int64
+    pointer: Int64
+    size: Int64
+    mtime: Int64
+    ftype: UInt8
+    special: UInt8
+    lengths: Int64
+    name_bytes: UInt8
+
+
+def pieces(store: Store, positions: Int64, problem: Problem | None) -> Iterator[Piece]:
+    """The files whose inodes stand at `positions`, ascending, int64[n]: see `Columns.of`."""
+    if not len(positions):
+        return
+    kv = store.kv
+    kv.view(kv.end - 1)  # all of it written
+    storage = kv.storage.duplicate()
+    storage.remember_resident()
+    reader = storage.bulk(int(positions[0]), kv.end)
+    scan = InodeScan(store, storage.view(kv.end, sparse=True), problem)
+    at = 0
+    try:
+        while at < len(positions):
+            begin = int(positions[at])
+            stop = min(int(np.searchsorted(positions, begin + SPAN)), at + FILES, len(positions))
+            stop = max(stop, at + 1)
+            span = int(positions[stop - 1]) - begin
+            if begin < 0 or span >= DENSE * (stop - at):
+                yield scan.piece(positions[at:stop])
+            else:
+                data = reader.read(begin, min(span + LONGEST, kv.end - begin))
+                yield scan.piece(positions[at:stop], data, begin)
+            at = stop
+    finally:
+        reader.close()
+        storage.drop_seen()
+        storage.close()
+
+
+class InodeScan:
+    """Decodes the inodes of a container.
+
+    view     the whole data file, of which only the pages touched are read
+    problem  is told of each damaged inode, which is left out; None: CorruptError
+    """
+
+    def __init__(self, store: Store, view: memoryview | mmap.mmap, problem: Problem | None) -> None:
+        kv, settings = store.kv, store.settings
+        self._view, self._problem = memoryview(view), problem
+        self._start, self._end, self._name = kv.start, kv.end, kv.storage.name
+        self._layout, self._form, self._settings = kv.layout, settings.form, settings
+        self._key_at = kv.layout.delflag + kv.layout.key.prefix  # of a key in its entry
+        self._words = settings.form.pair // 8  # of a pair
+
+    def piece(self, positions: Int64, data: memoryview | None = None, base: int = 0) -> Piece:
+        """The files with inodes at `positions`; `data`: bytes of the file from `base` on, or all
+        of it."""
+        data = self._view if data is None else data
+        rows, which = self._rows(data, base, positions)
+        if len(which) == len(positions):
+            return rows
+        odd = np.ones(len(positions), bool)
+        odd[which] = False
+        alone = [found for pos in positions[odd].tolist() if (found := self._alone(pos))]
+        return _merged(rows, alone)
+
+    # --- many ---
+
+    def _rows(self, data: memoryview, base: int, positions: Int64) -> tuple[Piece, Int64]:
+        """-> the ordinary and good ones, and their indices among the positions."""
+        layout, form = self._layout, self._form
+        at, key_len, value, value_len, which = self._spans(data, positions - base)
+        pos = positions[which]
+        size = value + _room(layout.value, value_len) + layout.checksum
+        width = int(size.max(initial=1))
+        rows = rows_at(data, at, width)
+        raw = rows.tobytes()  # slices of bytes cost half of those of a view, and hash faster
+        begin = np.arange(0, len(raw), width)
+        words = 7 + 2 * self._words
+        padded = raw + bytes(8 * words)
+        fields = rows_at(padded, begin + value, 8 * words).view(">i8").astype(np.int64)
+        tails = rows_at(padded, begin + self._key_at + key_len - 4, 4)
+        good = (tails[:, 1:] == SUFFIX_BYTES).all(1) & (tails[:, 0] != 0)
+        count = fields[:, 6]
+        pairs_end = HEAD.size + count * form.pair
+        good &= (count >= 0) & (count <= VALUES) & (pairs_end <= value_len)
+        good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0)
+        good &= (fields[:, 4] >= 0) & (fields[:, 4] <= 255)
+        if layout.delflag:
+            good &= rows[:, 0] <= 1
+        if layout.checksum:
+            ends = begin + size - 4
+            bodies = _slices(raw, begin + layout.delflag, ends)
+            good &= layout.sums(pos, bodies) == column(rows_at(raw, ends, 4), ">u4", 0)
+        else:
+            where = begin + value
+            stops = where + np.clip(pairs_end, 8, np.maximum(value_len, 8))
+            sums = np.fromiter(map(form.sum, _slices(raw, where + 8, stops)), np.uint64, len(pos))
+            good &= sums.view(np.int64) == fields[:, 0]
+        special, extents, extent = self._extents(fields)
+        lsize = fields[:, 3]
+        skip = extent[:, 1] if form.pairoff else np.zeros_like(lsize)
+        whole = (extents == 1) & (extent[:, -1] >= lsize) & (skip >= 0)
+        good &= whole | ((extents == 0) & (lsize == 0))
+        whole &= (extent[:, -1] == lsize) & (skip == 0) & (extent[:, 0] > 0)
+        names = np.arange(width) - self._key_at
+        inside = (names >= 0) & (names < (key_len - len(SUFFIX))[:, None])
+        if not good.all():
+            inside &= good[:, None]
+        keep = slice(None) if good.all() else good
+        lsize, pos, pointer = lsize[keep], pos[keep], extent[keep, 0]
+        plain = whole[keep] & (lsize > 0)
+        plain &= self._is_value(pointer, lsize, pos, fields[keep, 2], plain)
+        ftype = fields[keep, 4]
+        found = Piece(
+            pos, np.where(lsize == 0, 0, np.where(plain, pointer, -1)), lsize,
+            self._ns(fields[keep, 5]),
+            np.where(ftype == 0, int(FileType.FILE), ftype).astype(np.uint8),
+            special[keep].astype(np.uint8), key_len[keep] - len(SUFFIX), rows[inside],
+        )  # fmt: skip
+        return found, which[keep]
+
+    def _spans(self, data: memoryview, at: Int64) -> tuple[Int64, Int64, Int64, Int64, Int64]:
+        """Of the entries at offsets `at` of `data` those that may be ordinary inodes
+        -> offsets, bytes of the key, where in the entry the value begins, its bytes, indices."""
+        layout, limit = self._layout, len(data)
+        which = np.flatnonzero((at >= 0) & (at + self._key_at < limit))
+        at = at[which]
+        key_len = _lengths(data, at + layout.delflag, layout.key)
+        value = self._key_at + _room(layout.key, key_len) + layout.value.prefix
+        near = (key_len > len(SUFFIX)) & (key_len <= KEYS) & (at + value <= limit)
+        at, which, key_len, value = at[near], which[near], key_len[near], value[near]
+        value_len = _lengths(data, at + value - layout.value.prefix, layout.value)
+        size = value + _room(layout.value, value_len) + layout.checksum
+        fits = (value_len >= HEAD.size) & (value_len <= VALUES) & (at + size <= limit)
+        width = int(size[fits].max(initial=1))
+        fits &= at + width <= limit
+        return at[fits], key_len[fits], value[fits], value_len[fits], which[fits]
+
+    def _extents(self, fields: Int64) -> tuple[Bools, Int64, Int64]:
+        """-> which have attributes, how many extents, the first of these: int64[n, 2 or 3]."""
+        words, count = self._words, fields[:, 6]
+        first, second = fields[:, 7 : 7 + words], fields[:, 7 + words :]
+        special = (count > 0) & (first[:, -1] < 0)
+        if not special.any():
+            return special, count, first
+        return special, count - special, np.where(special[:, None], second, first)
+
+    def _is_value(
+        self, pointer: Int64, size: Int64, pos: Int64, fileid: Int64, asked: Bools
+    ) -> Bools:
+        """Whether the value of the entry at `pointer` has `size` bytes.
+
+        That needs no look at it where its end is the start of the inode, and its key, as
+        "<fileid>/D0", cannot be shorter.
+        """
+        layout = self._layout
+        found = np.zeros(len(pos), bool)
+        if layout.key.room < 0 and layout.value.room < 0 and layout.align <= 1:
+            digits = 1 + np.searchsorted(POWERS, fileid, "right")
+            found = asked & (pointer + layout.size(3, 0) + digits + size == pos)
+        left = np.flatnonzero(asked & ~found)
+        if len(left):
+            found[left] = self._value_sizes(pointer[left]) == size[left]
+        return found
+
+    def _value_sizes(self, pointer: Int64) -> Int64:
+        """Bytes of the values of these entries, unchecked; -1 for what is none. int64[n]"""
+        layout, limit = self._layout, self._end
+        found = np.full(len(pointer), -1, np.int64)
+        which = np.flatnonzero((pointer >= self._start) & (pointer + self._key_at < limit))
+        at = pointer[which] + layout.delflag
+        length = _lengths(self._view, at, layout.key)
+        value = at + layout.key.prefix + _room(layout.key, length)
+        near = (length >= 0) & (length <= KEYS) & (value + layout.value.prefix <= limit)
+        found[which[near]] = _lengths(self._view, value[near], layout.value)
+        return found
+
+    def _ns(self, mtime: Int64) -> Int64:
+        if self._settings.nanoseconds:
+            return mtime
+        return np.clip(mtime, -SECONDS, SECONDS) * NANO
+
+    # --- one ---
+
+    def _alone(self, pos: int) -> Piece | None:
+        try:
+            return self._read(pos)
+        except CorruptError as error:
+            if self._problem is None:
+                raise
+            self._problem(error)
+            return None
+
+    def _read(self, pos: int) -> Piece:
+        """Any inode. Raises CorruptError."""
+        if not self._start <= pos < self._end:
+            raise CorruptError("no entry", file=self._name, offset=pos)
+        span = self._layout.locate(self._view, pos)
+        if span is None or span.end > self._end:
+            raise CorruptError("entry reaches past the end", file=self._name, offset=pos)
+        entry = self._layout.decode(self._view[pos : span.end], 0, pos, self._name)
+        inode = Inode.decode(entry.value, self._form, file=self._name, offset=pos)
+        name = entry.key.removesuffix(SUFFIX)
+        if not name or name == entry.key or name.endswith(b"\0") or not 0 <= inode.ftype <= 255:
+            raise CorruptError("no inode with a name", file=self._name, offset=pos)
+        pointer, size = -1 if inode.lsize else 0, np.array([inode.lsize])
+        if len(inode.extents) == 1 and inode.lsize:
+            extent = inode.extents[0]
+            whole = extent.pointer > 0 and extent.skip == 0 and extent.size == inode.lsize
+            if whole and self._value_sizes(np.array([extent.pointer]))[0] == inode.lsize:
+                pointer = extent.pointer
+        return Piece(
+            np.array([pos]), np.array([pointer]), size, self._ns(np.array([inode.mtime])),
+            np.array([inode.ftype], np.uint8), np.array([inode.attrs is not None], np.uint8),
+            np.array([len(name)]), np.frombuffer(name, np.uint8),
+        )  # fmt: skip
+
+
+def _lengths(data: Any, at: Int64, field: Field) -> Int64:
+    """Bytes of the strings of a field whose prefixes stand at `at`; what is no number: negative."""
+    if not field.prefix:
+        return np.full(len(at), field.room, np.int64)
+    return rows_at(data, at, field.prefix).view(f">u{field.prefix}")[:, 0].astype(np.int64)
+
+
+def _room(field: Field, lengths: Int64) -> Int64:
+    """Bytes that the strings of a field take behind their prefixes."""
+    return lengths if field.room < 0 else np.full(len(lengths), field.room, np.int64)
+
+
+def _slices(raw: bytes, starts: Int64, stops: Int64) -> list[bytes]:
+    return [raw[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def _merged(rows: Piece, alone: list[Piece]) -> Piece:
+    """All of them, in the order of their positions."""
+    if not alone:
+        return rows
+    joined = [np.concatenate(parts) for parts in zip(rows, *alone, strict=True)]
+    order = np.argsort(joined[0])
+    lengths, texts = joined[6], joined[7].tobytes()
+    ends = np.cumsum(lengths).tolist()
+    starts = [0, *ends[:-1]]
+    names = b"".join([texts[starts[i] : ends[i]] for i in order.tolist()])
+    ordered = [part[order] for part in joined[:7]]
+    return Piece._make([*ordered, np.frombuffer(names, np.uint8)])
