@@ -1,0 +1,204 @@
+"""Digest sets: what was put in is found, by one or by many; what is damaged is not handed out."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+
+import winkfs.digests
+from winkformats import hashing
+from winkformats.errors import CorruptError, FormatError
+from winkfs import digestshard, results
+from winkfs.digests import NAME, Digest, shard_name, shard_of
+from winkfs.digestshard import Columns, ShardWriter
+from winkfs.errors import Closed, NoSuchFile
+
+MANY = 5000
+
+
+def pairs(count: int, seed: int = 1) -> dict[bytes, Digest]:
+    """Paths with digests of every kind: empty title, long title, no UTF-8 in the path."""
+    random.seed(seed)
+    found = {}
+    for i in range(count):
+        path = b"site%d/page \xff %d.html" % (i % 7, i) if i % 3 else b"%d" % i
+        title = [None, f"Titel {i} ü", "x" * 1024, "a"][i % 4]
+        size = random.choice([0, 1, 1 << 40, i])
+        found[path] = Digest(random.getrandbits(64), random.randbytes(16), size, -i * 10**9, title)
+    return found
+
+
+def columns(chosen: dict[bytes, Digest]) -> Columns:
+    xxh3, mmh3, size, mtime, titles = zip(*chosen.values(), strict=True)
+    return Columns(
+        list(chosen), np.array(xxh3, np.uint64),
+        np.frombuffer(b"".join(mmh3), np.uint8).reshape(-1, 16), np.array(size, np.int64),
+        np.array(mtime, np.int64), [(title or "").encode() for title in titles],
+    )  # fmt: skip
+
+
+def make(target: Path, content: dict[bytes, Digest], shards: int = 4) -> Path:
+    folder = results.begin(target, NAME)
+    made = []
+    for number in range(shards):
+        chosen = [p for p in content if shard_of(hashing.hash_key(2, p)[0], shards) == number]
+        mine = {path: content[path] for path in chosen}
+        writer = ShardWriter(folder / f"attempt-{number}")
+        rows = list(mine.items())
+        for at in range(0, len(rows), 700):
+            writer.add(columns(dict(rows[at : at + 700])))
+        made.append(writer.finish())
+    winkfs.digests.publish(folder, made, {"source": "somewhere"})
+    return target
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[bytes, Digest]:
+    return pairs(MANY)
+
+
+@pytest.fixture
+def made(content: dict[bytes, Digest], tmp_path: Path) -> Iterator[Path]:
+    yield make(tmp_path / "d", content)
+
+
+def test_every_document_is_found_and_no_other(made: Path, content: dict[bytes, Digest]) -> None:
+    with winkfs.digests.open(made) as found:
+        assert len(found) == MANY
+        for path, digest in content.items():
+            assert found.get(path) == digest
+        assert found.get("site1/page \udcff 1.html") == content[b"site1/page \xff 1.html"]
+        assert found.get(b"no") is None and "no" not in found and b"0" in found
+        asked = [*content, b"no", b"", *reversed(content)]
+        assert found.get_many(asked) == [content.get(path) for path in asked]
+        assert found.get_many([]) == []
+        assert {p.encode("utf-8", "surrogateescape"): d for p, d in found.items()} == content
+
+
+def test_a_set_of_nothing_answers_nothing(tmp_path: Path) -> None:
+    with winkfs.digests.open(make(tmp_path / "d", {}, 1)) as found:
+        assert (len(found), found.get("a"), found.get_many(["a", "b"])) == (0, None, [None] * 2)
+        assert list(found.items()) == []
+
+
+def test_two_paths_with_one_hash_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "hash_key", lambda _, key: (len(key), len(key)))
+    monkeypatch.setattr(
+        hashing, "hash_keys", lambda _, keys: np.array([[*map(len, keys)]] * 2, np.uint64)
+    )
+    content = pairs(40)
+    with winkfs.digests.open(make(tmp_path / "d", content, 2)) as found:
+        asked = [*content, b"xx"]
+        assert [found.get(path) for path in asked] == [*content.values(), None]
+        assert found.get_many(asked) == [*content.values(), None]
+
+
+def test_the_later_digest_of_a_path_counts(tmp_path: Path) -> None:
+    old, new = pairs(10, seed=1), pairs(5, seed=2)
+    folder = results.begin(tmp_path / "d", NAME)
+    writer = ShardWriter(folder / "a")
+    writer.add(columns(old))
+    writer.add(columns(new))
+    winkfs.digests.publish(folder, [writer.finish()], {})
+    with winkfs.digests.open(tmp_path / "d") as found:
+        assert len(found) == 10
+        assert found.get_many(old) == list((old | new).values())
+        assert len(dict(found.items())) == 10
+    (tmp_path / "d" / folder.name / "shard-0000.hindex").unlink()
+    with winkfs.digests.open(tmp_path / "d") as found:
+        assert found.get_many(old) == list((old | new).values())
+
+
+def test_an_index_that_is_lost_or_of_another_shard_is_made_anew(
+    made: Path, content: dict[bytes, Digest]
+) -> None:
+    (folder,) = made.glob("job-*")
+    (folder / "shard-0000.hindex").unlink()
+    shutil.copy(folder / "shard-0002.hindex", folder / "shard-0001.hindex")
+    (folder / "shard-0003.hindex").write_bytes(b"cut")
+    with winkfs.digests.open(made) as found:
+        assert found.get_many(content) == list(content.values())
+
+
+def test_a_flipped_bit_is_never_handed_out(made: Path, content: dict[bytes, Digest]) -> None:
+    (folder,) = made.glob("job-*")
+    data = bytearray((folder / "shard-0001.kvseq").read_bytes())
+    random.seed(3)
+    for at in random.sample(range(4096, len(data)), 10):
+        data[at] ^= 1 << random.randrange(8)
+        (folder / "shard-0001.kvseq").write_bytes(data)
+        with winkfs.digests.open(made) as found:
+            for path, digest in content.items():
+                try:
+                    assert found.get(path) == digest
+                except CorruptError:
+                    continue
+            with pytest.raises(CorruptError):
+                found.get_many(content)
+        data[at] ^= data[at] ^ (folder / "shard-0001.kvseq").read_bytes()[at]
+
+
+def test_an_index_that_points_nowhere_is_damage_not_a_crash(
+    made: Path, content: dict[bytes, Digest]
+) -> None:
+    (folder,) = made.glob("job-*")
+    path = folder / "shard-0002.hindex"
+    cells = np.frombuffer(bytearray(path.read_bytes()), ">i8").copy()
+    pointers = cells[512:][::2]
+    for wrong in (5, 1 << 40, -8):
+        pointers[pointers != 0] = wrong
+        path.write_bytes(cells.tobytes())
+        with winkfs.digests.open(made) as found:
+            key = next(p for p in content if shard_of(xxhash.xxh3_64_intdigest(p), 4) == 2)
+            with pytest.raises(CorruptError):
+                found.get(key)
+            with pytest.raises(CorruptError):
+                found.get_many([key])
+
+
+def test_files_of_another_set_and_cut_ones_are_refused(made: Path, tmp_path: Path) -> None:
+    other = make(tmp_path / "other", pairs(100))
+    (mine,), (theirs,) = made.glob("job-*"), other.glob("job-*")
+    name = f"{shard_name(0)}.kvseq"
+    whole = (mine / name).read_bytes()
+    (mine / name).write_bytes((theirs / name).read_bytes())
+    with winkfs.digests.open(made) as found, pytest.raises(FormatError, match="not a shard of"):
+        list(found.items())
+    (mine / name).write_bytes(whole[:9000])
+    with winkfs.digests.open(made) as found, pytest.raises(CorruptError, match="cut short"):
+        list(found.items())
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path) -> None:
+    writer = ShardWriter(results.begin(tmp_path / "d", NAME) / "a")
+    for path, title in ((b"x" * 65_536, "a"), (b"x", "t" * 1025)):
+        with pytest.raises(ValueError, match="at most"):
+            writer.add(columns({path: Digest(1, bytes(16), 1, 1, title)}))
+    writer.add(columns({b"x" * 65_535: Digest(1, bytes(16), 1, 1, "t" * 1024)}))
+    assert writer.finish()["entries"] == 1
+
+
+def test_a_missing_or_closed_set_is_one_clear_line(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match="no digest set"):
+        winkfs.digests.open(tmp_path / "x")
+    found = winkfs.digests.open(made)
+    found.close()
+    with pytest.raises(Closed, match="is closed"):
+        found.get("a")
+
+
+def test_shards_are_about_equal_and_the_table_says_the_truth() -> None:
+    s, _ = hashing.hash_keys(hashing.XXH3, [b"%d" % i for i in range(20_000)])
+    for shards in (1, 3, 16):
+        counts = np.bincount(shard_of(s, shards).astype(int), minlength=shards)
+        assert len(counts) == shards and counts.min() > 0.8 * 20_000 / shards
+        assert [shard_of(int(x), shards) for x in s[:100]] == shard_of(s, shards)[:100].tolist()
+    assert digestshard.HEAD.size == 40

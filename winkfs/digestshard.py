@@ -1,0 +1,314 @@
+"""A shard of a digest set: a kvseq of records with its hindex.
+
+    BASE.kvseq     PURPOSE DIGDATA; key: the path of a document, value: a record
+    BASE.hindex    PURPOSE DIGIDX, HTALGO 2, CELLSZ 2: path -> position of its entry
+
+A record:
+
+    offset  size  type  field  meaning
+    0       8     Q     xxh3   XXH3-64 of the content, seed 0
+    8       16    16s   mmh3   MurmurHash3 x64 128 of the content, seed 0
+    24      8     q     size   bytes of content
+    32      8     q     mtime  nanoseconds since the epoch
+    40      n           title  UTF-8, at most TITLE bytes, no NUL; n = 0: it has none
+
+Big-endian. Both files have one CONTID; DATAEND of the index is FILESIZE of the kvseq. An index that
+is missing or does not fit is made anew in memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import secrets
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats import hashing, table
+from winkformats.errors import CorruptError, FormatError
+from winkformats.gather import column, row_bytes, rows_at, texts_at
+from winkformats.hindex import HIndex
+from winkformats.kvscan import Batch, scan
+from winkformats.kvseq import KVSeq
+from winkformats.storage import FileStorage, MemoryStorage, Storage
+from winkformats.superblock import HINDEX, SBSIZE, Superblock
+from winkfs.entry import to_strs
+from winkfs.rows import Int64, doubles
+
+HEAD: Final = struct.Struct(">Q16s2q")
+assert HEAD.size == 40
+PURPOSE_DATA: Final = "DIGDATA"
+PURPOSE_INDEX: Final = "DIGIDX"
+SUFFIXES: Final = (".kvseq", ".hindex")
+TITLE: Final = 1024  # bytes
+
+
+class Digest(NamedTuple):
+    """What is known of a document. mmh3: 16 bytes; size: bytes; mtime_ns: since the epoch."""
+
+    xxh3: int
+    mmh3: bytes
+    size: int
+    mtime_ns: int
+    title: str | None
+
+
+class Columns(NamedTuple):
+    """Digests to be written, n of them.
+
+    paths    n byte strings, at most 65,535 bytes each
+    xxh3     uint64[n]
+    mmh3     uint8[n, 16]
+    size     int64[n]; mtime: int64[n], nanoseconds
+    titles   n byte strings, at most TITLE bytes; empty: none
+    """
+
+    paths: Sequence[bytes]
+    xxh3: npt.NDArray[np.uint64]
+    mmh3: npt.NDArray[np.uint8]
+    size: Int64
+    mtime: Int64
+    titles: Sequence[bytes]
+
+
+class ShardWriter:
+    """Writes one shard, from start to end. Of two digests of one path the later one counts."""
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        storage = FileStorage(f"{base}.kvseq", "x", uncached=True)
+        self._kv = KVSeq.create(storage, purpose=PURPOSE_DATA, contid=secrets.randbits(63))
+        self._s: list[hashing.UInt64] = []
+        self._positions: list[Int64] = []
+
+    def add(self, columns: Columns) -> None:
+        """Append many. Raises ValueError for a path that is too long. Cost: 1.5 us each."""
+        n = len(columns.paths)
+        if not n:
+            return
+        kv = self._kv
+        lengths = np.fromiter(map(len, columns.paths), np.int64, n)
+        titles = np.fromiter(map(len, columns.titles), np.int64, n)
+        if int(lengths.max()) > kv.layout.key.limit or int(titles.max()) > TITLE:
+            raise ValueError("a path has at most 65535 bytes, a title 1024")
+        sizes = kv.layout.size(0, HEAD.size) + lengths + titles
+        positions = kv.end + np.cumsum(sizes) - sizes
+        bodies = list(map(b"".join, zip(_prefixes(lengths, ">u2"), columns.paths,
+                                        _prefixes(titles + HEAD.size, ">u4"), _heads(columns),
+                                        columns.titles, strict=True)))  # fmt: skip
+        sums = _prefixes(kv.layout.sums(positions, bodies), ">u4")
+        entries = chain.from_iterable(zip(repeat(b"\0"), bodies, sums, strict=False))
+        kv.append_encoded(b"".join(entries), n)
+        self._s.append(hashing.hash_keys(hashing.XXH3, columns.paths)[0])
+        self._positions.append(positions)
+
+    def finish(self) -> dict[str, Any]:
+        """Sync both files -> what the record of the set says of the shard."""
+        kv = self._kv
+        kv.sync()
+        s = np.concatenate([np.empty(0, np.uint64), *self._s])
+        positions = np.concatenate([np.empty(0, np.int64), *self._positions])
+        keep = self._last_of_each(s, positions)
+        contid = kv.superblock["CONTID"]
+        with FileStorage(f"{self._base}.hindex", "x", uncached=True) as storage:
+            write_index(storage, s[keep], positions[keep], contid, kv.end)
+            storage.sync()
+        size = kv.end
+        kv.close()
+        return {"file": self._base.name, "contid": contid, "entries": int(keep.sum()), "size": size}
+
+    def abandon(self) -> None:
+        """Let go of the files as they are."""
+        self._kv.storage.close()
+
+    def _last_of_each(self, s: hashing.UInt64, positions: Int64) -> npt.NDArray[np.bool_]:
+        """Which entries no later one of the same path replaces."""
+        keep = np.ones(len(s), bool)
+        order, equal = doubles(s)
+        if not len(equal):
+            return keep
+        last: dict[bytes, int] = {}
+        for row in sorted({*order[equal].tolist(), *order[equal + 1].tolist()}):
+            key = self._kv.get(int(positions[row])).key
+            if key in last:
+                keep[last[key]] = False
+                self._kv.delete(int(positions[last[key]]))
+            last[key] = row
+        self._kv.sync()
+        return keep
+
+
+def _prefixes(numbers: npt.NDArray[Any], dtype: str) -> list[bytes]:
+    return row_bytes(np.ascontiguousarray(numbers.astype(dtype)).reshape(-1, 1))
+
+
+def _heads(columns: Columns) -> list[bytes]:
+    """The fixed part of each record."""
+    heads = np.empty((len(columns.paths), HEAD.size), np.uint8)
+    heads[:, 0:8] = columns.xxh3.astype(">u8").reshape(-1, 1).view(np.uint8)
+    heads[:, 8:24] = columns.mmh3
+    heads[:, 24:32] = columns.size.astype(">i8").reshape(-1, 1).view(np.uint8)
+    heads[:, 32:40] = columns.mtime.astype(">i8").reshape(-1, 1).view(np.uint8)
+    return row_bytes(heads)
+
+
+def write_index(
+    storage: Storage, s: hashing.UInt64, positions: Int64, contid: int, end: int
+) -> Superblock:
+    """Write a whole hindex into an empty storage, not synced -> its superblock.
+
+    end     FILESIZE of the kvseq
+    """
+    shape = table.Shape(table.size_for(len(s)))
+    variables = {"HTSIZE": shape.htsize, "HTALGO": hashing.XXH3, "CELLSZ": shape.cellsz}
+    variables |= {"HTFREE": shape.htfree, "HTDEL": shape.htdel}
+    variables |= {"ENTRIES": len(s), "AENTRIES": len(s), "SBCKSUM": 0}
+    block = Superblock.new(HINDEX, PURPOSE_INDEX, variables | {"CONTID": contid, "DATAEND": end})
+    block["FILESIZE"] = SBSIZE + shape.htsize * shape.width
+    cells = np.stack([positions, s.view(np.int64)], axis=1)
+    storage.write(0, [block.encode()])
+    table.build(storage, SBSIZE, shape, table.bits_of(s), lambda chosen: cells[chosen])
+    return block
+
+
+class Shard:
+    """A shard open for reading, both files mapped; they may be gone meanwhile.
+
+    raises  FormatError: it is another one than the set says, or damaged; OSError
+    """
+
+    def __init__(self, base: Path, contid: int, size: int) -> None:
+        """contid, size: what the record of the set says of it."""
+        self._storage = storage = FileStorage(f"{base}.kvseq")
+        try:
+            kv = KVSeq.open(storage)
+            if kv.superblock.purpose != PURPOSE_DATA or kv.superblock.get("CONTID") != contid:
+                raise FormatError(f"{storage.name}: not a shard of this digest set: make it anew")
+            if kv.end != size:
+                raise CorruptError("file is cut short", file=storage.name, offset=storage.size(),
+                                   expected=size, found=kv.end)  # fmt: skip
+            self._data = memoryview(storage.view(kv.end))
+            self._layout, self._start, self._end = kv.layout, kv.start, kv.end
+            self._index, block = self._open_index(f"{base}.hindex", contid)
+        except BaseException:
+            storage.close()
+            raise
+        self._offset, self._shape = block["SBSIZE"], table.Shape.of(block)
+        self._cells = table.cells_of(self._shape, self._index, self._offset)
+
+    def close(self) -> None:
+        self._storage.close()
+
+    def _open_index(self, path: str, contid: int) -> tuple[mmap.mmap | memoryview, Superblock]:
+        try:
+            with FileStorage(path) as storage:
+                block = HIndex.open(storage).superblock
+                ours = (block.purpose, block.get("CONTID"), block.get("DATAEND"), block["HTALGO"])
+                if ours == (PURPOSE_INDEX, contid, self._end, hashing.XXH3):
+                    return storage.view(block["FILESIZE"]), block
+        except (OSError, FormatError):
+            pass  # it is derived
+        keys: list[bytes] = []
+        positions = [np.empty(0, np.int64)]
+        for batch in self._batches():
+            keys += batch.keys(_all(batch))
+            positions.append(batch.pos[_all(batch)])
+        memory = MemoryStorage(name=path)
+        s, _ = hashing.hash_keys(hashing.XXH3, keys)
+        block = write_index(memory, s, np.concatenate(positions), contid, self._end)
+        return memory.view(block["FILESIZE"]), block
+
+    def get(self, key: bytes, s: int) -> Digest | None:
+        """s: XXH3-64 of the key."""
+        stored = s.to_bytes(8, "big")
+        for _, cell in table.probe(self._shape, self._index, self._offset, s & hashing.MASK63):
+            if cell[8:16] != stored:
+                continue
+            pos = int.from_bytes(cell[:8], "big")
+            self._check_positions(pos, pos)
+            entry = self._layout.decode(self._data, pos, pos, self._storage.name)
+            if entry.key == key:
+                return self._digest(entry.value, pos)
+        return None
+
+    def get_many(self, keys: Sequence[bytes], s: hashing.UInt64) -> list[Digest | None]:
+        """s: uint64[n], XXH3-64 of the keys."""
+        positions, slots = table.find_many(self._shape, self._cells, s, table.bits_of(s))
+        found: list[Digest | None] = [None] * len(keys)
+        hits = np.flatnonzero(slots >= 0)
+        if not len(hits):
+            return found
+        batch, every = self._batch(positions[hits]), np.arange(len(hits))
+        for row, key, digest in zip(
+            hits.tolist(), batch.keys(every), _digests(batch, every), strict=True
+        ):
+            # Another key with the same hash came first: look on behind it.
+            found[row] = digest if key == keys[row] else self.get(keys[row], int(s[row]))
+        return found
+
+    def items(self) -> Iterator[tuple[str, Digest]]:
+        """Shard by shard in the order they were written."""
+        for batch in self._batches():
+            live = _all(batch)
+            yield from zip(to_strs(batch.keys(live)), _digests(batch, live), strict=True)
+
+    def _batches(self) -> Iterator[Batch]:
+        for batch in scan(self._storage, self._layout, self._start, self._end):
+            batch.check()
+            yield batch
+
+    def _batch(self, positions: Int64) -> Batch:
+        """The entries at these positions, checked."""
+        self._check_positions(int(positions.min()), int(positions.max()))
+        try:
+            batch = Batch(self._storage, self._layout, 0, self._data, positions)
+            whole = bool((batch.end <= self._end).all())
+        except IndexError:  # a length ends behind the file
+            whole = False
+        if not whole:
+            raise CorruptError("entry reaches past the end", file=self._storage.name,
+                               offset=int(positions.max()))  # fmt: skip
+        batch.check()
+        return batch
+
+    def _check_positions(self, low: int, high: int) -> None:
+        if low < self._start or high + self._layout.minimum > self._end:
+            wrong = low if low < self._start else high
+            raise CorruptError("no entry", file=self._storage.name, offset=wrong)
+
+    def _digest(self, value: bytes, pos: int) -> Digest:
+        if len(value) < HEAD.size:
+            raise CorruptError("record is cut short", file=self._storage.name, offset=pos,
+                               expected=HEAD.size, found=len(value))  # fmt: skip
+        xxh3, mmh3, size, mtime = HEAD.unpack_from(value)
+        title = value[HEAD.size :].decode("utf-8", "replace")
+        return Digest(xxh3, mmh3, size, mtime, title or None)
+
+
+def _all(batch: Batch) -> Int64:
+    """Indices of the live entries."""
+    return np.flatnonzero(batch.flags == 0)
+
+
+def _digests(batch: Batch, chosen: Int64) -> Iterator[Digest]:
+    """The digests of checked entries."""
+    at, lengths = batch.value[chosen], batch.value_len[chosen] - HEAD.size
+    if len(chosen) and int(lengths.min()) < 0:
+        where = int(batch.pos[chosen[int(lengths.argmin())]])
+        raise CorruptError("record is cut short", file=batch.storage.name, offset=where)
+    if not len(chosen):
+        return iter(())
+    rows = rows_at(batch.raw, at, HEAD.size)
+    xxh3: list[int] = column(rows, ">u8", 0).tolist()
+    size: list[int] = column(rows, ">i8", 24).tolist()
+    mtime: list[int] = column(rows, ">i8", 32).tolist()
+    mmh3 = row_bytes(np.ascontiguousarray(rows[:, 8:24]))
+    texts = texts_at(batch.raw, at + HEAD.size, lengths)
+    # One decode for all, and no title is "": 0.8 us a title less.
+    titles = [title or None for title in b"\0".join(texts).decode("utf-8", "replace").split("\0")]
+    return map(Digest, xxh3, mmh3, size, mtime, titles)
