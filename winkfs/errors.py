@@ -62,3 +62,15 @@ class Closed(WinkError, ValueError):
     """The handle is closed, or belongs to the parent process."""
 
     number = errno.EBADF
+
+
+class StalePlan(WinkError):
+    """What was planned is no more: a shard is another, or was vacuumed. Plan anew."""
+
+    number = errno.ESTALE
+
+
+class DatasetConflict(WinkError):
+    """Somebody committed first, and removed what this commit was to remove."""
+
+    number = errno.EBUSY

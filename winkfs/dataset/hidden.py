@@ -1,0 +1,308 @@
+"""Hidden rows: the files of each shard that a shard of a higher rank has replaced or deleted.
+
+Derived, one file a generation, `_winkfs/<generation>.hidden`; made anew where it is missing or bad:
+
+    offset  size  type  field    meaning
+    0       8           magic    WINKHID1
+    8       8     Q     cksum    XXH3-64 of all that follows
+    16      8     q     length   bytes of the header
+    24      ..          header   JSON: [[path of a shard, number of its hidden rows], ...]
+    ..      8n    q     rows     positions of inodes, ascending, shard by shard
+
+Little-endian. That of a later generation is made from it: only shards that came since are looked
+at. Files are found to have one name by the hashes in the indexes, then by their names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import operator
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from winkformats import hashing, table
+from winkformats.errors import FormatError
+from winkformats.hashing import UInt64
+from winkfs.dataset.manifest import FOLDER, Folder, Log
+from winkfs.dataset.records import REWRITES, ShardRecord, State
+from winkfs.dataset.shard import NOTHING, Shard, names_at, tombstones
+from winkfs.errors import StalePlan
+from winkfs.indexfile import Base
+from winkfs.rows import Int64
+from winkfs.store import Store
+
+MAGIC: Final = b"WINKHID1"
+HEAD: Final = 24
+ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
+FEW: Final = 256  # an index with as many times more files is asked, not read
+BUILDS: Final = REWRITES | {"append"}  # operations after which hidden rows stay hidden
+Hidden = dict[str, Int64]
+
+
+def hidden_of(log: Log, state: State) -> Hidden:
+    """Path of a shard -> positions of its hidden rows, ascending; of some shards none.
+
+    cost    none where the names of shards do not overlap; else the derived file, or 0.5 us for
+            each file of the shards that came since the last one
+    """
+    if not _clusters(state.shards):
+        return {}
+    folder = Folder(f"{log.root}/{FOLDER}")
+    generation, known = _nearest(log, folder, state)
+    if generation == state.generation:
+        return known
+    made = hidden_rows(log.root, state.shards, known)
+    _write(folder.file(state.generation, ".hidden"), made)
+    return made
+
+
+def hidden_rows(root: str, shards: Sequence[ShardRecord], known: Mapping[str, Int64]) -> Hidden:
+    """The same for any shards in the order of their ranks.
+
+    known   the hidden rows of some of them, as they are among themselves
+    raises  StalePlan; FormatError; OSError
+    """
+    found = {record.path: known.get(record.path, NOTHING) for record in shards}
+    for cluster in _clusters(shards):
+        if all(record.path in known for record in cluster):
+            continue
+        new = [record.path not in known for record in cluster]
+        opened = [Shard(f"{root}/{record.path}", record) for record in cluster]
+        rows = sum(record.files for record, fresh in zip(cluster, new, strict=True) if fresh)
+        parts = rows // ROWS + 1
+        for part in range(parts):
+            for record, more in _resolve(opened, new, part, parts):
+                found[record.path] = np.union1d(found[record.path], more)
+    return found
+
+
+def _clusters(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
+    """Groups of two or more shards that may have a name in common, each in the order of ranks."""
+    ranges = [(record.names or (b"", None), i) for i, record in enumerate(shards)
+              if record.files or record.tombstones]  # fmt: skip
+    groups: list[list[int]] = []
+    end: bytes | None = b""
+    for (first, last), i in sorted(ranges, key=lambda item: item[0][0]):
+        if groups and (end is None or first <= end):
+            groups[-1].append(i)
+            end = None if end is None or last is None else max(end, last)
+        else:
+            groups.append([i])
+            end = last
+    return [[shards[i] for i in sorted(group)] for group in groups if len(group) > 1]
+
+
+# --- rows of equal names ---
+
+
+class _Rows(NamedTuple):
+    """What one shard says of names. S is XXH3 of the inode key; tombstones stand behind files."""
+
+    s: UInt64
+    pos: Int64
+
+
+def _resolve(
+    shards: list[Shard], new: list[bool], part: int, parts: int
+) -> Iterator[tuple[ShardRecord, Int64]]:
+    """Hidden rows among the names whose hashes are in this part, of pairs with a new shard."""
+    rows: list[_Rows] = [_rows_of(shard, part, parts) if fresh else _Rows(_NO_S, NOTHING)
+                         for shard, fresh in zip(shards, new, strict=True)]  # fmt: skip
+    if not all(new):
+        wanted = np.unique(np.concatenate([found.s for found in rows]))
+        for i, fresh in enumerate(new):
+            if not fresh:
+                rows[i] = _matches(shards[i], wanted)
+    sizes = [len(found.s) for found in rows]
+    s = np.concatenate([found.s for found in rows])
+    pos = np.concatenate([found.pos for found in rows])
+    rank = np.repeat(np.arange(len(shards), dtype=np.int32), sizes)
+    del rows
+    order = _equal(s)
+    if not len(order):
+        return
+    s, pos, rank = s[order], pos[order], rank[order]
+    names = _names(shards, pos, rank)
+    gone = _beaten(s, rank, names)
+    files = pos < np.array([shard.record.tombs_at or shard.record.size for shard in shards])[rank]
+    for i in np.unique(rank[gone & files]).tolist():
+        yield shards[i].record, np.sort(pos[gone & files & (rank == i)])
+
+
+def _equal(s: UInt64) -> Int64:
+    """Indices of the values that come twice or more, sorted by value, stable."""
+    ordered = np.sort(s)
+    twice = ordered[1:] == ordered[:-1]
+    if not twice.any():
+        return NOTHING
+    order = np.argsort(s, kind="stable")
+    grouped = np.zeros(len(s), bool)
+    grouped[1:] = twice
+    grouped[:-1] |= twice
+    return order[grouped]
+
+
+def _beaten(s: UInt64, rank: npt.NDArray[np.int32], names: list[bytes]) -> npt.NDArray[np.bool_]:
+    """Which rows have a name that comes again with a higher rank. Equal S stand together, by rank.
+
+    Where two names have one hash, they are told apart one by one.
+    """
+    last = np.ones(len(s), bool)
+    last[:-1] = s[1:] != s[:-1]
+    ends = np.flatnonzero(last)
+    sizes = np.diff(ends, prepend=-1)
+    winner = np.repeat(ends, sizes)
+    best = list(map(names.__getitem__, winner.tolist()))
+    equal = np.fromiter(map(operator.eq, names, best), bool, len(names))
+    beaten = rank < rank[winner]
+    for end in np.unique(winner[~equal]).tolist():
+        start = end + 1 - int(sizes[np.searchsorted(ends, end)])
+        top: dict[bytes, int] = {}
+        for i in range(start, end + 1):
+            top[names[i]] = int(rank[i])
+        for i in range(start, end + 1):
+            beaten[i] = int(rank[i]) < top[names[i]]
+    return beaten
+
+
+def _names(shards: list[Shard], pos: Int64, rank: npt.NDArray[np.int32]) -> list[bytes]:
+    """The names of rows, in their order."""
+    names: list[bytes] = [b""] * len(pos)
+    order = np.argsort(rank, kind="stable")
+    edges = np.searchsorted(rank[order], np.arange(len(shards) + 1)).tolist()
+    for shard, (a, b) in zip(shards, pairwise(edges), strict=True):
+        if a < b:
+            chosen = order[a:b]
+            with _opened(shard) as store:
+                for i, name in zip(chosen.tolist(), names_at(store, pos[chosen]), strict=True):
+                    names[i] = name
+    return names
+
+
+@contextlib.contextmanager
+def _opened(shard: Shard) -> Iterator[Store]:
+    store = shard.open()
+    try:
+        yield store
+    finally:
+        store.abandon()
+
+
+_NO_S: Final[UInt64] = np.empty(0, np.uint64)
+
+
+def _rows_of(shard: Shard, part: int, parts: int) -> _Rows:
+    """All rows of a shard whose hashes are in this part."""
+    with _opened(shard) as store:
+        if _hashed(store):
+            live = store.index.merged()[0]
+            s, pos = live.s, live.pos
+        else:
+            pos = store.index.positions()
+            s = _hash(names_at(store, pos))
+        gone, where = tombstones(store, shard.record.tombs_at if shard.record.tombstones else 0)
+        if gone:
+            s, pos = np.concatenate([s, _hash(gone)]), np.concatenate([pos, where])
+    if parts > 1:
+        chosen = (s >> np.uint64(32)) % np.uint64(parts) == part
+        s, pos = s[chosen], pos[chosen]
+    return _Rows(s, pos)
+
+
+def _matches(shard: Shard, wanted: UInt64) -> _Rows:
+    """The rows of a shard with these hashes, ascending."""
+    record = shard.record
+    if record.files > FEW * len(wanted) and not record.tombstones:
+        with _opened(shard) as store:
+            base = store.index.base
+            if _hashed(store) and base is not None and not store.index.pending:
+                pos, _ = table.find_many(base.shape, base.cells, wanted, table.bits_of(wanted))
+                return _all_cells(base, wanted[pos > 0])
+    rows = _rows_of(shard, 0, 1)
+    if not len(wanted):
+        return _Rows(_NO_S, NOTHING)
+    at = np.minimum(np.searchsorted(wanted, rows.s), len(wanted) - 1)
+    chosen = wanted[at] == rows.s
+    return _Rows(rows.s[chosen], rows.pos[chosen])
+
+
+def _all_cells(base: Base, found: UInt64) -> _Rows:
+    """The rows with these hashes; two names may have one."""
+    cells = [
+        (s, int.from_bytes(cell[:8], "big"))
+        for s in found.tolist()
+        for _, cell in table.probe(base.shape, base.view, base.offset, s & hashing.MASK63)
+        if cell[8:16] == s.to_bytes(8, "big")
+    ]
+    return _Rows(
+        np.array([s for s, _ in cells], np.uint64), np.array([p for _, p in cells], np.int64)
+    )
+
+
+def _hashed(store: Store) -> bool:
+    """Whether its index has the hashes that all shards are compared by."""
+    return store.settings.htalgo == hashing.XXH3 and store.settings.cellsz > 1
+
+
+def _hash(names: Iterable[bytes]) -> UInt64:
+    return hashing.hash_keys(hashing.XXH3, [name + b"/I0" for name in names])[0]
+
+
+# --- the derived file ---
+
+
+def _nearest(log: Log, folder: Folder, state: State) -> tuple[int, Hidden]:
+    """The youngest file, up to that of a generation, from which its hidden rows can be made."""
+    stems = [name[:-7] for name in os.listdir(folder.path) if name.endswith(".hidden")]
+    there = sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
+    upper = state.generation
+    for number in there:
+        if not state.oldest <= number <= state.generation:
+            continue
+        try:
+            if any(m.operation not in BUILDS for m in log.manifests(upper, number + 1)):
+                break
+        except StalePlan:
+            break
+        upper = number
+        with contextlib.suppress(OSError, FormatError, ValueError, TypeError):
+            return number, _read(folder.file(number, ".hidden"))
+    return -1, {}
+
+
+def _read(path: str) -> Hidden:
+    """Raises FormatError, ValueError or TypeError for anything but a whole file."""
+    data = Path(path).read_bytes()
+    length = int.from_bytes(data[16:24], "little")
+    cksum = int.from_bytes(data[8:16], "little")
+    if data[:8] != MAGIC or xxhash.xxh3_64_intdigest(memoryview(data)[16:]) != cksum:
+        raise FormatError(f"{path}: damaged")
+    counts = json.loads(data[HEAD : HEAD + length])
+    rows = np.frombuffer(data, "<i8", offset=HEAD + length)
+    ends = np.cumsum([count for _, count in counts])[:-1]
+    return dict(zip([path for path, _ in counts], np.split(rows, ends), strict=True))
+
+
+def _write(path: str, hidden: Mapping[str, Int64]) -> None:
+    """Where the disk does not take it, the next who needs it computes it again."""
+    header = json.dumps([[name, len(rows)] for name, rows in hidden.items()]).encode()
+    header += b" " * (-len(header) % 8)
+    parts = [len(header).to_bytes(8, "little"), header]
+    body = b"".join([*parts, *(rows.astype("<i8").tobytes() for rows in hidden.values())])
+    cksum = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+    temporary = f"{os.path.dirname(path)}/.{secrets.token_hex(8)}.tmp"
+    with contextlib.suppress(OSError):
+        try:
+            Path(temporary).write_bytes(MAGIC + cksum + body)
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,187 @@
+"""What a manifest says: of a shard, and of one generation. As JSON, with a checksum.
+
+    format      "winkfs-dataset"
+    version     1; a reader refuses a higher one
+    generation  number of the manifest, as in its name
+    time_ns     of the commit, nanoseconds since the epoch; later than that of the one before
+    operation   create, append, overwrite, compact, rebalance, vacuum
+    job         folder of the shards added
+    added       records of shards; removed: their paths
+    streams     {query: batch} that the commit finishes
+    metrics     what the writer wants to be remembered
+    oldest      the oldest generation that can still be read
+    checkpoint  every 64th: {shards: [all records], streams: {query: [batch, generation]}}
+    xxh3        of all bytes before this field, 16 hex digits
+
+Names in it are UTF-8, other bytes as surrogates \\udcXX.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final, Self
+
+import xxhash
+
+from winkformats.errors import CorruptError, FormatError
+
+FORMAT: Final = "winkfs-dataset"
+VERSION: Final = 1
+TAIL: Final = len(',"xxh3":"0123456789abcdef"}\n')
+NAME: Final = 256  # bytes of the longest first or last name that is recorded
+REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
+Rank = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """A shard as the manifest has it.
+
+    path        below the data set, without .data
+    contid      CONTID; size: FILESIZE, bytes: a shard with others is not this one
+    files       how many it has, hidden ones included; -1: not known (a plain container)
+    content     bytes of their content
+    tombstones  entries at the end that delete names of older shards, from position tombs_at on
+    mtime_min   nanoseconds; mtime_max: of the youngest file. None without files, or not known
+    first       the least name, last: the greatest; None: not known
+    rank        which shard wins: the higher one. A rewritten shard has that of what it replaces
+    """
+
+    path: str
+    contid: int
+    size: int
+    files: int = -1
+    content: int = 0
+    tombstones: int = 0
+    tombs_at: int = 0
+    mtime_min: int | None = None
+    mtime_max: int | None = None
+    ao: bool = False
+    first: str | None = None
+    last: str | None = None
+    rank: Rank = (0, 0)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """From JSON; fields of later versions are passed over. Raises KeyError, TypeError."""
+        known = {name: values[name] for name in RECORD_FIELDS if name in values}
+        known["rank"] = tuple(map(int, values["rank"]))
+        return cls(**known)
+
+    @property
+    def names(self) -> tuple[bytes, bytes] | None:
+        """The least and the greatest name; None where they are not known."""
+        if self.first is None or self.last is None:
+            return None
+        return _raw(self.first), _raw(self.last)
+
+
+RECORD_FIELDS: Final = [f.name for f in fields(ShardRecord)]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that holds in a generation.
+
+    shards   by rank, the winner last
+    streams  query -> (last batch, generation that has it)
+    """
+
+    generation: int
+    time_ns: int
+    shards: tuple[ShardRecord, ...] = ()
+    streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    oldest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One generation: what it changed, and in a checkpoint all that holds after it."""
+
+    generation: int
+    time_ns: int
+    operation: str
+    job: str = ""
+    added: tuple[ShardRecord, ...] = ()
+    removed: tuple[str, ...] = ()
+    streams: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    oldest: int = 0
+    checkpoint: State | None = None
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether it changes no file that can be seen: a stream has nothing to tell of it."""
+        return self.operation in REWRITES
+
+    def apply(self, before: State) -> State:
+        """-> what holds after it. Raises FormatError where it does not follow `before`."""
+        if self.generation != before.generation + 1 or self.time_ns <= before.time_ns:
+            raise FormatError(f"manifest {self.generation} does not follow {before.generation}")
+        shards = {record.path: record for record in before.shards}
+        for path in self.removed:
+            if shards.pop(path, None) is None:
+                raise FormatError(f"manifest {self.generation} removes {path}, which is not there")
+        for record in self.added:
+            if record.path in shards:
+                raise FormatError(f"manifest {self.generation} adds {record.path} again")
+            shards[record.path] = record
+        streams = dict(before.streams)
+        streams |= {query: (batch, self.generation) for query, batch in self.streams.items()}
+        return State(self.generation, self.time_ns, by_rank(shards.values()), streams, self.oldest)
+
+    def encode(self) -> bytes:
+        values = {"format": FORMAT, "version": VERSION} | _plain(self)
+        text = json.dumps(values, separators=(",", ":"))[:-1].encode()
+        return text + b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text)
+
+    @classmethod
+    def decode(cls, data: bytes, *, file: str) -> Self:
+        """Raises CorruptError, or FormatError for one of a later version."""
+        text, tail = data[:-TAIL], data[-TAIL:]
+        if tail != b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text):
+            raise CorruptError("checksum of the manifest", file=file, offset=0)
+        try:
+            values = json.loads(text + b"}")
+            if values["format"] != FORMAT or values["version"] > VERSION:
+                raise FormatError(f"{file}: a manifest of a later version: update winkfs")
+            return cls(
+                values["generation"], values["time_ns"], values["operation"], values["job"],
+                _records(values["added"]), tuple(values["removed"]), values["streams"],
+                values["metrics"], values["oldest"], _state(values),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptError(f"manifest: {error!r}", file=file, offset=0) from None
+
+
+def by_rank(records: Any) -> tuple[ShardRecord, ...]:
+    return tuple(sorted(records, key=lambda record: (record.rank, record.path)))
+
+
+def _plain(manifest: Manifest) -> dict[str, Any]:
+    values = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
+    values["added"] = list(map(asdict, manifest.added))
+    whole = values.pop("checkpoint")
+    if whole is not None:
+        shards = list(map(asdict, whole.shards))
+        values["checkpoint"] = {"shards": shards, "streams": dict(whole.streams)}
+    return values
+
+
+def _records(values: Any) -> tuple[ShardRecord, ...]:
+    return tuple(map(ShardRecord.of, values))
+
+
+def _state(values: Mapping[str, Any]) -> State | None:
+    whole = values.get("checkpoint")
+    if whole is None:
+        return None
+    streams = {query: (pair[0], pair[1]) for query, pair in whole["streams"].items()}
+    shards = by_rank(_records(whole["shards"]))
+    return State(values["generation"], values["time_ns"], shards, streams, values["oldest"])
+
+
+def _raw(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
