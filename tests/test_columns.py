@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import golden_containers
+import numpy as np
 import oracle_recipes
 import pytest
 
@@ -78,3 +80,70 @@ def test_reindex_writes_columns_that_any_slice_can_be_had_of(tmp_path: Path) -> 
         for a in range(len(whole) + 1):
             for b in range(a, len(whole) + 1):
                 assert rows(found.slice(a, b)) == rows(whole)[a:b]
+
+
+# --- what a writer puts ---
+
+
+def random_life(c: winkfs.Container, rng: random.Random, times: range) -> None:
+    """Files of all kinds come, change and go."""
+    names = [f"d{i % 5}/{'x' * (i % 40)}ä{i}" for i in range(60)]
+    for now in times:
+        name, kind = rng.choice(names), rng.randrange(9)
+        content = rng.randbytes(rng.choice([0, 1, 100, 5000]))
+        if kind < 4:
+            some = [rng.choice(names) for _ in range(rng.randrange(1, 300))]
+            c.put_many((name, rng.randbytes(rng.randrange(3) * 50), now) for name in some)
+        elif kind == 4:
+            c.put(name, content * 300, now)
+        elif kind == 5:
+            c.put_rows([winkfs.Row(name, content, now * 10**9, mode=rng.choice([0o600, 0o644]))])
+        elif kind == 6 and name in c:
+            c.delete(name)
+        elif kind == 7 and not c.ao and name in c:
+            c.append(name, content)
+            c.rename(name, rng.choice(names))
+        elif kind == 8:
+            c.put(name, content or b"x", now)
+            if c.ao:
+                c.append(name, content)
+            c.sync()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("ao", [False, True])
+def test_columns_of_what_was_put_are_those_of_the_data_file(
+    seed: int, ao: bool, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    base = tmp_path / "c"
+    with winkfs.create(base, ao=ao) as c:
+        random_life(c, rng, range(5))
+        c.follow_columns()
+        random_life(c, rng, range(5, 30))
+        c.save_columns()
+        with opened(base) as found:
+            assert rows(found.slice(0, len(found))) == listing(base)
+        random_life(c, rng, range(30, 45))
+        c.save_columns()
+    with store_of(base) as store, opened(base) as found:
+        wanted = Columns.of(store)
+        whole = found.slice(0, len(found))
+        for field, one, other in zip(
+            Columns.__slots__, whole.arrays(), wanted.arrays(), strict=True
+        ):
+            assert np.array_equal(one, other), field
+        assert rows(whole) == listing(base)
+
+
+def test_renamed_in_place_before_the_sync_is_not_the_old_name(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    with winkfs.create(base, ao=True) as c:
+        c.follow_columns()
+        c.put_many((f"name{i}", b"x", i) for i in range(5))
+        c.rename("name4", "other")
+        c.put_many((f"name{i}", b"x", i) for i in range(5, 9))
+        c.save_columns()
+    with opened(base) as found:
+        assert b"other" in found.slice(0, len(found)).names()
+        assert rows(found.slice(0, len(found))) == listing(base)

@@ -83,7 +83,10 @@ def append_plain(store: Store, files: Plain, fileids: Int64, mtimes: Int64) -> t
     kv.append_encoded(chunk, 2 * n)
     store.itotsz += n * isz
     store.dtotsz += int(lengths.sum())
-    return at[1::2] + base, pointers
+    positions = at[1::2] + base
+    if store.columns is not None:
+        store.columns.add(files, positions, pointers, mtimes)
+    return positions, pointers
 
 
 class _Tails(NamedTuple):

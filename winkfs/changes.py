@@ -299,6 +299,7 @@ class Changes(Drafts):
                              "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
         self._kv.reserve(len(new) + len(value) + len(key) + 64)
         self._kv.replace(pos, new, value)
+        self._store.rewritten(pos)
         self._drop(new)
         self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
         self._store.index.assign(key, 0)

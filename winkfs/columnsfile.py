@@ -33,6 +33,7 @@ from winkformats.kvseq import KVSeq
 from winkformats.storage import FileStorage, publish
 from winkformats.superblock import KVSEQ, read_superblock
 from winkfs.columns import Columns
+from winkfs.columntrail import ColumnTrail
 from winkfs.datafile import base_of
 from winkfs.rows import Int64
 from winkfs.settings import PURPOSE_COLUMNS
@@ -304,14 +305,21 @@ class ColumnsWriter:
         self._kv.release()
 
 
+def follow_columns(store: Store) -> None:
+    """Keep what is put in bulk from now on, so that `write_columns` need not read it again."""
+    if store.settings.contid and store.settings.nanoseconds:
+        store.columns = ColumnTrail()
+
+
 def write_columns(store: Store, rows: Iterable[Columns] | None = None) -> None:
     """Write BASE.cols for all live files. The writer has synced.
 
     Nothing is done in classic layout, which has no CONTID, and where the disk is full.
 
-    rows    their columns, in order of their inodes, in parts of any size; None: read them
+    rows    their columns, in order of their inodes, in parts of any size; None: those that the
+            store was told to follow, and the others read
     raises  ValueError (there is something to sync); CorruptError (a damaged inode); OSError
-    cost    0.1 us a file where `rows` are known; memory: a chunk
+    cost    0.1 us a file where they are known; memory: a chunk
     """
     if not store.settings.contid:
         return
@@ -321,7 +329,8 @@ def write_columns(store: Store, rows: Iterable[Columns] | None = None) -> None:
     storage = fresh(path + ".tmp")
     try:
         writer = ColumnsWriter(storage, store.settings.contid)
-        for chunk in _chunks(live_columns(store) if rows is None else rows):
+        trail = store.columns or ColumnTrail()
+        for chunk in _chunks(trail.rows(store) if rows is None else rows):
             writer.add(chunk)
         now = store.kv.superblock.get("SYNCTIME", int(time.time()))
         writer.finish(store.kv.end, now)
@@ -332,13 +341,6 @@ def write_columns(store: Store, rows: Iterable[Columns] | None = None) -> None:
             raise
     finally:
         storage.close()
-
-
-def live_columns(store: Store) -> Iterator[Columns]:
-    """The columns of all live files, from the data file, in parts. Raises CorruptError."""
-    positions = store.index.positions()
-    for at in range(0, len(positions), FILES):
-        yield Columns.of(store, positions[at : at + FILES])
 
 
 def _chunks(parts: Iterable[Columns]) -> Iterator[Columns]:

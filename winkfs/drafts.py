@@ -127,6 +127,7 @@ class Drafts(Files):
         if not (store.settings.ao and draft.old):
             return inode, kv.append(draft.key, value), len(value)
         kv.replace(draft.old, draft.key, value)
+        store.rewritten(draft.old)
         return inode, draft.old, len(value)
 
     def _account(

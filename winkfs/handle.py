@@ -12,6 +12,7 @@ from typing import Any, Self
 from winkfs import fastread
 from winkfs.bulkget import BulkGet
 from winkfs.changes import Changes
+from winkfs.columnsfile import follow_columns, write_columns
 from winkfs.content import Content
 from winkfs.entry import to_bytes, to_str
 from winkfs.errors import Closed, NameTooLong, ReadOnly
@@ -149,6 +150,18 @@ class Handle:
         with self._lock:
             self.sync()
             self._guard(lambda: save_order(self._store))
+
+    def follow_columns(self) -> None:
+        """Before many files are put: keep what `save_columns` writes of them."""
+        with self._lock:
+            self._check()
+            follow_columns(self._store)
+
+    def save_columns(self) -> None:
+        """Sync, and write BASE.cols. Raises OSError, but not where the disk is full."""
+        with self._lock:
+            self.sync()
+            self._guard(lambda: write_columns(self._store))
 
     def _check(self) -> None:
         """Refuse a dead handle; get over an interrupted call; catch up with the writer."""

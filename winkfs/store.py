@@ -11,7 +11,7 @@ import errno
 import re
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from winkformats import table
 from winkformats.errors import CorruptError, FormatError
@@ -27,6 +27,9 @@ from winkfs.rebuild import Rebuilt, rebuild
 from winkfs.replay import Replay
 from winkfs.rows import Int64, Rows
 from winkfs.timeindex import TimeIndex, fresh
+
+if TYPE_CHECKING:
+    from winkfs.columntrail import ColumnTrail
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
@@ -46,6 +49,7 @@ class Store(DataFile):
         self.times: TimeIndex | None = None
         self.names_from = 0  # what a BASE.names must cover at least to be believed
         self.times_current = True  # whether BASE.time covers all of the data file
+        self.columns: ColumnTrail | None = None  # is told of all files that are put in bulk
         try:
             self.index = Index(self.settings, None, self.key_at)
             if load:
@@ -210,6 +214,11 @@ class Store(DataFile):
         if self.writable:
             Path(self.base + ".names").unlink(missing_ok=True)
 
+    def rewritten(self, pos: int) -> None:
+        """Another inode stands in the place of the one at `pos`."""
+        if self.columns is not None:
+            self.columns.forget(pos)
+
     # --- staying current ---
 
     def refresh(self) -> None:
@@ -290,6 +299,7 @@ class Store(DataFile):
         if broken:
             self.doomed = []  # what replaces them may be lost
         self.drop_names()  # half a rename may be in the file
+        self.columns = None  # the places of what was lost are taken by others
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
         block = self.kv.superblock
         self.kv.sync({"SYNCSIZE": block["SYNCSIZE"]} if "SYNCSIZE" in block else {})
