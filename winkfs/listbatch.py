@@ -25,18 +25,37 @@ MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Py
 
 
 class Batch:
-    """What the inodes at some positions say.
+    """What is to say of some names.
 
     names, shorts   n names, and what of them is below the directory
     attrs           n attributes, None at the indices in `odd`: look one by one
-    ids, known      of the others: ids and names
+    ids, known      of the others: ids and names, where the mount is to remember them
     flat            all of them can be shown, and are files of the directory itself
     """
 
+    names: list[bytes]
+    attrs: list[Attr | None]
+    ids: list[int]
+    known: list[bytes]
+    odd: list[int]
+
+    def _cut(self, cut: int) -> None:
+        """`cut`: bytes of each name up to what is below the directory."""
+        self.shorts = [name[cut:] for name in self.names] if cut else self.names
+        joined = b"/".join(self.shorts)
+        self.flat = (
+            joined.count(b"/") == len(self.names) - 1
+            and max(map(len, self.shorts)) <= MAX_COMPONENT
+            and max(map(len, self.names)) <= MAX_PATH
+            and not {b"", b".", b".."}.intersection(self.shorts)
+        )
+
+
+class InodeBatch(Batch):
+    """What the inodes at some positions say."""
+
     def __init__(self, store: Store, positions: Int64, cut: int) -> None:
         """`positions`: int64[n]; `cut`: bytes of each name up to what is below the directory."""
-        self.names: list[bytes]
-        self.attrs: list[Attr | None]
         n = len(positions)
         if n <= FEW:
             self._each(store, positions.tolist())
@@ -45,14 +64,7 @@ class Batch:
         self.odd = [i for i, attr in enumerate(self.attrs) if attr is None]
         for i in self.odd:
             self.names[i] = self.names[i] or store.key_at(int(positions[i]))[:-3]
-        self.shorts = [name[cut:] for name in self.names] if cut else self.names
-        joined = b"/".join(self.shorts)
-        self.flat = (
-            joined.count(b"/") == n - 1
-            and max(map(len, self.shorts)) <= MAX_COMPONENT
-            and max(map(len, self.names)) <= MAX_PATH
-            and not {b"", b".", b".."}.intersection(self.shorts)
-        )
+        self._cut(cut)
 
     def _each(self, store: Store, positions: list[int]) -> None:
         kv, settings, (uid, gid) = store.kv, store.settings, store.owner

@@ -16,8 +16,7 @@ from winkfs.entry import to_str
 from winkfs.listbatch import MAKE, Batch, fine
 from winkfs.names import bad_prefix
 from winkfs.nametree import NameTree
-from winkfs.rows import Int64
-from winkfs.store import Store
+from winkfs.since import Order
 from winkmount.source import Attr, DirEntry
 
 log = logging.getLogger("winkfs.mount")
@@ -44,8 +43,9 @@ class View(Protocol):
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""
 
-    def foresee(self, positions: Int64) -> None:
-        """Inodes that are read next."""
+    def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
+        """What the files are that an order has at these indices; `cut`: bytes of their names up to
+        what is below the directory."""
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Remember where files are that are handed out."""
@@ -54,15 +54,15 @@ class View(Protocol):
 class Listing:
     """An open directory; `path` is where it is now."""
 
-    def __init__(self, view: View, store: Store, path: bytes) -> None:
+    def __init__(self, view: View, path: bytes) -> None:
         self.path = path
-        self._view, self._store = view, store
-        self._pass = _Pass(view, store, path)
+        self._view = view
+        self._pass = _Pass(view, path)
 
     def entries(self, offset: int) -> Iterator[DirEntry]:
         """See `Source.readdir`. Cost: 2 us a file, a search in the order a subdirectory."""
         if offset == 0:
-            self._pass = _Pass(self._view, self._store, self.path)
+            self._pass = _Pass(self._view, self.path)
         return self._pass.entries(offset)
 
     def fix(self) -> None:
@@ -81,9 +81,9 @@ class _Pass:
     It goes on with the order it began with.
     """
 
-    def __init__(self, view: View, store: Store, path: bytes) -> None:
+    def __init__(self, view: View, path: bytes) -> None:
         self.path = path
-        self._view, self._store = view, store
+        self._view = view
         self._since = view.tree.since
         self._prefix = path + b"/" if path else b""
         self._late: list[tuple[int, bytes]] | None = None
@@ -144,9 +144,7 @@ class _Pass:
                 at = order.lower_bound(self._prefix + child + b"0", at)
         while at < high and self._fixed is None:
             stop = min(at + step, high)
-            positions = order.positions(at, stop)
-            self._view.foresee(positions)
-            batch = Batch(self._store, positions, cut)
+            batch = self._view.batch(order, at, stop, cut)
             version, then = tree.version, at
             if batch.flat and self._simple:
                 at, found = stop, self._flat(batch, at)

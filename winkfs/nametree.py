@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from winkfs.inode import FileType
-from winkfs.nameorder import NameOrder
 from winkfs.names import bad_prefix, within
-from winkfs.since import Changed, Since
+from winkfs.since import Changed, Order, Since
 
 
 class NameTree:
@@ -27,7 +26,7 @@ class NameTree:
     version grows with each change
     """
 
-    def __init__(self, order: NameOrder, entry: Callable[[bytes], int]) -> None:
+    def __init__(self, order: Order, entry: Callable[[bytes], int]) -> None:
         self.since = Since(order)
         self._entry = entry
         self._number = 0
@@ -212,7 +211,7 @@ class NameTree:
             elif not found:
                 changed.forget(short)
 
-    def renew(self, order: NameOrder) -> None:
+    def renew(self, order: Order) -> None:
         """Go on with an order of the names as they are now."""
         before, self.since = self.since, Since(order)
         self.version += 1

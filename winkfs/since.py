@@ -10,15 +10,28 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
-from winkfs.nameorder import NameOrder
 from winkfs.names import bad_prefix
+from winkfs.rows import Int64
 
 BATCH: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered
 PROBES: Final = 1 << 13  # names remembered, for searches in large directories
 NEAR: Final = 512  # names below a directory up to which its implied children are remembered
+
+
+class Order(Protocol):
+    """What is asked of an order of names: see `NameOrder`."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def clashes(self) -> int: ...
+    def positions(self, start: int, stop: int) -> Int64: ...
+    def names(self, start: int, stop: int) -> list[bytes]: ...
+    def name(self, index: int) -> bytes: ...
+    def lower_bound(self, name: bytes, low: int = 0) -> int: ...
 
 
 class Changed:
@@ -62,7 +75,7 @@ class Since:
     cost    a search of the order for a directory that is not remembered
     """
 
-    def __init__(self, order: NameOrder) -> None:
+    def __init__(self, order: Order) -> None:
         self.order = order
         self.dirs: dict[bytes, Changed] = {}
         self._ranges: dict[bytes, tuple[int, int]] = {}

@@ -12,8 +12,10 @@ from typing import Final
 from winkfs.container import Container
 from winkfs.facts import find_data, text_of
 from winkfs.inode import FileType
+from winkfs.listbatch import Batch, InodeBatch
 from winkfs.listing import Listing
 from winkfs.rows import Int64
+from winkfs.since import Order
 from winkfs.sourceattrs import ContainerAttrs
 from winkmount.source import DirEntry
 
@@ -38,7 +40,7 @@ class ContainerView(ContainerAttrs):
 
     def opendir(self, directory: int) -> int:
         handle = next(self._handles)
-        self._listings[handle] = Listing(self, self._store, self.places[directory])
+        self._listings[handle] = Listing(self, self.places[directory])
         self._listed[handle] = directory
         self._use(directory)
         return handle
@@ -53,7 +55,13 @@ class ContainerView(ContainerAttrs):
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         self.places.note_many(ids, paths)
 
+    def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
+        positions = order.positions(start, stop)
+        self.foresee(positions)
+        return InodeBatch(self._store, positions, cut)
+
     def foresee(self, positions: Int64) -> None:
+        """Inodes that are read next."""
         self._light.inodes(positions)
 
     # users
