@@ -162,7 +162,7 @@ class ContainerSource(ContainerNames):
 
     def sync(self) -> None:
         self._sync()
-        order = self.tree.since.order
+        order = self._name_order
         if self._many_changes() or self._store.kv.end - order.covered > longest(order, TAIL):
             self._new_order()
 
@@ -176,7 +176,7 @@ class ContainerSource(ContainerNames):
         since = self.tree.since
         try:
             changes = self._positions([*since.names()])
-            self.tree.renew(merge(self._store, since.order, changes))
+            self.tree.renew(merge(self._store, self._name_order, changes))
         except (OSError, FormatError) as error:  # the old one goes on, with all that changed
             log.error("the order of names stays as it is: %s", error)
 
@@ -212,7 +212,7 @@ class ContainerSource(ContainerNames):
         try:
             if self.writable:
                 self._sync()
-                if self.tree.since.order.covered != self._store.kv.end:
+                if self._name_order.covered != self._store.kv.end:
                     self._new_order()
         finally:
             self._container.close()

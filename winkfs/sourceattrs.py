@@ -84,6 +84,12 @@ class ContainerAttrs:
         self.tree = NameTree(order, self.entry)
         self.tree.replay(names)
 
+    @property
+    def _name_order(self) -> NameOrder:
+        order = self.tree.since.order
+        assert isinstance(order, NameOrder)
+        return order
+
     def _order(self) -> tuple[NameOrder, list[bytes]]:
         """The name order, and the names that changed since. Written where it is missing."""
         store = self._store

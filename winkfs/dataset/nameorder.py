@@ -24,7 +24,7 @@ _KEPT: Final = np.array([0, *(~0 << 8 * (WORD - k) & ~(~0 << 64) for k in range(
 
 
 class Names(Protocol):
-    """What is asked of the columns of a shard: names[i] = name_bytes[name_ends[i]:name_ends[i+1]]."""
+    """What is asked of columns: names[i] is name_bytes[name_ends[i] : name_ends[i + 1]]."""
 
     @property
     def name_ends(self) -> Int64: ...
@@ -80,7 +80,7 @@ class Rows:
             names = self.shards[number]
             begin = names.name_ends[at]
             found[which] = texts_at(names.name_bytes, begin, names.name_ends[at + 1] - begin)
-        return found.tolist()  # type: ignore[no-any-return]
+        return found.tolist()
 
     def words(self, rows: Int64, offset: int) -> tuple[Words, Int64]:
         """Bytes [offset, offset + 8) of the names as numbers that compare like them, and how many
