@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import operator
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +33,8 @@ from winkformats.errors import FormatError
 from winkformats.hashing import UInt64
 from winkfs.dataset.manifest import FOLDER, Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
-from winkfs.dataset.shard import NOTHING, Shard, names_at, tombstones
+from winkfs.dataset.shard import Shard
+from winkfs.dataset.shardnames import NOTHING, NameColumn, joined, names_at, tombstones
 from winkfs.errors import StalePlan
 from winkfs.indexfile import Base
 from winkfs.rows import Int64
@@ -46,6 +46,7 @@ ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
 FEW: Final = 256  # an index with as many times more files is asked, not read
 BUILDS: Final = REWRITES | {"append"}  # operations after which hidden rows stay hidden
 Hidden = dict[str, Int64]
+Ranks = npt.NDArray[np.uint32]
 
 
 def hidden_of(log: Log, state: State) -> Hidden:
@@ -122,70 +123,66 @@ def _resolve(
         for i, fresh in enumerate(new):
             if not fresh:
                 rows[i] = _matches(shards[i], wanted)
-    sizes = [len(found.s) for found in rows]
     s = np.concatenate([found.s for found in rows])
     pos = np.concatenate([found.pos for found in rows])
-    rank = np.repeat(np.arange(len(shards), dtype=np.int32), sizes)
+    rank = np.repeat(np.arange(len(shards), dtype=np.uint32), [len(found.s) for found in rows])
     del rows
-    order = _equal(s)
-    if not len(order):
+    chosen, group = _groups(s)
+    if not len(chosen):
         return
-    s, pos, rank = s[order], pos[order], rank[order]
-    names = _names(shards, pos, rank)
-    gone = _beaten(s, rank, names)
-    files = pos < np.array([shard.record.tombs_at or shard.record.size for shard in shards])[rank]
-    for i in np.unique(rank[gone & files]).tolist():
-        yield shards[i].record, np.sort(pos[gone & files & (rank == i)])
+    pos, rank = pos[chosen], rank[chosen]
+    gone = _beaten(group, rank, _names(shards, pos, rank))
+    ends = np.array([shard.record.tombs_at or shard.record.size for shard in shards])
+    gone &= pos < ends[rank]
+    for i in np.flatnonzero(np.bincount(rank[gone])).tolist():
+        yield shards[i].record, np.sort(pos[gone & (rank == i)])
 
 
-def _equal(s: UInt64) -> Int64:
-    """Indices of the values that come twice or more, sorted by value, stable."""
+def _groups(s: UInt64) -> tuple[Int64, Int64]:
+    """-> indices of the values that come twice or more, equal ones together; number of the group
+    of each, ascending."""
     ordered = np.sort(s)
-    twice = ordered[1:] == ordered[:-1]
-    if not twice.any():
-        return NOTHING
-    order = np.argsort(s, kind="stable")
-    grouped = np.zeros(len(s), bool)
-    grouped[1:] = twice
-    grouped[:-1] |= twice
-    return order[grouped]
+    if not (ordered[1:] == ordered[:-1]).any():
+        return NOTHING, NOTHING
+    order = np.argsort(s)
+    ordered = s[order]
+    first = np.ones(len(s) + 1, bool)
+    first[1:-1] = ordered[1:] != ordered[:-1]
+    several = ~(first[:-1] & first[1:])
+    return order[several], np.cumsum(first[:-1][several]) - 1
 
 
-def _beaten(s: UInt64, rank: npt.NDArray[np.int32], names: list[bytes]) -> npt.NDArray[np.bool_]:
-    """Which rows have a name that comes again with a higher rank. Equal S stand together, by rank.
+def _beaten(group: Int64, rank: Ranks, names: NameColumn) -> npt.NDArray[np.bool_]:
+    """Which rows have a name that comes again with a higher rank. A group has one hash.
 
     Where two names have one hash, they are told apart one by one.
     """
-    last = np.ones(len(s), bool)
-    last[:-1] = s[1:] != s[:-1]
-    ends = np.flatnonzero(last)
-    sizes = np.diff(ends, prepend=-1)
-    winner = np.repeat(ends, sizes)
-    best = list(map(names.__getitem__, winner.tolist()))
-    equal = np.fromiter(map(operator.eq, names, best), bool, len(names))
-    beaten = rank < rank[winner]
-    for end in np.unique(winner[~equal]).tolist():
-        start = end + 1 - int(sizes[np.searchsorted(ends, end)])
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    beaten: npt.NDArray[np.bool_] = rank < np.maximum.reduceat(rank, starts)[group]
+    clash = names != names[starts][group]
+    for number in np.unique(group[clash]).tolist():
+        rows = np.flatnonzero(group == number).tolist()
         top: dict[bytes, int] = {}
-        for i in range(start, end + 1):
-            top[names[i]] = int(rank[i])
-        for i in range(start, end + 1):
+        for i in rows:
+            top[names[i]] = max(int(rank[i]), top.get(names[i], 0))
+        for i in rows:
             beaten[i] = int(rank[i]) < top[names[i]]
     return beaten
 
 
-def _names(shards: list[Shard], pos: Int64, rank: npt.NDArray[np.int32]) -> list[bytes]:
+def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> NameColumn:
     """The names of rows, in their order."""
-    names: list[bytes] = [b""] * len(pos)
-    order = np.argsort(rank, kind="stable")
+    order = np.argsort(rank.astype(np.uint16) if len(shards) < 1 << 16 else rank, kind="stable")
     edges = np.searchsorted(rank[order], np.arange(len(shards) + 1)).tolist()
+    parts = []
     for shard, (a, b) in zip(shards, pairwise(edges), strict=True):
         if a < b:
-            chosen = order[a:b]
             with _opened(shard) as store:
-                for i, name in zip(chosen.tolist(), names_at(store, pos[chosen]), strict=True):
-                    names[i] = name
-    return names
+                parts.append(names_at(store, pos[order[a:b]]))
+    names = joined(parts)
+    found = np.empty_like(names)
+    found[order] = names
+    return found
 
 
 @contextlib.contextmanager
@@ -208,7 +205,7 @@ def _rows_of(shard: Shard, part: int, parts: int) -> _Rows:
             s, pos = live.s, live.pos
         else:
             pos = store.index.positions()
-            s = _hash(names_at(store, pos))
+            s = _hash(names_at(store, pos).tolist())
         gone, where = tombstones(store, shard.record.tombs_at if shard.record.tombstones else 0)
         if gone:
             s, pos = np.concatenate([s, _hash(gone)]), np.concatenate([pos, where])

@@ -7,21 +7,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from winkformats.errors import CorruptError
-from winkformats.gather import texts_at
+from winkfs.columns import Columns
+from winkfs.columnsfile import ColumnsFile, open_columns, write_columns
 from winkfs.dataset.records import NAME, ShardRecord
+from winkfs.dataset.shardnames import NOTHING, tombstones
+from winkfs.entry import to_strs
 from winkfs.errors import NoSuchFile, StalePlan, WinkError
-from winkfs.inodescan import inode_rows
+from winkfs.indexfile import open_base
 from winkfs.rows import Int64
 from winkfs.store import Store
 
-NOTHING: Final[Int64] = np.empty(0, np.int64)
-NOTHING.flags.writeable = False
 DERIVED: Final = (".idx", ".time", ".names", ".cols")
 SUFFIXES: Final = (".data", *DERIVED, ".lock")
-SUFFIX: Final = 3  # bytes of "/I0" at the end of the key of an inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,83 +69,71 @@ class Shard:
 
 
 def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
-    """What a manifest says of a container that was closed.
+    """What a manifest says of a container that was closed. Makes BASE.cols where it is missing.
 
     path      of the shard below the data set
     tombs_at  position from which its tombstones count; 0: it has none
     raises    WinkError where it was not closed; FormatError; OSError
+    cost      0.1 us a file where there is a BASE.cols, else 1 us
     """
-    store = Store(base, writable=False)
+    store = Store(base, writable=False, load=False)
     try:
-        kv = store.kv
-        if kv.truncated or kv.superblock.get("SYNCSIZE", kv.end) != kv.end or store.notes:
-            what = store.notes[0] if store.notes else "it was not closed"
-            raise WinkError(f"cannot become a shard: {what}", base, number=errno.EINVAL)
-        gone = tombstones(store, tombs_at)[0]
-        names, mtimes = _names_and_mtimes(store)
-        record = ShardRecord(
-            path, store.settings.contid, kv.end, len(names), store.dtotsz,
-            len(gone), tombs_at if gone else kv.end, ao=store.settings.ao,
-        )  # fmt: skip
-        if len(names):
-            low, high = int(mtimes.min()), int(mtimes.max())
-            record = replace(record, mtime_min=low, mtime_max=high)
-        if names or gone:
-            ends = [*_ends(names), *gone]
-            least, most = min(ends), max(ends)
-            if max(len(least), len(most)) <= NAME:
-                first, last = (n.decode("utf-8", "surrogateescape") for n in (least, most))
-                record = replace(record, first=first, last=last)
-        return record
+        _check_closed(store)
+        index = open_base(base + ".idx", store.settings, store.kv.superblock, store.kv.end)
+        columns = open_columns(store)
+        whole = columns is not None and index is not None and index.covered == store.kv.end
+        if index is not None:
+            index.storage.close()
     finally:
         store.abandon()
+    if not whole:
+        store = Store(base, writable=True)  # makes the index, where it is not there
+        try:
+            _check_closed(store)
+            write_columns(store)
+            columns = open_columns(store)
+        finally:
+            store.close()
+    return _record(base, path, tombs_at, columns)
 
 
-def _ends(names: list[bytes]) -> list[bytes]:
-    return [min(names), max(names)] if names else []
-
-
-def _names_and_mtimes(store: Store) -> tuple[list[bytes], Int64]:
-    """Of all files, in any order."""
-    live = store.index.positions()
-    names: list[bytes] = []
-    mtimes = [NOTHING]
-    for _, rows in inode_rows(
-        store.kv.storage, store.kv.layout, store.settings, store.kv.start, store.kv.end,
-        problem=store.note,
-    ):  # fmt: skip
-        there = np.isin(rows.pos, live)
-        names += [name for name, ok in zip(rows.names, there.tolist(), strict=True) if ok]
-        mtimes.append(rows.mtime[there])
-    found = np.concatenate(mtimes)
-    return names, found if store.settings.nanoseconds else found * 1_000_000_000
-
-
-def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:
-    """The names that a shard deletes from older ones, and the positions of their entries."""
-    names: list[bytes] = []
-    positions = [NOTHING]
-    if tombs_at:
-        for _, rows in inode_rows(
-            store.kv.storage, store.kv.layout, store.settings, tombs_at, store.kv.end,
-            problem=store.note,
-        ):  # fmt: skip
-            gone = rows.deleted & (rows.size == 0)
-            names += [name for name, ok in zip(rows.names, gone.tolist(), strict=True) if ok]
-            positions.append(rows.pos[gone])
-    return names, np.concatenate(positions)
-
-
-def names_at(store: Store, positions: Int64) -> list[bytes]:
-    """The names of the inodes at these positions, in any order. Raises CorruptError."""
+def _check_closed(store: Store) -> None:
     kv = store.kv
-    if not kv.layout.standard or not len(positions):
-        return [store.key_at(pos)[:-SUFFIX] for pos in positions.tolist()]
-    if int(positions.min()) < kv.start or int(positions.max()) + SUFFIX > kv.end:
-        raise CorruptError("the index points outside", file=kv.storage.name, offset=kv.end)
-    view = np.frombuffer(kv.view(kv.end - 1), np.uint8)
-    lengths = view[positions + 1].astype(np.int64) << 8 | view[positions + 2]
-    return texts_at(view, positions + 3, np.maximum(lengths - SUFFIX, 0))
+    if kv.truncated or kv.superblock.get("SYNCSIZE", kv.end) != kv.end or store.notes:
+        what = store.notes[0] if store.notes else "it was not closed"
+        raise WinkError(f"cannot become a shard: {what}", store.base, number=errno.EINVAL)
+
+
+def _record(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -> ShardRecord:
+    store = Store(base, writable=False, load=columns is None)
+    try:
+        gone = tombstones(store, tombs_at)[0]
+        if columns is None:  # classic layout
+            parts = [Columns.of(store)]
+        else:
+            parts = [columns.chunk(i) for i in range(len(columns.chunks))]
+        end = store.kv.end
+        record = ShardRecord(
+            path, store.settings.contid, end, sum(map(len, parts)), store.dtotsz,
+            len(gone), tombs_at if gone else end, ao=store.settings.ao,
+        )  # fmt: skip
+    finally:
+        store.abandon()
+        if columns is not None:
+            columns.close()
+    parts = [part for part in parts if len(part)]
+    if parts:
+        low, high = (min(int(p.mtime.min()) for p in parts), max(int(p.mtime.max()) for p in parts))
+        record = replace(record, mtime_min=low, mtime_max=high)
+    ends = [*gone, *(end for part in parts for end in _ends(part.names()))]
+    if ends and max(map(len, (min(ends), max(ends)))) <= NAME:
+        first, last = to_strs([min(ends), max(ends)])
+        record = replace(record, first=first, last=last)
+    return record
+
+
+def _ends(names: list[bytes]) -> tuple[bytes, bytes]:
+    return min(names), max(names)
 
 
 def remove_shard(base: str) -> None:

@@ -9,7 +9,8 @@ from winkfs.datafile import DataFile, base_of
 from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset, root_of
 from winkfs.dataset.records import ShardRecord, State
-from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.dataset.shard import Shard
+from winkfs.dataset.shardnames import NOTHING
 
 
 @dataclass(frozen=True, slots=True)
