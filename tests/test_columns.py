@@ -14,7 +14,8 @@ import pytest
 
 import winkfs
 from winkfs.columns import BY_INODE, EMPTY, Columns
-from winkfs.columnsfile import ColumnsFile, open_columns
+from winkfs.columnschunks import ColumnsFile
+from winkfs.columnsfile import open_columns
 from winkfs.entry import to_bytes
 from winkfs.store import Store
 

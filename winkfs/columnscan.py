@@ -50,6 +50,10 @@ class Piece(NamedTuple):
     name_bytes: UInt8
 
 
+_INTS, _BYTES = np.empty(0, np.int64), np.empty(0, np.uint8)
+NONE: Final = Piece(_INTS, _INTS, _INTS, _INTS, _BYTES, _BYTES, _INTS, _BYTES)
+
+
 def pieces(store: Store, positions: Int64, problem: Problem | None) -> Iterator[Piece]:
     """The files whose inodes stand at `positions`, ascending, int64[n]: see `Columns.of`."""
     if not len(positions):
@@ -67,7 +71,7 @@ def pieces(store: Store, positions: Int64, problem: Problem | None) -> Iterator[
             stop = min(int(np.searchsorted(positions, begin + SPAN)), at + FILES, len(positions))
             stop = max(stop, at + 1)
             span = int(positions[stop - 1]) - begin
-            if begin < 0 or span >= DENSE * (stop - at):
+            if not kv.start <= begin < kv.end or span >= DENSE * (stop - at):
                 yield scan.piece(positions[at:stop])
             else:
                 data = reader.read(begin, min(span + LONGEST, kv.end - begin))
@@ -112,6 +116,8 @@ class InodeScan:
         """-> the ordinary and good ones, and their indices among the positions."""
         layout, form = self._layout, self._form
         at, key_len, value, value_len, which = self._spans(data, positions - base)
+        if not len(which):
+            return NONE, which
         pos = positions[which]
         size = value + _room(layout.value, value_len) + layout.checksum
         width = int(size.max(initial=1))
@@ -261,7 +267,7 @@ class InodeScan:
 
 def _lengths(data: Any, at: Int64, field: Field) -> Int64:
     """Bytes of the strings of a field whose prefixes stand at `at`; what is no number: negative."""
-    if not field.prefix:
+    if not field.prefix or not len(at):
         return np.full(len(at), field.room, np.int64)
     return rows_at(data, at, field.prefix).view(f">u{field.prefix}")[:, 0].astype(np.int64)
 

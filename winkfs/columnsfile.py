@@ -1,234 +1,31 @@
-"""BASE.cols: the columns of all live files on disk, so that nobody need read inodes to list them.
+"""BASE.cols on disk: when it is believed, and how it is written; `columnschunks` has its bytes.
 
-A kvseq of fixed 8-byte keys and 8-byte lengths, KVCKSUM 1, ALIGN 8. A chunk is FILES files, and an
-entry for each of their columns; the last entry of the file, at the position that the variable
-CHUNKS has, is the table of the chunks.
-
-    key        value
-    p/%06x     int64[n]  `pos` of chunk number %06x; each column has a letter of its own
-    i, s, m    int64[n]  `pointer`, `size`, `mtime`
-    f, a       uint8[n]  `ftype`, `special`
-    e          int64[n + 1]  `name_ends`, from 0
-    n          uint8[..]  `name_bytes`
-    t/000000   int64[chunks, 16], see `Chunk`
-
-Values are little-endian, unlike all else, and begin at a multiple of 8: numpy and Arrow take them
-as they lie there. Believed only where CONTID and DATAEND are those of the data file; each entry is
-checked when it is first used.
+A new one is written beside the old one, synced and renamed over it, like all that is derived.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from winkformats.entry import Layout
 from winkformats.errors import CorruptError, FormatError
-from winkformats.kvseq import KVSeq
 from winkformats.storage import FileStorage, publish
-from winkformats.superblock import KVSEQ, read_superblock
+from winkformats.superblock import read_superblock
 from winkfs.columns import Columns
+from winkfs.columnschunks import ColumnsFile as ColumnsFile
+from winkfs.columnschunks import ColumnsWriter
 from winkfs.columntrail import ColumnTrail
 from winkfs.datafile import base_of
-from winkfs.rows import Int64
-from winkfs.settings import PURPOSE_COLUMNS
 from winkfs.store import NO_ROOM, Store
 from winkfs.timeindex import fresh
 
-CHUNKS: Final = "CHUNKS"  # position of the table of chunks
 FILES: Final = 1 << 16  # of a chunk
 NAMES: Final = 1 << 28  # bytes of the names of a chunk, about: int32 offsets hold them
-LETTERS: Final = "pismfaen"  # of the columns, in the order of the fields of `Columns`
-TYPES: Final = ("<i8", "<i8", "<i8", "<i8", "u1", "u1", "<i8", "u1")
-FIXED: Final = 12  # KEYREPR of 8-byte keys
-LONG: Final = 3  # VALREPR of 8-byte lengths
-MOST: Final = (1 << 63) - 1
-
-
-class Chunk(NamedTuple):
-    """A row of the table: a chunk, what is in it, and where its columns are.
-
-    files, content          number of files, sum of their sizes (at most 2^63 - 1)
-    first, last             positions of its first and its last inode
-    mtime_min .. size_max   what is in the columns
-    pos .. name_bytes       kv_pointers of the entries
-    """
-
-    files: int
-    content: int
-    first: int
-    last: int
-    mtime_min: int
-    mtime_max: int
-    size_min: int
-    size_max: int
-    pos: int
-    pointer: int
-    size: int
-    mtime: int
-    ftype: int
-    special: int
-    name_ends: int
-    name_bytes: int
-
-
-STATS: Final = len(Chunk._fields) - len(LETTERS)
-
-
-class ColumnsFile:
-    """BASE.cols, open: the columns of a container, of which only what is asked for is read.
-
-    contid, covered   whose they are: CONTID, and FILESIZE of the data file
-    chunks            int64[.., 16], rows of `Chunk`
-    files, content    number of files, sum of their sizes
-
-    Arrays that were handed out stay good after `close`. A damaged entry is a CorruptError when it
-    is first used.
-    """
-
-    def __init__(self, storage: FileStorage) -> None:
-        """Raises FormatError, OSError."""
-        self._storage = storage
-        self.superblock = block = read_superblock(storage)
-        size = block.get("FILESIZE", 0)
-        layout = Layout.of(block, storage.name)
-        shape = (layout.delflag, layout.key.code, layout.value.code, layout.align, layout.checksum)
-        if (
-            (block["FORMAT"], block.purpose) != (KVSEQ, PURPOSE_COLUMNS)
-            or shape != (0, FIXED, LONG, 8, 4)
-            or size > storage.size()
-        ):
-            raise FormatError(f"{storage.name}: no columns of a container, or not all of them")
-        block.check_known(storage.name)
-        self.contid, self.covered = block.get("CONTID", 0), block.get("DATAEND", -1)
-        self._layout, self._end = layout, size
-        storage.remember_resident()
-        self._view = memoryview(storage.view(size, sparse=True))
-        self._good: dict[int, npt.NDArray[Any]] = {}  # entries that were checked, by position
-        self._chunks: dict[int, Columns] = {}
-        table = self._value(b"t/000000", block.get(CHUNKS, 0), "<i8")
-        if len(table) % len(Chunk._fields):
-            raise CorruptError("table of chunks", file=storage.name, offset=block[CHUNKS])
-        self.chunks: Int64 = table.reshape(-1, len(Chunk._fields))
-        first, last = self.chunks[:, 2], self.chunks[:, 3]
-        if (self.chunks[:, 0] < 1).any() or (first > last).any() or (first[1:] <= last[:-1]).any():
-            raise CorruptError("table of chunks", file=storage.name, offset=block[CHUNKS])
-        self._starts = np.concatenate([[0], np.cumsum(self.chunks[:, 0])])
-        self.files = int(self._starts[-1])
-        self.content = sum(self.chunks[:, 1].tolist())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the file, and take what was read of it out of the page cache again."""
-        self._storage.drop_seen()
-        self._storage.close()
-
-    def __len__(self) -> int:
-        return self.files
-
-    # --- rows ---
-
-    def slice(self, start: int, stop: int) -> Columns:
-        """The files [start, stop); reads only the chunks they lie in. Raises CorruptError."""
-        return self._joined(
-            self.chunk(i).slice(max(start, low) - low, min(stop, high) - low)
-            for i, low, high in self._touched(start, stop)
-        )
-
-    def between(self, low: int, high: int) -> Columns:
-        """The files whose inodes stand in [low, high). Raises CorruptError."""
-        first = int(np.searchsorted(self.chunks[:, 3], low))
-        stop = int(np.searchsorted(self.chunks[:, 2], high))
-        return self._joined(self.chunk(i).between(low, high) for i in range(first, stop))
-
-    def take(self, index: Int64) -> Columns:
-        """The files with these indices, ascending. Raises CorruptError."""
-        ends = np.searchsorted(index, self._starts)
-        return self._joined(
-            self.chunk(i).take(index[ends[i] : ends[i + 1]] - self._starts[i])
-            for i in np.flatnonzero(np.diff(ends)).tolist()
-        )
-
-    def column(self, name: str, start: int = 0, stop: int | None = None) -> npt.NDArray[Any]:
-        """One column, `pos` to `special`, of the files [start, stop), and nothing else read."""
-        number = Chunk._fields.index(name) - STATS
-        stop = self.files if stop is None else stop
-        parts = [
-            self._column(i, number)[max(start, low) - low : min(stop, high) - low]
-            for i, low, high in self._touched(start, stop)
-        ]
-        return np.concatenate(parts) if parts else np.empty(0, TYPES[number])
-
-    def chunk(self, number: int) -> Columns:
-        """All files of a chunk, without a copy. Raises CorruptError."""
-        found = self._chunks.get(number)
-        if found is None:
-            found = Columns(*(self._column(number, column) for column in range(len(LETTERS))))
-            row, ends = Chunk(*self.chunks[number].tolist()), found.name_ends
-            bounds = (int(found.pos[0]), int(found.pos[-1]), int(ends[0]), int(ends[-1]))
-            rising = (np.diff(found.pos) > 0).all() and (np.diff(ends) > 0).all()
-            if bounds != (row.first, row.last, 0, len(found.name_bytes)) or not rising:
-                raise CorruptError("chunk of columns", file=self._storage.name, offset=row.pos)
-            self._chunks[number] = found
-        return found
-
-    def _touched(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Chunks that have some of the files [start, stop): number, first file, and after last."""
-        if start >= stop:
-            return
-        first = int(np.searchsorted(self._starts, start, "right")) - 1
-        for i in range(first, len(self.chunks)):
-            low, high = int(self._starts[i]), int(self._starts[i + 1])
-            if low >= stop:
-                return
-            yield i, low, high
-
-    @staticmethod
-    def _joined(parts: Iterable[Columns]) -> Columns:
-        return Columns.concat([part for part in parts if len(part)])
-
-    # --- entries ---
-
-    def _column(self, chunk: int, column: int) -> npt.NDArray[Any]:
-        row = self.chunks[chunk]
-        key = b"%c/%06x" % (ord(LETTERS[column]), chunk)
-        pos = int(row[STATS + column])
-        found = self._value(key, pos, TYPES[column])
-        count = int(row[0]) + (LETTERS[column] == "e")
-        if LETTERS[column] != "n" and len(found) != count:
-            raise CorruptError(
-                "column", file=self._storage.name, offset=pos, expected=count, found=len(found)
-            )
-        return found
-
-    def _value(self, key: bytes, pos: int, dtype: str) -> npt.NDArray[Any]:
-        """The value of the entry at a position, checked. Raises CorruptError."""
-        known = self._good.get(pos)
-        if known is not None:
-            return known
-        name, data = self._storage.name, self._view
-        inside = self.superblock["SBSIZE"] <= pos < self._end
-        span = self._layout.locate(data, pos) if inside else None
-        if span is None or span.end > self._end:
-            raise CorruptError("entry reaches past the end", file=name, offset=pos)
-        self._storage.read_ahead(pos, span.end - pos)
-        self._layout.check(data, pos, span, pos, name)
-        size = np.dtype(dtype).itemsize
-        if data[span.key : span.key + span.key_len] != key or span.value_len % size:
-            raise CorruptError(f"not the entry {key.decode()}", file=name, offset=pos)
-        found = np.frombuffer(data, dtype, span.value_len // size, span.value)
-        self._good[pos] = found
-        return found
 
 
 def open_columns(store: Store | str) -> ColumnsFile | None:
@@ -269,40 +66,26 @@ def _open(
     return None
 
 
-# --- writing ---
+def columns_between(
+    base: str, low: int, high: int, problem: Callable[[CorruptError], None] | None = None
+) -> Columns:
+    """The files of a container whose inodes stand in [low, high): from BASE.cols where it is good.
 
-
-class ColumnsWriter:
-    """Writes the entries of a BASE.cols."""
-
-    def __init__(self, storage: FileStorage, contid: int) -> None:
-        self._kv = KVSeq.create(
-            storage, purpose=PURPOSE_COLUMNS, keyrepr=FIXED, valrepr=LONG, kvdelfl=0, align=8,
-            contid=contid, extra={"DATAEND": 0, CHUNKS: 0},
-        )  # fmt: skip
-        self._table: list[Chunk] = []
-
-    def add(self, rows: Columns) -> None:
-        """A chunk: not empty, its files behind those of the chunk before."""
-        number = len(self._table)
-        arrays = list(rows.arrays())
-        arrays[6:] = rows.name_ends - rows.name_ends[0], rows.names_joined
-        places = [
-            self._kv.append(b"%c/%06x" % (ord(letter), number), _bytes(array, dtype))
-            for letter, dtype, array in zip(LETTERS, TYPES, arrays, strict=True)
-        ]
-        stats = [
-            len(rows), min(sum_of(rows.size), MOST), rows.pos[0], rows.pos[-1],
-            rows.mtime.min(), rows.mtime.max(), rows.size.min(), rows.size.max(),
-        ]  # fmt: skip
-        self._table.append(Chunk(*map(int, stats), *places))
-
-    def finish(self, covered: int, now: int) -> None:
-        """Write the table; durable on return. `covered`: DATAEND."""
-        table = np.array(self._table, "<i8").tobytes()
-        where = self._kv.append(b"t/000000", table)
-        self._kv.sync({"DATAEND": covered, CHUNKS: where}, now=now)
-        self._kv.release()
+    problem  is told of each damaged inode, which is left out; None: CorruptError
+    raises   NoSuchFile; FormatError; OSError
+    cost     0.3 ms; without BASE.cols an index is opened, and inodes are read: see `Columns.of`
+    """
+    found = open_columns(base)
+    if found is not None:
+        with found, contextlib.suppress(CorruptError):  # as if it were missing
+            return found.between(low, high)
+    store = Store(base_of(base), writable=False)
+    try:
+        positions = store.index.positions()
+        start, stop = np.searchsorted(positions, [low, max(low, high)]).tolist()
+        return Columns.of(store, positions[start:stop], problem)
+    finally:
+        store.abandon()
 
 
 def follow_columns(store: Store) -> None:
@@ -361,14 +144,3 @@ def _chunks(parts: Iterable[Columns]) -> Iterator[Columns]:
                 waiting, files, names = [], 0, 0
     if waiting:
         yield Columns.concat(waiting)
-
-
-def sum_of(sizes: Int64) -> int:
-    """Their sum, also where int64 cannot hold it."""
-    if len(sizes) and int(sizes.max()) > MOST // len(sizes):
-        return sum(sizes.tolist())
-    return int(sizes.sum())
-
-
-def _bytes(array: npt.NDArray[Any], dtype: str) -> bytes:
-    return array.astype(dtype, copy=False).tobytes()

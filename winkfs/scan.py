@@ -38,12 +38,12 @@ def scan(
         store.kv.view(store.kv.end - 1)  # all of it written
         positions = store.index.positions()
         if store.times is not None:
-            positions = _narrow(positions, store, low, high)
+            positions = narrow(positions, store, low, high)
         window = Window(store)
     return _entries(window, store.owner, settings, positions, low, high, prefix, problem)
 
 
-def _narrow(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
+def narrow(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
     """ao: only the positions between the time marks around [low, high)."""
     times = store.times
     assert times is not None

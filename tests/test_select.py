@@ -1,0 +1,147 @@
+"""Selection of files against a plain loop over a scan, through every index there may be."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from container_checks import VARIANTS, run
+
+import winkfs
+from winkfs import FileType
+from winkfs.entry import Entry, to_bytes
+from winkfs.names import matcher
+from winkfs.select import Selection, select
+from winkfs.store import Store
+
+T0 = 1_700_000_000
+NAMES = [
+    *(f"dir{i % 7}/page-{i:03}.html" for i in range(150)),
+    *(f"dir{i % 3}/{'long' * i}/x.txt" for i in range(20)),
+    "Grüße/ä.html", "Grüße", "dir1", "dir", "a[b]c", "new\nline.html", "ÿ", "\U0010ffff",
+    *(raw.decode("utf-8", "surrogateescape") for raw in (b"caf\xe9.html", b"\xff\xff", b"\xa9")),
+]  # fmt: skip
+GLOBS = [
+    "*", "*.html", "dir1/*", "dir?/page-00?.html", "*page*1*", "dir[12]/*.html", "Grüße/?.html",
+    "a[[]b]c", "a[b]c", "dir1", "*\n*", "caf\udce9*", "*\udca9", "caf?.html", "x", "[!d]*", "*[",
+    "dir*/*/x.txt", "*dir1*", "?", "", "di*ir1",
+]  # fmt: skip
+
+
+def fill(base: Path, rng: random.Random, **options: bool | int) -> None:
+    with winkfs.create(base, **options) as c:
+        for i, name in enumerate(NAMES):
+            kind = FileType.DIR if name == "dir" else rng.choice([FileType.FILE, FileType.EXEC])
+            content = b"" if kind == FileType.DIR else rng.randbytes(rng.choice([0, 1, 50, 3000]))
+            c.put(name, content, T0 + i // 2, kind)
+        c.delete("dir1/page-001.html")
+        c.put("dir1/page-008.html", b"again", T0 + 999)
+
+
+def change(base: Path) -> None:
+    """What BASE.names and BASE.cols do not know of."""
+    with winkfs.open(base, "a") as c:
+        c.delete("dir2/page-002.html")
+        c.put("dir2/page-009.html", b"later", T0 + 1000)
+        c.put("dir2/new.html", b"new", T0 + 1001)
+        if not c.ao:
+            c.rename("dir3/page-003.html", "dir2/page-0021.html")
+
+
+def fits(entry: Entry, wanted: Selection) -> bool:
+    """One file, the slow way."""
+    name, limits = to_bytes(entry.name), wanted
+    return (
+        name.startswith(limits.prefix)
+        and (not limits.globs or any(matcher(glob)(entry.name) for glob in limits.globs))
+        and (limits.paths is None or name in limits.paths)
+        and (limits.since is None or entry.mtime_ns >= limits.since)
+        and (limits.until is None or entry.mtime_ns < limits.until)
+        and (limits.min_size is None or entry.size >= limits.min_size)
+        and (limits.max_size is None or entry.size <= limits.max_size)
+        and (limits.ftypes is None or entry.ftype in limits.ftypes)
+    )
+
+
+def wishes(rng: random.Random) -> list[Selection]:
+    found = [Selection(), Selection(paths=()), Selection(paths=(b"", b"no", b"x" * 70_000))]
+    found += [Selection(globs=(glob,)) for glob in GLOBS]
+    prefixes = [b"d", b"dir1/", b"dir2/page-00", b"nothing", "Grü".encode(), b"\xff", b"\xff\xff",
+                b"\xf4\x8f\xbf\xbf", b"dir1/page-008.html", b"a\0"]  # fmt: skip
+    found += [Selection(prefix=prefix) for prefix in prefixes]
+    for _ in range(40):
+        low = rng.choice([None, (T0 + rng.randrange(100)) * 10**9 + rng.randrange(-1, 2)])
+        found.append(Selection(
+            prefix=rng.choice([b"", b"", *prefixes]),
+            globs=tuple(rng.sample(GLOBS, rng.choice([0, 0, 1, 2]))),
+            paths=rng.choice([None, None, tuple(map(to_bytes, rng.choices(NAMES, k=30)))]),
+            since=low, until=rng.choice([None, low and low + rng.randrange(40) * 10**9]),
+            min_size=rng.choice([None, 0, 1, 51]), max_size=rng.choice([None, 0, 50, 10**9]),
+            ftypes=rng.choice([None, frozenset({FileType.EXEC}), frozenset({102, 100})]),
+        ))  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("state", ["bare", "current", "behind", "cols only", "names only"])
+@pytest.mark.parametrize("variant", ["plain", "ao", "classic", "classic ao", "plain md5"])
+def test_selected_are_those_that_a_loop_finds(variant: str, state: str, tmp_path: Path) -> None:
+    rng, base = random.Random(variant + state), tmp_path / "c"
+    fill(base, rng, **VARIANTS[variant])
+    if state != "bare":
+        winkfs.reindex(base, cols=state != "names only")
+    if state == "behind":
+        change(base)
+    if state in ("bare", "cols only"):
+        Path(f"{base}.names").unlink(missing_ok=True)
+    with winkfs.open(base) as c:
+        files = list(c.scan())
+    store = Store(str(base), writable=False)
+    for wanted in wishes(rng):
+        names = [to_bytes(entry.name) for entry in files if fits(entry, wanted)]
+        for container in (str(base), f"{base}.data", store):
+            assert select(container, wanted).names() == names, wanted
+    store.abandon()
+
+
+COUNT = """
+import os, sys
+from pathlib import Path
+from winkfs.select import Selection, select
+base, since, until = sys.argv[1], *map(int, sys.argv[2:])
+for file in Path(base).parent.iterdir():
+    with file.open("rb") as f:
+        os.fsync(f.fileno())
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+def read():
+    text = Path("/proc/self/io").read_text()
+    return int(text.split("read_bytes: ")[1].split()[0])
+before = read()
+if since < until:
+    print(len(select(base, Selection(since=since, until=until))))
+else:
+    for file in Path(base).parent.glob("*.data"):
+        file.read_bytes()
+    print(0)
+print(read() - before)
+"""
+
+
+@pytest.mark.parametrize("cols", [False, True])
+def test_a_hundredth_of_the_time_reads_no_more_than_two_of_the_bytes(
+    cols: bool, tmp_path: Path
+) -> None:
+    n, base = 8000, tmp_path / "c"
+    content = os.urandom(12 << 10)
+    with winkfs.create(base, ao=True, timemp=10) as c:
+        c.put_many((f"{i}", content, T0 + i) for i in range(n))
+    if cols:
+        winkfs.reindex(base, cols=True)
+    whole = int(run(COUNT, base, "0", "0").split()[1])
+    if whole < n * len(content):
+        pytest.skip("this disk does not count what is read of it")
+    since = (T0 + 5000) * 10**9
+    found, part = map(int, run(COUNT, base, str(since), str(since + n // 100 * 10**9)).split())
+    assert found == n // 100
+    assert 0 < part <= whole / 50
