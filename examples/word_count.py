@@ -40,20 +40,12 @@ MAX_DOCUMENT = 64 * 1024 * 1024  # bytes; a larger file is listed, but not read 
 MAX_UNPACKED = 256 * 1024 * 1024  # bytes that are taken out of one gzip
 SNIFFED = 8192  # bytes looked at to tell text from binary
 
-MOUNT_SETTINGS = {
-    # Not LocalFileSystem: that one looks for a `.name.crc` beside each file that it opens.
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # The default, 4 MB a file, would make a task of every 32 small files.
-    "spark.sql.files.openCostInBytes": "0",
-}
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    # The default is a task for each directory (of more than 32) to list what is in it.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.log.level": "ERROR",
 }
 
@@ -187,9 +179,11 @@ def session(master: str = "local[*]") -> SparkSession:
     """A Spark session: on this machine alone, or where spark-submit says."""
     from pyspark.sql import SparkSession
 
+    from winkfs.spark.conf import mount_conf
+
     # The JVM would start the first python3 on PATH, which need not be the one that has our modules.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = dict(MOUNT_SETTINGS)
+    settings = mount_conf()
     if (
         "PYSPARK_GATEWAY_PORT" not in os.environ
     ):  # spark-submit sets it, and has settings of its own

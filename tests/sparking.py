@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples import word_count
+from winkfs.spark.conf import mount_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
 SETTINGS = (
-    word_count.MOUNT_SETTINGS
+    mount_conf()
     | word_count.LOCAL_SETTINGS
     | {"spark.driver.memory": "2g", "spark.log.level": "OFF"}  # an error is looked for in Python
 )

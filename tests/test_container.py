@@ -571,6 +571,13 @@ def test_put_many_keeps_what_came_before_a_bad_file(before: int, bad: Any, base:
     assert_sound(base, {name.encode(): data for name, data in files})
 
 
+@pytest.mark.parametrize("mtime", [0.0, -0.25, -1.5, 1_600_000_000.125, -1_600_000_000.125])
+def test_a_time_in_float_seconds_loses_no_nanosecond(mtime: float, c: Container) -> None:
+    c.put("a", b"", mtime=mtime)
+    c.put_many([("b", b"", mtime)])
+    assert [c.stat(name).mtime_ns for name in "ab"] == [int(mtime * 1000) * 10**6] * 2
+
+
 def test_the_last_of_equal_names_counts(base: Path) -> None:
     with winkfs.create(base) as container:
         container.put("a", b"old")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 from typing import Any, Final
 
 from winkfs.entry import to_bytes, to_str
@@ -22,12 +23,13 @@ def as_content(data: Any) -> bytes:
 
 
 def to_ns(mtime: float | None) -> int | None:
-    """Seconds -> nanoseconds; exact for ints. Raises ValueError for NaN and infinity."""
+    """Seconds -> nanoseconds, the nearest one. Raises ValueError for NaN and infinity."""
     if mtime is None or isinstance(mtime, int):
         return None if mtime is None else mtime * NANO
     if not -INT64 < mtime < INT64:
         raise ValueError(f"{mtime} is no time")
-    return round(mtime * NANO)
+    whole = math.floor(mtime)  # a float holds today's nanoseconds to the next 256 only
+    return whole * NANO + round((mtime - whole) * NANO)
 
 
 def checked_ns(ns: int | None) -> int | None:

@@ -40,7 +40,7 @@ class Caching:
         sync    the kernel asks for an fsync after each write through its cache
         """
         if follow:
-            return cls(1.0, 0.0, pages)
+            return cls(1.0, 1.0, pages)
         around = not sync and _KERNEL >= (6, 6)  # since then it keeps the pages of others true
         return cls(pages=pages, fixed=pages and not source.writable, around=around)
 
