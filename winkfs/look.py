@@ -69,9 +69,13 @@ class Look:
     def find_any(self, key: bytes) -> Found | None:
         """The ordinary way, for every kind of inode and layout. Raises CorruptError."""
         found = self._content.inode(key)
-        if found is None:
-            return None
-        pos, inode = found
+        return None if found is None else self._found(*found)
+
+    def at(self, pos: int) -> Found:
+        """The file whose inode stands at a position. Raises CorruptError."""
+        return self._found(pos, self.inode(pos))
+
+    def _found(self, pos: int, inode: Inode) -> Found:
         attrs = self._content.attrs(inode) if inode.attrs else None
         pointer = -1
         if not inode.extents:
@@ -82,7 +86,7 @@ class Look:
                 pointer = only.pointer
         return Found(pos, inode.fileid, inode.lsize, inode.ftype, inode.mtime, pointer, attrs)
 
-    def _inode(self, pos: int) -> Inode:
+    def inode(self, pos: int) -> Inode:
         """The inode at a position. Raises CorruptError."""
         known = self._inodes.get(pos)
         if known is None:
@@ -173,7 +177,7 @@ class Look:
         if found.pointer > 0:
             value = self._plain(found)
             return value[offset:stop] if stop - offset < len(value) else value
-        extents = cut(self._inode(found.pos).extents, offset, stop)
+        extents = cut(self.inode(found.pos).extents, offset, stop)
         return assemble(extents, self.value, self._store.kv.storage.name)
 
     def _plain(self, found: Found) -> bytes:

@@ -7,89 +7,102 @@ Made at once by sorting eight bytes of all names at a time; 4 bytes a name stay 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from winkformats.gather import rows_at, texts_at
+from winkfs.inode import FileType
 from winkfs.rows import Int64
+
+if TYPE_CHECKING:
+    from winkfs.dataset.shardfiles import ShardFiles
 
 Words = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 
 WORD: Final = 8  # bytes of the names that are compared at a time
+PROBES: Final = 1 << 13  # names remembered for searches
 _KEPT: Final = np.array([0, *(~0 << 8 * (WORD - k) & ~(~0 << 64) for k in range(1, 9))], np.uint64)
 
 
-class Names(Protocol):
-    """What is asked of columns: names[i] is name_bytes[name_ends[i] : name_ends[i + 1]]."""
-
-    @property
-    def name_ends(self) -> Int64: ...
-    @property
-    def name_bytes(self) -> npt.NDArray[np.uint8]: ...
-
-
 class Rows:
-    """The rows of several shards, numbered through.
+    """The files of several shards, numbered through.
 
-    base    int64[shards + 1]  row at which each begins; the last: their number
+    chunks  columns, those of one shard behind those of another
+    owners  the shard of each chunk
+    base    int64[chunks + 1]  row at which each begins; the last: their number
     """
 
-    def __init__(self, shards: Sequence[Names]) -> None:
-        counts = [len(shard.name_ends) - 1 for shard in shards]
+    def __init__(self, shards: Iterable[ShardFiles]) -> None:
+        pairs = [(chunk, shard) for shard in shards for chunk in shard.chunks]
+        self.chunks = [chunk for chunk, _ in pairs]
+        self.owners = [shard for _, shard in pairs]
+        counts = [len(chunk) for chunk in self.chunks]
         self.base = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._bases: list[int] = self.base.tolist()
-        self.shards = shards
+        self._number = np.uint16 if len(pairs) < 0xFFFF else np.int64  # 16 bits: a radix sort
+
+    def visible(self) -> Int64:
+        """The rows that are to be seen, ascending."""
+        found = [owner.visible(chunk) + base for chunk, owner, base
+                 in zip(self.chunks, self.owners, self._bases, strict=False)]  # fmt: skip
+        return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def place(self, row: int) -> tuple[int, int]:
-        """-> number of the shard, row in it."""
-        shard = bisect.bisect_right(self._bases, row) - 1
-        return shard, row - self._bases[shard]
+        """-> number of the chunk, row in it."""
+        chunk = bisect.bisect_right(self._bases, row) - 1
+        return chunk, row - self._bases[chunk]
 
     def parts(self, rows: Int64) -> Iterator[tuple[int, Any, Int64]]:
-        """By shard: its number, which of the `rows` are in it (an index), and their rows there."""
+        """By chunk: its number, which of the `rows` are in it (an index), and their rows there."""
         if not len(rows):
             return
-        shards = (np.searchsorted(self.base, rows, "right") - 1).astype(np.uint16)
-        first = int(shards[0])
-        if (shards == first).all():
+        chunks = (np.searchsorted(self.base, rows, "right") - 1).astype(self._number)
+        first = int(chunks[0])
+        if (chunks == first).all():
             yield first, slice(None), rows - self._bases[first]
             return
-        order = np.argsort(shards, kind="stable")  # of 16 bits: a radix sort
-        stops = np.flatnonzero(np.diff(shards[order], append=np.uint16(0xFFFF))) + 1
+        order = np.argsort(chunks, kind="stable")
+        ordered = chunks[order]
+        stops = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
         start = 0
-        for stop in stops.tolist():
+        for stop in (*stops.tolist(), len(rows)):
             which = order[start:stop]
-            shard = int(shards[which[0]])
-            yield shard, which, rows[which] - self._bases[shard]
+            chunk = int(ordered[start])
+            yield chunk, which, rows[which] - self._bases[chunk]
             start = stop
+
+    def texts(self, number: int, at: Int64) -> list[bytes]:
+        """The names of rows of one chunk."""
+        chunk = self.chunks[number]
+        begin = chunk.name_ends[at]
+        return texts_at(chunk.name_bytes, begin, chunk.name_ends[at + 1] - begin)
 
     def name(self, row: int) -> bytes:
         number, at = self.place(row)
-        names = self.shards[number]
-        ends = names.name_ends
-        return names.name_bytes[ends.item(at) : ends.item(at + 1)].tobytes()
+        chunk = self.chunks[number]
+        ends = chunk.name_ends
+        return chunk.name_bytes[ends.item(at) : ends.item(at + 1)].tobytes()
 
     def names(self, rows: Int64) -> list[bytes]:
         """Cost: 0.2 us a name."""
-        found = np.empty(len(rows), object)
+        found: npt.NDArray[Any] = np.empty(len(rows), object)
         for number, which, at in self.parts(rows):
-            names = self.shards[number]
-            begin = names.name_ends[at]
-            found[which] = texts_at(names.name_bytes, begin, names.name_ends[at + 1] - begin)
-        return found.tolist()
+            found[which] = self.texts(number, at)
+        names: list[bytes] = found.tolist()
+        return names
 
     def words(self, rows: Int64, offset: int) -> tuple[Words, Int64]:
         """Bytes [offset, offset + 8) of the names as numbers that compare like them, and how many
         bytes the names have from there on, 0 .. 9 (more than 8)."""
         words, left = np.empty(len(rows), np.uint64), np.empty(len(rows), np.int64)
         for number, which, at in self.parts(rows):
-            names = self.shards[number]
-            begin, end = names.name_ends[at] + offset, names.name_ends[at + 1]
-            words[which] = _words(names.name_bytes, begin, end)
+            chunk = self.chunks[number]
+            begin, end = chunk.name_ends[at] + offset, chunk.name_ends[at + 1]
+            words[which] = _words(chunk.name_bytes, begin, end)
             left[which] = np.clip(end - begin, 0, WORD + 1)
         return words, left
 
@@ -148,19 +161,38 @@ def _may_be_above(words: Words, following: Words, left: Int64) -> Bools:
 class MergedOrder:
     """Has what listings ask of a `winkfs.nameorder.NameOrder`; entries are rows.
 
+    rows     of which files; memory: 4 bytes a name
     count    names
     clashes  files, not directories, with whose name and a / another begins
     """
 
-    def __init__(self, rows: Rows, chosen: Int64, is_file: Callable[[int], bool]) -> None:
-        """`chosen`: the rows that are visible; `is_file` tells of a row that it is no directory."""
-        narrow = np.uint32 if int(rows.base[-1]) < 1 << 32 else np.int64
+    def __init__(self, rows: Rows) -> None:
+        """Of the rows that are visible. Cost: see `sort`."""
         self.rows = rows
-        order, above = sort(rows, chosen)
-        self._order = order.astype(narrow)
+        order, above = sort(rows, rows.visible())
+        self._order = order.astype(np.uint32 if int(rows.base[-1]) < 1 << 32 else np.int64)
+        self._probes: dict[int, bytes] = {}
         self.count = len(self._order)
-        clashing = filter(self._has_below, above.tolist())
-        self.clashes = sum(is_file(self.row(index)) for index in clashing)
+        self.clashes = sum(map(self._clashes, above.tolist()))
+
+    def _clashes(self, index: int) -> bool:
+        number, row = self.rows.place(self.row(index))
+        is_file = self.rows.chunks[number].ftype.item(row) != FileType.DIR
+        return is_file and self._has_below(index)
+
+    def find(self, name: bytes) -> int:
+        """The index of a name, -1: there is none. Cost: 10 us."""
+        at = bisect.bisect_left(range(self.count), name, key=self._probe)
+        return at if at < self.count and self.name(at) == name else -1
+
+    def _probe(self, index: int) -> bytes:
+        """Those that all searches look at first are remembered."""
+        name = self._probes.get(index)
+        if name is None:
+            name = self.name(index)
+            if len(self._probes) < PROBES:
+                self._probes[index] = name
+        return name
 
     def _has_below(self, index: int) -> bool:
         below = self.name(index) + b"/"
