@@ -1,0 +1,53 @@
+"""Data sets for tests, made shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import winkfs
+from winkfs.container import Container
+from winkfs.dataset.transaction import begin
+
+Files = Mapping[str | bytes, bytes]
+
+
+def add(root: str | Path, *shards: Files, operation: str = "append", **settings: Any) -> int:
+    """Commit containers with these files -> the generation."""
+    return commit(root, [_put(files) for files in shards], operation=operation, **settings)
+
+
+def _put(files: Files) -> Any:
+    def fill(container: Container) -> None:
+        container.put_many(files.items())
+
+    return fill
+
+
+def commit(
+    root: str | Path, fills: Iterable[Any], *, operation: str = "append", removed: Any = None,
+    **settings: Any,
+) -> int:  # fmt: skip
+    """Commit a container for each function that fills one -> the generation."""
+    job = begin(root, operation)
+    records = []
+    for number, fill in enumerate(fills):
+        base = job.attempt(f"{number:05}-0")
+        with winkfs.create(base, **settings) as container:
+            fill(container)
+        records.append(job.seal(base))
+    return job.commit(records, removed=removed)
+
+
+def delete(root: str | Path, *names: str) -> int:
+    """Commit a shard that deletes these names -> the generation."""
+    job = begin(root)
+    base = job.attempt("00000-0")
+    with winkfs.create(base) as container:
+        container.put_many((name, b"") for name in names)
+        container.sync()
+        tombs_at = container.parts()[0].kv.end
+        for name in names:
+            container.delete(name)
+    return job.commit([job.seal(base, tombs_at)])
