@@ -1,48 +1,22 @@
-"""Columns of files, from the data file and from BASE.cols, against a scan of the container."""
+"""Columns of files from the data file, and of what a writer puts, against a scan."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import golden_containers
 import numpy as np
 import oracle_recipes
 import pytest
+from columns_checks import listing, opened, rows, store_of
 
 import winkfs
+from winkformats.errors import CorruptError
 from winkfs.columns import BY_INODE, EMPTY, Columns
-from winkfs.columnschunks import ColumnsFile
-from winkfs.columnsfile import open_columns
-from winkfs.entry import to_bytes
-from winkfs.store import Store
 
 RECIPES = {f"golden {name}": make for name, make in golden_containers.RECIPES.items()}
 RECIPES |= {f"oracle {name}": make for name, make in oracle_recipes.RECIPES.items()}
-
-
-@contextmanager
-def store_of(base: Path, *, writable: bool = False) -> Iterator[Store]:
-    store = Store(str(base), writable=writable)
-    try:
-        yield store
-    finally:
-        store.abandon()
-
-
-def listing(base: Path) -> list[tuple[bytes, int, int, int]]:
-    """What a plain loop finds: name, size, mtime, ftype in disk order."""
-    with winkfs.open(base) as c:
-        return [(to_bytes(e.name), e.size, e.mtime_ns, e.ftype) for e in c.scan()]
-
-
-def rows(columns: Columns) -> list[tuple[bytes, int, int, int]]:
-    names = [columns.name(i) for i in range(len(columns))]
-    assert columns.names() == names
-    values = (columns.size.tolist(), columns.mtime.tolist(), columns.ftype.tolist())
-    return list(zip(names, *values, strict=True))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -61,26 +35,6 @@ def test_columns_of_every_kind_of_container(recipe: str, tmp_path: Path) -> None
                 assert content == b""
             elif pointer != BY_INODE:
                 assert store.entry_at(pointer).value == content
-
-
-def opened(base: Path) -> ColumnsFile:
-    found = open_columns(str(base))
-    assert found is not None
-    return found
-
-
-def test_reindex_writes_columns_that_any_slice_can_be_had_of(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    golden_containers.RECIPES["plain"](base)
-    assert open_columns(str(base)) is None
-    winkfs.reindex(base, cols=True)
-    with store_of(base) as store, opened(base) as found:
-        whole = Columns.of(store)
-        assert rows(found.slice(0, len(found))) == rows(whole) == listing(base)
-        assert (found.files, found.content) == (len(whole), int(whole.size.sum()))
-        for a in range(len(whole) + 1):
-            for b in range(a, len(whole) + 1):
-                assert rows(found.slice(a, b)) == rows(whole)[a:b]
 
 
 # --- what a writer puts ---
@@ -148,3 +102,36 @@ def test_renamed_in_place_before_the_sync_is_not_the_old_name(tmp_path: Path) ->
     with opened(base) as found:
         assert b"other" in found.slice(0, len(found)).names()
         assert rows(found.slice(0, len(found))) == listing(base)
+
+
+# --- damage of the data file ---
+
+
+def test_damaged_inode_is_told_and_left_out(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    with winkfs.create(base) as c:
+        c.put_many((f"name{i}", b"x" * i) for i in range(1, 50))
+    with store_of(base) as store:
+        positions = store.index.positions()
+        data = bytearray(Path(f"{base}.data").read_bytes())
+        data[int(positions[7]) + 30] ^= 1
+        Path(f"{base}.data").write_bytes(data)
+    with store_of(base) as store:
+        told: list[CorruptError] = []
+        found = Columns.of(store, positions, told.append)
+        assert [error.offset for error in told] == [positions[7]]
+        assert found.names() == [b"name%d" % i for i in range(1, 50) if i != 8]
+        with pytest.raises(CorruptError, match=f"at byte {positions[7]}"):
+            Columns.of(store, positions)
+
+
+def test_positions_that_are_none_are_corrupt(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    golden_containers.RECIPES["plain"](base)
+    with store_of(base) as store:
+        good = store.index.positions()
+        for wrong in (-5, 0, 4095, int(good[0]) + 1, store.kv.end - 1, store.kv.end, 1 << 62):
+            told: list[CorruptError] = []
+            positions = np.sort(np.append(good, wrong))
+            assert Columns.of(store, positions, told.append).pos.tolist() == good.tolist()
+            assert len(told) == 1

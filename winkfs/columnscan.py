@@ -151,11 +151,15 @@ class InodeScan:
         whole = (extents == 1) & (extent[:, -1] >= lsize) & (skip >= 0)
         good &= whole | ((extents == 0) & (lsize == 0))
         whole &= (extent[:, -1] == lsize) & (skip == 0) & (extent[:, 0] > 0)
-        names = np.arange(width) - self._key_at
-        inside = (names >= 0) & (names < (key_len - len(SUFFIX))[:, None])
+        lengths = key_len - len(SUFFIX)
+        room = int(lengths.max())
+        # Numbers of 2 bytes: with 8 this takes as long as a checksum.
+        inside = np.arange(room, dtype=np.uint16) < lengths.astype(np.uint16)[:, None]
+        names = rows[:, self._key_at : self._key_at + room]
+        keep: Any = slice(None)
         if not good.all():
             inside &= good[:, None]
-        keep = slice(None) if good.all() else good
+            keep = good
         lsize, pos, pointer = lsize[keep], pos[keep], extent[keep, 0]
         plain = whole[keep] & (lsize > 0)
         plain &= self._is_value(pointer, lsize, pos, fields[keep, 2], plain)
@@ -164,7 +168,7 @@ class InodeScan:
             pos, np.where(lsize == 0, 0, np.where(plain, pointer, -1)), lsize,
             self._ns(fields[keep, 5]),
             np.where(ftype == 0, int(FileType.FILE), ftype).astype(np.uint8),
-            special[keep].astype(np.uint8), key_len[keep] - len(SUFFIX), rows[inside],
+            special[keep].astype(np.uint8), lengths[keep], names[inside],
         )  # fmt: skip
         return found, which[keep]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +13,7 @@ import numpy as np
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import scan
 from winkfs.cellcheck import count_used, lost_rows, same_files
+from winkfs.columnscheck import ColumnsCheck
 from winkfs.datafile import base_of
 from winkfs.extents import Extents
 from winkfs.indexfile import Base, open_base
@@ -63,7 +65,8 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
     try:
         for note in store.notes:
             report.add(note)
-        _Check(store, report).run(progress)
+        with closing(ColumnsCheck(store, report.add)) as columns:
+            _Check(store, report, columns).run(progress)
     except FormatError as error:
         report.add(str(error))
     finally:
@@ -74,8 +77,8 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
 class _Check:
     """One pass over a data file, then what is derived from it."""
 
-    def __init__(self, store: Store, report: Report) -> None:
-        self._store, self._report = store, report
+    def __init__(self, store: Store, report: Report, columns: ColumnsCheck) -> None:
+        self._store, self._report, self._columns = store, report, columns
         self._name = store.kv.storage.name
         self._extents = Extents(store, report.add)
         self._last_mtime: int | None = None
@@ -94,6 +97,7 @@ class _Check:
             resolver.take(batch, rows)
             self._check_fields(rows)
             self._extents.take(batch, rows)
+            self._columns.take(batch)
         found = resolver.finish()
         report.files, report.entries = len(found.rows.pos), found.entries
         report.bytes = found.dtotsz
@@ -101,6 +105,7 @@ class _Check:
         self._check_counters(found)
         self._check_index(found)
         self._check_times(found.times)
+        self._columns.finish(found.rows.pos)
         if order:
             self._check_names(order, names, found)
 

@@ -66,6 +66,7 @@ def container_record(base: str) -> Record:
         record["variant"] = "append only" if settings.ao else "plain"
         record["classic"] = settings.classic
         record |= _index_record(store)
+        record |= _columns_record(store)
         record |= _space_record(kv)
         record["last_sync"] = _time(kv.superblock.get("SYNCTIME"))
         record["clean"] = kv.superblock.get("SYNCSIZE", kv.end) == kv.end and not kv.truncated
@@ -90,6 +91,19 @@ def _index_record(store: Store) -> Record:
     files = base.live if current else None
     base.storage.close()
     return {"files": files, "index": index}
+
+
+def _columns_record(store: Store) -> Record:
+    """BASE.cols, where there is one."""
+    from winkfs.columnsfile import open_columns
+
+    if not Path(store.base + ".cols").exists():
+        return {}
+    columns = open_columns(store)
+    if columns is None:
+        return {"columns": {"current": False}}
+    with columns:
+        return {"columns": {"current": True, "files": columns.files, "chunks": len(columns.chunks)}}
 
 
 def _space_record(kv: KVSeq) -> Record:

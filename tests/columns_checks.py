@@ -1,0 +1,42 @@
+"""What the tests of columns share: a container as a plain loop has it, and its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import winkfs
+from winkfs.columns import Columns
+from winkfs.columnschunks import ColumnsFile
+from winkfs.columnsfile import open_columns
+from winkfs.entry import to_bytes
+from winkfs.store import Store
+
+
+@contextmanager
+def store_of(base: Path, *, writable: bool = False) -> Iterator[Store]:
+    store = Store(str(base), writable=writable)
+    try:
+        yield store
+    finally:
+        store.abandon()
+
+
+def listing(base: Path) -> list[tuple[bytes, int, int, int]]:
+    """What a plain loop finds: name, size, mtime, ftype in disk order."""
+    with winkfs.open(base) as c:
+        return [(to_bytes(e.name), e.size, e.mtime_ns, e.ftype) for e in c.scan()]
+
+
+def rows(columns: Columns) -> list[tuple[bytes, int, int, int]]:
+    names = [columns.name(i) for i in range(len(columns))]
+    assert columns.names() == names
+    values = (columns.size.tolist(), columns.mtime.tolist(), columns.ftype.tolist())
+    return list(zip(names, *values, strict=True))
+
+
+def opened(base: Path) -> ColumnsFile:
+    found = open_columns(str(base))
+    assert found is not None
+    return found

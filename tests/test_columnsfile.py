@@ -1,0 +1,304 @@
+"""BASE.cols: what it has, when it is believed, what damage does to it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import random
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import golden_containers
+import numpy as np
+import pytest
+from columns_checks import listing, opened, rows, store_of
+from container_checks import run
+from oracle_read import check_kvseq
+
+import winkfs
+from winkformats.entry import Layout
+from winkformats.errors import CorruptError
+from winkformats.kvseq import KVSeq
+from winkformats.superblock import Superblock
+from winkfs import columnsfile
+from winkfs.cli import main
+from winkfs.columns import Columns
+from winkfs.columnsfile import columns_between, open_columns, write_columns
+
+
+def test_reindex_writes_columns_that_any_slice_can_be_had_of(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    golden_containers.RECIPES["plain"](base)
+    assert open_columns(str(base)) is None
+    winkfs.reindex(base, cols=True)
+    with store_of(base) as store, opened(base) as found:
+        whole = Columns.of(store)
+        assert rows(found.slice(0, len(found))) == rows(whole) == listing(base)
+        assert (found.files, found.content) == (len(whole), int(whole.size.sum()))
+        for a in range(len(whole) + 1):
+            for b in range(a, len(whole) + 1):
+                assert rows(found.slice(a, b)) == rows(whole)[a:b]
+
+
+# --- what is believed ---
+
+SECOND = """
+from winkfs import create
+import sys
+with create(sys.argv[1]) as c:
+    c.put("other", b"x")
+"""
+
+
+def made(base: Path) -> bytes:
+    """A container with BASE.cols of two chunks -> what is in that."""
+    golden_containers.RECIPES["plain"](base)
+    with store_of(base, writable=True) as store:
+        whole = Columns.of(store)
+        write_columns(store, [whole.slice(0, 6), whole.slice(6, len(whole))])
+    return Path(f"{base}.cols").read_bytes()
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnsfile, "FILES", 6)
+
+
+def read_every_way(base: Path, wanted: Columns) -> int:
+    """All that is read is right or refused -> how many reads were refused."""
+    found = open_columns(str(base))
+    if found is None:
+        return 1
+    refused = 0
+    n = len(wanted)
+    with found:
+        for ask in (
+            lambda: rows(found.slice(0, n)) == rows(wanted),
+            lambda: rows(found.slice(n - 1, n)) == rows(wanted)[-1:],
+            lambda: rows(found.between(0, int(wanted.pos[0]) + 1)) == rows(wanted)[:1],
+            lambda: rows(found.take(np.array([1, 8]))) == [rows(wanted)[1], rows(wanted)[8]],
+            lambda: found.column("mtime").tolist() == wanted.mtime.tolist(),
+            lambda: (len(found), found.content) == (n, int(wanted.size.sum())),
+        ):
+            try:
+                assert ask()
+            except CorruptError:
+                refused += 1
+    return refused
+
+
+def test_each_flipped_byte_is_refused_or_means_nothing(small_chunks: None, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    good = made(base)
+    path = Path(f"{base}.cols")
+    with store_of(base) as store:
+        wanted = Columns.of(store)
+    assert read_every_way(base, wanted) == 0
+    entries = check_kvseq(path)[1]
+    gaps = {at for one, other in pairwise(entries) for at in range(one.end, other.pos)}
+    for at in range(len(good)):
+        if 512 < at < 4096 and at % 64:
+            continue  # zeros, all of one kind
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x41]) + good[at + 1 :])
+        refused = read_every_way(base, wanted)
+        assert refused or at in gaps, at
+        assert columns_between(str(base), 0, 1 << 60).names() == wanted.names()
+
+
+def test_cut_short_or_forged_is_as_if_missing(small_chunks: None, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    good = made(base)
+    path = Path(f"{base}.cols")
+    for size in {0, 1, 100, 4095, 4096, len(good) - 1, len(good) // 2}:
+        path.write_bytes(good[:size])
+        assert open_columns(str(base)) is None
+    rng = random.Random(1)
+    for _ in range(300):
+        data = bytearray(good)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(4096, len(data) - 8)
+            data[at : at + 8] = rng.choice([bytes(8), b"\xff" * 8, rng.randbytes(8)])
+        path.write_bytes(resealed(data))
+        with suppress(CorruptError):
+            found = open_columns(str(base))
+            if found is not None:
+                with found:
+                    found.slice(0, len(found)).names()
+                    found.between(0, 1 << 62)
+
+
+def resealed(data: bytearray) -> bytes:
+    """With right checksums, as far as the entries can still be followed."""
+    with suppress(Exception):
+        block = Superblock.decode(bytes(data[:4096]), file="forged")
+        layout = Layout.of(block)
+        at = 4096
+        while at < block["FILESIZE"]:
+            span = layout.locate(data, at)
+            assert span
+            data[span.end - 4 : span.end] = layout.sum(at, bytes(data[at : span.end - 4]))
+            at = layout.aligned(span.end)
+    return bytes(data)
+
+
+def test_stale_or_foreign_is_not_believed(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    made(base)
+    path = Path(f"{base}.cols")
+    old = path.read_bytes()
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"x")
+    assert path.exists()
+    assert open_columns(str(base)) is None
+    assert b"new" in columns_between(str(base), 0, 1 << 60).names()
+    winkfs.reindex(base)  # which keeps one that is there up to date
+    with opened(base) as found:
+        assert rows(found.slice(0, len(found))) == listing(base)
+    run(SECOND, tmp_path / "other")
+    Path(f"{tmp_path}/other.cols").write_bytes(path.read_bytes())
+    assert open_columns(str(tmp_path / "other")) is None
+    path.write_bytes(old)
+    assert open_columns(str(base)) is None
+
+
+def test_container_put_back_from_a_copy_does_not_grow_into_old_columns(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    with winkfs.create(base) as c:
+        c.put("a", b"1")
+    saved = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with winkfs.open(base, "a") as c:
+        c.put("b", b"2")
+        c.save_columns()
+    for path, data in saved.items():
+        path.write_bytes(data)
+    assert open_columns(str(base)) is None
+    with winkfs.open(base, "a") as c:
+        c.put("c", b"3")  # now it ends where the other one ended
+    assert columns_between(str(base), 0, 1 << 60).names() == [b"a", b"c"]
+
+
+def test_new_container_of_that_name_has_no_old_columns(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    made(base)
+    Path(f"{base}.data").unlink()
+    winkfs.create(base).close()
+    assert not Path(f"{base}.cols").exists()
+
+
+def test_classic_container_has_none(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    golden_containers.RECIPES["classic"](base)
+    winkfs.reindex(base, cols=True)
+    assert not Path(f"{base}.cols").exists()
+    assert columns_between(str(base), 0, 1 << 60).names() == [name for name, *_ in listing(base)]
+
+
+def test_writer_that_has_not_synced_cannot_write_them(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many([("a", b"x")])
+        with pytest.raises(ValueError, match="synced"):
+            write_columns(c.parts()[0])
+
+
+@pytest.mark.parametrize("at", ["create", "append", "sync", "publish"])
+def test_killed_while_writing_leaves_the_old_ones(at: str, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    good = made(base)
+    run(KILLED, base, at)
+    assert Path(f"{base}.cols").read_bytes() == good
+    assert (at == "create") or Path(f"{base}.cols.tmp").exists()
+    with opened(base) as found:
+        assert rows(found.slice(0, len(found))) == listing(base)
+    winkfs.open(base, "a").close()
+    assert not Path(f"{base}.cols.tmp").exists()
+
+
+KILLED = """
+import os, sys
+from winkfs import columnsfile
+from winkformats.kvseq import KVSeq
+from winkfs.store import Store
+base, at = sys.argv[1:]
+def die(*_, **__):
+    os._exit(0)
+if at == "publish":
+    columnsfile.publish = die
+else:
+    setattr(KVSeq, at, die)
+store = Store(base, writable=True)
+columnsfile.write_columns(store)
+"""
+
+
+def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = tmp_path / "c"
+    golden_containers.RECIPES["plain"](base)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, "refused")
+
+    with store_of(base, writable=True) as store:
+        monkeypatch.setattr(KVSeq, "append", full)
+        number = errno.ENOSPC
+        write_columns(store)  # there is simply none
+        number = errno.EIO
+        with pytest.raises(OSError, match="refused"):
+            write_columns(store)
+    assert not list(tmp_path.glob("*.cols*"))
+
+
+# --- verify, info ---
+
+
+def test_verify_names_columns_that_say_something_else(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    made(base)
+    assert winkfs.verify(base).problems == []
+    with store_of(base, writable=True) as store:
+        whole = Columns.of(store)
+        names = whole.name_bytes.copy()
+        names[3] ^= 1
+        for wrong in (
+            whole.slice(1, len(whole)),
+            replace(whole, size=whole.size + (whole.size == 8)),
+            replace(whole, special=1 - whole.special),
+            replace(whole, name_bytes=names),
+        ):
+            write_columns(store, [wrong])
+            (problem,) = winkfs.verify(base).problems
+            assert problem.startswith(f"{base}.cols: ")
+            assert problem.endswith(": run reindex")
+    path = Path(f"{base}.cols")
+    data = bytearray(path.read_bytes())
+    data[4100] ^= 1
+    path.write_bytes(data)
+    (problem,) = winkfs.verify(base).problems
+    assert problem.startswith(f"{path}: entry checksum at byte 4096")
+    winkfs.reindex(base)
+    assert winkfs.verify(base).problems == []
+
+
+def test_verify_takes_stale_columns_for_no_problem(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    made(base)
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"x")
+    assert winkfs.verify(base).problems == []
+
+
+def test_info_and_reindex_of_the_command_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / "c"
+    golden_containers.RECIPES["plain"](base)
+    assert main(["reindex", "--cols", str(base)]) == 0
+    assert capfd.readouterr().out == f"{len(listing(base))} files indexed\n"
+    assert main(["info", "--json", str(base)]) == 0
+    record = json.loads(capfd.readouterr().out)
+    assert record["columns"] == {"current": True, "files": record["files"], "chunks": 1}
+    assert f"{base}.cols" in record["file_sizes"]
+    assert main(["info", "--json", f"{base}.cols"]) == 0
+    record = json.loads(capfd.readouterr().out)
+    assert (record["purpose"], record["chunks"]) == ("FSYSCOLS", 1)
