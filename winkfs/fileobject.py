@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-    from winkfs.reading import Reading
+
+class Container(Protocol):
+    """What has the file: a container, or a data set."""
+
+    def read(self, name: str | bytes, offset: int = 0, size: int = -1) -> bytes: ...
 
 
 class FileReader(io.RawIOBase):
     """Seekable, read-only. Its length is that of the file when it was opened."""
 
-    def __init__(self, container: Reading, name: str, size: int) -> None:
+    def __init__(self, container: Container, name: str, size: int) -> None:
         self._container, self.name, self._size, self._at = container, name, size, 0
 
     def readable(self) -> bool:

@@ -62,6 +62,14 @@ class Reading(Handle):
             if missing is not None:
                 raise NoSuchFile("no such file in the container", missing)
 
+    def get_some(self, names: Sequence[Name]) -> list[bytes]:
+        """The contents of a few thousand files at most, up to the first that is missing."""
+        with self._lock:
+            self._check()
+            if self.writable:
+                self._guard(self._changes.settle)
+            return self._bulkget.get(list(names))[0]
+
     def open_file(self, name: Name, mode: str = "rb") -> io.RawIOBase:
         """A seekable binary file object for reading; io.BufferedReader makes small reads fast."""
         if mode != "rb":

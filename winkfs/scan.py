@@ -29,16 +29,21 @@ def scan(
     until: float | None,
     prefix: bytes,
     problem: Callable[[CorruptError], None] | None,
+    without: Int64 | None = None,
 ) -> Iterator[Entry]:
-    """Entries of the files that are live now; their positions are taken at once."""
+    """Entries of the files that are live now; their positions are taken at once.
+
+    without  positions that are passed over, ascending
+    """
     settings = store.settings
-    low = None if since is None else _edge(since)
-    high = None if until is None else _edge(until)
+    low, high = edge(since), edge(until)
     with lock:
         store.kv.view(store.kv.end - 1)  # all of it written
         positions = store.index.positions()
         if store.times is not None:
             positions = narrow(positions, store, low, high)
+        if without is not None and len(without):
+            positions = positions[~np.isin(positions, without, assume_unique=True)]
         window = Window(store)
     return _entries(window, store.owner, settings, positions, low, high, prefix, problem)
 
@@ -159,5 +164,8 @@ def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) ->
     )  # fmt: skip
 
 
-def _edge(seconds: float) -> int:
+def edge(seconds: float | None) -> int | None:
+    """Seconds -> nanoseconds."""
+    if seconds is None:
+        return None
     return seconds * NANO if isinstance(seconds, int) else round(seconds * NANO)

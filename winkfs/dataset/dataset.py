@@ -1,0 +1,274 @@
+"""Dataset: the files of many containers by name; what a user of the Python face holds in hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+from winkfs.bulkput import Row
+from winkfs.container import Container, Data
+from winkfs.dataset.manifest import AsOf
+from winkfs.dataset.manifest import create as create_log
+from winkfs.dataset.reading import DatasetReading, Name, Problem, _checked
+from winkfs.dataset.shardwriter import ShardWriter
+from winkfs.dataset.transaction import Transaction, begin
+from winkfs.entry import Entry, to_bytes, to_str
+from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
+from winkfs.inode import FileType
+
+WHOLE = "a data set takes whole files only: put the file anew"
+
+
+def create(path: str | os.PathLike[str], *, ao: bool | None = None) -> Dataset:
+    """Make an empty data set, or take the one that is there, and open it for writing."""
+    return Dataset(create_log(path).root, "a", ao=ao)
+
+
+def open(
+    path: str | os.PathLike[str], mode: str = "r", *, as_of: AsOf = None, ao: bool | None = None
+) -> Dataset:
+    """Open a data set: "r" to read, "a" to read and write.
+
+    as_of   a generation, or a time: the newest generation up to then; see `parse_as_of`
+    ao      whether what is written becomes append-only containers; None: as all that is there
+    raises  NoSuchFile; StalePlan (vacuumed); ValueError; FormatError
+    """
+    if mode not in ("r", "a"):
+        raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
+    if mode == "a" and as_of not in (None, ""):
+        raise ValueError("as_of is for reading: what is past cannot be written to")
+    return Dataset(path, mode, as_of=as_of, ao=ao)
+
+
+class Dataset(DatasetReading):
+    """A data set that is open. Any number of writers and readers, each in a process of its own.
+
+    Changes become one shard and one generation with `sync` or `close`, all or nothing; before that
+    only this handle sees them. A `with` block that ends with an exception leaves no change.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        mode: str = "r",
+        *,
+        as_of: AsOf = None,
+        ao: bool | None = None,
+    ) -> None:
+        super().__init__(path, as_of)
+        self._mode = mode
+        self._made_ao = self.ao if ao is None else ao
+        self._transaction: Transaction | None = None
+        self._writer: ShardWriter | None = None
+
+    @property
+    def writable(self) -> bool:
+        return self._mode == "a"
+
+    # --- the end of changes ---
+
+    def sync(self) -> int:
+        """Publish what was changed -> the generation; readers that come or refresh see it.
+
+        raises  OSError: nothing is published then, and a later sync tries again
+        """
+        with self._lock:
+            self._check()
+            if self._writer is None or self._transaction is None:
+                return self.generation
+            if self._writer.empty:
+                self.abort()
+                return self.generation
+            record = self._writer.finish()
+            generation = self._transaction.commit([record])
+            self._writer = self._transaction = None
+            self._take(generation)
+            return generation
+
+    def abort(self) -> None:
+        """Forget what was changed since the last sync."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer.abandon()
+            if self._transaction is not None:
+                self._transaction.abort()
+            self._writer = self._transaction = None
+
+    def close(self) -> None:
+        """Sync, and let go of the containers. A second time does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self.sync()
+            finally:
+                self.abort()
+                super().close()
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is not None:
+            self.abort()
+        self.close()
+
+    def _open_writer(self) -> ShardWriter:
+        self._check()
+        if not self.writable:
+            raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
+        if self._writer is None:
+            self._transaction = begin(self.base)
+            self._writer = ShardWriter(self._transaction, "00000", ao=self._made_ao)
+        return self._writer
+
+    # --- whole files ---
+
+    def put(
+        self,
+        name: Name,
+        data: Data,
+        mtime: float | None = None,
+        ftype: int = FileType.FILE,
+        exclusive: bool = False,
+        **attributes: Any,
+    ) -> None:
+        """Create or replace a file with this content: see `Container.put`."""
+        with self._lock:
+            writer = self._open_writer()
+            if exclusive and name in self:
+                raise FileExists("exists already", to_str(name))
+            writer.container.put(name, data, mtime, ftype, **attributes)
+
+    def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
+        """Create or replace many files: see `Container.put_many`."""
+        with self._lock:
+            return self._open_writer().container.put_many(files)
+
+    def put_rows(self, rows: Iterable[Row]) -> int:
+        """Create or replace many files with all their metadata -> how many."""
+        with self._lock:
+            return self._open_writer().container.put_rows(rows)
+
+    def put_file(self, name: Name, source: Any, **attributes: Any) -> int:
+        """Create or replace a file with what `source.read` gives -> bytes: `Container.put_file`."""
+        with self._lock:
+            return self._open_writer().container.put_file(name, source, **attributes)
+
+    def mkdir(self, name: Name) -> None:
+        """Make an entry for a directory. Directories also exist through the names below them."""
+        self.put(to_bytes(name).rstrip(b"/"), b"", ftype=FileType.DIR, exclusive=True)
+
+    def symlink(self, target: Name, name: Name) -> None:
+        """Make a symbolic link `name` that points to `target`."""
+        self.put(name, to_bytes(target), ftype=FileType.LINK, exclusive=True)
+
+    # --- names ---
+
+    def delete(self, name: Name) -> None:
+        """Remove a file. Raises FileNotFoundError."""
+        raw = _checked(name)
+        with self._lock:
+            writer = self._open_writer()
+            older = raw not in writer.gone and self._handles.find(raw) >= 0
+            if raw in writer.container:
+                writer.container.delete(raw)
+            elif not older:
+                raise NoSuchFile("no such file in the data set", to_str(raw))
+            if older:
+                writer.gone.add(raw)
+
+    def rename(self, old: Name, new: Name) -> None:
+        """Give a file another name, over a file of that name: its content is copied."""
+        with self._lock:
+            writer = self._open_writer()
+            source, target = _checked(old), _checked(new)
+            if source == target:
+                self.stat(source)
+            elif source in writer.container:
+                writer.container.rename(source, target)
+                if source not in writer.gone and self._handles.find(source) >= 0:
+                    writer.gone.add(source)
+            else:
+                copy_file(self._home(source), source, writer.container, target)
+                self.delete(source)
+
+    def _whole_only(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises PermissionError: files of a data set are not changed in part."""
+        raise NotAllowed(WHOLE, self.base)
+
+    append = write = write_many = punch = truncate = _whole_only
+    utime = chmod = chown = setxattrs = _whole_only
+
+    # --- reading, with what is not published yet ---
+
+    def _home(self, name: Name) -> Container:
+        writer, raw = self._writer, _checked(name)
+        if writer is not None:
+            self._check()
+            if raw in writer.container:
+                return writer.container
+            if raw in writer.gone:
+                raise NoSuchFile("no such file in the data set", to_str(raw))
+        return super()._home(raw)
+
+    def _get(self, names: list[bytes]) -> tuple[list[bytes], bytes | None]:
+        if self._writer is None:
+            return super()._get(names)
+        found: list[bytes] = []
+        for name in names:
+            try:
+                found.append(self._home(name).read(name))
+            except NoSuchFile:
+                return found, name
+        return found, None
+
+    def __contains__(self, name: object) -> bool:
+        writer = self._writer
+        if writer is None or not isinstance(name, str | bytes):
+            return super().__contains__(name)
+        with self._lock:
+            if name in writer.container:
+                return True
+            return to_bytes(name) not in writer.gone and super().__contains__(name)
+
+    def __len__(self) -> int:
+        if self._writer is None:
+            return super().__len__()
+        with self._lock:
+            own = {to_bytes(name) for name in self._writer.container.names()}
+            over = [name for name in own if self._handles.find(name) >= 0]
+            return super().__len__() + len(own) - len(self._writer.gone | set(over))
+
+    def scan(
+        self,
+        since: float | None = None,
+        until: float | None = None,
+        prefix: Name = "",
+        *,
+        problem: Problem | None = None,
+    ) -> Iterator[Entry]:
+        """The files, shard by shard in disk order, as of the call: see `Container.scan`."""
+        found = super().scan(since, until, prefix, problem=problem)
+        if self._writer is None:
+            return found
+        with self._lock:
+            own = set(self._writer.container.names())
+            gone = own | set(map(to_str, self._writer.gone))
+            rest = self._writer.container.scan(since, until, prefix, problem=problem)
+        return _over(found, gone, rest)
+
+
+def _over(older: Iterator[Entry], gone: set[str], newer: Iterator[Entry]) -> Iterator[Entry]:
+    yield from (entry for entry in older if entry.name not in gone)
+    yield from newer
+
+
+def copy_file(source: Container, name: bytes, target: Container, new: bytes) -> None:
+    """Copy a file with all its metadata. Raises CorruptError; OSError. Memory: 1 MiB."""
+    stat, xattrs = source.stat(name), source.getxattrs(name)
+    with source.open_file(name) as content:
+        target.put_file(
+            new, content, mtime_ns=stat.mtime_ns, ftype=stat.ftype, mode=stat.mode,
+            uid=stat.uid, gid=stat.gid,
+        )  # fmt: skip
+    if xattrs:
+        target.setxattrs(new, xattrs)

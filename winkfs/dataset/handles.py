@@ -1,0 +1,118 @@
+"""The containers of a snapshot, opened when they are asked for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from winkfs.container import Container
+from winkfs.container import open as open_container
+from winkfs.dataset.shard import Shard
+from winkfs.errors import NoSuchFile, StalePlan
+from winkfs.inode import inode_key
+from winkfs.rows import Int64
+
+Bools = npt.NDArray[np.bool_]
+OPEN: Final = 200  # containers kept open, with two or three descriptors each
+
+
+class Handles:
+    """The shards of a snapshot by number, the winner last. For one thread at a time."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = shards
+        self._ranges = [shard.record.names for shard in shards]
+        self._open: OrderedDict[int, Container] = OrderedDict()
+
+    def container(self, number: int) -> Container:
+        """For reading, as of the snapshot. Raises StalePlan; FormatError; OSError."""
+        found = self._open.get(number)
+        if found is not None:
+            self._open.move_to_end(number)
+            return found
+        shard = self.shards[number]
+        try:
+            found = open_container(shard.base)
+        except NoSuchFile:
+            raise StalePlan("a shard is gone: it was vacuumed, or lost", shard.base) from None
+        try:
+            shard.check(found.parts()[0])
+        except BaseException:
+            found.close()
+            raise
+        found.freeze()
+        self._open[number] = found
+        if len(self._open) > OPEN:
+            self._open.popitem(last=False)[1].close()
+        return found
+
+    def close(self) -> None:
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def notes(self) -> list[str]:
+        """What was found wrong in those that are open."""
+        return [note for container in self._open.values() for note in container.notes]
+
+    # --- names ---
+
+    def find(self, name: bytes) -> int:
+        """Number of the shard whose file of this name is to be seen, -1: none.
+
+        cost    a look into the index of each shard that may have the name, the winner first
+        """
+        key = inode_key(name)
+        for number in range(len(self.shards) - 1, -1, -1):
+            if not self._may_have(number, name, name):
+                continue
+            pos = self.container(number).parts()[0].index.lookup(key)
+            if pos:  # hidden: only a tombstone wins over the first that is found
+                return -1 if self._hidden(number, np.array([pos]))[0] else number
+        return -1
+
+    def find_many(self, names: Sequence[bytes]) -> Int64:
+        """The same for many names, int64[n]: by their hashes, so that a file may be missing yet."""
+        keys = [inode_key(name) for name in names]
+        found = np.full(len(keys), -1, np.int64)
+        todo = np.arange(len(keys))
+        low, high = (min(names), max(names)) if names else (b"", b"")
+        for number in range(len(self.shards) - 1, -1, -1):
+            if not len(todo):
+                break
+            if not self._may_have(number, low, high):
+                continue
+            index = self.container(number).parts()[0].index
+            pos = index.candidates([keys[i] for i in todo.tolist()])
+            hit = pos > 0
+            seen = hit.copy()
+            seen[hit] = ~self._hidden(number, pos[hit])
+            found[todo[seen]] = number
+            todo = todo[~hit]
+        return found
+
+    def _may_have(self, number: int, low: bytes, high: bytes) -> bool:
+        """Whether a shard may have one of the names low .. high."""
+        if not self.shards[number].record.files:
+            return False
+        known = self._ranges[number]
+        return known is None or (known[0] <= high and low <= known[1])
+
+    def _hidden(self, number: int, positions: Int64) -> Bools:
+        """Which of these positions are hidden, bool[n]."""
+        hidden = self.shards[number].hidden
+        if not len(hidden):
+            return np.zeros(len(positions), bool)
+        at = np.minimum(np.searchsorted(hidden, positions), len(hidden) - 1)
+        same: Bools = hidden[at] == positions
+        return same
+
+    def may_have_prefix(self, number: int, prefix: bytes) -> bool:
+        """Whether a shard may have names with this prefix."""
+        known = self._ranges[number]
+        if not prefix or known is None:
+            return True
+        return known[0][: len(prefix)] <= prefix <= known[1]
