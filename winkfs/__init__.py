@@ -9,17 +9,19 @@ if TYPE_CHECKING:
     from winkfs.bulkput import Row as Row
     from winkfs.container import Container as Container
     from winkfs.container import create as create
-    from winkfs.container import open as open
+    from winkfs.dataset.dataset import Dataset as Dataset
+    from winkfs.doors import open as open
+    from winkfs.doors import reindex as reindex
+    from winkfs.doors import verify as verify
     from winkfs.entry import Entry as Entry
     from winkfs.entry import Stat as Stat
     from winkfs.errors import WinkError as WinkError
     from winkfs.inode import FileType as FileType
-    from winkfs.maintenance import reindex as reindex
     from winkfs.verification import Report as Report
-    from winkfs.verification import verify as verify
 
 _HOMES = {
     "Container": "container",
+    "Dataset": "dataset.dataset",
     "Entry": "entry",
     "FileType": "inode",
     "Report": "verification",
@@ -27,9 +29,9 @@ _HOMES = {
     "Stat": "entry",
     "WinkError": "errors",
     "create": "container",
-    "open": "container",
-    "reindex": "maintenance",
-    "verify": "verification",
+    "open": "doors",
+    "reindex": "doors",
+    "verify": "doors",
 }
 __all__ = list(_HOMES)
 

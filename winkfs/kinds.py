@@ -53,9 +53,27 @@ def _container(path: str) -> str | None:
 
 
 KINDS: Final = (
-    Kind("data set", _data_set, {"mount": "winkfs.dataset.source:mount"}, writable=False),
-    Kind("container", _container, {"mount": "winkfs.cli.mount:container"}),
-)
+    Kind(
+        "data set", _data_set,
+        {
+            "mount": "winkfs.dataset.source:mount",
+            "open": "winkfs.dataset.dataset:open",
+            "verify": "winkfs.dataset.check:verify",
+            "reindex": "winkfs.dataset.check:reindex",
+            "info": "winkfs.dataset.check:info",
+        },
+        writable=False,
+    ),
+    Kind(
+        "container", _container,
+        {
+            "mount": "winkfs.cli.mount:container",
+            "open": "winkfs.container:open",
+            "verify": "winkfs.verification:verify",
+            "reindex": "winkfs.maintenance:reindex",
+        },
+    ),
+)  # fmt: skip
 
 
 def kind_of(path: str) -> tuple[Kind, str]:

@@ -15,16 +15,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from winkformats.errors import FormatError
 from winkfs.container import Container
-from winkfs.container import open as open_container
+from winkfs.doors import open as open_any
 from winkfs.entry import Entry
 from winkfs.inode import FileType
 from winkfs.items import LARGE, Note, Notes
 from winkfs.names import literal_prefix, matcher, path_fault, raw
 from winkfs.spill import SortedRecords
+
+if TYPE_CHECKING:
+    from winkfs.dataset.dataset import Dataset
 
 OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -56,13 +59,15 @@ def unpack(
     glob: str | None = None,
     *,
     force: bool = False,
+    as_of: str | int | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
 ) -> UnpackReport:
-    """Unpack a container into a directory, which is made if it is not there.
+    """Unpack a container or a data set into a directory, which is made if it is not there.
 
     glob      only names that match; `*` crosses `/`
     force     replace files that exist; without it they are left as they are and noted
+    as_of     of a data set: a generation or time, see `winkfs.open`
     note      called with each file that was not unpacked
     progress  called with the number of files since the last call
     ->        modes and mtimes are those of the container, owners too if we are root
@@ -76,7 +81,7 @@ def unpack(
             note(noted)
 
     match = matcher(glob) if glob is not None else None
-    with open_container(base) as container:
+    with open_any(base, as_of=as_of) as container:
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(container, directories, report, count, force=force)
@@ -150,7 +155,7 @@ class Unpacker:
 
     def __init__(
         self,
-        container: Container,
+        container: Container | Dataset,
         directories: Directories,
         report: UnpackReport,
         note: Notes,

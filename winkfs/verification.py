@@ -33,13 +33,14 @@ LIMIT: Final = 1000  # problems named one by one
 
 @dataclass
 class Report:
-    """What verify found. `problems`: a line each, empty where all is well."""
+    """What verify found. `problems`: a line each, empty where all is well; `notes`: no faults."""
 
     problems: list[str] = field(default_factory=list)
     files: int = 0
     entries: int = 0
     bytes: int = 0
     more: int = 0
+    notes: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
         if len(self.problems) < LIMIT:

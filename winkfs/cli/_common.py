@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -26,13 +27,20 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
     from winkfs.container import Container
+    from winkfs.dataset.dataset import Dataset
     from winkfs.entry import Stat
     from winkfs.items import Note
+
+    Files = Container | Dataset
 
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
 PATIENCE: Final = 0.5  # seconds without a progress bar
 BASE = click.argument("base")
+AS_OF = click.option(
+    "--as-of", metavar="GENERATION|TIME",
+    help="Of a data set: its files as they were then. TIME is ISO 8601.",
+)  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
 _SECONDS: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 _HINTS: Final = {
@@ -106,11 +114,11 @@ class Failures:
 
 
 @contextlib.contextmanager
-def opened(base: str, mode: str = "r") -> Iterator[Container]:
-    """The container, open; its refusals name it, and what it found wrong and got round is said."""
+def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Files]:
+    """The container or data set, open; its refusals name it, and what it got round is said."""
     import winkfs
 
-    with winkfs.open(base, mode) as container:
+    with winkfs.open(base, mode, as_of=as_of) as container:
         for note in container.notes:
             say(note)
         try:
@@ -121,6 +129,17 @@ def opened(base: str, mode: str = "r") -> Iterator[Container]:
             raise
 
 
+def size_of(base: str) -> int | None:
+    """Bytes that a pass over a container, or over all shards of a data set, reads, about."""
+    from winkfs.kinds import kind_of
+
+    kind, path = kind_of(base)
+    if kind.name == "data set":
+        return None
+    data = Path(path + ".data")
+    return data.stat().st_size if data.exists() else None
+
+
 # --- names ---
 
 
@@ -129,7 +148,7 @@ def name_bytes(argument: str) -> bytes:
     return os.fsencode(argument)
 
 
-def expand(container: Container, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
+def expand(container: Files, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
     """Each name, or all that match where it is a glob; what is not there becomes a failure.
 
     A name that exists counts as itself, whatever characters it has.
@@ -146,7 +165,14 @@ def expand(container: Container, names: tuple[str, ...], failures: Failures) -> 
             if not found:
                 failures.add(argument, "no name matches")
         else:
-            failures.add(argument, "no such file in the container")
+            failures.add(argument, missing(container))
+
+
+def missing(container: Files) -> str:
+    from winkfs.container import Container
+
+    kind = "container" if isinstance(container, Container) else "data set"
+    return f"no such file in the {kind}"
 
 
 def glob_text(argument: str) -> str:

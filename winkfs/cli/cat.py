@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import BASE, PIECE, Failures, expand, opened
+from winkfs.cli._common import AS_OF, BASE, PIECE, Failures, expand, opened
 from winkfs.names import is_glob, text
 
 if TYPE_CHECKING:
-    from winkfs.container import Container
+    from winkfs.cli._common import Files
 
 
 @click.command()
 @BASE
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-def cat(base: str, names: tuple[str, ...]) -> int:
+@AS_OF
+def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
     """Write the content of files to standard output, one after another.
 
     A NAME may be a glob: * crosses /. The content of a symbolic link is its target. A name that
     is not there is an error (exit status 1); the others are written.
     """
     failures = Failures(base)
-    with opened(base) as container:
+    with opened(base, as_of=as_of) as container:
         for argument in names:
             for name in expand(container, (argument,), failures):
                 if not _write(container, name) and not is_glob(argument):
@@ -32,7 +33,7 @@ def cat(base: str, names: tuple[str, ...]) -> int:
     return failures.status
 
 
-def _write(container: Container, name: bytes) -> bool:
+def _write(container: Files, name: bytes) -> bool:
     """-> False for a directory."""
     from winkfs.inode import FileType
 

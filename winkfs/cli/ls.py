@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import click
 
 from winkfs.cli._common import (
+    AS_OF,
     BASE,
     Failures,
     emit,
     glob_matcher,
     glob_text,
+    missing,
     name_bytes,
     opened,
     shown,
@@ -26,7 +28,7 @@ from winkfs.cli._common import (
 from winkfs.names import is_glob, literal_prefix
 
 if TYPE_CHECKING:
-    from winkfs.container import Container
+    from winkfs.cli._common import Files
     from winkfs.entry import Stat
 
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 @click.option("-l", "long", is_flag=True, help="Mode, owner, size and time too, as ls -l.")
 @click.option("--since", type=time_value, metavar="T", help="Only files with mtime T or later.")
 @click.option("--until", type=time_value, metavar="T", help="Only files with an mtime before T.")
+@AS_OF
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def ls(
     base: str,
@@ -43,29 +46,30 @@ def ls(
     long: bool,
     since: float | None,
     until: float | None,
+    as_of: str | None,
     as_json: bool,
 ) -> int:
-    """List the files of a container, in the order in which they lie on the disk.
+    """List the files of a container or a data set, in the order in which they lie on the disk.
 
     GLOB takes only the names that match; * crosses /, so 'docs/*' is all below docs. A name that
     exists counts as itself. T is seconds since the epoch or ISO 8601 (2026-11-21, or
     2026-11-21T08:30Z; local time without a zone).
     """
     failures = Failures(base)
-    with opened(base) as container:
+    with opened(base, as_of=as_of) as container:
         write = _writer(container, long, as_json)
         found = False
         for stat in _chosen(container, glob, since, until):
             found = True
             write(stat)
         if glob is not None and not found and since is None and until is None:
-            what = "no name matches" if is_glob(glob) else "no such file in the container"
+            what = "no name matches" if is_glob(glob) else missing(container)
             failures.add(glob, what)
     return failures.status
 
 
 def _chosen(
-    container: Container, glob: str | None, since: float | None, until: float | None
+    container: Files, glob: str | None, since: float | None, until: float | None
 ) -> Iterator[Stat]:
     if glob is None:
         yield from container.scan(since, until)
@@ -80,7 +84,7 @@ def _chosen(
                 yield entry
 
 
-def _writer(container: Container, long: bool, as_json: bool) -> Callable[[Stat], object]:
+def _writer(container: Files, long: bool, as_json: bool) -> Callable[[Stat], object]:
     from winkfs.inode import FileType
 
     out = sys.stdout.buffer

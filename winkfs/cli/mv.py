@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import BASE, name_bytes, opened
+from winkfs.cli._common import BASE, missing, name_bytes, opened
 from winkfs.names import raw, within
 
 if TYPE_CHECKING:
-    from winkfs.container import Container
+    from winkfs.cli._common import Files
 
 
 @click.command()
@@ -27,7 +27,7 @@ def mv(base: str, old: str, new: str) -> None:
         below = _below(container, source)
         exists = source in container
         if not exists and not below:
-            raise _error(base, old, "no such file in the container")
+            raise _error(base, old, missing(container))
         if below and within(target, source):
             raise _error(base, old, "a directory cannot be moved into itself")
         if _is_directory(container, target):
@@ -38,7 +38,7 @@ def mv(base: str, old: str, new: str) -> None:
             container.rename(name, target + name[len(source) :])
 
 
-def _below(container: Container, name: bytes) -> list[bytes]:
+def _below(container: Files, name: bytes) -> list[bytes]:
     """All names below a directory; no scan for what is a file."""
     from winkfs.inode import FileType
 
@@ -47,7 +47,7 @@ def _below(container: Container, name: bytes) -> list[bytes]:
     return [raw(entry.name) for entry in container.scan(prefix=name + b"/")]
 
 
-def _is_directory(container: Container, name: bytes) -> bool:
+def _is_directory(container: Files, name: bytes) -> bool:
     from winkfs.inode import FileType
 
     return name in container and container.stat(name).ftype == FileType.DIR

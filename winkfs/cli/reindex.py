@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from winkfs.cli._common import BASE, Progress
+from winkfs.cli._common import BASE, Progress, size_of
 
 
 @click.command()
@@ -15,12 +13,10 @@ from winkfs.cli._common import BASE, Progress
 def reindex(base: str, cols: bool) -> None:
     """Build BASE.idx, BASE.names (and BASE.time) anew from BASE.data alone.
 
-    A BASE.cols that is there is made anew as well.
+    A BASE.cols that is there is made anew as well. Of a data set: in all its shards.
     """
     import winkfs
 
-    data = Path(base.removesuffix(".data") + ".data")
-    size = data.stat().st_size if data.exists() else None
-    with Progress("reindexing", "bytes", size) as bar:
+    with Progress("reindexing", "bytes", size_of(base)) as bar:
         files = winkfs.reindex(base, progress=bar, cols=cols)
     click.echo(f"{files} files indexed")

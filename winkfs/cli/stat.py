@@ -6,18 +6,19 @@ import sys
 
 import click
 
-from winkfs.cli._common import BASE, JSON, emit, name_bytes, opened, shown, stat_record
+from winkfs.cli._common import AS_OF, BASE, JSON, emit, name_bytes, opened, shown, stat_record
 
 
 @click.command()
 @BASE
 @click.argument("name")
+@AS_OF
 @JSON
-def stat(base: str, name: str, as_json: bool) -> None:
+def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
     """Show what is known of a file."""
     import winkfs
 
-    with opened(base) as container:
+    with opened(base, as_of=as_of) as container:
         found = container.stat(name_bytes(name))
         record = stat_record(found)
         if found.ftype == winkfs.FileType.LINK:

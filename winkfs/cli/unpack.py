@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from winkfs.cli._common import BASE, Progress, emit, glob_text
+from winkfs.cli._common import AS_OF, BASE, Progress, emit, glob_text
 
 
 @click.command()
@@ -12,9 +12,12 @@ from winkfs.cli._common import BASE, Progress, emit, glob_text
 @click.argument("directory", metavar="DIR")
 @click.argument("glob", required=False)
 @click.option("--force", is_flag=True, help="Replace files that exist.")
+@AS_OF
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
-def unpack(base: str, directory: str, glob: str | None, force: bool, as_json: bool) -> int:
-    """Unpack a container into a directory.
+def unpack(
+    base: str, directory: str, glob: str | None, force: bool, as_of: str | None, as_json: bool
+) -> int:
+    """Unpack a container or a data set into a directory.
 
     DIR is made if it is not there. GLOB takes only the names that match; * crosses /, so
     'docs/*' is all below docs. Modes and mtimes come back, owners too for root.
@@ -27,7 +30,9 @@ def unpack(base: str, directory: str, glob: str | None, force: bool, as_json: bo
 
     pattern = None if glob is None else glob_text(glob)
     with Progress("unpacking", "files") as bar:
-        report = run(base, directory, pattern, force=force, note=bar.note, progress=bar)
+        report = run(
+            base, directory, pattern, force=force, as_of=as_of, note=bar.note, progress=bar
+        )
     if as_json:
         counts = {"files": report.files, "directories": report.directories}
         counts |= {"links": report.links, "bytes": report.bytes}

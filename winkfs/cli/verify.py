@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
-from winkfs.cli._common import BASE, JSON, Progress, emit, shown
+from winkfs.cli._common import BASE, JSON, Progress, emit, say, shown, size_of
 
 
 @click.command()
@@ -20,15 +19,18 @@ def verify(base: str, as_json: bool) -> int:
     """
     import winkfs
 
-    data = Path(base.removesuffix(".data") + ".data")
-    size = data.stat().st_size if data.exists() else None
-    with Progress("verifying", "bytes", size) as bar:
+    with Progress("verifying", "bytes", size_of(base)) as bar:
         report = winkfs.verify(base, progress=bar)
     if as_json:
         counts = {"files": report.files, "entries": report.entries, "bytes": report.bytes}
         more = report.more
-        emit({"base": base, **counts, "problems": report.problems, "more_problems": more})
+        emit(
+            {"base": base, **counts, "problems": report.problems, "more_problems": more}
+            | ({"notes": report.notes} if report.notes else {})
+        )
     else:
+        for note in report.notes:
+            say(note)
         for problem in report.problems:
             sys.stdout.buffer.write(shown(problem) + b"\n")
         if report.more:

@@ -272,12 +272,12 @@ def _nearest(log: Log, folder: Folder, state: State) -> tuple[int, Hidden]:
             break
         upper = number
         with contextlib.suppress(OSError, FormatError, ValueError, TypeError):
-            return number, _read(folder.file(number, ".hidden"))
+            return number, read_hidden(folder.file(number, ".hidden"))
     return -1, {}
 
 
-def _read(path: str) -> Hidden:
-    """Raises FormatError, ValueError or TypeError for anything but a whole file."""
+def read_hidden(path: str) -> Hidden:
+    """What a derived file has. Raises FormatError, ValueError, TypeError for one not whole."""
     data = Path(path).read_bytes()
     length = int.from_bytes(data[16:24], "little")
     cksum = int.from_bytes(data[8:16], "little")

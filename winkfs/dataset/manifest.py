@@ -173,15 +173,15 @@ class Log:
         kept = range(newest.oldest, newest.generation + 1)
         later = bisect.bisect_right(kept, number, key=lambda n: self.read(n).time_ns)
         if not later:
-            raise self._vacuumed(f"what was there at {as_of}", newest)
+            if newest.oldest:
+                raise self._vacuumed(f"what was there at {as_of}", newest)
+            raise NoSuchFile(f"nothing was there yet at {as_of}", self.root)
         return self.state(kept[later - 1])
 
-    def _vacuumed(self, what: str, newest: State) -> WinkError:
-        if newest.oldest:
-            return StalePlan(
-                f"{what} was vacuumed: the oldest generation kept is {newest.oldest}", self.root
-            )
-        return NoSuchFile(f"there is not {what}: the data set is younger", self.root)
+    def _vacuumed(self, what: str, newest: State) -> StalePlan:
+        return StalePlan(
+            f"{what} was vacuumed: the oldest generation kept is {newest.oldest}", self.root
+        )
 
     def manifests(self, newest: int, oldest: int) -> Iterator[Manifest]:
         """Those of generations newest .. oldest, downwards."""

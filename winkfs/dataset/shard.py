@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from winkfs.columns import Columns
+from winkfs.columnschunks import sum_of
 from winkfs.columnsfile import ColumnsFile, open_columns, write_columns
 from winkfs.dataset.records import NAME, ShardRecord
 from winkfs.dataset.shardnames import NOTHING, tombstones
@@ -94,7 +95,7 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
             columns = open_columns(store)
         finally:
             store.close()
-    return _record(base, path, tombs_at, columns)
+    return describe(base, path, tombs_at, columns)
 
 
 def _check_closed(store: Store) -> None:
@@ -104,7 +105,8 @@ def _check_closed(store: Store) -> None:
         raise WinkError(f"cannot become a shard: {what}", store.base, number=errno.EINVAL)
 
 
-def _record(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -> ShardRecord:
+def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -> ShardRecord:
+    """The record of a sound container; `columns` are closed. Raises FormatError; OSError."""
     store = Store(base, writable=False, load=columns is None)
     try:
         gone = tombstones(store, tombs_at)[0]
@@ -114,8 +116,9 @@ def _record(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) ->
             parts = [columns.chunk(i) for i in range(len(columns.chunks))]
         end = store.kv.end
         record = ShardRecord(
-            path, store.settings.contid, end, sum(map(len, parts)), store.dtotsz,
-            len(gone), tombs_at if gone else end, ao=store.settings.ao,
+            path, store.settings.contid, end, sum(map(len, parts)),
+            sum(sum_of(part.size) for part in parts), len(gone), tombs_at if gone else end,
+            ao=store.settings.ao,
         )  # fmt: skip
     finally:
         store.abandon()

@@ -27,6 +27,7 @@ from winkfs.dataset.shard import DERIVED, survey
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)
+MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
 Streams = Mapping[str, int]
 
 
@@ -47,6 +48,7 @@ def begin(
     if os.path.isdir(transaction.folder):
         raise FileExists("that job was committed already", transaction.folder)
     Path(transaction.pending).mkdir()
+    Path(f"{transaction.pending}/{MARK}").touch()
     return transaction
 
 
@@ -188,14 +190,14 @@ class Transaction:
         """Give the job's folder its place, with nothing in it but the shards of `records`."""
         if os.path.isdir(self.pending):
             names = {os.path.basename(record.path) for record in records}
-            kept = {name + suffix for name in names for suffix in (".data", *DERIVED)}
+            kept = {name + suffix for name in names for suffix in (".data", *DERIVED)} | {MARK}
             with os.scandir(self.pending) as entries:
                 for entry in entries:
                     if entry.name not in kept:
                         os.unlink(entry.path)
             self._check_there(self.pending, records)
             if not records:
-                os.rmdir(self.pending)
+                shutil.rmtree(self.pending)
                 return
             os.utime(self.pending)  # young, whatever its files are: `vacuum` goes by that
             sync_directory(f"{self.pending}/.")

@@ -1,0 +1,52 @@
+"""Open, verify, reindex: whatever kind of store a path is, see `kinds`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from winkfs.container import Container
+from winkfs.kinds import kind_of
+
+if TYPE_CHECKING:
+    from winkfs.dataset.dataset import Dataset
+    from winkfs.verification import Report
+
+Path = str | os.PathLike[str]
+Progress = Callable[[int], None]
+
+
+def open(
+    base: Path, mode: str = "r", *, as_of: int | float | str | datetime | None = None
+) -> Container | Dataset:
+    """Open a container or a data set: "r" to read, "a" to read and write.
+
+    as_of    of a data set: a generation (int), or a time: the newest generation up to then
+    raises   FileNotFoundError; Locked (mode "a", another writer of a container); StalePlan (a
+             generation that was vacuumed); ValueError; FormatError (no container)
+    cost     a container's index is mapped, not read, and what was added after it was written is
+             replayed; of a data set the manifests are read
+    """
+    kind, path = kind_of(os.fspath(base))
+    opener: Callable[..., Container | Dataset] = kind.function("open")
+    if as_of is None:
+        return opener(path, mode)
+    if kind.name != "data set":
+        raise ValueError(f"{path}: as_of is for data sets: a container has no generations")
+    return opener(path, mode, as_of=as_of)
+
+
+def verify(base: Path, progress: Progress | None = None) -> Report:
+    """Check a container, or a data set with all its shards: see `winkfs.verification.verify`."""
+    kind, path = kind_of(os.fspath(base))
+    report: Report = kind.function("verify")(path, progress)
+    return report
+
+
+def reindex(base: Path, progress: Progress | None = None, *, cols: bool = False) -> int:
+    """Make what is derived anew: see `winkfs.maintenance.reindex`; of a data set in all shards."""
+    kind, path = kind_of(os.fspath(base))
+    files: int = kind.function("reindex")(path, progress, cols=cols)
+    return files
