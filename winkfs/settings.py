@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from winkformats import hashing
 from winkformats.errors import FormatError
 from winkformats.kvseq import FILEINCR
@@ -83,6 +86,10 @@ class Settings:
 
     def mtime_of(self, ns: int) -> int:
         """Nanoseconds since the epoch -> FMTIME."""
+        return ns if self.nanoseconds else ns // NANO
+
+    def mtimes_of(self, ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The same for many, int64[n]."""
         return ns if self.nanoseconds else ns // NANO
 
     def ns_of(self, mtime: int) -> int:
