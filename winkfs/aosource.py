@@ -22,7 +22,7 @@ from winkfs.inode import FileType
 from winkfs.source import ContainerSource
 from winkfs.sourcenames import kept
 from winkfs.spool import Spool
-from winkfs.timedir import TOP, TimeDirectory, is_inside
+from winkfs.timedir import TOP, ContainerTimes, TimeDirectory, is_inside
 from winkmount.source import Attr, DirEntry
 
 log = logging.getLogger("winkfs.mount")
@@ -41,7 +41,9 @@ class AppendOnlySource(ContainerSource):
         self._by_time: TimeDirectory | None = None
         super().__init__(container)
         if timedir:
-            self._by_time = TimeDirectory(self._store, lambda key: self._look.find(key))
+            self._by_time = TimeDirectory(
+                ContainerTimes(self._store, lambda key: self._look.find(key))
+            )
         self._newest_ns = self._newest()
 
     def _newest(self) -> int:

@@ -24,12 +24,14 @@ class Kind:
     name        as a message says it
     find        -> the path in its one form, None where it is not of this kind
     functions   what can be done with it -> "module:function", whose first argument is the path
+    folder      whether the path is that of a folder with all of it
     writable    whether a mount of it can be written to
     """
 
     name: str
     find: Callable[[str], str | None]
     functions: Mapping[str, str]
+    folder: bool = False
     writable: bool = True
 
     def function(self, what: str) -> Callable[..., Any]:
@@ -62,7 +64,7 @@ KINDS: Final = (
             "reindex": "winkfs.dataset.check:reindex",
             "info": "winkfs.dataset.check:info",
         },
-        writable=False,
+        folder=True, writable=False,
     ),
     Kind(
         "container", _container,

@@ -1,10 +1,10 @@
-"""`.time/`: the files of an append-only container by the hour of their mtime (UTC), as links.
+"""`.time/`: files by the hour of their mtime (UTC), as links.
 
     .time/2026-11-20/12/logs%2Fa.txt -> ../../../logs/a.txt
 
 In the name of a link a `/` is `%2F` and a `%` is `%25`; one of more than 255 bytes is cut, and ends
-with `~` and the file id. Days and hours are those of the time index; one whose files have all been
-removed is empty.
+with `~` and the file id. Days and hours of a container are those of the time index; one whose files
+have all been removed is empty.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from winkfs.inode import FileType
 from winkfs.inodescan import inode_rows
@@ -46,11 +46,37 @@ def link_name(name: bytes, fileid: int) -> bytes:
     return made[: MAX_COMPONENT - len(end)] + end
 
 
-class TimeDirectory:
-    """What is below `.time`. `find`: the inode of a key, None where there is none."""
+class Timed(NamedTuple):
+    """A file; `offset`: where a listing of its hour goes on behind it."""
 
-    def __init__(self, store: Store, find: Callable[[bytes], Found | None]) -> None:
-        self._store, self._find = store, find
+    name: bytes
+    id: int
+    mtime_ns: int
+    ftype: int
+    offset: int
+
+
+class ByTime(Protocol):
+    """What is asked of the files."""
+
+    @property
+    def owner(self) -> tuple[int, int]: ...
+
+    def starts(self, unit: int) -> list[int]:
+        """Days or hours in which files may have come, seconds since the epoch, ascending."""
+
+    def find(self, name: bytes) -> Timed | None:
+        """The file of this name."""
+
+    def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
+        """Those behind an offset whose mtime is in [start, stop) seconds, and maybe others."""
+
+
+class TimeDirectory:
+    """What is below `.time`."""
+
+    def __init__(self, files: ByTime) -> None:
+        self._files = files
 
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of a directory or link, None where there is none."""
@@ -61,9 +87,9 @@ class TimeDirectory:
         if link is not None:
             return self._link(path, _seconds(day, hour), link)
         start = 0 if day is None else _seconds(day, hour or b"00")
-        if day is not None and start not in self._starts(HOUR if hour else DAY):
+        if day is not None and start not in self._files.starts(HOUR if hour else DAY):
             return None
-        uid, gid = self._store.owner
+        uid, gid = self._files.owner
         return Attr(directory_id(path), stat.S_IFDIR | 0o555, 0, start * NANO, uid, gid)
 
     def target(self, path: bytes) -> bytes:
@@ -79,82 +105,89 @@ class TimeDirectory:
             return
         form, unit = ("%H", HOUR) if day else ("%Y-%m-%d", DAY)
         low = _seconds(day, b"00") if day else None
-        for n, start in enumerate(self._starts(unit), 1):
+        for n, start in enumerate(self._files.starts(unit), 1):
             if n > offset and (low is None or low <= start < low + DAY):
                 short = time.strftime(form, time.gmtime(start)).encode()
                 attr = self.attr(path + b"/" + short)
                 if attr is not None:
                     yield DirEntry(short, attr, n)
 
-    def _starts(self, unit: int) -> list[int]:
-        """Days or hours in which files may have come, seconds since the epoch, ascending."""
+    def _links(self, path: bytes, start: int, offset: int) -> Iterator[DirEntry]:
+        for file in self._files.between(start, start + HOUR, offset):
+            short = link_name(file.name, file.id)
+            attr = self._attr(path + b"/" + short, start, file)
+            if attr is not None:
+                yield DirEntry(short, attr, file.offset)
+
+    def _link(self, path: bytes, start: int, link: bytes) -> Attr | None:
+        name = self._name(path, link)
+        found = self._files.find(name) if name else None
+        if found is None or link_name(name, found.id) != link:
+            return None
+        return self._attr(path, start, found)
+
+    def _attr(self, path: bytes, start: int, file: Timed) -> Attr | None:
+        inside = start <= file.mtime_ns // NANO < start + HOUR
+        if not inside or file.ftype == FileType.DIR or bad_prefix(file.name) is not None:
+            return None
+        uid, gid = self._files.owner
+        size = len(UP) + len(file.name)
+        return Attr(other_id(path), stat.S_IFLNK | 0o777, size, file.mtime_ns, uid, gid)
+
+    def _name(self, path: bytes, link: bytes) -> bytes:
+        """The file a link stands for; empty where there is none."""
+        name = re.sub(rb"%(2F|25)", lambda m: b"/" if m[1] == b"2F" else b"%", link)
+        if len(link) < MAX_COMPONENT or b"~" not in link or self._files.find(name):
+            return name
+        directory = path.rpartition(b"/")[0]  # cut: look through the hour for it
+        _, day, hour = directory.split(b"/")
+        start = _seconds(day, hour)
+        for file in self._files.between(start, start + HOUR, 0):
+            if len(file.name) > MAX_COMPONENT // 3 and link_name(file.name, file.id) == link:
+                return file.name
+        return b""
+
+
+class ContainerTimes:
+    """The files of an append-only container. `find`: the inode of a key, None: there is none."""
+
+    def __init__(self, store: Store, find: Callable[[bytes], Found | None]) -> None:
+        self._store, self._find = store, find
+
+    @property
+    def owner(self) -> tuple[int, int]:
+        return self._store.owner
+
+    def starts(self, unit: int) -> list[int]:
         times = self._store.times
         if times is None:
             return []
         spans = ((mark // unit, (mark + times.timemp - 1) // unit) for mark in times.marks)
         return sorted({n * unit for first, last in spans for n in range(first, last + 1)})
 
-    def _links(self, path: bytes, start: int, offset: int) -> Iterator[DirEntry]:
+    def find(self, name: bytes) -> Timed | None:
+        found = self._find(name + b"/I0")
+        return None if found is None else self._timed(name, found)
+
+    def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
         store, times = self._store, self._store.times
         assert times is not None
         kv = store.kv
         kv.view(kv.end - 1)  # all of it written
         begin = max(times.start(start), kv.start, offset - 1)
-        end = times.stop(start + HOUR)
+        end = times.stop(stop)
         for _, rows in inode_rows(
             kv.storage, kv.layout, store.settings, begin, kv.end if end is None else end,
             problem=store.note,
         ):  # fmt: skip
             for key, pos in zip(rows.keys, rows.pos.tolist(), strict=True):
-                if pos < offset:
-                    continue
-                found = self._find(key)
-                if found is None or found.pos != pos:
-                    continue
-                short = link_name(key[:-3], found.fileid)
-                attr = self._attr(path + b"/" + short, start, key[:-3], found)
-                if attr is not None:
-                    yield DirEntry(short, attr, pos + 1)
+                found = self._find(key) if pos >= offset else None
+                if found is not None and found.pos == pos:
+                    yield self._timed(key[:-3], found)
 
-    def _link(self, path: bytes, start: int, link: bytes) -> Attr | None:
-        name = self._name(path, link)
-        found = self._find(name + b"/I0") if name else None
-        if found is None or link_name(name, found.fileid) != link:
-            return None
-        return self._attr(path, start, name, found)
-
-    def _attr(self, path: bytes, start: int, name: bytes, found: Found) -> Attr | None:
+    def _timed(self, name: bytes, found: Found) -> Timed:
         ns = self._store.settings.ns_of(found.mtime)
-        inside = start <= ns // NANO < start + HOUR
-        if not inside or found.ftype == FileType.DIR or bad_prefix(name) is not None:
-            return None
-        uid, gid = self._store.owner
-        return Attr(other_id(path), stat.S_IFLNK | 0o777, len(UP) + len(name), ns, uid, gid)
-
-    def _name(self, path: bytes, link: bytes) -> bytes:
-        """The file a link stands for; empty where there is none."""
-        name = re.sub(rb"%(2F|25)", lambda m: b"/" if m[1] == b"2F" else b"%", link)
-        if len(link) < MAX_COMPONENT or b"~" not in link or self._find(name + b"/I0"):
-            return name
-        directory = path.rpartition(b"/")[0]  # cut: look through the hour for it
-        _, day, hour = directory.split(b"/")
-        for key, fileid in self._long(_seconds(day, hour)):
-            if link_name(key[:-3], fileid) == link:
-                return key[:-3]
-        return b""
-
-    def _long(self, start: int) -> Iterator[tuple[bytes, int]]:
-        """Keys and file ids of the inodes in an hour whose names are cut."""
-        store, times = self._store, self._store.times
-        assert times is not None
-        end = times.stop(start + HOUR)
-        begin, stop = max(times.start(start), store.kv.start), end or store.kv.end
-        for _, rows in inode_rows(
-            store.kv.storage, store.kv.layout, store.settings, begin, stop, problem=store.note
-        ):
-            for key, fileid in zip(rows.keys, rows.fileid.tolist(), strict=True):
-                if len(key) > MAX_COMPONENT // 3:
-                    yield key, fileid
+        return Timed(name, found.fileid, ns, found.ftype, found.pos + 1)
 
 
 def _seconds(day: bytes, hour: bytes) -> int:

@@ -39,6 +39,7 @@ class Request:
     name        kind of mount: `fuse.NAME` in the mount table
     origin      what is mounted, as the mount table shows it
     directory   where
+    folder      that has all of it, "": where `origin` is
     binding     "mfusepy", "fusepy" or None: see `choose`
     """
 
@@ -48,6 +49,7 @@ class Request:
     directory: str
     options: Options
     binding: str | None = None
+    folder: str = ""
 
 
 def check(request: Request) -> str:
@@ -76,7 +78,8 @@ def check(request: Request) -> str:
         )
     if not os.access(DEVICE, os.R_OK | os.W_OK):
         raise MountError(f"{DEVICE}: not for this user: chmod a+rw {DEVICE}")
-    if os.path.commonpath([point, os.path.realpath(os.path.dirname(request.origin))]) == point:
+    folder = os.path.realpath(request.folder or os.path.dirname(request.origin))
+    if os.path.commonpath([point, folder]) == point:
         raise MountError(f"{directory}: holds {request.origin} itself, which it would hide")
     if request.options.low_latency and not os.access(awake.DEVICE, os.W_OK):
         raise MountError(

@@ -105,7 +105,8 @@ def mount(
             log.warning("%s: a %s: mounted read-only", path, kind.name)
         return source
 
-    request = Request(opener, KIND, path, directory, parsed, binding)
+    folder = path if kind.folder else ""
+    request = Request(opener, KIND, path, directory, parsed, binding, folder)
     try:
         if foreground:
             serve(request, tell_systemd)

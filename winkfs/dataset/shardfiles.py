@@ -113,7 +113,8 @@ class ShardFiles:
             log.warning("%s: of another container, not used", path)
         except FormatError as error:
             log.warning("%s: not used", error)
-            storage.close()
+            if self._columns is None:
+                storage.close()
         return None
 
     def _read_inodes(self, shard: Shard) -> list[Columns]:

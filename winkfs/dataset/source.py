@@ -1,249 +1,34 @@
-"""DatasetSource: a generation of a data set as what winkmount serves, read-only.
-
-Names, sizes and times are those of the columns of the shards, in one order; contents are read from
-the shards. The inode number of a file is its shard's number in this mount and the position of its
-inode there: it stays the same as long as the file is not replaced.
-"""
+"""DatasetSource: a data set as what winkmount serves, read-only: contents and attributes."""
 
 from __future__ import annotations
 
 import errno
-import itertools
-import logging
 import os
-import resource
-import stat
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from winkfs.columns import BY_INODE, Columns
-from winkfs.dataset.columnsbatch import ColumnsBatch
-from winkfs.dataset.manifest import AsOf, Log, root_of
-from winkfs.dataset.nameorder import MergedOrder, Rows
-from winkfs.dataset.shardfiles import POSITION, Footprint, ShardFiles
-from winkfs.dataset.snapshot import Snapshot, snapshot_of
-from winkfs.entry import to_str
-from winkfs.errors import NoSuchFile
+from winkfs.dataset.shardfiles import ShardFiles
+from winkfs.dataset.sourceview import DatasetView
 from winkfs.facts import find_data, text_of
 from winkfs.inode import FileType
-from winkfs.listbatch import Batch
-from winkfs.listing import Listing
-from winkfs.names import MAX_PATH
-from winkfs.nametree import NameTree
-from winkfs.places import OWN_IDS, Places
-from winkfs.since import Order
-from winkmount.readonly import ReadOnlySource
-from winkmount.source import Attr, DirEntry
+from winkfs.places import OWN_IDS
 
 if TYPE_CHECKING:
     from winkmount.options import Options
 
-log = logging.getLogger("winkfs.mount")
-
-FILES: Final = 3  # open files a shard, and some
-
 
 def mount(path: str, options: Options) -> DatasetSource:
     """What `winkfs mount` serves of a data set. Raises WinkError, ValueError, FormatError."""
+    if options.timedir:
+        from winkfs.dataset.timedsource import TimedSource
+
+        return TimedSource(path, options.as_of or None)
     return DatasetSource(path, options.as_of or None)
 
 
-class DatasetSource(ReadOnlySource):
-    """A data set as of one generation; `refresh` goes on to the newest."""
-
-    def __init__(self, root: str, as_of: AsOf = None) -> None:
-        """Raises NoSuchFile, StalePlan, ValueError (`as_of`), FormatError, OSError."""
-        self._log, self._fixed = Log(root_of(root)), as_of is not None
-        self.places = Places()
-        self.root = self.places.directory_id(b"")
-        self.places.held[self.root] = b""
-        self.left_out: set[bytes] = set()
-        self._trace = Footprint()
-        self._numbers = itertools.count(1)
-        self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
-        self._shown: dict[str, ShardFiles] = {}  # by path
-        self._users: dict[int, int] = {}  # id -> how often it is open
-        self._listings: dict[int, Listing] = {}  # by handle
-        self._listed: dict[int, int] = {}  # handle -> id of the directory
-        self._handles = itertools.count(1)
-        folder = os.stat(self._log.root)
-        self._owner = folder.st_uid, folder.st_gid
-        try:
-            self._show(snapshot_of(self._log, self._log.at(as_of)))
-        except BaseException:
-            self.close()
-            raise
-
-    # generations
-
-    def _show(self, snapshot: Snapshot) -> None:
-        """Show this generation. Cost: 1 us a file; a shard that is shown already is not opened."""
-        _may_open(FILES * (len(snapshot.shards) + len(self._shards)))
-        shown = {}
-        for shard in snapshot.shards:
-            path = shard.record.path
-            files = self._shown.get(path)
-            if files is None or files.record != shard.record:
-                files = ShardFiles(shard, next(self._numbers), self._owner, self._trace)
-                self._shards[files.number] = files
-            files.hidden = shard.hidden
-            shown[path] = files
-        self._order = MergedOrder(Rows(shown.values()))
-        self._shown, self._snapshot = shown, snapshot
-        self.tree = NameTree(self._order, self.entry)
-        self._last: tuple[bytes, int] = b"", -1  # the last name that was found, and its index
-        self._sweep()
-        if self._order.clashes:
-            files_that = "files that have" if self._order.clashes > 1 else "file that has"
-            log.warning("not shown: %d %s names below it", self._order.clashes, files_that)
-
-    def refresh(self) -> bool:
-        """Show the newest generation -> whether it is another."""
-        if self._fixed or self._log.newest() == self._snapshot.generation:
-            return False
-        self._show(snapshot_of(self._log, self._log.latest()))
-        return True
-
-    def _sweep(self) -> None:
-        """Let go of the shards that are neither shown nor in use."""
-        if len(self._shards) == len(self._shown):
-            return
-        used = {id >> POSITION for id in self._users if id < OWN_IDS}
-        used.update(files.number for files in self._shown.values())
-        for number in set(self._shards) - used:
-            self._shards.pop(number).close()
-
-    # names
-
-    def _index(self, path: bytes) -> int:
-        """Where a name is in the order, -1: nowhere. Those that follow each other are found fast:
-        programs go through a directory as it is listed."""
-        known, last = self._last
-        if path == known:
-            return last
-        order, at = self._order, last + 1
-        if not (at < order.count and order.name(at) == path):
-            at = order.find(path)
-        if at >= 0:
-            self._last = path, at
-        return at
-
-    def _row(self, index: int) -> tuple[ShardFiles, Columns, int]:
-        rows = self._order.rows
-        number, at = rows.place(self._order.row(index))
-        return rows.owners[number], rows.chunks[number], at
-
-    def entry(self, path: bytes) -> int:
-        """FTYPE of the entry of this name, 0: there is none."""
-        index = self._index(path) if path else -1
-        if index < 0:
-            return 0
-        _, chunk, at = self._row(index)
-        return chunk.ftype.item(at) or FileType.FILE
-
-    def lookup(self, parent: int, name: bytes) -> Attr:
-        above = self.places[parent]
-        path = above + b"/" + name if above else name
-        attr = self.attr(path)
-        if attr is None:
-            raise NoSuchFile("no such file", to_str(path))
-        return attr
-
-    def attr(self, path: bytes) -> Attr | None:
-        """The attributes of what is shown under a name; None where nothing is."""
-        index = self._index(path)
-        if index < 0:
-            return self.directory_attr(path) if self.tree.implied(path) else None
-        files, chunk, at = self._row(index)
-        if chunk.ftype.item(at) == FileType.DIR:
-            return self.directory_attr(path, files.attr(chunk, at))
-        if self.tree.clashes and self.tree.implied(path):
-            return self.directory_attr(path)
-        return files.attr(chunk, at) if len(path) <= MAX_PATH else None
-
-    def directory_attr(self, path: bytes, entry: Attr | None = None) -> Attr:
-        """The attributes of a directory that is there; `entry`: what its own entry says."""
-        id = self.places.directory_id(path)
-        self.places.note(id, path)
-        if entry is None:
-            mode, time = stat.S_IFDIR | 0o755, self._snapshot.time_ns
-            return Attr(id, mode, 0, time, *self._owner)
-        return entry._replace(id=id, mode=stat.S_IFDIR | stat.S_IMODE(entry.mode), size=0)
-
-    def stat(self, id: int) -> Attr:
-        if id >= OWN_IDS:
-            path = self.places[id]
-            attr = self.attr(path) if path else self.directory_attr(b"")
-            if attr is None or attr.id != id:
-                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-            return attr
-        files, chunk, row = self._file(id)
-        return files.attr(chunk, row)
-
-    def parent(self, directory: int) -> int:
-        above = self.places[directory].rpartition(b"/")[0]
-        id = self.places.directory_id(above)
-        self.places.note(id, above)
-        return id
-
-    def _file(self, id: int) -> tuple[ShardFiles, Columns, int]:
-        """The file of an id. Raises ESTALE where it is not shown any more, nor open."""
-        files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
-        found = None if files is None else files.locate(pos)
-        if files is None or found is None or (id not in self._users and files.hides(pos)):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return files, *found
-
-    # directories
-
-    def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
-        assert isinstance(order, MergedOrder)  # maybe that of an earlier generation
-        return ColumnsBatch(order.rows, order.positions(start, stop), cut)
-
-    def note(self, ids: list[int], paths: list[bytes]) -> None:
-        """Ids of files tell where they are."""
-
-    def opendir(self, directory: int) -> int:
-        handle = next(self._handles)
-        self._listings[handle] = Listing(self, self.places[directory])
-        self._listed[handle] = directory
-        self._use(directory)
-        return handle
-
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        return self._listings[handle].entries(offset)
-
-    def releasedir(self, handle: int) -> None:
-        del self._listings[handle]
-        self._leave(self._listed.pop(handle))
-
-    # users
-
-    def _use(self, id: int) -> None:
-        users = self._users.get(id, 0)
-        if not users and id >= OWN_IDS:
-            self.places.hold(id)
-        self._users[id] = users + 1
-
-    def _leave(self, id: int) -> None:
-        self._users[id] -= 1
-        if self._users[id]:
-            return
-        del self._users[id]
-        if id < OWN_IDS:
-            self._sweep()
-        elif id != self.root:
-            self.places.let_go(id)
-
-    # contents and what else there is of a file
-
-    def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        if id < OWN_IDS:
-            self._file(id)
-        self._use(id)
-
-    def release(self, id: int) -> None:
-        self._leave(id)
+class DatasetSource(DatasetView):
+    """A data set as of one generation."""
 
     def read(self, id: int, offset: int, size: int) -> bytes:
         files, chunk, row = self._file(id)
@@ -266,8 +51,7 @@ class DatasetSource(ReadOnlySource):
         """The same for a directory with an entry, too; None for one without."""
         if id < OWN_IDS:
             return self._file(id)
-        index = self._index(self.places[id])
-        found = self._row(index) if index >= 0 else None
+        found = self.find(self.places[id])
         return found if found and found[1].ftype.item(found[2]) == FileType.DIR else None
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
@@ -295,13 +79,13 @@ class DatasetSource(ReadOnlySource):
     # the whole
 
     def status(self) -> Mapping[str, object]:
-        shards = self._shown.values()
+        shards = self.shown.values()
         return {
             "base": self._log.root,
             "variant": "data set",
             "writable": False,
             "generation": self._snapshot.generation,
-            "shards": len(self._shown),
+            "shards": len(self.shown),
             "broken_shards": sum(files.error is not None for files in shards),
             "files": self._order.count,
             "bytes": sum(files.bytes_shown() for files in shards),
@@ -312,17 +96,3 @@ class DatasetSource(ReadOnlySource):
         disk = os.statvfs(self._log.root)
         fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
         return {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
-
-    def close(self) -> None:
-        for files in self._shards.values():
-            files.close()
-        self._shards.clear()
-
-
-def _may_open(files: int) -> None:
-    """Let this process have so many files open, as far as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = files + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -1,0 +1,493 @@
+"""A data set mounted like one container: names of several shards, generations, what is broken."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import datasets
+import pytest
+from mounting import WINKFS, command, mounted, run, serving, watched
+from mounting import there as there  # a fixture
+from test_mount_follow import soon
+from test_mount_names import at, listed, refused, walk
+
+import winkfs
+from winkfs import FileType
+from winkfs.container import Container
+from winkfs.dataset.shard import remove_shard
+from winkfs.dataset.snapshot import snapshot
+from winkfs.dataset.source import DatasetSource
+from winkfs.dataset.timedsource import TimedSource
+
+LINES = b"of the data set\n" * 100
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "set"
+
+
+def contents(view: DatasetSource) -> dict[bytes, bytes]:
+    paths = sorted(path for path in walk(view) if not path.endswith(b"/"))
+    return {path: view.read(at(view, os.fsdecode(path)), 0, 1 << 30) for path in paths}
+
+
+def one_after_another(*generations: list[dict[str, bytes]]) -> dict[str, bytes]:
+    """What is seen after commits of these shards."""
+    files = [item for shards in generations for shard in shards for item in shard.items()]
+    return dict(files)
+
+
+# --- names ---
+
+
+def test_newest_file_of_a_name_is_shown_once(root: Path) -> None:
+    first = [{"a/1": b"1", "a/2": b"2", "b": b"old"}, {"a/3": b"3", "a/2": b"later in the list"}]
+    second = [{"b": b"new", "c/d/e": b"e"}]
+    datasets.add(root, *first)
+    datasets.add(root, *second)
+    datasets.delete(root, "a/1", "nothing")
+    view = DatasetSource(str(root))
+    expected = one_after_another(first, second)
+    del expected["a/1"]
+    assert contents(view) == {name.encode(): data for name, data in expected.items()}
+    with refused(errno.ENOENT):
+        at(view, "a/1")
+    with refused(errno.ENOENT):
+        at(view, "nothing")
+    view.close()
+
+
+def test_names_of_many_shards_come_in_one_order(root: Path) -> None:
+    """More than a batch in each, with what begins alike and is a prefix of another."""
+    names = [f"d{i % 3}/{'x' * (i % 40)}{i % 700}" for i in range(6000)] + ["d0", "d1!", "d1-/z"]
+    names = list(dict.fromkeys(names))
+    shards = [{name: name.encode() for name in names[k::7]} for k in range(7)]
+    datasets.add(root, *shards)
+    view = DatasetSource(str(root))
+    assert view.tree.since.order.names(0, len(names)) == sorted(name.encode() for name in names)
+    shown = walk(view)
+    assert {name.encode() for name in names} - shown == {b"d0"}
+    assert shown - {name.encode() for name in names} == {b"d0/", b"d1/", b"d2/", b"d1-/"}
+    assert view.tree.since.order.clashes == 1
+    view.close()
+
+
+def test_ids_of_files_differ_over_shards(root: Path) -> None:
+    datasets.add(root, *({f"{k}-{i}": b"x" for i in range(50)} for k in range(4)))
+    view = DatasetSource(str(root))
+    handle = view.opendir(view.root)
+    ids = {entry.attr.id for entry in view.readdir(handle, 0)}
+    assert len(ids) == 200 and max(ids) < 1 << 62
+    view.releasedir(handle)
+    view.close()
+
+
+def test_directory_in_one_shard_hides_a_file_of_another(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    datasets.add(root, {"a": b"file", "b/c": b"c"}, {"a/x": b"x", "b": b"file", "d": b"d"})
+    with caplog.at_level(logging.WARNING):
+        view = DatasetSource(str(root))
+    assert contents(view) == {b"a/x": b"x", b"b/c": b"c", b"d": b"d"}
+    assert "not shown: 2 files that have names below it" in caplog.text
+    assert view.lookup(view.root, b"a").is_dir
+    view.close()
+
+
+def test_names_that_are_no_paths_are_not_shown(root: Path) -> None:
+    bad = ["a//b", "../up", "a/./b", "/rooted", "d/" + "n" * 256]
+    datasets.add(root, dict.fromkeys(bad[:3], b""), dict.fromkeys([*bad[3:], "a/b"], b""))
+    view = DatasetSource(str(root))
+    assert walk(view) == {b"a/", b"a/b"}
+    view.close()
+
+
+def special(container: Container) -> None:
+    container.put("private", b"p", mode=0o640, uid=3, gid=4, mtime_ns=5)
+    container.put("d", b"", ftype=FileType.DIR, mode=0o2750, mtime_ns=7)
+    container.put("d/link", b"../private", ftype=FileType.LINK, mtime_ns=9)
+    container.put("d/run", b"#!", ftype=FileType.EXEC, mtime_ns=11)
+    container.put("tagged", b"t")
+    container.setxattrs("tagged", {b"user.colour": b"blue"})
+    container.put("holes", b"end")
+    container.write("holes", 3 << 20, b"end")
+
+
+def test_attributes_links_directories_and_holes(root: Path) -> None:
+    datasets.commit(root, [lambda c: c.put("other", b"o"), special])
+    view = DatasetSource(str(root))
+    private, folder = view.lookup(view.root, b"private"), view.lookup(view.root, b"d")
+    assert (stat.S_IMODE(private.mode), private.uid, private.gid) == (0o640, 3, 4)
+    assert (private.size, private.mtime_ns) == (1, 5)
+    assert (stat.S_IMODE(folder.mode), folder.mtime_ns, folder.is_dir) == (0o2750, 7, True)
+    assert view.readlink(at(view, "d/link")) == b"../private"
+    assert stat.S_IMODE(view.lookup(folder.id, b"run").mode) == 0o755
+    assert view.xattrs(at(view, "tagged")) == {b"user.colour": b"blue"}
+    assert view.xattrs(folder.id) == {} == view.xattrs(view.root)
+    holes = at(view, "holes")
+    assert view.read(holes, 0, 1 << 30) == b"end" + bytes((3 << 20) - 3) + b"end"
+    assert view.read(holes, (3 << 20) - 1, 3) == b"\0en" and view.read(holes, 4 << 20, 9) == b""
+    assert view.seek(holes, 0, hole=True) == 3 and view.seek(holes, 3, hole=False) == 3 << 20
+    assert view.seek(private.id, 0, hole=True) == 1 and view.seek(private.id, 0, hole=False) == 0
+    facts = view.facts(private.id)
+    assert facts["shard"].endswith("/00001-0") and facts["ftype"] == "f"
+    walk(view)
+    view.close()
+
+
+def test_changes_are_refused(root: Path) -> None:
+    datasets.add(root, {"a": b"a"})
+    view = DatasetSource(str(root))
+    id = at(view, "a")
+    for call in (
+        lambda: view.create(view.root, b"n", 0o644, 0, 0),
+        lambda: view.write(id, [(0, b"x")], 0),
+        lambda: view.unlink(view.root, b"a"),
+        lambda: view.rename(view.root, b"a", view.root, b"b"),
+        lambda: view.truncate(id, 0),
+        lambda: view.chmod(id, 0),
+    ):
+        with refused(errno.EROFS):
+            call()
+    view.close()
+
+
+def test_empty_data_set(root: Path) -> None:
+    job = datasets.begin(root)
+    job.commit([])
+    view = DatasetSource(str(root))
+    assert listed(view, view.root) == []
+    assert not view.refresh()
+    view.close()
+
+
+# --- generations ---
+
+
+def test_refresh_shows_the_next_generation(root: Path) -> None:
+    datasets.add(root, {"a": b"1", "d/b": b"1"}, {"c": b"1"})
+    view, fixed = DatasetSource(str(root)), DatasetSource(str(root), as_of=1)
+    ids = {name: at(view, name) for name in ("a", "d/b", "c", "d")}
+    datasets.add(root, {"a": b"2", "d/e": b"2"})
+    datasets.delete(root, "c")
+    assert not fixed.refresh() and contents(fixed) == {b"a": b"1", b"d/b": b"1", b"c": b"1"}
+    assert view.refresh() and not view.refresh()
+    assert contents(view) == {b"a": b"2", b"d/b": b"1", b"d/e": b"2"}
+    assert (at(view, "d/b"), at(view, "d")) == (ids["d/b"], ids["d"])
+    for name in "a", "c":
+        with refused(errno.ESTALE):
+            view.stat(ids[name])
+    assert view.status()["generation"] == 3 and view.status()["bytes"] == 3
+    view.close()
+    fixed.close()
+
+
+def test_file_replaced_while_it_is_open_stays_readable(root: Path) -> None:
+    datasets.add(root, {"a": b"first", "b": b"b"})
+    view = DatasetSource(str(root))
+    id = at(view, "a")
+    view.open(id, write=False, truncate=False)
+    datasets.add(root, {"a": b"second"})
+    assert view.refresh()
+    assert view.read(id, 0, 99) == b"first" and view.stat(id).size == 5
+    assert view.read(at(view, "a"), 0, 99) == b"second"
+    view.release(id)
+    with refused(errno.ESTALE):
+        view.read(id, 0, 99)
+    view.close()
+
+
+def compacted(root: Path, files: Mapping[str, bytes], *paths: str) -> None:
+    """As compaction and vacuum leave it: other containers hold the same files, the old are gone."""
+    datasets.commit(root, [lambda c: c.put_many(files.items())], operation="compact", removed=paths)
+    for path in paths:
+        remove_shard(f"{root}/{path}")
+
+
+def test_compaction_and_vacuum_under_a_mount(root: Path) -> None:
+    files = {f"d/{i}": b"%d" % i for i in range(300)}
+    datasets.add(root, files)
+    view, other = DatasetSource(str(root)), DatasetSource(str(root))
+    paths = [shard.record.path for shard in snapshot(root).shards]
+    id, later = at(view, "d/7"), at(view, "d/8")
+    handle = view.opendir(at(view, "d"))
+    half = view.readdir(handle, 0)
+    first = [next(half).name for _ in range(100)]
+    view.open(id, write=False, truncate=False)
+    compacted(root, files, *paths)
+    assert view.refresh()
+    assert view.read(id, 0, 9) == b"7"
+    names = first + [entry.name for entry in half]
+    assert sorted(names) == sorted(name[2:].encode() for name in files)
+    with refused(errno.ESTALE):
+        view.read(later, 0, 9)
+    assert contents(view) == {name.encode(): data for name, data in files.items()}
+    assert view.read(at(view, "d/7"), 0, 9) == b"7" and at(view, "d/7") != id
+    assert len(view._shards) == 2
+    view.release(id)
+    view.releasedir(handle)
+    assert len(view._shards) == 1
+    assert contents(other) == contents(view)  # never refreshed: what it has open stays readable
+    view.close()
+    other.close()
+
+
+NOON = 1_795_176_000  # 2026-11-20 12:00 UTC
+
+
+def test_files_of_all_shards_by_the_hour(root: Path) -> None:
+    def at_times(files: Mapping[str, int]) -> Callable[[Container], None]:
+        return lambda c: [c.put(name, b"x", mtime=NOON + s) for name, s in files.items()]  # type: ignore[return-value]
+
+    long = "d" * 200 + "/" + "e" * 200
+    datasets.commit(root, [at_times({"before": -1, "a/b%": 0, "old": 5, "d/late": 3599})], ao=True)
+    datasets.commit(root, [at_times({"a/c": 7, long: 8, "old": 3600, "tomorrow": 86_400})], ao=True)
+    view = TimedSource(str(root))
+    shown = {path for path in walk(view) if path.startswith(b".time/")}
+    links = {path[6:] for path in shown if not path.endswith(b"/")}
+    cut = next(path for path in links if len(path) > 200)
+    assert links - {cut} == {
+        b"2026-11-20/11/before", b"2026-11-20/12/a%2Fb%25", b"2026-11-20/12/d%2Flate",
+        b"2026-11-20/12/a%2Fc", b"2026-11-20/13/old", b"2026-11-21/12/tomorrow",
+    }  # fmt: skip
+    for path in links:
+        target = view.readlink(at(view, f".time/{path.decode()}"))
+        assert at(view, target.removeprefix(b"../../../").decode()) > 0
+    hour = at(view, ".time/2026-11-20/12")
+    names = listed(view, hour)
+    handle = view.opendir(hour)
+    offsets = [entry.offset for entry in view.readdir(handle, 0)]
+    assert [listed(view, hour, offset) for offset in offsets] == [names[i:] for i in range(1, 5)]
+    datasets.commit(root, [at_times({"much later": 10 * 86_400})])
+    assert view.refresh() and len(listed(view, at(view, ".time"))) == 3
+    view.close()
+
+
+# --- what is broken ---
+
+
+def broken(root: Path) -> tuple[DatasetSource, str]:
+    """A view of three shards -> with the base of that in the middle."""
+    view = DatasetSource(str(root))
+    return view, snapshot(root).shards[1].base
+
+
+def three(root: Path) -> None:
+    datasets.add(root, {"a/1": b"a1"}, {"b": b"b" * 50, "a/2": b"a2", "e": b""}, {"c": b"c"})
+    DatasetSource(str(root)).close()  # hidden rows are known from now on
+
+
+def test_lost_data_file_costs_the_contents_of_its_files(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    three(root)
+    whole, base = broken(root)
+    seen = walk(whole)
+    os.unlink(base + ".data")
+    assert whole.read(at(whole, "b"), 0, 99) == b"b" * 50
+    view, _ = broken(root)
+    assert f"{base}" in caplog.text and "its files cannot be read" in caplog.text
+    assert walk(view) == seen
+    for name in "b", "a/2", "e":
+        with refused(errno.EIO):
+            view.read(at(view, name), 0, 99)
+    assert view.read(at(view, "a/1"), 0, 9) == b"a1" and view.read(at(view, "c"), 0, 9) == b"c"
+    assert view.lookup(view.root, b"b").size == 50 and view.status()["broken_shards"] == 1
+    view.close()
+    whole.close()
+
+
+def test_lost_shard_costs_its_files_and_no_others(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    three(root)
+    view, base = broken(root)
+    view.close()
+    remove_shard(base)
+    view, _ = broken(root)
+    assert contents(view) == {b"a/1": b"a1", b"c": b"c"}
+    assert "3 files are not shown" in caplog.text
+    view.close()
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged", "foreign"])
+def test_columns_that_cannot_be_believed_are_made_from_the_inodes(root: Path, how: str) -> None:
+    three(root)
+    view, base = broken(root)
+    expected = contents(view)
+    view.close()
+    path = Path(base + ".cols")
+    if how == "missing":
+        path.unlink()
+    elif how == "damaged":
+        data = bytearray(path.read_bytes())
+        data[data.index(b"a/2")] ^= 4
+        path.write_bytes(data)
+    else:
+        shutil.copy(snapshot(root).shards[0].base + ".cols", path)
+    view, _ = broken(root)
+    assert contents(view) == expected
+    view.close()
+
+
+def test_another_container_in_the_place_of_a_shard_is_not_read(root: Path) -> None:
+    three(root)
+    view, base = broken(root)
+    view.close()
+    remove_shard(base)
+    with winkfs.create(base) as container:
+        container.put_many([("b", b"x" * 50), ("a/2", b"xx"), ("e", b"")])
+    view, _ = broken(root)
+    with refused(errno.EIO):
+        view.read(at(view, "b"), 0, 99) if b"b" in walk(view) else refuse_eio()
+    assert view.read(at(view, "c"), 0, 9) == b"c"
+    view.close()
+
+
+def refuse_eio() -> None:
+    raise OSError(errno.EIO, "not shown at all")
+
+
+# --- through the kernel ---
+
+
+def plain(tree: Path, files: Mapping[str, bytes]) -> Path:
+    for name, data in files.items():
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        os.utime(path, ns=(0, 1_700_000_000_123_456_789))
+    return tree
+
+
+def stamped(files: Mapping[str, bytes]) -> Callable[[Container], None]:
+    def fill(container: Container) -> None:
+        for name, data in files.items():
+            container.put(name, data, mtime_ns=1_700_000_000_123_456_789)
+
+    return fill
+
+
+ODD = ["sp ace", "new\nline", "ünï/cöde", "50%", "back\\slash", "b\udcff\udc80d", "-rf", ".dot/.a"]
+
+
+@pytest.mark.mount
+def test_tools_see_what_they_see_in_a_directory(root: Path, tmp_path: Path) -> None:
+    old = {f"d{i % 4}/s{i % 3}/{i}.txt": b"%d\n" % i + LINES for i in range(200)}
+    new = {f"d{i % 4}/s{i % 3}/{i}.txt": b"%d new\n" % i for i in range(0, 200, 3)}
+    odd = {name: name.encode("utf-8", "surrogateescape") for name in ODD}
+    big = {"big": bytes(range(256)) * 10_000, "empty": b""}
+    old_halves = [dict(list(old.items())[k::2]) for k in range(2)]
+    datasets.commit(root, map(stamped, old_halves))
+    datasets.commit(root, map(stamped, [odd, new | big]))
+    datasets.delete(root, "d1/s1/1.txt", "d3/s0/3.txt")
+    expected = old | odd | new | big
+    del expected["d1/s1/1.txt"], expected["d3/s0/3.txt"]
+    tree, copy = plain(tmp_path / "tree", expected), tmp_path / "copy"
+    with mounted(root, "--ro") as there:
+        run("diff", "-r", "--no-dereference", there, tree)
+        find = ["find", ".", "-type", "f", "-printf", "%P %s %m %T@\\0"]
+        assert sorted(run(*find, cwd=there).split("\0")) == sorted(run(*find, cwd=tree).split("\0"))
+        assert run("cat", "d0/s0/0.txt", cwd=there) == "0 new\n"
+        grep = ["grep", "-r", "-l", "--null", "new"]
+        assert sorted(run(*grep, cwd=there).split("\0")) == sorted(run(*grep, cwd=tree).split("\0"))
+        run("cp", "-a", there, copy)
+        with pytest.raises(OSError, check=lambda e: e.errno == errno.EROFS):
+            (there / "more").write_bytes(b"")
+    for path in tree.rglob("*"):  # implied directories have the time of the generation
+        if path.is_file():
+            assert path.stat().st_mtime_ns == (copy / path.relative_to(tree)).stat().st_mtime_ns
+    run("diff", "-r", copy, tree)
+
+
+@pytest.mark.mount
+def test_mount_of_a_data_set_says_that_it_is_read_only(root: Path, there: Path) -> None:
+    datasets.add(root, {"a": b"a"})
+    folder = str(root) + "/"
+    assert command("mount", folder, there) == (0, f"{root}: a data set: mounted read-only")
+    with watched(there):
+        done = subprocess.run([*WINKFS, "info", "--json", there], capture_output=True, check=True)
+        said = json.loads(done.stdout)
+        assert (said["base"], said["variant"], said["generation"]) == (str(root), "data set", 1)
+        assert (said["mode"], said["files"], said["shards"]) == ("ro", 1, 1)
+        assert str(root) in run(*WINKFS, "mounts")
+        assert "generation" in run(*WINKFS, "info", there)
+        assert command("umount", there) == (0, "")
+
+
+@pytest.mark.mount
+def test_mount_as_of_an_earlier_generation_or_time(root: Path) -> None:
+    datasets.add(root, {"a": b"1"})
+    between = time.time()
+    datasets.add(root, {"a": b"2", "b": b"2"})
+    with mounted(root, "--as-of", "1") as there:
+        assert (there / "a").read_bytes() == b"1" and os.listdir(there) == ["a"]
+    then = datetime.fromtimestamp(between, UTC).isoformat()
+    with mounted(root, "-o", f"ro,as_of={then}") as there:
+        assert (there / "a").read_bytes() == b"1"
+
+
+@pytest.mark.mount
+def test_what_cannot_be_mounted_is_said_in_one_line(
+    root: Path, there: Path, tmp_path: Path
+) -> None:
+    datasets.add(root, {"a": b"1"})
+    with winkfs.create(tmp_path / "c"):
+        pass
+    for arguments, complaint in {
+        (str(root), "--as-of", "7"): "there is no generation 7: the newest is 1",
+        (str(root), "--as-of", "soon"): "'soon' is no generation and no time",
+        (str(root), "--as-of", "1", "--follow"): "follow and as_of exclude each other",
+        (str(tmp_path / "c"), "--as-of", "1"): "as_of is for data sets",
+    }.items():
+        status, said = command("mount", arguments[0], there, *arguments[1:])
+        assert status != 0 and complaint in said and "\n" not in said, said
+    status, said = command("mount", root, root)
+    assert status == 1 and "which it would hide" in said
+
+
+@pytest.mark.mount
+def test_follow_shows_generations_and_keeps_open_files(root: Path) -> None:
+    files = {f"d/{i}": b"%d" % i for i in range(20)} | {"big": bytes(1 << 20)}
+    datasets.add(root, files)
+    with mounted(root, "--ro", "--follow") as there:
+        path = next(root.glob("*/00000-0.data")).relative_to(root).with_suffix("")
+        with (there / "big").open("rb", buffering=0) as big:
+            assert big.read(1) == b"\0"
+            datasets.add(root, {"d/new": b"new", "d/3": b"three"})
+            soon(lambda: (there / "d/new").exists())
+            soon(lambda: (there / "d/3").read_bytes() == b"three")
+            compacted(root, files, str(path))
+            soon(lambda: json.loads(os.getxattr(there, "user.winkfs.status"))["generation"] == 3)
+            assert sum(map(len, iter(lambda: big.read(1 << 16), b""))) == (1 << 20) - 1
+        assert (there / "d/4").read_bytes() == b"4"
+        assert len(os.listdir(there / "d")) == 21
+
+
+@pytest.mark.mount
+def test_damaged_file_is_an_error_of_that_file_and_a_line_in_the_log(
+    root: Path, there: Path
+) -> None:
+    datasets.add(root, {"a": b"good", "b": b"damaged" * 20}, {"c": b"good"})
+    data = next(root.glob("*/00000-0.data"))
+    raw = bytearray(data.read_bytes())
+    raw[raw.index(b"damaged" * 20) + 9] ^= 1
+    data.write_bytes(raw)
+    with serving([*WINKFS, "mount", "-f", "--ro", root, there], there) as server:
+        with refused(errno.EIO):
+            (there / "b").read_bytes()
+        assert (there / "a").read_bytes() == (there / "c").read_bytes() == b"good"
+        assert server.stderr is not None
+        os.set_blocking(server.stderr.fileno(), False)
+        assert str(data) in server.stderr.read()

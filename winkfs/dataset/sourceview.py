@@ -1,0 +1,256 @@
+"""DatasetView: the names of a data set as a mount's Source has them, as of one generation.
+
+Names, sizes and times are those of the columns of the shards, in one order. The id of a file is the
+number of its shard in this mount and the position of its inode there: it stays the same as long as
+the file is not replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from typing import Final
+
+from winkfs.columns import Columns
+from winkfs.dataset.columnsbatch import ColumnsBatch
+from winkfs.dataset.manifest import AsOf, Log, root_of
+from winkfs.dataset.nameorder import MergedOrder, Rows
+from winkfs.dataset.shardfiles import POSITION, Footprint, ShardFiles
+from winkfs.dataset.snapshot import Snapshot, snapshot_of
+from winkfs.entry import to_str
+from winkfs.errors import NoSuchFile
+from winkfs.inode import FileType
+from winkfs.listbatch import Batch
+from winkfs.listing import Listing
+from winkfs.names import MAX_PATH
+from winkfs.nametree import NameTree
+from winkfs.places import OWN_IDS, Places
+from winkfs.since import Order
+from winkmount.readonly import ReadOnlySource
+from winkmount.source import Attr, DirEntry
+
+log = logging.getLogger("winkfs.mount")
+
+FILES: Final = 3  # open files a shard, and some
+
+
+class DatasetView(ReadOnlySource):
+    """Directories and files are found, listed and open; `refresh` goes on to the newest generation.
+
+    A shard that a later generation does not have stays open as long as one of its files is.
+    """
+
+    def __init__(self, root: str, as_of: AsOf = None) -> None:
+        """Raises NoSuchFile, StalePlan, ValueError (`as_of`), FormatError, OSError."""
+        self._log, self._fixed = Log(root_of(root)), as_of is not None
+        self.places = Places()
+        self.root = self.places.directory_id(b"")
+        self.places.held[self.root] = b""
+        self.left_out: set[bytes] = set()
+        self._trace = Footprint()
+        self._numbers = itertools.count(1)
+        self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
+        self.shown: dict[str, ShardFiles] = {}  # by path
+        self._users: dict[int, int] = {}  # id -> how often it is open
+        self._listings: dict[int, Listing] = {}  # by handle
+        self._listed: dict[int, int] = {}  # handle -> id of the directory
+        self._handles = itertools.count(1)
+        folder = os.stat(self._log.root)
+        self.owner = folder.st_uid, folder.st_gid
+        try:
+            self._show(snapshot_of(self._log, self._log.at(as_of)))
+        except BaseException:
+            self.close()
+            raise
+
+    # generations
+
+    def _show(self, snapshot: Snapshot) -> None:
+        """Show this generation. Cost: 1 us a file; a shard that is shown already is not opened."""
+        _may_open(FILES * (len(snapshot.shards) + len(self._shards)))
+        shown = {}
+        for shard in snapshot.shards:
+            path = shard.record.path
+            files = self.shown.get(path)
+            if files is None or files.record != shard.record:
+                files = ShardFiles(shard, next(self._numbers), self.owner, self._trace)
+                self._shards[files.number] = files
+            files.hidden = shard.hidden
+            shown[path] = files
+        self._order = MergedOrder(Rows(shown.values()))
+        self.shown, self._snapshot = shown, snapshot
+        self.tree = NameTree(self._order, self.entry)
+        self._last: tuple[bytes, int] = b"", -1  # the last name that was found, and its index
+        self._sweep()
+        if self._order.clashes:
+            files_that = "files that have" if self._order.clashes > 1 else "file that has"
+            log.warning("not shown: %d %s names below it", self._order.clashes, files_that)
+
+    def refresh(self) -> bool:
+        """Show the newest generation -> whether it is another."""
+        if self._fixed or self._log.newest() == self._snapshot.generation:
+            return False
+        self._show(snapshot_of(self._log, self._log.latest()))
+        return True
+
+    def _sweep(self) -> None:
+        """Let go of the shards that are neither shown nor in use."""
+        if len(self._shards) == len(self.shown):
+            return
+        used = {id >> POSITION for id in self._users if id < OWN_IDS}
+        used.update(files.number for files in self.shown.values())
+        for number in set(self._shards) - used:
+            self._shards.pop(number).close()
+
+    # names
+
+    def _index(self, path: bytes) -> int:
+        """Where a name is in the order, -1: nowhere. Those that follow each other are found fast:
+        programs go through a directory as it is listed."""
+        known, last = self._last
+        if path == known:
+            return last
+        order, at = self._order, last + 1
+        if not (at < order.count and order.name(at) == path):
+            at = order.find(path)
+        if at >= 0:
+            self._last = path, at
+        return at
+
+    def find(self, path: bytes) -> tuple[ShardFiles, Columns, int] | None:
+        """The entry of this name: its shard, chunk and row; None where there is none."""
+        index = self._index(path) if path else -1
+        if index < 0:
+            return None
+        rows = self._order.rows
+        number, at = rows.place(self._order.row(index))
+        return rows.owners[number], rows.chunks[number], at
+
+    def entry(self, path: bytes) -> int:
+        """FTYPE of the entry of this name, 0: there is none."""
+        found = self.find(path)
+        return 0 if found is None else found[1].ftype.item(found[2]) or FileType.FILE
+
+    def lookup(self, parent: int, name: bytes) -> Attr:
+        above = self.places[parent]
+        path = above + b"/" + name if above else name
+        attr = self.attr(path)
+        if attr is None:
+            raise NoSuchFile("no such file", to_str(path))
+        return attr
+
+    def attr(self, path: bytes) -> Attr | None:
+        """The attributes of what is shown under a name; None where nothing is."""
+        found = self.find(path)
+        if found is None:
+            return self.directory_attr(path) if self.tree.implied(path) else None
+        files, chunk, at = found
+        if chunk.ftype.item(at) == FileType.DIR:
+            return self.directory_attr(path, files.attr(chunk, at))
+        if self.tree.clashes and self.tree.implied(path):
+            return self.directory_attr(path)
+        return files.attr(chunk, at) if len(path) <= MAX_PATH else None
+
+    def directory_attr(self, path: bytes, entry: Attr | None = None) -> Attr:
+        """The attributes of a directory that is there; `entry`: what its own entry says."""
+        id = self.places.directory_id(path)
+        self.places.note(id, path)
+        if entry is None:
+            mode, time = stat.S_IFDIR | 0o755, self._snapshot.time_ns
+            return Attr(id, mode, 0, time, *self.owner)
+        return entry._replace(id=id, mode=stat.S_IFDIR | stat.S_IMODE(entry.mode), size=0)
+
+    def stat(self, id: int) -> Attr:
+        if id >= OWN_IDS:
+            path = self.places[id]
+            attr = self.attr(path) if path else self.directory_attr(b"")
+            if attr is None or attr.id != id:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return attr
+        files, chunk, row = self._file(id)
+        return files.attr(chunk, row)
+
+    def parent(self, directory: int) -> int:
+        above = self.places[directory].rpartition(b"/")[0]
+        id = self.places.directory_id(above)
+        self.places.note(id, above)
+        return id
+
+    def _file(self, id: int) -> tuple[ShardFiles, Columns, int]:
+        """The file of an id. Raises ESTALE where it is not shown any more, nor open."""
+        files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
+        found = None if files is None else files.locate(pos)
+        if files is None or found is None or not (id in self._users or self._shows(files, pos)):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return files, *found
+
+    def _shows(self, files: ShardFiles, pos: int) -> bool:
+        return self.shown.get(files.record.path) is files and not files.hides(pos)
+
+    # directories
+
+    def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
+        assert isinstance(order, MergedOrder)  # maybe that of an earlier generation
+        return ColumnsBatch(order.rows, order.positions(start, stop), cut)
+
+    def note(self, ids: list[int], paths: list[bytes]) -> None:
+        """Ids of files tell where they are."""
+
+    def opendir(self, directory: int) -> int:
+        handle = next(self._handles)
+        self._listings[handle] = Listing(self, self.places[directory])
+        self._listed[handle] = directory
+        self._use(directory)
+        return handle
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        return self._listings[handle].entries(offset)
+
+    def releasedir(self, handle: int) -> None:
+        del self._listings[handle]
+        self._leave(self._listed.pop(handle))
+
+    # users
+
+    def _use(self, id: int) -> None:
+        users = self._users.get(id, 0)
+        if not users and id >= OWN_IDS:
+            self.places.hold(id)
+        self._users[id] = users + 1
+
+    def _leave(self, id: int) -> None:
+        self._users[id] -= 1
+        if self._users[id]:
+            return
+        del self._users[id]
+        if id < OWN_IDS:
+            self._sweep()
+        elif id != self.root:
+            self.places.let_go(id)
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        if id < OWN_IDS:
+            self._file(id)
+        self._use(id)
+
+    def release(self, id: int) -> None:
+        self._leave(id)
+
+    def close(self) -> None:
+        for files in self._shards.values():
+            files.close()
+        self._shards.clear()
+
+
+def _may_open(files: int) -> None:
+    """Let this process have so many files open, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
