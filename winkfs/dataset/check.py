@@ -118,17 +118,23 @@ def _check_hidden(log: Log, report: Report) -> None:
 def orphans(root: str, named: set[str]) -> Iterator[str]:
     """Paths, without suffix, of containers in folders of jobs that `named` has not; and of jobs
     that were begun and neither committed nor aborted."""
-    with os.scandir(root) as entries:
-        jobs = sorted(e.name for e in entries if e.is_dir() and e.name[0] not in "._")
-    for job in jobs:
-        if not os.path.exists(f"{root}/{job}/{MARK}"):
+    for job in sorted(_listed(root)):
+        names = _listed(f"{root}/{job}") if job[0] not in "._" else []
+        if MARK not in names:
             continue
-        stems = {name.rpartition(".")[0] for name in os.listdir(f"{root}/{job}") if name != MARK}
-        missing = sorted(f"{job}/{stem}" for stem in stems if f"{job}/{stem}" not in named)
-        if missing or not stems:
-            yield from (f"{root}/{path}" for path in missing or [job])
-    if os.path.isdir(f"{root}/{PENDING}"):
-        yield from (f"{root}/{PENDING}/{job}" for job in sorted(os.listdir(f"{root}/{PENDING}")))
+        stems = {name.rpartition(".")[0] for name in names if name != MARK}
+        strange = sorted({f"{job}/{stem}" for stem in stems} - named)
+        if strange or not stems:
+            yield from (f"{root}/{path}" for path in strange or [job])
+    yield from (f"{root}/{PENDING}/{job}" for job in sorted(_listed(f"{root}/{PENDING}")))
+
+
+def _listed(folder: str) -> list[str]:
+    """What is in a folder; nothing where it is none, or no more."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def reindex(root: str, progress: Progress | None = None, *, cols: bool = True) -> int:
@@ -172,7 +178,7 @@ def info(root: str) -> dict[str, Any]:
         "first_mtime": time_text(min(_mtimes(state, "mtime_min"), default=None)),
         "last_mtime": time_text(max(_mtimes(state, "mtime_max"), default=None)),
         "streams": {query: batch for query, (batch, _) in state.streams.items()},
-        "unpublished_jobs": len(os.listdir(f"{root}/{PENDING}")),
+        "unpublished_jobs": len(_listed(f"{root}/{PENDING}")),
     }
 
 

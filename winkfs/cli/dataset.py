@@ -1,0 +1,179 @@
+"""`winkfs dataset`"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from winkfs.cli._common import JSON, Progress, emit, printable
+from winkfs.cli.units import DURATION, SIZE
+
+if TYPE_CHECKING:
+    from winkfs.dataset.compaction import Rewritten
+    from winkfs.dataset.records import Manifest
+
+ROOT: Final = click.argument("root", metavar="DIR")
+SHARD_SIZE: Final = click.option(
+    "--shard-size", type=SIZE, default="1G", show_default=True,
+    help="Bytes of a shard to aim at: 500M, 2G.",
+)  # fmt: skip
+
+
+@click.group()
+def dataset() -> None:
+    """A data set is a folder of containers, its shards, that many can write to at once.
+
+    Each commit is a generation; the newest file of a name wins. ls, cat, stat, put, rm, mv, unpack,
+    info, verify, reindex, mount and `pack --shards` take its folder as they take a container.
+    """
+
+
+@dataset.command()
+@ROOT
+def create(root: str) -> None:
+    """Make an empty data set; one that is there stays as it is."""
+    from winkfs.dataset.manifest import create as run
+
+    run(root)
+
+
+@dataset.command()
+@ROOT
+@click.argument("bases", metavar="BASE...", nargs=-1, required=True)
+@JSON
+def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
+    """Copy containers into a data set, which is made if need be, as new shards.
+
+    All in one generation; of equal names the one of the last BASE wins. What was deleted in a BASE
+    is not deleted in other shards.
+    """
+    from winkfs.dataset.adopt import adopt
+
+    with Progress("copying", "bytes") as bar:
+        generation = adopt(root, bases, progress=bar)
+    if as_json:
+        emit({"base": root, "generation": generation, "shards": len(bases)})
+
+
+@dataset.command()
+@ROOT
+@SHARD_SIZE
+@click.option("--all", "everything", is_flag=True,
+              help="Also shards of which less than a quarter is hidden.")  # fmt: skip
+@JSON
+def compact(root: str, shard_size: int, everything: bool, as_json: bool) -> None:
+    """Join small shards, and drop replaced and deleted files of those that have many.
+
+    The same files are to be seen, before, meanwhile and after. The old shards stay for older
+    generations until `winkfs dataset vacuum`.
+    """
+    from winkfs.dataset.compaction import compact as run
+
+    with Progress("compacting", "files") as bar:
+        done = run(root, shard_size=shard_size, everything=everything, progress=bar)
+    _say(root, done, as_json)
+
+
+@dataset.command()
+@ROOT
+@SHARD_SIZE
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="Make about N shards.")
+@JSON
+def rebalance(root: str, shard_size: int, shards: int | None, as_json: bool) -> None:
+    """Write all files anew, into shards of one size."""
+    from winkfs.dataset.compaction import rebalance as run
+
+    with Progress("rebalancing", "files") as bar:
+        done = run(root, shards=shards, shard_size=shard_size, progress=bar)
+    _say(root, done, as_json)
+
+
+def _say(root: str, done: Rewritten, as_json: bool) -> None:
+    counts = {"generation": done.generation, "removed": done.removed, "added": done.added}
+    counts |= {"bytes_before": done.before, "bytes_after": done.after}
+    if as_json:
+        emit({"base": root, **counts})
+    elif done.removed:
+        click.echo(f"generation {done.generation}: {done.removed} shards of {done.before} bytes "
+                   f"became {done.added} of {done.after}")  # fmt: skip
+    else:
+        click.echo("nothing to do")
+
+
+@dataset.command()
+@ROOT
+@JSON
+def history(root: str, as_json: bool) -> None:
+    """List the generations that can still be read, the newest first."""
+    from winkfs.dataset.manifest import Log, root_of
+
+    log = Log(root_of(root))
+    newest = log.latest()
+    for manifest in log.manifests(newest.generation, newest.oldest):
+        record = _record(manifest)
+        if as_json:
+            emit(record)
+        else:
+            sys.stdout.write(printable(_line(record)) + "\n")
+
+
+def _record(manifest: Manifest) -> dict[str, Any]:
+    from winkfs.dataset.check import time_text
+
+    return {
+        "generation": manifest.generation,
+        "time": time_text(manifest.time_ns),
+        "time_ns": manifest.time_ns,
+        "operation": manifest.operation,
+        "job": manifest.job,
+        "added": len(manifest.added),
+        "removed": len(manifest.removed),
+        "files": sum(record.files for record in manifest.added),
+        "tombstones": sum(record.tombstones for record in manifest.added),
+        "bytes": sum(record.size for record in manifest.added),
+        "streams": dict(manifest.streams),
+        "metrics": dict(manifest.metrics),
+    }
+
+
+def _line(record: dict[str, Any]) -> str:
+    return (
+        f"{record['generation']:6}  {record['time']}  {record['operation']:10} "
+        f"+{record['added']} -{record['removed']} shards, {record['files']} files, "
+        f"{record['tombstones']} deletes, {record['bytes']} bytes"
+    )
+
+
+@dataset.command()
+@ROOT
+@click.option(
+    "--keep", type=click.IntRange(1), default=1, show_default=True, metavar="N",
+    help="Generations that stay, whatever their age.",
+)  # fmt: skip
+@click.option(
+    "--older-than", type=DURATION, default="7d", show_default=True, metavar="AGE",
+    help="What is younger stays, as 90m, 36h, 7d. 0: while nobody writes.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@JSON
+def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool) -> None:
+    """Remove old generations, with the shards that only they have, and what dead jobs left.
+
+    They cannot be read any more after that.
+    """
+    from winkfs.dataset.vacuum import vacuum as run
+
+    done = run(root, keep=keep, older_than=older_than, dry_run=dry_run)
+    if as_json:
+        record = {"base": root, "oldest_generation": done.oldest, "shards": done.shards}
+        record |= {"leftovers": done.leftovers, "manifests": done.manifests, "bytes": done.bytes}
+        emit(record | {"dry_run": dry_run})
+        return
+    for path in done.shards + done.leftovers:
+        click.echo(printable(path))
+    what = "would be removed" if dry_run else "removed"
+    click.echo(f"{len(done.shards)} shards, {len(done.leftovers)} leftovers, "
+               f"{len(done.manifests)} manifests, {done.bytes} bytes {what}; the oldest generation "
+               f"is {done.oldest}")  # fmt: skip
