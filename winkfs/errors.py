@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from typing import Any
 
 
 class WinkError(OSError):
@@ -16,10 +17,17 @@ class WinkError(OSError):
         super().__init__(number or self.number, message)
         self.filename = filename
 
+    def __reduce__(self) -> tuple[Any, ...]:  # that of OSError loses the file
+        return _made, (type(self), self.strerror, self.filename, self.errno)
+
     def __str__(self) -> str:
         text = self.strerror or os.strerror(self.errno or errno.EIO)
         line = f"{self.filename}: {text}" if self.filename else text
         return re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", line)
+
+
+def _made(kind: type[WinkError], message: str, filename: str | None, number: int) -> WinkError:
+    return kind(message, filename, number=number)
 
 
 class NoSuchFile(WinkError, FileNotFoundError):

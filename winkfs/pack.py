@@ -106,18 +106,31 @@ def pack(
 def _source(
     source: str, base: str, note: Notes, exclude: Sequence[str], names: Iterable[bytes] | None
 ) -> Source:
-    scratch = os.path.dirname(base) or "."  # there is room for the whole container
-    if not Path(scratch).is_dir():
-        raise NoSuchFile("no such directory: make it first", scratch)
+    scratch = scratch_of(base)
+    check_names(source, names)
     left_out = excluder(exclude)
     if source != STDIN and Path(source).is_dir():
         own = OwnFiles(base)
         return Tree(source, note, scratch, own=own, exclude=left_out, names=names)
+    return Tarball(source, note, scratch, exclude=left_out)
+
+
+def scratch_of(base: str) -> str:
+    """Where temporary files of a pack go. Raises NoSuchFile."""
+    scratch = os.path.dirname(base) or "."  # there is room for the whole container
+    if not Path(scratch).is_dir():
+        raise NoSuchFile("no such directory: make it first", scratch)
+    return scratch
+
+
+def check_names(source: str, names: object) -> None:
+    """Raises ValueError for names that do not go with the source; NoSuchFile."""
+    if source != STDIN and Path(source).is_dir():
+        return
     if names is not None:
         raise ValueError("a list of names goes with a directory, not with a tar file")
     if source != STDIN and not Path(source).exists():
         raise NoSuchFile("no such directory or tar file", source)
-    return Tarball(source, note, scratch, exclude=left_out)
 
 
 def _check_variant(container: Container, ao: bool, classic: bool) -> None:
@@ -199,11 +212,17 @@ class Packer:
                 try:
                     self._container.put_rows(self._rows(items))
                     if self._other is not None:
-                        self._stream(self._other)
+                        self.stream(self._other, self._container)
                 finally:
                     if isinstance(self._other, Large):
                         self._other.file.close()
         self._progress(self._done % STEP)
+
+    def put(self, rows: Iterable[Row]) -> None:
+        """Put rows that come in the order that the container wants."""
+        for row in rows:
+            self._count(row.ftype, len(row.data))
+        self._container.put_rows(map(self._kept, rows))
 
     def _rows(self, items: Iterator[Item]) -> Iterator[Row]:
         """The next rows: BATCH bytes of them, or up to an item that is none, kept in `_other`.
@@ -244,9 +263,10 @@ class Packer:
         if self._done % STEP == 0:
             self._progress(STEP)
 
-    def _stream(self, item: Large | Copy) -> None:
+    def stream(self, item: Large | Copy, home: Container) -> None:
+        """Put one that is no row; `home` has what a hard link is one to."""
         if isinstance(item, Copy):
-            self._copy(item)
+            self._copy(item, home)
             return
         try:
             size = self._put_file(item.name, item.file, FileType.FILE, item.meta)
@@ -255,15 +275,14 @@ class Packer:
             return
         self._count(FileType.FILE, size)
 
-    def _copy(self, item: Copy) -> None:
-        """A hard link in a tar file: the content is in the container already."""
-        container = self._container
-        if item.target not in container:
+    def _copy(self, item: Copy, home: Container) -> None:
+        """A hard link in a tar file: the content is in a container already."""
+        if item.target not in home:
             what = f"a hard link to {text(item.target)}, which was not packed"
             self._note(Note(item.name, what, True))
             return
-        old = container.stat(item.target)
-        with container.open_file(item.target) as file:
+        old = home.stat(item.target)
+        with home.open_file(item.target) as file:
             self._put_file(item.name, file, old.ftype, item.meta)
         self._count(old.ftype, old.size)
 

@@ -65,6 +65,20 @@ class OwnFiles:
         return _identity(os.stat(head or b".", dir_fd=directory)) == self._directory
 
 
+class OwnFolder:
+    """Recognises the data set that is being written, should it lie in the tree."""
+
+    def __init__(self, root: str) -> None:
+        self._short = os.path.basename(os.path.abspath(os.fsencode(root)))
+        self._identity = _identity(os.stat(root))
+
+    def hold(self, path: bytes, directory: int) -> bool:
+        """`path` is taken from the open directory."""
+        if path.rpartition(b"/")[2] != self._short:
+            return False
+        return _identity(os.stat(path, dir_fd=directory, follow_symlinks=False)) == self._identity
+
+
 class Tree:
     """The tree below `root`.
 
@@ -82,7 +96,7 @@ class Tree:
         note: Notes,
         scratch: str,
         *,
-        own: OwnFiles | None = None,
+        own: OwnFiles | OwnFolder | None = None,
         exclude: Callable[[str], object] | None = None,
         names: Iterable[bytes] | None = None,
     ) -> None:
@@ -101,6 +115,23 @@ class Tree:
                 yield from self._by_mtime(fd, found)
             else:
                 yield from filter(None, (self._read(f, None) for f in found))
+        finally:
+            os.close(fd)
+
+    def sizes(self) -> Generator[tuple[bytes, int, int], None, None]:
+        """(name, bytes, mtime in nanoseconds) of all that `items` gives; bytes 0 of what is no
+        file. The names are those that another Tree takes as `names`."""
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for path, at, name, kind in (
+                self._walk(fd) if self._names is None else self._listed(fd, self._names)
+            ):
+                try:
+                    status = os.stat(path, dir_fd=at, follow_symlinks=False)
+                except OSError as error:
+                    self._failed(name, error)
+                    continue
+                yield name, status.st_size if kind == FILE else 0, _mtime(status)
         finally:
             os.close(fd)
 

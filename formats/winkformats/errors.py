@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class FormatError(ValueError):
     """The bytes are not what the format allows, or need something this version does not know."""
@@ -19,3 +21,10 @@ class CorruptError(FormatError):
         super().__init__(text)
         self.what, self.file, self.offset = what, file, offset
         self.expected, self.found = expected, found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.what, self.file, self.offset, self.expected, self.found)
+
+
+def _made(what: str, file: str, offset: int, expected: object, found: object) -> CorruptError:
+    return CorruptError(what, file=file, offset=offset, expected=expected, found=found)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text
+from winkfs.kinds import MANIFESTS
 
 if TYPE_CHECKING:
     from winkfs.items import Note
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     help="Pack only the names in FILE (- for standard input), one a line or ended by NUL, as "
     "they are below DIR; of a directory only its own entry.",
 )  # fmt: skip
+@click.option(
+    "--shards", type=click.IntRange(1), metavar="N",
+    help="Make a data set: a folder BASE of N containers, written by several processes.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def pack(
     source: str,
@@ -43,9 +48,10 @@ def pack(
     update: bool,
     exclude: tuple[str, ...],
     files_from: str | None,
+    shards: int | None,
     as_json: bool,
 ) -> int:
-    """Pack a directory or a tar file into a container.
+    """Pack a directory or a tar file into a container, or into a data set.
 
     Names are those below DIR. Kept: content, mtimes, modes, owners, symbolic links (as links) and
     directories; of hard links each becomes a file. TAR may be compressed (gzip, bzip2, xz); - is
@@ -56,11 +62,14 @@ def pack(
     packed, and the exit status is 1. The files of BASE itself are left out.
 
     A new container is built as BASE.partial and gets its name when it is whole. With --update
-    the container is changed in place; an append-only one takes no file older than its last.
+    the container is changed in place; an append-only one takes no file older than its last. A
+    data set gets its files all at once; with --update in shards of their own.
     """
     if source == STDIN and files_from == STDIN:
         raise click.UsageError("standard input cannot be both the tar file and the list")
-    from winkfs.pack import pack as run
+    to_dataset = (Path(base) / MANIFESTS).is_dir() or shards is not None
+    if to_dataset and classic:
+        raise click.UsageError("--classic goes with a single container")
 
     lists: dict[bool, list[dict[str, str]]] = {False: [], True: []}
 
@@ -72,11 +81,22 @@ def pack(
 
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(Progress("packing", "files"))
-        report = run(
-            source, base, ao=ao, classic=classic, update=update,
-            exclude=[glob_text(pattern) for pattern in exclude],
-            names=_names(files_from, stack), note=note, progress=bar,
-        )  # fmt: skip
+        names = _names(files_from, stack)
+        left_out = [glob_text(pattern) for pattern in exclude]
+        if to_dataset:
+            from winkfs.dataset.packing import pack_shards
+
+            report = pack_shards(
+                source, base, shards or 1, ao=ao, update=update, exclude=left_out, names=names,
+                note=note, progress=bar,
+            )  # fmt: skip
+        else:
+            from winkfs.pack import pack as run
+
+            report = run(
+                source, base, ao=ao, classic=classic, update=update, exclude=left_out,
+                names=names, note=note, progress=bar,
+            )  # fmt: skip
     if as_json:
         counts = {"files": report.files, "directories": report.directories}
         counts |= {"links": report.links, "bytes": report.bytes}

@@ -171,7 +171,7 @@ def info(root: str) -> dict[str, Any]:
         "files": files,
         "hidden_files": sum(len(shard.hidden) for shard in shards),
         "tombstones": sum(shard.record.tombstones for shard in shards),
-        "content_bytes": sum(shard.record.content for shard in shards),
+        "shard_content_bytes": sum(shard.record.content for shard in shards),
         "shards": len(shards),
         "shard_bytes": sum(shard.record.size for shard in shards),
         "append_only_shards": sum(shard.record.ao for shard in shards),

@@ -13,7 +13,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +34,7 @@ from winkfs.items import LARGE
 from winkfs.scan import scan
 
 BATCH: Final = 16 << 20  # bytes of content between two looks at the size of the new shard
-MTIME: Final = attrgetter("mtime_ns")
+PER_ROW: Final = 200  # bytes of a file in a container beside name and content, about
 Progress = Callable[[int], None]
 
 
@@ -161,7 +160,7 @@ class _Rewrite:
             plain = entry.mode == default_mode(entry.ftype) and owner == (entry.uid, entry.gid)
             attrs = (None, None, None) if plain else (entry.mode, entry.uid, entry.gid)
             yield Row(name, entry.read(), entry.mtime_ns, entry.ftype, *attrs)
-            room -= entry.size
+            room -= entry.size + len(name) + PER_ROW
             if room <= 0:
                 return
         self._ended = True
