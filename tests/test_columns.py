@@ -13,7 +13,10 @@ from columns_checks import listing, opened, rows, store_of
 
 import winkfs
 from winkformats.errors import CorruptError
+from winkfs import FileType
 from winkfs.columns import BY_INODE, EMPTY, Columns
+from winkfs.extent import Extent
+from winkfs.inode import Inode
 
 RECIPES = {f"golden {name}": make for name, make in golden_containers.RECIPES.items()}
 RECIPES |= {f"oracle {name}": make for name, make in oracle_recipes.RECIPES.items()}
@@ -107,22 +110,48 @@ def test_renamed_in_place_before_the_sync_is_not_the_old_name(tmp_path: Path) ->
 # --- damage of the data file ---
 
 
-def test_damaged_inode_is_told_and_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("recipe", ["plain", "no-kvcksum", "align-64", "md5-inodes"])
+def test_each_flipped_byte_of_an_inode_is_told(recipe: str, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    golden_containers.RECIPES[recipe](base)
+    path = Path(f"{base}.data")
+    good = path.read_bytes()
+    with store_of(base) as store:
+        positions, layout = store.index.positions(), store.kv.layout
+        wanted = Columns.of(store)
+    pos = int(wanted.pos[np.argmax(wanted.pointer > 0)])
+    span = layout.locate(good, pos)
+    assert span
+    others = [row for row, at in zip(rows(wanted), wanted.pos.tolist(), strict=True) if at != pos]
+    # Without a checksum of the entry only what CKSUM covers is known to be as it was.
+    covered = range(pos + 1, span.end) if layout.checksum else range(span.value, span.value + 70)
+    for at in covered:
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
+        with store_of(base) as store:
+            told: list[CorruptError] = []
+            assert rows(Columns.of(store, positions, told.append)) == others, at - pos
+            assert [error.offset for error in told] == [pos]
+            with pytest.raises(CorruptError, match=f"at byte {pos}"):
+                Columns.of(store, positions)
+
+
+def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:
-        c.put_many((f"name{i}", b"x" * i) for i in range(1, 50))
+        c.put_many((f"{i}", b"0123456789") for i in range(4))
+        c.sync()
+        c.truncate("1", 5)
+        store = c.parts()[0]
+        skipped = Inode(9, 6, FileType.FILE, 0, [Extent(4096, 4, 6)])
+        first = Inode(10, 10, FileType.FILE, 0, [Extent(4096, 0, 10)])
+        for name, inode in ((b"skipped", skipped), (b"first", first)):
+            value = inode.encode(store.settings.form, 128)
+            store.index.assign(name + b"/I0", store.kv.append(name + b"/I0", value))
     with store_of(base) as store:
-        positions = store.index.positions()
-        data = bytearray(Path(f"{base}.data").read_bytes())
-        data[int(positions[7]) + 30] ^= 1
-        Path(f"{base}.data").write_bytes(data)
-    with store_of(base) as store:
-        told: list[CorruptError] = []
-        found = Columns.of(store, positions, told.append)
-        assert [error.offset for error in told] == [positions[7]]
-        assert found.names() == [b"name%d" % i for i in range(1, 50) if i != 8]
-        with pytest.raises(CorruptError, match=f"at byte {positions[7]}"):
-            Columns.of(store, positions)
+        found = Columns.of(store)
+        kinds = {found.name(i): int(found.pointer[i]) for i in range(len(found))}
+    assert kinds[b"1"] == kinds[b"skipped"] == BY_INODE
+    assert kinds[b"first"] == kinds[b"0"] == 4096  # each had its own entry in a sound container
 
 
 def test_positions_that_are_none_are_corrupt(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ T0 = 1_700_000_000
 NAMES = [
     *(f"dir{i % 7}/page-{i:03}.html" for i in range(150)),
     *(f"dir{i % 3}/{'long' * i}/x.txt" for i in range(20)),
-    "Grüße/ä.html", "Grüße", "dir1", "dir", "a[b]c", "new\nline.html", "ÿ", "\U0010ffff",
+    "Grüße/ä.html", "Grüße", "dir1", "dir", "a[b]c", "new\nline.html", "ÿ", "café", "\U0010ffff",
     *(raw.decode("utf-8", "surrogateescape") for raw in (b"caf\xe9.html", b"\xff\xff", b"\xa9")),
 ]  # fmt: skip
 GLOBS = [
