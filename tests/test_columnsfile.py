@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import random
+import struct
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
@@ -303,3 +304,31 @@ def test_info_and_reindex_of_the_command_line(
     assert main(["info", "--json", f"{base}.cols"]) == 0
     record = json.loads(capfd.readouterr().out)
     assert (record["purpose"], record["chunks"]) == ("FSYSCOLS", 1)
+
+
+def test_file_is_as_the_page_on_formats_says(small_chunks: None, tmp_path: Path) -> None:
+    """Read with struct, and the oracle's reader of a kvseq."""
+    base = tmp_path / "c"
+    raw = made(base)
+    block, entries = check_kvseq(Path(f"{base}.cols"))
+    data = check_kvseq(Path(f"{base}.data"))[0].variables
+    wanted = {"KEYREPR": 12, "VALREPR": 3, "ALIGN": 8, "KVCKSUM": 1, "CONTID": data["CONTID"]}
+    wanted |= {"DATAEND": data["FILESIZE"], "CHUNKS": entries[-1].pos}
+    assert wanted.items() <= block.variables.items()
+    letters = b"pismfaen"
+    keys = [b"%c/%06x" % (letter, chunk) for chunk in range(3) for letter in letters]
+    assert [entry.key for entry in entries] == [*keys, b"t/000000"]
+    assert all(raw[entry.pos + 16 :].startswith(entry.value) for entry in entries)
+    files, table = [], []
+    for chunk in range(3):
+        part = entries[8 * chunk : 8 * chunk + 8]
+        n = len(part[4].value)
+        pos, pointer, size, mtime = (struct.unpack(f"<{n}q", entry.value) for entry in part[:4])
+        ends = struct.unpack(f"<{n + 1}q", part[6].value)
+        names = [part[7].value[a:b] for a, b in pairwise(ends)]
+        files += zip(names, size, mtime, part[4].value, strict=True)
+        stats = (min(mtime), max(mtime), min(size), max(size))
+        table += [n, sum(size), pos[0], pos[-1], *stats, *(entry.pos for entry in part)]
+        assert all(at <= where for at, where in zip(pointer, pos, strict=True))
+    assert files == listing(base)
+    assert list(struct.unpack(f"<{len(table)}q", entries[-1].value)) == table
