@@ -33,6 +33,7 @@ COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
     "mount": ("mount", "Mount a container as a directory."),
     "umount": ("mount", "Unmount a directory."),
     "mounts": ("mounts", "List what is mounted where."),
+    "pipeline": ("pipeline", "Jobs of Spark: ingest, digest, sort, group, dedup, compact, stats."),
     "fct": ("fct", "Look into and change a single kvseq, hindex or perm file."),
 }
 INTERRUPTED: Final = 128 + signal.SIGINT

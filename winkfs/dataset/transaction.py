@@ -102,6 +102,7 @@ class Transaction:
         streams: Streams | None = None,
         metrics: Mapping[str, Any] | None = None,
         removed: Iterable[str] | None = None,
+        after: int | None = None,
     ) -> int:
         """Make the shards of `records`, and no other attempt, visible -> the generation.
 
@@ -109,6 +110,8 @@ class Transaction:
                   everything is swept, and the generation returned is the one that has it
         removed   paths of the shards that these replace; None: for `overwrite` all of
                   `base_generation`, else none
+        after     the generation that the commit must follow: what was decided by reading it, such
+                  as deletes, may be wrong after another; None: any
         raises    DatasetConflict where one of them is gone, everything is swept then; StalePlan
                   where a sealed container is gone; OSError: nothing is visible then, call `abort`
         A second call after one that was broken off goes on where that ended.
@@ -124,6 +127,8 @@ class Transaction:
             if there is not None:
                 return there
             self._check_removed(before, gone)
+            if after is not None and before.generation != after:
+                raise DatasetConflict("was changed meanwhile: try again", self.root)
             return replace(
                 next_manifest(before, self.operation),
                 job=self.job, added=self._ranked(before, chosen), removed=gone,

@@ -1,0 +1,76 @@
+"""Job compact: the same files in fewer shards, as a plain loop over the data set sees them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from sparking import spark as spark  # the fixture
+
+import winkfs
+from winkfs.dataset.dataset import create
+from winkfs.dataset.manifest import Log
+from winkfs.errors import WinkError
+from winkfs.spark.jobs import compact
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def content(target: Path) -> dict[bytes, tuple[bytes, int]]:
+    with winkfs.open(target) as found:
+        return {os.fsencode(e.name): (e.read(), e.mtime_ns) for e in found.scan()}
+
+
+def many(target: Path) -> None:
+    """Ten small shards, in each of which much replaces or deletes what is older."""
+    for number in range(10):
+        with create(target) as out:
+            out.put_many((b"%d/\xff %d" % (i % 4, i), b"x%d" % (number * i), 1e9 + number)
+                         for i in range(number, number + 40))  # fmt: skip
+            out.put(b"empty %d" % number, b"")
+            if number:
+                out.delete(b"empty %d" % (number - 1))
+
+
+def test_the_same_files_in_one_shard(spark: SparkSession, tmp_path: Path) -> None:
+    many(tmp_path / "d")
+    before = content(tmp_path / "d")
+    summary = compact.run(spark, str(tmp_path / "d"), everything=True)
+    assert (summary["removed"], summary["shards"]) == (10, 1)
+    assert summary["files"] == len(before)
+    assert content(tmp_path / "d") == before
+    again = compact.run(spark, str(tmp_path / "d"), everything=True)
+    assert (again["removed"], again["generation"]) == (0, summary["generation"])
+
+
+def test_several_groups_are_one_commit(spark: SparkSession, tmp_path: Path) -> None:
+    many(tmp_path / "d")
+    before = content(tmp_path / "d")
+    summary = compact.run(spark, str(tmp_path / "d"), shard_size=5_000, everything=True)
+    assert 1 < summary["shards"] < 10
+    assert summary["generation"] == 11
+    assert content(tmp_path / "d") == before
+    assert list((tmp_path / "d" / "_pending").iterdir()) == []
+
+
+def test_damage_ends_it_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    many(tmp_path / "d")
+    shard = tmp_path / "d" / f"{Log(str(tmp_path / 'd')).latest().shards[-1].path}.data"
+    data = bytearray(shard.read_bytes())
+    data[data.index(b"x405")] ^= 1  # of file 45, in the last shard
+    shard.write_bytes(data)
+    files = sorted((tmp_path / "d").rglob("*"))
+    with pytest.raises(WinkError):
+        compact.run(spark, str(tmp_path / "d"), everything=True)
+    assert sorted((tmp_path / "d").rglob("*")) == files
+
+
+def test_a_single_container_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    winkfs.create(tmp_path / "c").close()
+    with pytest.raises(WinkError, match="only data sets are compacted"):
+        compact.run(spark, str(tmp_path / "c"))

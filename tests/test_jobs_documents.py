@@ -1,0 +1,137 @@
+"""Hashes, titles and MinHash of documents, held against plain loops over one document at a time."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import mmh3
+import numpy as np
+import pytest
+import xxhash
+
+pa = pytest.importorskip("pyarrow")
+
+from winkfs.spark.jobs import documents, near  # noqa: E402
+
+DOCUMENTS = [
+    b"", b"x", b"\xff\x00\xfe", b"<html><title>One</title>",
+    b"<TITLE lang=de>\n Zw\xc3\xb6lf &amp;\r\n mehr</TITLE>",
+    b"<title>latin \xfcber</title>", b"<titles>no</titles>", b"<title></title>", b"<title>open end",
+    b"<title>" + b"long " * 5000 + b"</title>", b"<title>" + "\u00e4".encode() * 600 + b"</title>",
+    b" " * (300 << 10) + b"<title>too late</title>", b"<title>a < b</title><title>second</title>",
+    b"<title>nul \0 in it</title>", b"<title>&#x1F600;&bogus;</title>",
+]  # fmt: skip
+TITLES = [
+    "", "", "", "One", "Zw\u00f6lf & mehr", "latin \u00fcber", "", "", "open end",
+    ("long " * 205)[:1024], "\u00e4" * 512, "", "a < b", "nul in it", "\U0001f600&bogus;",
+]  # fmt: skip
+
+
+def columns(values: list[bytes]) -> list[pa.Array]:
+    """The same values as Arrow may have them: also a slice behind a null, and with long offsets."""
+    padded = pa.array([b"before", None, *values, b"after"], pa.binary())
+    return [pa.array(values, pa.binary()), pa.array(values, pa.large_binary()), padded[2:-1]]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_hashes_are_those_of_each_document(number: int) -> None:
+    xxh3, mmh3_sums = documents.hashes(columns(DOCUMENTS)[number])
+    assert xxh3.tolist() == [xxhash.xxh3_64_intdigest(document) for document in DOCUMENTS]
+    assert list(map(bytes, mmh3_sums)) == [mmh3.hash_bytes(d, 0, True) for d in DOCUMENTS]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_titles_are_found_cleaned_and_cut(number: int) -> None:
+    found = documents.titles(columns(DOCUMENTS)[number])
+    assert [title.decode() for title in found] == TITLES
+
+
+def test_nothing_gives_nothing() -> None:
+    empty = pa.array([], pa.binary())
+    xxh3, sums = documents.hashes(empty)
+    assert (len(xxh3), sums.shape, documents.titles(empty)) == (0, (0, 16), [])
+    assert near.signatures(empty).shape == (0, 64)
+
+
+# --- MinHash ---
+
+
+def plain_mix(value: int) -> int:
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        value = (value ^ (value >> 33)) * factor % 2**64
+    return value ^ (value >> 33)
+
+
+def plain_signature(document: bytes) -> list[int]:
+    """One document, one shingle, one number at a time."""
+    text = re.sub(rb"(?is)<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[a-z/!?][^>]*>", b" ", document)
+    words = re.findall(rb"[0-9a-z\x80-\xff]+", text.lower())
+    hashes = [int.from_bytes(mmh3.hash_bytes(word, 0, True)[:8], "little") for word in words]
+    shingles = []
+    for i in range(max(len(words) - 4, min(len(words), 1))):
+        value = 0
+        for number in [*hashes[i : i + 5], 0, 0, 0, 0][:5]:
+            value = plain_mix((value * 0x9E3779B97F4A7C15 + number) % 2**64)
+        shingles.append(value)
+    result = []
+    for i in range(64):
+        seed = plain_mix((i + 1) * 0x9E3779B97F4A7C15 % 2**64)
+        values = [(value ^ seed) * 0xFF51AFD7ED558CCD % 2**64 for value in shingles]
+        result.append(min(values, default=2**64 - 1))
+    return result
+
+
+def plain_bands(signature: list[int]) -> list[int]:
+    keys = []
+    for band in range(16):
+        key = 0
+        for value in signature[4 * band : 4 * band + 4]:
+            key = plain_mix((key * 0x9E3779B97F4A7C15 + value) % 2**64)
+        keys.append(plain_mix((key + band) % 2**64))
+    return keys
+
+
+TEXTS = [
+    *DOCUMENTS, b"one two three four five six", b"One, TWO <b>three</b> four; five six!",
+    b"<script>var a = '<p>';</script><style>b{}</style>one two<!-- no <p> --> three",
+    b"<script>never closed", b"a<b and c>d", b"five words and no more", b"four words are fewer",
+    " \u00fcber stra\u00dfe ".encode() * 50, b"<p>" * 9,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_signatures_and_bands_are_those_of_a_plain_loop(number: int) -> None:
+    found = near.signatures(columns(TEXTS)[number])
+    assert found.tolist() == [plain_signature(text) for text in TEXTS]
+    assert near.band_keys(found).tolist() == [plain_bands(s) for s in found.tolist()]
+
+
+def test_markup_and_case_make_no_difference() -> None:
+    a, b = near.signatures(pa.array(TEXTS[15:17], pa.binary()))
+    assert (a == b).all()
+
+
+@pytest.mark.parametrize("share", [0.95, 0.8, 0.5, 0.0])
+def test_the_estimate_is_near_the_jaccard_index(share: float) -> None:
+    random.seed(7)
+    words = [b"w%d" % random.randrange(10**6) for _ in range(6000)]
+    common = words[: int(2000 * 2 * share / (1 + share))]
+    rest = 2000 - len(common)
+    a, b = common + words[2000 : 2000 + rest], common + words[4000 : 4000 + rest]
+    found = near.signatures(pa.array([b" ".join(a), b" ".join(b)], pa.binary()), bands=64)
+    assert abs(float(near.similarity(found[:1], found[1:])[0]) - share) < 0.1
+
+
+def test_connected_groups_are_those_of_a_plain_search() -> None:
+    random.seed(3)
+    for count, edges in ((1, 0), (2, 1), (50, 20), (300, 200), (300, 900)):
+        a = np.array([random.randrange(count) for _ in range(edges)], np.int64)
+        b = np.array([random.randrange(count) for _ in range(edges)], np.int64)
+        group = list(range(count))
+        for _ in range(count):
+            for x, y in zip(a.tolist(), b.tolist(), strict=True):
+                group[x] = group[y] = min(group[x], group[y])
+        assert near.connected(count, a, b).tolist() == group
+    chain = np.arange(999)
+    assert near.connected(1000, chain[::-1].copy(), chain[::-1] + 1).max() == 0

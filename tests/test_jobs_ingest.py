@@ -1,0 +1,202 @@
+"""Job ingest: every kind of input, held against a plain loop; what is damaged; going on again."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sparking import spark as spark  # the fixture
+from warcs import response
+
+import winkfs
+from winkfs.dataset.manifest import Log
+from winkfs.errors import NoSuchFile, WinkError
+from winkfs.spark.jobs import ingest, inputs
+from winkfs.spark.jobs.common import Bad
+from winkfs.warc import missing
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+FILES = {
+    b"a.html": b"<title>A</title>", b"deep/er/b": b"b" * 70_000, b"deep/empty": b"",
+    b"no utf-8 \xff": b"x", b"large": os.urandom(3 << 20), b"\xc3\xbc, [x] *": b"odd",
+}  # fmt: skip
+
+
+def tree(root: Path, files: dict[bytes, bytes] = FILES) -> Path:
+    for name, content in files.items():
+        path = os.fsencode(root) + b"/" + name
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        Path(os.fsdecode(path)).write_bytes(content)
+        os.utime(path, ns=(1, 1_700_000_000_123_456_789))
+    return root
+
+
+def tar(path: Path, files: dict[bytes, bytes] = FILES, mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name.decode("utf-8", "surrogateescape"))
+            member.size, member.mtime = len(content), 1_700_000_000
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def content(target: Path) -> dict[bytes, bytes]:
+    """By a plain loop over the shards of the newest generation, the later one wins."""
+    found: dict[bytes, bytes] = {}
+    for record in Log(str(target)).latest().shards:
+        with winkfs.open(target / record.path) as shard:
+            for entry in shard.scan():
+                if entry.ftype != winkfs.FileType.DIR:
+                    found[os.fsencode(entry.name)] = entry.read()
+    return found
+
+
+def test_a_directory_a_tar_file_and_a_table_give_the_same_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "FILES", 3)  # several units
+    summary = ingest.run(spark, [str(tree(tmp_path / "in"))], str(tmp_path / "tree"))
+    assert (summary["bytes"], summary["bad"], summary["generation"]) == (
+        sum(map(len, FILES.values())), 0, 1,
+    )  # fmt: skip
+    assert summary["units"] == 3
+    assert content(tmp_path / "tree") == FILES
+    with winkfs.open(tmp_path / "tree") as found:
+        assert found.stat(b"a.html").mtime_ns == 1_700_000_000_123_456_789
+    ingest.run(spark, [str(tar(tmp_path / "x.tar.gz"))], str(tmp_path / "tar"))
+    assert content(tmp_path / "tar") == FILES
+    names = pa.array(FILES, pa.binary())
+    table = pa.table({"url": names, "body": pa.array(FILES.values(), pa.binary())})
+    pq.write_table(table, tmp_path / "x.parquet")
+    columns = inputs.ParquetColumns("url", "body")
+    ingest.run(spark, [str(tmp_path / "x.parquet")], str(tmp_path / "pq"), columns=columns)
+    assert content(tmp_path / "pq") == FILES
+
+
+def test_a_second_run_reads_only_what_is_new_or_changed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "d")
+    first, second = tar(tmp_path / "1.tar"), tar(tmp_path / "2.tar", {b"second": b"2"})
+    assert ingest.run(spark, [str(first)], target)["skipped"] == 0
+    summary = ingest.run(spark, [str(first), str(second)], target)
+    assert (summary["skipped"], summary["units"], summary["files"]) == (1, 1, 1)
+    summary = ingest.run(spark, [str(first), str(second)], target)
+    assert (summary["skipped"], summary["units"], summary["generation"]) == (2, 0, 2)
+    tar(first, {b"a.html": b"changed"})
+    assert ingest.run(spark, [str(first)], target)["units"] == 1
+    assert content(tmp_path / "d") == FILES | {b"second": b"2", b"a.html": b"changed"}
+    summary = ingest.run(spark, [str(first)], target, again=True)
+    assert (summary["units"], summary["generation"]) == (1, 4)
+
+
+def test_a_run_that_is_broken_off_keeps_whole_rounds_and_goes_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archives = [str(tar(tmp_path / f"{i}.tar", {b"%d" % i: b"x" * i})) for i in range(5)]
+    target = tmp_path / "d"
+    real = ingest._commit
+
+    def commit(transaction: Any, part: list[inputs.Unit], *rest: Any) -> None:
+        if part[0].path.endswith("3.tar"):
+            raise KeyboardInterrupt
+        real(transaction, part, *rest)
+
+    monkeypatch.setattr(ingest, "_commit", commit)
+    with pytest.raises(KeyboardInterrupt):
+        ingest.run(spark, archives, str(target), round_bytes=1)
+    assert content(target) == {b"%d" % i: b"x" * i for i in range(3)}
+    assert list((target / "_pending").iterdir()) == []
+    monkeypatch.setattr(ingest, "_commit", real)
+    summary = ingest.run(spark, archives, str(target), round_bytes=1)
+    assert (summary["skipped"], summary["units"]) == (3, 2)
+    assert content(target) == {b"%d" % i: b"x" * i for i in range(5)}
+
+
+def test_of_two_inputs_with_one_name_the_last_counts(spark: SparkSession, tmp_path: Path) -> None:
+    archives = [str(tar(tmp_path / f"{i}.tar", {b"same": b"%d" % i})) for i in (3, 1, 2)]
+    ingest.run(spark, archives, str(tmp_path / "d"))
+    assert content(tmp_path / "d") == {b"same": b"2"}
+
+
+def test_what_comes_before_damage_is_kept_and_the_damage_is_listed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    whole = tar(tmp_path / "a.tar.gz")
+    whole.write_bytes(whole.read_bytes()[:-2_000_000])  # in the middle of the large file
+    (tmp_path / "b.tar").write_bytes(b"no tar file" * 1000)
+    good = tar(tmp_path / "c.tar", {b"c": b"c"})
+    listed: list[Bad] = []
+    paths = [str(whole), str(tmp_path / "b.tar"), str(good)]
+    summary = ingest.run(spark, paths, str(tmp_path / "d"), bad=listed.append)
+    assert summary["bad"] == len(listed) == 2
+    assert [bad.where for bad in listed] == paths[:2]
+    assert all("not a whole tar file" in bad.reason for bad in listed)
+    before = [b"a.html", b"deep/er/b", b"deep/empty", b"no utf-8 \xff"]
+    assert content(tmp_path / "d") == {name: FILES[name] for name in before} | {b"c": b"c"}
+
+
+def test_fail_fast_commits_nothing_of_the_round(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "b.tar").write_bytes(b"no tar file" * 1000)
+    good = tar(tmp_path / "c.tar", {b"c": b"c"})
+    with pytest.raises(WinkError, match=r"b\.tar: not a whole tar file"):
+        ingest.run(spark, [str(good), str(tmp_path / "b.tar")], str(tmp_path / "d"), fail_fast=True)
+    assert content(tmp_path / "d") == {}
+    assert list((tmp_path / "d" / "_pending").iterdir()) == []
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_pages_of_warc_files_found_by_their_first_bytes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pages = {b"http://a/%d" % i: b"<p>%d" % i for i in range(3)}
+    records = [response(*page) for page in pages.items()]
+    (tmp_path / "plain").write_bytes(b"".join(records[:2]))
+    cut = b"".join(map(gzip.compress, records[1:]))[:-20]
+    (tmp_path / "packed").write_bytes(cut + b"")
+    listed: list[Bad] = []
+    paths = [str(tmp_path / "plain"), str(tmp_path / "packed")]
+    summary = ingest.run(spark, paths, str(tmp_path / "d"), bad=listed.append)
+    assert (summary["files"], summary["bad"]) == (3, 1)
+    assert content(tmp_path / "d") == dict(list(pages.items())[:2])
+
+
+def test_rows_without_path_or_content_are_bad_and_missing_columns_an_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.parquet"
+    table = {"path": ["a", None, "c", ""], "content": [b"1", b"2", None, b"4"]}
+    pq.write_table(pa.table(table), path)
+    summary = ingest.run(spark, [str(path)], str(tmp_path / "d"))
+    assert (summary["files"], summary["bad"]) == (1, 3)
+    assert content(tmp_path / "d") == {b"a": b"1"}
+    with pytest.raises(WinkError, match="has no column 'body'; its columns are path, content"):
+        columns = inputs.ParquetColumns(content="body")
+        ingest.run(spark, [str(path)], str(tmp_path / "e"), columns=columns)
+
+
+def test_the_data_set_is_not_read_into_itself(spark: SparkSession, tmp_path: Path) -> None:
+    tree(tmp_path / "in", {b"a": b"1"})
+    for _ in range(2):
+        ingest.run(spark, [str(tmp_path / "in")], str(tmp_path / "in" / "d"), again=True)
+    assert content(tmp_path / "in" / "d") == {b"a": b"1"}
+
+
+def test_nothing_to_read_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match="no such directory or file"):
+        ingest.run(spark, [str(tmp_path / "x")], str(tmp_path / "d"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(WinkError, match="nothing to ingest there"):
+        ingest.run(spark, [str(tmp_path / "empty")], str(tmp_path / "d"))
+    assert not (tmp_path / "d").exists()

@@ -1,0 +1,121 @@
+"""WARC files: every page comes out, and what is damaged is noted while the rest goes on."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import pytest
+from warcs import record, response
+
+from winkformats.errors import FormatError
+from winkfs.bulkput import Row
+from winkfs.errors import WinkError
+from winkfs.items import Note
+from winkfs.warc import Warc, missing
+
+need_fastwarc = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+PAGES = {b"http://a/%d" % i: b"<title>Seite %d</title>" % i * (1 + 300 * i) for i in range(5)}
+TIME = 1_704_164_645_000_000_000  # 2024-01-02T03:04:05Z
+
+
+def taken(path: Path, data: bytes) -> tuple[dict[bytes, bytes], list[Note]]:
+    path.write_bytes(data)
+    notes: list[Note] = []
+    rows = list(Warc(str(path), notes.append).items(by_mtime=False))
+    assert all(isinstance(row, Row) for row in rows)
+    found = {bytes(row.name): row.data for row in rows}
+    assert len(found) == len(rows)
+    return found, notes
+
+
+@need_fastwarc
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_page_comes_out(tmp_path: Path, packed: bool) -> None:
+    records = [record(b"warcinfo", b"", b"software: x"), *(response(*p) for p in PAGES.items())]
+    data = b"".join(map(gzip.compress, records) if packed else records)
+    assert taken(tmp_path / "a.warc", data) == (PAGES, [])
+    (row, *_) = Warc(str(tmp_path / "a.warc"), print).items(by_mtime=True)
+    assert row.mtime_ns == TIME
+
+
+@need_fastwarc
+def test_bodies_are_those_a_browser_sees(tmp_path: Path) -> None:
+    chunks = b"5\r\nhello\r\n3\r\nabc\r\n0\r\n\r\n"
+    data = (
+        response(b"http://a/gz", gzip.compress(b"packed" * 99), b"Content-Encoding: gzip\r\n")
+        + response(b"http://a/chunks", chunks, b"Transfer-Encoding: chunked\r\n")
+        + response(b"http://a/empty", b"")
+        + response(b"<http://a/\xff in brackets>", b"x")
+    )
+    found, notes = taken(tmp_path / "a.warc", data)
+    assert not notes
+    assert found == {
+        b"http://a/gz": b"packed" * 99, b"http://a/chunks": b"helloabc", b"http://a/empty": b"",
+        b"http://a/\xff in brackets": b"x",
+    }  # fmt: skip
+
+
+@need_fastwarc
+def test_what_is_no_page_is_left_out_and_said(tmp_path: Path) -> None:
+    data = (
+        response(b"http://a/gone", b"not here", status=b"404 Not Found")
+        + record(b"response", b"dns:a", b"20240102 1.2.3.4", b"text/dns")
+        + response(b"http://a/1", b"one")
+    )
+    found, notes = taken(tmp_path / "a.warc", data)
+    assert found == {b"http://a/1": b"one"}
+    assert [(n.name, n.what, n.failed) for n in notes] == [
+        (b"http://a/gone", "HTTP status 404", False), (b"dns:a", "not fetched by HTTP", False)
+    ]  # fmt: skip
+
+
+@need_fastwarc
+def test_a_body_that_cannot_be_decoded_stops_no_other(tmp_path: Path) -> None:
+    wrong = response(b"http://a/bad", b"no gzip at all", b"Content-Encoding: gzip\r\n")
+    found, notes = taken(tmp_path / "a.warc", wrong + response(b"http://a/1", b"one"))
+    assert found == {b"http://a/1": b"one"}
+    assert [(n.name, n.failed) for n in notes] == [(b"http://a/bad", True)]
+    assert "cannot be decoded" in notes[0].what
+
+
+@need_fastwarc
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_cut_file_loses_its_last_page_only(tmp_path: Path, packed: bool) -> None:
+    records = [response(*page) for page in PAGES.items()]
+    data = b"".join(map(gzip.compress, records) if packed else records)
+    cuts = (20, 30) if packed else (30, 200, len(records[-1]) - 40)
+    for cut in cuts:
+        found, notes = taken(tmp_path / "a.warc", data[:-cut])
+        assert found == dict(list(PAGES.items())[:-1]), cut
+        assert len(notes) == 1 and notes[0].failed, cut
+
+
+@need_fastwarc
+@pytest.mark.parametrize("packed", [False, True])
+def test_reading_goes_on_behind_damage(tmp_path: Path, packed: bool) -> None:
+    records = [response(*page) for page in PAGES.items()]
+    parts = list(map(gzip.compress, records)) if packed else records
+    at = 20 if packed else 5  # in the stream of a member; in the word WARC
+    broken = bytearray(parts[2])
+    broken[at : at + 8] = b"\0" * 8
+    parts[2] = bytes(broken)
+    found, notes = taken(tmp_path / "a.warc", b"".join(parts))
+    assert set(PAGES) - set(found) == {b"http://a/2"}
+    assert all(found[name] == PAGES[name] for name in found)
+    assert notes and all(note.failed for note in notes)
+
+
+@need_fastwarc
+def test_what_is_no_warc_file_is_refused(tmp_path: Path) -> None:
+    for data in (b"", b"hello", b"PK\3\4"):
+        with pytest.raises(FormatError, match="not a WARC file"):
+            taken(tmp_path / "a.warc", data)
+
+
+def test_a_missing_library_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fastwarc", None)
+    monkeypatch.setitem(sys.modules, "fastwarc.warc", None)
+    with pytest.raises(WinkError, match=r"pip install 'winkfs\[pipeline\]'"):
+        Warc(str(tmp_path / "a.warc"), print)

@@ -1,0 +1,369 @@
+"""`winkfs pipeline JOB`: the jobs of Spark, each also a program for spark-submit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from winkfs.cli._common import emit, name_bytes, printable, say
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from winkfs.spark.jobs.common import Bad, Report
+
+Job = Callable[["SparkSession", "Report"], dict[str, Any]]
+
+
+@click.group()
+def pipeline() -> None:
+    """Jobs of Spark over containers and data sets.
+
+    Each starts a session on this machine, or on --master, prints a JSON summary when it has ended,
+    and leaves a whole result or none. Each is also a program for spark-submit:
+    spark-submit FLAGS .../winkfs/spark/jobs/digest.py SOURCE DIGESTS
+    """
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What every job takes."""
+    for option in (
+        click.option(
+            "--log", metavar="FILE", type=click.Path(dir_okay=False),
+            help="Keep what Java and the workers say; else nobody hears it.",
+        ),
+        click.option(
+            "--conf", multiple=True, metavar="KEY=VALUE", callback=_settings,
+            help="A setting of Spark, such as spark.driver.memory=8g.",
+        ),
+        click.option("--master", metavar="URL", help="Where to run; local[*] if not given."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _settings(
+    ctx: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> list[tuple[str, str]]:
+    for setting in given:
+        if "=" not in setting:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE")
+    return [(key, value) for key, _, value in (setting.partition("=") for setting in given)]
+
+
+BAD = click.option(
+    "--bad-list", metavar="FILE", type=click.Path(dir_okay=False),
+    help="List the bad records there, a JSON object a line.",
+)  # fmt: skip
+FAIL_FAST = click.option("--fail-fast", is_flag=True, help="The first bad record is an error.")
+
+
+def run(
+    name: str,
+    job: Job,
+    *,
+    master: str | None,
+    conf: list[tuple[str, str]],
+    log: str | None,
+    bad_list: str | None = None,
+    show: Callable[[dict[str, Any]], None] = emit,
+) -> int:
+    """Run a job in a session of its own, and print its summary."""
+    from winkfs.spark.jobs.session import cpu_seconds, session
+
+    start = time.monotonic()
+    with _bad_list(bad_list) as report, session(name, master, conf, log) as spark:
+        began, cpu = time.monotonic(), cpu_seconds()
+        summary = job(spark, report)
+        local = spark.sparkContext.master.startswith("local[")
+        summary["seconds"] = round(time.monotonic() - began, 3)
+        if local:
+            summary["cpu_seconds"] = round(cpu_seconds() - cpu, 2)
+        summary["start_seconds"] = round(began - start, 3)
+    if summary.get("bad") and not bad_list:
+        say(f"{name}: {summary['bad']} bad records: --bad-list FILE lists them")
+    show(summary)
+    return 0
+
+
+@contextlib.contextmanager
+def _bad_list(path: str | None) -> Iterator[Report]:
+    if path is None:
+        yield lambda bad: None
+        return
+    with Path(path).open("w") as file:
+
+        def report(bad: Bad) -> None:
+            file.write(json.dumps(bad._asdict()) + "\n")
+
+        yield report
+
+
+# --- the jobs ---
+
+
+@pipeline.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("dataset")
+@click.option(
+    "--kind", type=click.Choice(["tree", "tar", "warc", "parquet"]),
+    help="What the inputs are; else it is found out. Of a directory, the files of that kind in it.",
+)  # fmt: skip
+@click.option("--path-column", default="path", show_default=True, help="Of Parquet files.")
+@click.option("--content-column", default="content", show_default=True, help="Of Parquet files.")
+@click.option("--mtime-column", default="mtime", show_default=True, help="Of Parquet files.")
+@click.option("--again", is_flag=True, help="Read also what DATASET has of these inputs.")
+@FAIL_FAST
+@BAD
+@options
+def ingest(
+    inputs: tuple[str, ...],
+    dataset: str,
+    kind: str | None,
+    path_column: str,
+    content_column: str,
+    mtime_column: str,
+    again: bool,
+    fail_fast: bool,
+    bad_list: str | None,
+    **where: Any,
+) -> int:
+    """Read directories, tar, WARC and Parquet files into a data set.
+
+    Names are those below a directory, those in an archive, or URLs. Of WARC files the responses
+    with an HTTP status of 200 to 299 are taken. A run that was broken off goes on where it
+    stopped: inputs that are in DATASET, and have not changed, are skipped.
+    """
+    from winkfs.spark.jobs import ingest as job
+    from winkfs.spark.jobs.inputs import ParquetColumns
+
+    columns = ParquetColumns(path_column, content_column, mtime_column)
+    return run(
+        "ingest",
+        lambda spark, bad: job.run(
+            spark, inputs, dataset, kind=kind, columns=columns, again=again, fail_fast=fail_fast,
+            bad=bad,
+        ),
+        bad_list=bad_list, **where,
+    )  # fmt: skip
+
+
+SOURCE = click.argument("source")
+AS_OF = click.option("--as-of", metavar="WHEN", help="A generation of the data set, or a time.")
+PARTS = click.option("--parts", type=click.IntRange(1), metavar="N", help="Parts of the order.")
+KEY = click.option(
+    "--key", required=True, metavar="SQL",
+    help="Over path, size, mtime, content ..: \"mtime\", \"split(path, '/')[0]\".",
+)  # fmt: skip
+
+
+@pipeline.command()
+@SOURCE
+@click.argument("digests")
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="One for 500,000 if not given.")
+@AS_OF
+@FAIL_FAST
+@BAD
+@options
+def digest(
+    source: str,
+    digests: str,
+    shards: int | None,
+    as_of: str | None,
+    fail_fast: bool,
+    bad_list: str | None,
+    **where: Any,
+) -> int:
+    """Make a digest set: hashes, size, time and title of each document, found by its path.
+
+    SOURCE is a container or a data set; `winkfs pipeline lookup DIGESTS PATH` finds a document. A
+    digest set that is there is replaced when the new one is whole.
+    """
+    from winkfs.spark.jobs import digest as job
+
+    return run(
+        "digest",
+        lambda spark, bad: job.run(
+            spark, source, digests, shards=shards, as_of=as_of, fail_fast=fail_fast, bad=bad
+        ),
+        bad_list=bad_list, **where,
+    )  # fmt: skip
+
+
+@pipeline.command()
+@SOURCE
+@click.argument("order")
+@KEY
+@click.option("--descending", is_flag=True, help="The greatest first.")
+@PARTS
+@AS_OF
+@options
+def sort(
+    source: str,
+    order: str,
+    key: str,
+    descending: bool,
+    parts: int | None,
+    as_of: str | None,
+    **where: Any,
+) -> int:
+    """Make an order of all files by a key, to be read without a shuffle.
+
+    spark.read.format("winkfs").option("orderBy", "perm:ORDER").load(SOURCE)
+    """
+    from winkfs.spark.jobs import sort as job
+
+    return run(
+        "sort",
+        lambda spark, _: job.run(
+            spark, source, order, key, descending=descending, parts=parts, as_of=as_of
+        ),
+        **where,
+    )
+
+
+@pipeline.command()
+@SOURCE
+@click.argument("order")
+@KEY
+@PARTS
+@AS_OF
+@options
+def group(
+    source: str, order: str, key: str, parts: int | None, as_of: str | None, **where: Any
+) -> int:
+    """Make an order in which files with equal keys stand together.
+
+    It is read as that of `sort`; no group is cut in two by the partitions.
+    """
+    from winkfs.spark.jobs import group as job
+
+    return run(
+        "group",
+        lambda spark, _: job.run(spark, source, order, key, parts=parts, as_of=as_of),
+        **where,
+    )
+
+
+@pipeline.command()
+@SOURCE
+@click.option("--near", is_flag=True, help="Nearly the same text, by MinHash; else the same bytes.")
+@click.option(
+    "--threshold", type=click.FloatRange(0.5, 1), default=0.8, show_default=True,
+    help="With --near: the part of all shingles that two documents share.",
+)  # fmt: skip
+@click.option("--min-size", type=click.IntRange(0), default=1, show_default=True, metavar="BYTES",
+              help="Leave smaller documents alone.")  # fmt: skip
+@click.option("--table", metavar="DIR", help="List the doubles there, as Parquet.")
+@click.option("--delete", is_flag=True, help="Delete the doubles from the data set SOURCE.")
+@click.option("--into", metavar="DATASET", help="Put all but the doubles there.")
+@FAIL_FAST
+@BAD
+@options
+def dedup(
+    source: str,
+    near: bool,
+    threshold: float,
+    min_size: int,
+    table: str | None,
+    delete: bool,
+    into: str | None,
+    fail_fast: bool,
+    bad_list: str | None,
+    **where: Any,
+) -> int:
+    """Find documents that are the same, or nearly; the oldest of them is no double."""
+    from winkfs.spark.jobs import dedup as job
+
+    return run(
+        "dedup",
+        lambda spark, bad: job.run(
+            spark, source, table=table, delete=delete, into=into,
+            threshold=threshold if near else None, min_size=min_size, fail_fast=fail_fast, bad=bad,
+        ),
+        bad_list=bad_list, **where,
+    )  # fmt: skip
+
+
+@pipeline.command()
+@click.argument("dataset")
+@click.option("--shard-size", type=click.IntRange(1), default=1 << 30, metavar="BYTES",
+              help="To aim at; 1 GiB if not given.")  # fmt: skip
+@click.option("--everything", is_flag=True, help="Drop all that is hidden, not only where much is.")
+@options
+def compact(dataset: str, shard_size: int, everything: bool, **where: Any) -> int:
+    """Join small shards, and drop what is hidden: `winkfs dataset compact` on many cores."""
+    from winkfs.spark.jobs import compact as job
+
+    return run(
+        "compact",
+        lambda spark, _: job.run(spark, dataset, shard_size=shard_size, everything=everything),
+        **where,
+    )
+
+
+@pipeline.command()
+@SOURCE
+@click.option("--plot", metavar="PNG", type=click.Path(dir_okay=False), help="Draw it, too.")
+@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+@AS_OF
+@options
+def stats(source: str, plot: str | None, as_json: bool, as_of: str | None, **where: Any) -> int:
+    """Show what is there: types, sizes, days, sites or directories."""
+    from winkfs.spark.jobs import stats as job
+
+    def show(summary: dict[str, Any]) -> None:
+        if as_json:
+            emit(summary)
+        else:
+            for line in job.lines(summary):
+                click.echo(printable(line))
+
+    return run(
+        "stats", lambda spark, _: job.run(spark, source, plot=plot, as_of=as_of), show=show, **where
+    )
+
+
+@pipeline.command()
+@click.argument("digests")
+@click.argument("paths", nargs=-1, metavar="PATH...")
+@click.option("--from", "listed", metavar="FILE", help="Paths from FILE, one a line; - is stdin.")
+def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
+    """Look documents up in a digest set: a JSON object for each; exit status 1 if one is missing.
+
+    It starts no Spark: a look-up takes microseconds.
+    """
+    import winkfs.digests
+
+    names = [name_bytes(path) for path in paths]
+    if listed is not None:
+        with click.open_file(listed, "rb") as file:
+            names += [line.rstrip(b"\n") for line in file]
+    missing = 0
+    with winkfs.digests.open(digests) as found:
+        for name, digest in zip(names, found.get_many(names), strict=True):
+            shown = name.decode("utf-8", "surrogateescape")
+            if digest is None:
+                missing += 1
+                say(f"{digests}: {shown}: no such document")
+            else:
+                record = digest._asdict() | {
+                    "xxh3": f"{digest.xxh3:016x}",
+                    "mmh3": digest.mmh3.hex(),
+                }
+                emit({"path": shown} | record)
+    return 1 if missing else 0
+
+
+def program(job: str) -> None:
+    """What a module of a job does when it is run by spark-submit or `python -m`."""
+    from winkfs.cli import main
+
+    sys.exit(main(["pipeline", job, *sys.argv[1:]]))

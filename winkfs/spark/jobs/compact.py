@@ -1,0 +1,81 @@
+"""Job `compact`: `winkfs dataset compact` with a task for each group of shards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from winkfs.dataset.compaction import HIDDEN, SHARD_SIZE, compaction
+from winkfs.dataset.manifest import is_dataset, root_of
+from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.rewrite import Group, rewrite
+from winkfs.dataset.snapshot import Snapshot, snapshot
+from winkfs.dataset.transaction import Transaction, begin
+from winkfs.errors import NotAllowed
+from winkfs.spark.jobs.common import guarded, on_units
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run(
+    spark: SparkSession, source: str, *, shard_size: int = SHARD_SIZE, everything: bool = False
+) -> dict[str, Any]:
+    """Join small shards, and drop what is hidden of those that have much of it.
+
+    shard_size  bytes of a shard to aim at
+    everything  rewrite all shards that have hidden files or tombstones, and all that are small
+    ->          files and bytes of the new shards, shards (now), removed, added (shards),
+                generation, seconds
+    raises      DatasetConflict where another commit took one of the shards meanwhile; CorruptError;
+                StalePlan; OSError; what Spark raises. Nothing is changed then
+    """
+    start = time.monotonic()
+    if not is_dataset(source):
+        raise NotAllowed("is a single container: only data sets are compacted", source)
+    seen = snapshot(root_of(source))
+    groups = compaction(seen, shard_size, 0.0 if everything else HIDDEN)
+    summary: dict[str, Any] = {"job": "compact", "source": seen.root}
+    summary |= {"files": 0, "bytes": 0, "removed": 0, "added": 0, "generation": seen.generation}
+    if groups:
+        summary |= _run(spark, seen, groups)
+    shards = len(seen.shards) - summary["removed"] + summary["added"]
+    return summary | {"shards": shards, "seconds": round(time.monotonic() - start, 3)}
+
+
+def _run(spark: SparkSession, seen: Snapshot, groups: list[Group]) -> dict[str, Any]:
+    transaction = begin(seen.root, "compact")
+    try:
+        with guarded(spark, f"compact {seen.root}"):
+            found = on_units(spark, groups, _task(spark, transaction, seen))
+        records = [record for group in found for record in group]
+        old = [seen.shards[number].record.path for group in groups for number in group.members]
+        generation = transaction.commit(records, removed=old)
+    except BaseException:
+        transaction.abort()
+        raise
+    counts = {"files": sum(r.files for r in records), "bytes": sum(r.size for r in records)}
+    return counts | {"removed": len(old), "added": len(records), "generation": generation}
+
+
+def _task(
+    spark: SparkSession, transaction: Transaction, seen: Snapshot
+) -> Callable[[Group], list[ShardRecord]]:
+    shared = spark.sparkContext.broadcast(seen)  # with its hidden rows: once for a worker
+
+    def run(group: Group) -> list[ShardRecord]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context else 0
+        return rewrite(transaction, shared.value, replace(group, name=f"{group.name}.{attempt}"))
+
+    return run
+
+
+if __name__ == "__main__":
+    from winkfs.cli.pipeline import program
+
+    program("compact")

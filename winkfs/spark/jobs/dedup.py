@@ -1,0 +1,281 @@
+"""Job `dedup`: which documents are the same as others, and a data set without them.
+
+Exact: equal XXH3-64, size and MurmurHash3 128: two contents with one 64-bit hash are two documents.
+Near: see `near`; candidates are compared with the first document of each band they share, and what
+is similar is one group, also over several steps. Of a group the oldest document stays (least mtime,
+then least name); the others are its doubles.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from winkformats.storage import sync_directory
+from winkfs.dataset.manifest import is_dataset
+from winkfs.dataset.shardwriter import ShardWriter
+from winkfs.dataset.snapshot import Snapshot, snapshot
+from winkfs.dataset.transaction import begin
+from winkfs.errors import FileExists, NotAllowed
+from winkfs.names import text
+from winkfs.spark.jobs import near
+from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
+from winkfs.spark.jobs.hashed import binary_rows, hashed
+from winkfs.spark.jobs.reading import int64, mapped, numbered, read
+from winkfs.spark.paths import to_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+THRESHOLD: Final = 0.8
+POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
+BROADCAST: Final = 2_000_000  # names that every worker may hold
+COLUMNS: Final = ("name_raw", "size", "mtime_ns", "_contid", "_pos", "content", "_error")
+SIGNED: Final = (
+    "name binary, size bigint, mtime_ns bigint, _contid bigint, _pos bigint, "
+    "bands array<bigint>, signature binary, error string"
+)
+TABLE: Final = (
+    "path string, same_as string, size bigint, mtime_ns bigint, name_raw binary, same_as_raw binary"
+)
+
+
+def run(
+    spark: SparkSession,
+    source: str,
+    *,
+    table: str | None = None,
+    delete: bool = False,
+    into: str | None = None,
+    threshold: float | None = None,
+    min_size: int = 1,
+    fail_fast: bool = False,
+    bad: Report = ignore,
+) -> dict[str, Any]:
+    """Find the doubles in `source`.
+
+    table       a Parquet folder to make, a row for each double: path, same_as (the document that
+                stays), size, mtime_ns, name_raw, same_as_raw
+    delete      delete the doubles from the data set `source`, with one commit
+    into        a data set to make, or to add to: all of `source` but the doubles
+    threshold   None: exact doubles; else near ones, by the Jaccard index of word shingles, 0.5 .. 1
+    min_size    smaller documents are not looked at; 1: empty ones are no doubles
+    ->          files (looked at), groups, doubles, bytes (of doubles), bad, generation, seconds
+    raises      DatasetConflict where `source` was changed meanwhile and was to be changed;
+                FileExistsError (the table); WinkError, OSError; what Spark raises
+    """
+    start = time.monotonic()
+    snap = snapshot(source)
+    _check(source, table, delete, threshold)
+    summary: dict[str, Any] = {"job": "dedup", "source": snap.root, "generation": snap.generation}
+    with guarded(spark, f"dedup {source}"), Kept() as kept:
+        if threshold is None:
+            every = kept(hashed(spark, snap, title=False, fail_fast=fail_fast))
+            doubles = kept(_exact(every, min_size))
+        else:
+            every = kept(_signed(spark, snap, fail_fast))
+            doubles = kept(_near(spark, every, threshold, min_size))
+        summary |= _counts(every, doubles, min_size)
+        for row in every.where("error is not null").select("name", "error").toLocalIterator():
+            bad(Bad(snap.root, text(bytes(row[0])), row[1]))
+        if table is not None:
+            _write_table(doubles, table)
+            summary["table"] = os.path.abspath(table)
+        if into is not None:
+            _copy_others(spark, snap, doubles, summary["doubles"], into)
+            summary["output"] = os.path.abspath(into)
+        if delete and summary["doubles"]:
+            names = {bytes(row[0]) for row in doubles.select("name").toLocalIterator()}
+            summary["generation"] = _delete(snap, names)
+    return summary | {"seconds": round(time.monotonic() - start, 3)}
+
+
+def _check(source: str, table: str | None, delete: bool, threshold: float | None) -> None:
+    if threshold is not None and not 0.5 <= threshold <= 1:
+        raise ValueError(f"a threshold is 0.5 to 1, not {threshold}")
+    if delete and not is_dataset(source):
+        what = "is a single container: doubles are deleted from data sets; copy the others instead"
+        raise NotAllowed(what, source)
+    if table is not None and os.path.exists(table):
+        raise FileExists("the table exists already: choose another name", table)
+
+
+class Kept(ExitStack):
+    """Makes DataFrames that are used more than once stay on disk until the block ends."""
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        from pyspark import StorageLevel
+
+        frame = frame.persist(StorageLevel.DISK_ONLY)
+        self.callback(frame.unpersist)
+        return frame
+
+
+def _counts(every: DataFrame, doubles: DataFrame, min_size: int) -> dict[str, int]:
+    from pyspark.sql import functions as F
+
+    looked = F.col("error").isNull() & (F.col("size") >= min_size)
+    of_all = every.agg(F.count_if(looked), F.count("error")).head()
+    found = doubles.agg(F.countDistinct("same_as"), F.count("*"), F.sum("size")).head()
+    assert of_all is not None and found is not None
+    return {
+        "files": of_all[0], "bad": of_all[1],
+        "groups": found[0], "doubles": found[1], "bytes": found[2] or 0,
+    }  # fmt: skip
+
+
+def _oldest(frame: DataFrame, *group: str) -> DataFrame:
+    """The doubles in each group: (name, size, mtime_ns, same_as)."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    order = Window.partitionBy(*group).orderBy("mtime_ns", "name")
+    frame = frame.withColumn("same_as", F.first("name").over(order))
+    return frame.where("name != same_as").select("name", "size", "mtime_ns", "same_as")
+
+
+# --- exact ---
+
+
+def _exact(every: DataFrame, min_size: int) -> DataFrame:
+    good = every.where(f"error is null and size >= {min_size}")
+    return _oldest(good, "xxh3", "size", "mmh3")
+
+
+# --- near ---
+
+
+def _signed(spark: SparkSession, snap: Snapshot, fail_fast: bool) -> DataFrame:
+    """(id, name, size, mtime_ns, bands, signature, error). Ids are in the order of the files."""
+    frame = mapped(read(spark, snap, COLUMNS, fail_fast=fail_fast), sign_batch, SIGNED)
+    found = numbered(frame, snap)
+    return found.selectExpr(
+        f"shiftleft(cast(shard as bigint), {POSITION}) | _pos as id", "name", "size", "mtime_ns",
+        "bands", "signature", "error",
+    )  # fmt: skip
+
+
+def sign_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """COLUMNS -> SIGNED. A document without words has no bands."""
+    import pyarrow as pa
+
+    *head, content, error = batch.columns
+    signatures = near.signatures(content)
+    keys = near.band_keys(signatures).view(np.int64)
+    some = (signatures != near.EMPTY).any(axis=1)
+    offsets = np.concatenate([[0], np.cumsum(np.where(some, keys.shape[1], 0))]).astype(np.int32)
+    bands = pa.ListArray.from_arrays(pa.array(offsets), pa.array(keys[some].ravel()))
+    rows = binary_rows(signatures.view(np.uint8))
+    names = ["name", "size", "mtime_ns", "_contid", "_pos", "bands", "signature", "error"]
+    return pa.RecordBatch.from_arrays([*head, bands, rows, error], names)
+
+
+def _near(spark: SparkSession, every: DataFrame, threshold: float, min_size: int) -> DataFrame:
+    """The edges between similar documents come together on the driver: 16 bytes each."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    good = every.where(f"error is null and size >= {min_size}")
+    banded = good.select("id", F.explode("bands").alias("band"))
+    first = F.min("id").over(Window.partitionBy("band"))
+    pairs = banded.withColumn("other", first).where("id != other").select("id", "other").distinct()
+    mine = good.select("id", F.col("signature").alias("a"))
+    theirs = good.select(F.col("id").alias("other"), F.col("signature").alias("b"))
+    compared = pairs.join(mine, "id").join(theirs, "other").select("id", "other", "a", "b")
+    edges = mapped(compared, _similar(threshold), "id bigint, other bigint").toArrow()
+    ids, groups = _groups(int64(edges.column("id")), int64(edges.column("other")))
+    table = spark.createDataFrame(_arrow(id=ids, group=groups))
+    return _oldest(good.join(table, "id"), "group")
+
+
+def _similar(threshold: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def chosen(batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        a, b = (_signatures(batch.column(name)) for name in ("a", "b"))
+        enough = near.similarity(a, b) >= threshold
+        return batch.select(["id", "other"]).filter(pa.array(enough))
+
+    return chosen
+
+
+def _signatures(column: pa.Array) -> near.UInt64:
+    return np.frombuffer(b"".join(column.to_pylist()), np.uint64).reshape(len(column), -1)
+
+
+def _groups(a: Any, b: Any) -> tuple[Any, Any]:
+    """The documents that edges hold together -> their ids, and the least id of each one's group."""
+    ids, numbers = np.unique(np.concatenate([a, b]), return_inverse=True)
+    group = near.connected(len(ids), numbers[: len(a)], numbers[len(a) :])
+    return ids, ids[group]
+
+
+def _arrow(**columns: Any) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+
+
+# --- what is done with them ---
+
+
+def _write_table(doubles: DataFrame, table: str) -> None:
+    """As Parquet beside it, then renamed."""
+    staging = f"{table}.{secrets.token_hex(8)}"
+    try:
+        mapped(doubles.orderBy("same_as", "name"), _shown, TABLE).write.parquet(staging)
+        os.rename(staging, table)
+        sync_directory(table)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _shown(batch: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    name, size, mtime, same = batch.columns
+    paths = [pa.array(map(to_path, column.to_pylist()), pa.string()) for column in (name, same)]
+    names = ["path", "same_as", "size", "mtime_ns", "name_raw", "same_as_raw"]
+    return pa.RecordBatch.from_arrays([*paths, size, mtime, name, same], names)
+
+
+def _copy_others(
+    spark: SparkSession, snap: Snapshot, doubles: DataFrame, count: int, into: str
+) -> None:
+    from pyspark.sql import functions as F
+
+    names = doubles.select(F.col("name").alias("name_raw"))
+    names = F.broadcast(names) if count <= BROADCAST else names
+    columns = ("name_raw", "mtime_ns", "ftype", "mode", "content")
+    others = read(spark, snap, columns, everything=True).join(names, "name_raw", "left_anti")
+    others = others.withColumnRenamed("mtime_ns", "mtime")
+    others.write.format("winkfs").mode("append").save(os.path.abspath(into))
+
+
+def _delete(snap: Snapshot, names: set[bytes]) -> int:
+    """Delete names from the data set, if it is as it was -> the generation."""
+    transaction = begin(snap.root, "append")
+    try:
+        writer = ShardWriter(transaction, "00000-0")
+        writer.gone |= names
+        record = writer.finish()
+        metrics = {"job": "dedup", "deleted": len(names)}
+        return transaction.commit([record], metrics=metrics, after=snap.generation)
+    except BaseException:
+        transaction.abort()
+        raise
+
+
+if __name__ == "__main__":
+    from winkfs.cli.pipeline import program
+
+    program("dedup")

@@ -1,0 +1,188 @@
+"""Job `digest`: a digest set (`winkfs.digests`) of a container or data set.
+
+Content is read once and hashed where it is read; shuffled are 40 bytes, a path and a title of each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from winkformats import hashing
+from winkfs import digests, results
+from winkfs.dataset.snapshot import snapshot
+from winkfs.digests import MAX_SHARDS, shard_name, shard_of
+from winkfs.digestshard import Columns, ShardWriter
+from winkfs.names import text
+from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
+from winkfs.spark.jobs.hashed import hashed
+from winkfs.spark.jobs.reading import int64
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+SHARD: Final = 500_000  # documents in one, about
+UNKNOWN: Final = 16  # shards, where nobody knows how many documents there are
+WRITTEN: Final = (
+    "shard int, file string, contid bigint, entries bigint, size bigint, content bigint, "
+    "name binary, error string"
+)
+
+
+def run(
+    spark: SparkSession,
+    source: str,
+    target: str,
+    *,
+    shards: int | None = None,
+    as_of: str | int | None = None,
+    fail_fast: bool = False,
+    bad: Report = ignore,
+) -> dict[str, Any]:
+    """Make the digest set `target` of all documents in `source`; one that is there is replaced.
+
+    source      a container or data set
+    shards      of the digest set; None: one for 500,000 documents
+    as_of       generation of the data set, or a time; None: now
+    fail_fast   damage is an error; else a bad record, which is not in the set
+    ->          files, bytes, bad, shards, generation, seconds
+    raises      WinkError, OSError; what Spark raises. The digest set before stays then
+    """
+    start = time.monotonic()
+    snap = snapshot(source, as_of)
+    count = shards or (max(1, math.ceil(snap.files / SHARD)) if snap.files >= 0 else UNKNOWN)
+    if not 1 <= count <= MAX_SHARDS:
+        raise ValueError(f"a digest set has 1 to {MAX_SHARDS} shards, not {count}")
+    folder = results.begin(target, digests.NAME)
+    try:
+        with guarded(spark, f"digest {source}"):
+            rows = _write(spark, snap, folder, count, fail_fast)
+        made = [row for row in rows if row["error"] is None]
+        summary = {"source": snap.root, "generation": snap.generation}
+        digests.publish(folder, _all_shards(folder, made, count), summary)
+    except BaseException:
+        results.discard(folder)
+        raise
+    wrong = [row for row in rows if row["error"] is not None]
+    for row in wrong:
+        bad(Bad(snap.root, text(bytes(row["name"])), row["error"]))
+    return {
+        "job": "digest", **summary, "output": os.path.abspath(target),
+        "files": sum(row["entries"] for row in made), "bytes": sum(row["content"] for row in made),
+        "bad": len(wrong), "shards": count, "seconds": round(time.monotonic() - start, 3),
+    }  # fmt: skip
+
+
+def _write(spark: SparkSession, snap: Any, folder: Path, count: int, fail_fast: bool) -> list[Any]:
+    """Write the shards -> rows of WRITTEN: one a shard, and one a bad record."""
+    frame = hashed(spark, snap, title=True, fail_fast=fail_fast)
+    numbers = frame.mapInArrow(lambda batches: _numbered(batches, count), _schema(frame))
+    tasks = min(count, max(2 * spark.sparkContext.defaultParallelism, 1))
+    # Several shards may fall to one task: sorted, it writes them one after another.
+    sorted_rows = numbers.repartition(tasks, "shard").sortWithinPartitions("shard")
+    written = sorted_rows.mapInArrow(lambda batches: write_shards(batches, folder), WRITTEN)
+    return list(written.collect())
+
+
+def _schema(frame: Any) -> str:
+    return "shard int, " + ", ".join(f"`{name}` {kind}" for name, kind in frame.dtypes)
+
+
+def _numbered(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
+    """The batches with the number of the shard in front."""
+    import pyarrow as pa
+
+    for batch in batches:
+        s, _ = hashing.hash_keys(hashing.XXH3, batch.column("name").to_pylist())
+        column = pa.array(shard_of(s, count).astype(np.int32))
+        names = ["shard", *batch.schema.names]
+        yield pa.RecordBatch.from_arrays([column, *batch.columns], names)
+
+
+def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.RecordBatch]:
+    """Write the shards of one task, which come one after another -> batches of WRITTEN."""
+    pieces = (piece for batch in batches for piece in _by_shard(batch))
+    for number, mine in itertools.groupby(pieces, key=lambda piece: piece[0]):
+        name = f"{shard_name(number)}.{_attempt()}"
+        writer = ShardWriter(folder / name)
+        try:
+            content, errors = 0, []
+            for _, piece in mine:
+                good = piece.filter(piece.column("error").is_null())
+                errors.append(piece.filter(piece.column("error").is_valid()))
+                writer.add(columns_of(good))
+                content += int(int64(good.column("size")).sum())
+            made = writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        yield _row(number, made, content)
+        yield from (_error_rows(number, rows) for rows in errors if len(rows))
+
+
+def _attempt() -> int:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.taskAttemptId() if context else 0
+
+
+def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """A batch that is sorted by shard, cut where the shard changes."""
+    shards = int64(batch.column("shard"))
+    cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(shards)]
+    for a, b in itertools.pairwise(cuts):
+        if b > a:
+            yield int(shards[a]), batch.slice(a, b - a)
+
+
+def columns_of(batch: pa.RecordBatch) -> Columns:
+    """Rows of `hashed` without errors, as a shard takes them."""
+    sums = b"".join(batch.column("mmh3").to_pylist())
+    return Columns(
+        batch.column("name").to_pylist(), int64(batch.column("xxh3")).view(np.uint64),
+        np.frombuffer(sums, np.uint8).reshape(-1, 16), int64(batch.column("size")),
+        int64(batch.column("mtime_ns")), batch.column("title").to_pylist(),
+    )  # fmt: skip
+
+
+def _row(number: int, made: dict[str, Any], content: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    values = {"shard": pa.array([number], pa.int32()), "file": pa.array([made["file"]])}
+    numbers = {name: made[name] for name in ("contid", "entries", "size")} | {"content": content}
+    values |= {name: pa.array([value], pa.int64()) for name, value in numbers.items()}
+    values |= {"name": pa.array([None], pa.binary()), "error": pa.array([None], pa.string())}
+    return pa.RecordBatch.from_pydict(values)
+
+
+def _error_rows(number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    n = len(rows)
+    values = {"shard": pa.array([number] * n, pa.int32()), "file": pa.nulls(n, pa.string())}
+    values |= {name: pa.nulls(n, pa.int64()) for name in ("contid", "entries", "size", "content")}
+    values |= {"name": rows.column("name"), "error": rows.column("error")}
+    return pa.RecordBatch.from_pydict(values)
+
+
+def _all_shards(folder: Path, rows: list[Any], count: int) -> list[dict[str, Any]]:
+    """What each shard is; those that nothing fell to are made, empty."""
+    made = {row["shard"]: row.asDict() for row in rows}
+    for number in set(range(count)) - made.keys():
+        made[number] = ShardWriter(folder / f"{shard_name(number)}.none").finish()
+    return [made[number] for number in range(count)]
+
+
+if __name__ == "__main__":
+    from winkfs.cli.pipeline import program
+
+    program("digest")

@@ -1,0 +1,32 @@
+"""Job `group`: the files of a container or data set with equal keys together, see `ordering`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from winkfs.spark.jobs import ordering
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run(
+    spark: SparkSession,
+    source: str,
+    target: str,
+    key: str,
+    *,
+    parts: int | None = None,
+    as_of: str | int | None = None,
+) -> dict[str, Any]:
+    """Make the order `target` of all files in `source`, grouped by `key`: see `ordering.run`.
+
+    No group is cut in two by the partitions in which the order is read.
+    """
+    return ordering.run(spark, "group", source, target, key, parts=parts, as_of=as_of)
+
+
+if __name__ == "__main__":
+    from winkfs.cli.pipeline import program
+
+    program("group")

@@ -1,0 +1,57 @@
+"""Documents as what `digest` and `dedup` know of them: hashes, size, mtime, title; no content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from winkfs.dataset.snapshot import Snapshot
+from winkfs.spark.jobs.documents import hashes, titles
+from winkfs.spark.jobs.reading import mapped, read
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS: Final = ("name_raw", "size", "mtime_ns", "content", "_error")
+SCHEMA: Final = (
+    "name binary, size bigint, mtime_ns bigint, xxh3 bigint, mmh3 binary, title binary, "
+    "error string"
+)
+
+
+def hashed(spark: SparkSession, source: Snapshot, *, title: bool, fail_fast: bool) -> DataFrame:
+    """A row of SCHEMA for each document.
+
+    title    look for titles; else they are empty
+    error    null, or why the content cannot be read; hashes and title are then those of nothing
+    cost     reads all content once: 1 s of CPU for 1.5 GB, 3 us a document
+    """
+    documents = read(spark, source, COLUMNS, fail_fast=fail_fast)
+    return mapped(documents, lambda batch: hash_batch(batch, title), SCHEMA)
+
+
+def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
+    """COLUMNS -> SCHEMA."""
+    import pyarrow as pa
+
+    name, size, mtime, content, error = (batch.column(name) for name in COLUMNS)
+    xxh3, mmh3 = hashes(content)
+    found = titles(content) if title else [b""] * len(batch)
+    columns = [
+        name, size, mtime, pa.array(xxh3.view(np.int64)), binary_rows(mmh3),
+        pa.array(found, pa.binary()), error,
+    ]  # fmt: skip
+    names = ["name", "size", "mtime_ns", "xxh3", "mmh3", "title", "error"]
+    return pa.RecordBatch.from_arrays(columns, names)
+
+
+def binary_rows(matrix: np.typing.NDArray[np.uint8]) -> pa.Array:
+    """uint8[n, width] -> a binary column of n values. No copy."""
+    import pyarrow as pa
+
+    n, width = matrix.shape
+    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix))]
+    return pa.Array.from_buffers(pa.binary(), n, buffers)

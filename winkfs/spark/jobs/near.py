@@ -1,0 +1,141 @@
+"""Documents that are nearly the same: MinHash over word shingles, bands, connected groups.
+
+    words       runs of letters and digits of the text without markup, in lower case
+    shingle     K words in a row; its hash is made of the MurmurHash3 x64 (low 64 bits) of each
+    signature   for each of ROWS * bands hash functions the least value over all shingles
+    band        ROWS values of a signature; documents with one band in common are candidates
+    similar     as many equal values as the threshold asks for
+
+Two documents whose shingles have a Jaccard index s agree in a value with probability s, and in one
+band at least with 1 - (1 - s^ROWS)^bands: with 16 bands 0.9998 at s = 0.8, 0.64 at 0.5.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import mmh3
+import numpy as np
+import numpy.typing as npt
+
+from winkfs.rows import Int64
+from winkfs.spark.jobs.documents import bounds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+UInt64 = npt.NDArray[np.uint64]
+K: Final = 5  # words of a shingle
+ROWS: Final = 4
+BANDS: Final = 16
+LONGEST: Final = 1 << 20  # bytes of a document that are looked at
+EMPTY: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # in the signature of a document without words
+_MARKUP: Final = re.compile(
+    rb"<(?:[a-rt-z/][^>]*>|!--.*?-->|(script|style)\b.*?</\1\s*>|[s!?][^>]*>)", re.DOTALL
+)
+_LETTERS: Final = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyz") | set(range(128, 256))
+# To cut at blanks what was translated so takes a fifth of the time that a pattern of words does.
+_BLANKS: Final = bytes(byte if byte in _LETTERS else 32 for byte in range(256))
+_GOLD: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
+_MIX: Final = (np.uint64(0xFF51_AFD7_ED55_8CCD), np.uint64(0xC4CE_B9FE_1A85_EC53))
+_SHIFT: Final = np.uint64(33)
+
+
+def words(data: bytes) -> list[bytes]:
+    """The words of a document. Text that is no HTML has no markup to lose."""
+    return _MARKUP.sub(b" ", data[:LONGEST].lower()).translate(_BLANKS).split()
+
+
+def shingles(documents: Sequence[list[bytes]]) -> tuple[UInt64, Int64]:
+    """The hashes of all shingles, and where those of each document end: uint64[..], int64[n + 1].
+
+    A document of fewer than K words has one, of all its words; one without words has none.
+    """
+    counts = np.fromiter(map(len, documents), np.int64, len(documents))
+    hashes = _word_hashes([word for document in documents for word in document])
+    # Words before the first of a short document do not belong to it: their hashes are taken as 0.
+    ends = np.cumsum(counts)
+    sizes = np.where(counts >= K, counts - K + 1, np.minimum(counts, 1))
+    stops = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    first = np.repeat(ends - counts - stops[:-1], sizes) + np.arange(stops[-1])
+    last = np.repeat(ends, sizes)
+    found = np.zeros(len(first), np.uint64)
+    padded = np.concatenate([hashes, np.zeros(K, np.uint64)])
+    for i in range(K):
+        word = np.where(first + i < last, padded[first + i], np.uint64(0))
+        found = mixed(found * _GOLD + word)
+    return found, stops
+
+
+def _word_hashes(every: list[bytes]) -> UInt64:
+    """uint64[n]. Each different word is hashed once."""
+    different = list(dict.fromkeys(every))
+    raw = b"".join([mmh3.hash_bytes(word, 0, True) for word in different])
+    known = np.frombuffer(raw, "<u8").reshape(-1, 2)[:, 0].tolist()
+    number = dict(zip(different, known, strict=True)).__getitem__
+    return np.fromiter(map(number, every), np.uint64, len(every))
+
+
+def mixed(values: UInt64) -> UInt64:
+    """The end of MurmurHash3: every bit of the result depends on every bit of a value."""
+    values = (values ^ (values >> _SHIFT)) * _MIX[0]
+    values = (values ^ (values >> _SHIFT)) * _MIX[1]
+    return values ^ (values >> _SHIFT)
+
+
+def signatures(column: pa.Array, bands: int = BANDS) -> UInt64:
+    """The signatures of documents -> uint64[n, ROWS * bands]; EMPTY where there are no words.
+
+    cost    60 us for 4 KiB of text; 0.1 us a shingle
+    """
+    data, ends = bounds(column)
+    found = [words(bytes(data[a : min(b, a + LONGEST)])) for a, b in itertools.pairwise(ends)]
+    hashes, stops = shingles(found)
+    result = np.full((len(found), ROWS * bands), EMPTY)
+    full = np.flatnonzero(np.diff(stops))
+    if not len(full):
+        return result
+    starts = stops[:-1][full]
+    for i in range(ROWS * bands):
+        seed = mixed(np.full(1, i + 1, np.uint64) * _GOLD)[0]
+        # Multiplying by an odd number after the XOR is enough: the hashes are mixed already.
+        result[full, i] = np.minimum.reduceat((hashes ^ seed) * _MIX[0], starts)
+    return result
+
+
+def band_keys(found: UInt64) -> UInt64:
+    """One number for each band of each signature -> uint64[n, bands]."""
+    keys = np.zeros((len(found), found.shape[1] // ROWS), np.uint64)
+    for row in range(ROWS):
+        keys = mixed(keys * _GOLD + found[:, row::ROWS])
+    return mixed(keys + np.arange(keys.shape[1], dtype=np.uint64))
+
+
+def similarity(a: UInt64, b: UInt64) -> npt.NDArray[np.float64]:
+    """The part of equal values in each row: float64[n]."""
+    return np.asarray((a == b).mean(axis=1))
+
+
+def connected(count: int, a: Int64, b: Int64) -> Int64:
+    """Groups of the numbers 0..count-1 that edges a[i] - b[i] hold together -> int64[count]: the
+    least number of each one's group.
+
+    cost    memory: 24 bytes a number or an edge; some passes over the edges
+    """
+    group = np.arange(count, dtype=np.int64)
+    while len(a):
+        low, high = np.minimum(group[a], group[b]), np.maximum(group[a], group[b])
+        apart = low != high
+        if not apart.any():
+            break
+        a, b, low, high = a[apart], b[apart], low[apart], high[apart]
+        np.minimum.at(group, high, low)
+        while True:  # each points at the least of its group
+            further = group[group]
+            if (further == group).all():
+                break
+            group = further
+    return group

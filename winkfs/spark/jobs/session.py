@@ -1,0 +1,182 @@
+"""A Spark session for a command: quiet, with a progress line, and one line for what went wrong.
+
+Under spark-submit the session is the one that it configured, and nothing is redirected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from winkfs.errors import WinkError
+from winkfs.spark.jobs.common import cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+}
+LOCAL: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+}
+EACH: Final = 0.3  # seconds between two looks at the progress
+
+
+def missing() -> str | None:
+    """What is to be said where Spark cannot run."""
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        return "this needs PySpark: pip install 'winkfs[spark]'"
+    home = os.environ.get("JAVA_HOME")
+    if not shutil.which("java", path=f"{home}/bin" if home else None):
+        return "Spark needs Java, 17 or later: install one, or set JAVA_HOME"
+    return None
+
+
+@contextlib.contextmanager
+def session(
+    name: str,
+    master: str | None = None,
+    conf: Sequence[tuple[str, str]] = (),
+    log: str | None = None,
+) -> Iterator[SparkSession]:
+    """A session for the block; stopped after it.
+
+    master  local[*] if none is given
+    log     a file for what the JVM and the workers say; None: nobody reads it
+    raises  WinkError in the place of what Spark raises, with one line of it
+    """
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted and (problem := missing()):
+        raise WinkError(problem)
+    try:
+        spark = _start(name, master, conf, log, submitted)
+    except Exception as error:
+        hint = "" if log else "; --log FILE keeps what it said"
+        raise WinkError(f"Spark cannot start: {cause(error)}{hint}") from None
+    try:
+        with _told(), _progress(spark, name):
+            yield spark
+    finally:
+        with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
+            spark.stop()
+
+
+def _start(
+    name: str, master: str | None, conf: Sequence[tuple[str, str]], log: str | None, submitted: bool
+) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    import winkfs.spark
+
+    builder = SparkSession.builder.appName(f"winkfs {name}").config(map=SETTINGS)
+    if not submitted:
+        chosen = master or "local[*]"
+        local = LOCAL if chosen.startswith("local") else {}
+        level = {} if log else {"spark.log.level": "OFF"}
+        builder = builder.master(chosen).config(map=local | level | dict(conf))
+        _find_packages()
+    with contextlib.nullcontext() if submitted else _stderr_to(log):
+        spark = builder.getOrCreate()
+    register = getattr(winkfs.spark, "register", None)
+    if register:
+        register(spark)
+    return spark
+
+
+def _find_packages() -> None:
+    """Workers on this machine run the same Python and find the same packages."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    found = [importlib.util.find_spec(n) for n in ("winkfs", "winkformats", "winkmount")]
+    roots = [str(Path(spec.origin).parent.parent) for spec in found if spec and spec.origin]
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*known, *roots])))
+
+
+@contextlib.contextmanager
+def _stderr_to(log: str | None) -> Iterator[None]:
+    """The JVM and its workers inherit standard error as it is when they start."""
+    sys.stderr.flush()
+    mine = os.dup(2)
+    try:
+        with Path(log or os.devnull).open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(mine, 2)
+        os.close(mine)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """An error of Spark becomes one line."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if os.environ.get("WINKFS_TRACEBACK"):
+            raise
+        raise WinkError(cause(error)) from None
+
+
+@contextlib.contextmanager
+def _progress(spark: SparkSession, name: str) -> Iterator[None]:
+    """A line on standard error, where that is a terminal: how many tasks are done."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_show, args=(spark, name, ended), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _show(spark: Any, name: str, ended: threading.Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not ended.wait(EACH):
+        try:
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        except Exception:  # the session is being stopped
+            break
+        parts = [f"{s.numCompletedTasks}/{s.numTasks} tasks" for s in stages if s]
+        sys.stderr.write(f"\r\x1b[K{name}: {', '.join(parts) or '...'}")
+        sys.stderr.flush()
+    sys.stderr.write("\r\x1b[K")
+    sys.stderr.flush()
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and all that it started, as far as they live or were waited for.
+
+    On one machine that is all of a job: the JVM and its Python workers are among them.
+    """
+    ticks, parents = {}, {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with contextlib.suppress(OSError):
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                parents[int(entry)] = int(fields[1])
+                ticks[int(entry)] = sum(map(int, fields[11:15]))
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
+        mine |= more
+    return sum(ticks.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
