@@ -62,7 +62,7 @@ class Columns:
         problem  is told of each damaged inode, which is left out; None: CorruptError
         raises   CorruptError; OSError
         cost     0.6 us a file; reads the inodes, and what lies between them where that is little;
-                 the page cache stays as it was. A writer has settled what it put
+                 of more than 1,024 the page cache keeps nothing. A writer has settled what it put
         """
         if positions is None:
             positions = store.index.positions()
