@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ Words = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 
 WORD: Final = 8  # bytes of the names that are compared at a time
+FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
+PART: Final = 64
 PROBES: Final = 1 << 13  # names remembered for searches
 _KEPT: Final = np.array([0, *(~0 << 8 * (WORD - k) & ~(~0 << 64) for k in range(1, 9))], np.uint64)
 
@@ -33,7 +35,7 @@ class Rows:
 
     chunks  columns, those of one shard behind those of another
     owners  the shard of each chunk
-    base    int64[chunks + 1]  row at which each begins; the last: their number
+    base    int64[chunks + 1]  row at which each begins; the last: `count`, their number
     """
 
     def __init__(self, shards: Iterable[ShardFiles]) -> None:
@@ -43,6 +45,7 @@ class Rows:
         counts = [len(chunk) for chunk in self.chunks]
         self.base = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self._bases: list[int] = self.base.tolist()
+        self.count = self._bases[-1]
         self._number = np.uint16 if len(pairs) < 0xFFFF else np.int64  # 16 bits: a radix sort
 
     def visible(self) -> Int64:
@@ -151,10 +154,11 @@ def sort(rows: Rows, chosen: Int64) -> tuple[Int64, Int64]:
 
 
 def _may_be_above(words: Words, following: Words, left: Int64) -> Bools:
-    """Whether names that end in their last word, after `left` bytes, begin those that follow."""
+    """Whether names that end after `left` bytes of their words begin those that follow. One that
+    ends with its word, and is the beginning of another, is not decided before the next word."""
     begins = following & _KEPT[left] == words
     behind = following >> (8 * np.maximum(WORD - 1 - left, 0)).astype(np.uint64) & np.uint64(0xFF)
-    may: Bools = begins & ((left == WORD) | (behind <= ord("/")))
+    may: Bools = begins & (behind <= ord("/"))
     return may
 
 
@@ -166,19 +170,83 @@ class MergedOrder:
     clashes  files, not directories, with whose name and a / another begins
     """
 
-    def __init__(self, rows: Rows) -> None:
-        """Of the rows that are visible. Cost: see `sort`."""
+    def __init__(self, rows: Rows, order: npt.NDArray[Any]) -> None:
+        """`order`: int64 or uint32[n]; for all that is visible see `merged` and `updated`."""
         self.rows = rows
-        order, above = sort(rows, rows.visible())
-        self._order = order.astype(np.uint32 if int(rows.base[-1]) < 1 << 32 else np.int64)
+        self._order = order.astype(np.uint32 if rows.count < 1 << 32 else np.int64, copy=False)
         self._probes: dict[int, bytes] = {}
         self.count = len(self._order)
-        self.clashes = sum(map(self._clashes, above.tolist()))
+        self.clashes = 0
 
-    def _clashes(self, index: int) -> bool:
+    # how it is made
+
+    @classmethod
+    def merged(cls, rows: Rows) -> Self:
+        """Of all rows that are visible. Cost: see `sort`."""
+        order, above = sort(rows, rows.visible())
+        made = cls(rows, order)
+        made.clashes = sum(map(made._is_clash, above.tolist()))
+        return made
+
+    def updated(self, rows: Rows) -> MergedOrder:
+        """The same for other rows, of which some are those of this order.
+
+        cost    as `merged`, but where few names come: 10 ns a name, and 20 us for each that comes
+        """
+        if self.clashes:
+            return self.merged(rows)
+        kept, added = self._kept_and_added(rows)
+        if len(added) > FEW + len(kept) // PART:
+            return self.merged(rows)
+        added, _ = sort(rows, added)
+        old, at, places = MergedOrder(rows, kept), 0, []
+        for name in rows.names(added):
+            places.append(at := old.lower_bound(name, at))
+        new = MergedOrder(rows, np.insert(old._order, places, added))
+        new.clashes = new._clashes_of(place + i for i, place in enumerate(places))
+        return new
+
+    def _kept_and_added(self, rows: Rows) -> tuple[Int64, Int64]:
+        """Rows of this order that are still visible, by name, and the others that are, ascending.
+        As numbered now."""
+        now = {
+            id(chunk): base for chunk, base in zip(rows.chunks, rows.base.tolist(), strict=False)
+        }
+        base = np.array([now.get(id(chunk), -1) for chunk in self.rows.chunks], np.int64)
+        kept = self._order.astype(np.int64)
+        if not np.array_equal(base, self.rows.base[:-1]):
+            chunk = np.searchsorted(self.rows.base, kept, "right") - 1
+            kept += (base - self.rows.base[:-1])[chunk]
+            kept = kept[base[chunk] >= 0]
+        new = np.zeros(rows.count, np.bool_)
+        new[rows.visible()] = True
+        kept = kept[new[kept]]
+        new[kept] = False
+        return kept, np.flatnonzero(new)
+
+    def _clashes_of(self, indices: Iterable[int]) -> int:
+        """How many there are, where each has to do with one of these names."""
+        found, seen = set(), {b""}
+        for index in indices:
+            found.add(index)
+            path = self.name(index).rpartition(b"/")[0]
+            while path not in seen:
+                seen.add(path)
+                found.add(self.find(path))
+                path = path.rpartition(b"/")[0]
+        return sum(map(self._is_clash, found - {-1}))
+
+    def _is_clash(self, index: int) -> bool:
         number, row = self.rows.place(self.row(index))
         is_file = self.rows.chunks[number].ftype.item(row) != FileType.DIR
         return is_file and self._has_below(index)
+
+    def _has_below(self, index: int) -> bool:
+        below = self.name(index) + b"/"
+        at = self.lower_bound(below, index + 1)
+        return at < self.count and self.name(at).startswith(below)
+
+    # what is asked of it
 
     def find(self, name: bytes) -> int:
         """The index of a name, -1: there is none. Cost: 10 us."""
@@ -193,11 +261,6 @@ class MergedOrder:
             if len(self._probes) < PROBES:
                 self._probes[index] = name
         return name
-
-    def _has_below(self, index: int) -> bool:
-        below = self.name(index) + b"/"
-        at = self.lower_bound(below, index + 1)
-        return at < self.count and self.name(at).startswith(below)
 
     def positions(self, start: int, stop: int) -> Int64:
         """The rows with these indices, int64[n]."""

@@ -16,6 +16,8 @@ import stat
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from winkfs.columns import Columns
 from winkfs.dataset.columnsbatch import ColumnsBatch
 from winkfs.dataset.manifest import AsOf, Log, root_of
@@ -56,6 +58,7 @@ class DatasetView(ReadOnlySource):
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
         self.shown: dict[str, ShardFiles] = {}  # by path
+        self._order = MergedOrder(Rows(()), np.empty(0, np.int64))
         self._users: dict[int, int] = {}  # id -> how often it is open
         self._listings: dict[int, Listing] = {}  # by handle
         self._listed: dict[int, int] = {}  # handle -> id of the directory
@@ -71,7 +74,7 @@ class DatasetView(ReadOnlySource):
     # generations
 
     def _show(self, snapshot: Snapshot) -> None:
-        """Show this generation. Cost: 1 us a file; a shard that is shown already is not opened."""
+        """Show this generation. Cost: 1 us a file of the shards that are not shown already."""
         _may_open(FILES * (len(snapshot.shards) + len(self._shards)))
         shown = {}
         for shard in snapshot.shards:
@@ -82,7 +85,7 @@ class DatasetView(ReadOnlySource):
                 self._shards[files.number] = files
             files.hidden = shard.hidden
             shown[path] = files
-        self._order = MergedOrder(Rows(shown.values()))
+        self._order = self._order.updated(Rows(shown.values()))
         self.shown, self._snapshot = shown, snapshot
         self.tree = NameTree(self._order, self.entry)
         self._last: tuple[bytes, int] = b"", -1  # the last name that was found, and its index

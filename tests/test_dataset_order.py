@@ -1,0 +1,95 @@
+"""The order of the names of all shards, beside a sorted list."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import datasets
+import pytest
+
+from winkfs.dataset import nameorder
+from winkfs.dataset.nameorder import MergedOrder
+from winkfs.dataset.snapshot import snapshot
+from winkfs.dataset.source import DatasetSource
+
+LETTERS = "ab/.0-\xff\u1234"
+DEEP = "abcdefgh" * 12  # words that all names have in common
+
+
+def names(chance: random.Random, count: int) -> list[str]:
+    """Names of which many begin alike, end where another goes on, or are directories of others."""
+    made = set()
+    for _ in range(count):
+        start = chance.choice(["", "", "a/", DEEP, DEEP[:7], DEEP[:8], DEEP[:9]])
+        name = start + "".join(chance.choices(LETTERS, k=chance.randint(1, 12)))
+        made.update(
+            [name, *(name + more for more in ("/b", "-", ".a", "0") if chance.random() < 0.1)]
+        )
+    return chance.sample(sorted(made), len(made))
+
+
+def order_of(view: DatasetSource) -> MergedOrder:
+    order = view.tree.since.order
+    assert isinstance(order, MergedOrder)
+    return order
+
+
+def check(view: DatasetSource, expected: list[bytes]) -> None:
+    order, expected = order_of(view), sorted(expected)
+    assert order.names(0, order.count) == expected
+    assert [order.find(name) for name in expected] == list(range(len(expected)))
+    assert all(order.find(name + b"\x01") == -1 for name in expected[:50])
+    assert [order.lower_bound(name, max(i - 5, 0)) for i, name in enumerate(expected)] == list(
+        range(len(expected))
+    )
+    clashes = sum(any(n.startswith(name + b"/") for n in expected) for name in expected)
+    assert order.clashes == clashes
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_names_of_several_shards_are_sorted(tmp_path: Path, number: int) -> None:
+    chance = random.Random(number)
+    chosen = names(chance, chance.choice([3, 40, 400]))
+    shards = chance.randint(1, 5)
+    datasets.add(tmp_path / "set", *(dict.fromkeys(chosen[k::shards], b"") for k in range(shards)))
+    view = DatasetSource(str(tmp_path / "set"))
+    check(view, [name.encode() for name in chosen])
+    view.close()
+
+
+@pytest.mark.parametrize("few", [0, 1 << 10])
+@pytest.mark.parametrize("number", range(4))
+def test_order_follows_the_generations(
+    tmp_path: Path, number: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorted anew, or with what came and without what went."""
+    monkeypatch.setattr(nameorder, "FEW", few)
+    chance, root = random.Random(number), tmp_path / "set"
+    expected = dict.fromkeys(names(chance, 60), b"0")
+    datasets.add(root, expected)
+    view = DatasetSource(str(root))
+    for step in range(1, 7):
+        if step == 4:  # all that there was in other shards
+            removed = [shard.record.path for shard in snapshot(root).shards[:-1]]
+            kept = {name: data for name, data in expected.items() if data != b"%d" % (step - 1)}
+            fill = [lambda c, kept=kept: c.put_many(kept.items())]
+            datasets.commit(root, fill, operation="compact", removed=removed)
+        elif step == 3:
+            gone = chance.sample(sorted(expected), 9)
+            datasets.delete(root, *gone)
+            for name in gone:
+                del expected[name]
+        else:
+            again = chance.sample(sorted(expected), 5)
+            come = dict.fromkeys([*again, *names(chance, 8)], b"%d" % step)
+            datasets.add(root, come)
+            expected |= come
+        assert view.refresh()
+        check(view, [name.encode() for name in expected])
+    for name, data in expected.items():
+        order = order_of(view)
+        number_, row = order.rows.place(order.row(order.find(name.encode())))
+        chunk, owner = order.rows.chunks[number_], order.rows.owners[number_]
+        assert owner.read(chunk, row, 0, 9) == data
+    view.close()
