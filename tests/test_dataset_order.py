@@ -59,7 +59,7 @@ def test_names_of_several_shards_are_sorted(tmp_path: Path, number: int) -> None
 
 
 @pytest.mark.parametrize("few", [0, 1 << 10])
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(8))
 def test_order_follows_the_generations(
     tmp_path: Path, number: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +67,10 @@ def test_order_follows_the_generations(
     monkeypatch.setattr(nameorder, "FEW", few)
     chance, root = random.Random(number), tmp_path / "set"
     expected = dict.fromkeys(names(chance, 60), b"0")
+    if number % 2:  # none is a directory of others, for a while
+        expected = {
+            n: d for n, d in expected.items() if not any(m.startswith(n + "/") for m in expected)
+        }
     datasets.add(root, expected)
     view = DatasetSource(str(root))
     for step in range(1, 7):
@@ -82,7 +86,7 @@ def test_order_follows_the_generations(
                 del expected[name]
         else:
             again = chance.sample(sorted(expected), 5)
-            come = dict.fromkeys([*again, *names(chance, 8)], b"%d" % step)
+            come = dict.fromkeys([*again, *names(chance, 4)], b"%d" % step)
             datasets.add(root, come)
             expected |= come
         assert view.refresh()
@@ -92,4 +96,19 @@ def test_order_follows_the_generations(
         number_, row = order.rows.place(order.row(order.find(name.encode())))
         chunk, owner = order.rows.chunks[number_], order.rows.owners[number_]
         assert owner.read(chunk, row, 0, 9) == data
+    view.close()
+
+
+@pytest.mark.parametrize(
+    ("come", "clashes"),
+    [({"a": b""}, 1), ({"b/y": b""}, 1), ({"b/y/z": b"", "c": b""}, 2), ({"a.": b""}, 0)],
+)
+def test_clash_with_what_came_is_counted(
+    tmp_path: Path, come: dict[str, bytes], clashes: int
+) -> None:
+    datasets.add(tmp_path / "set", {"a/x": b"", "b": b"", "c/d/e": b"", "c-": b""})
+    view = DatasetSource(str(tmp_path / "set"))
+    assert order_of(view).clashes == 0
+    datasets.add(tmp_path / "set", come)
+    assert view.refresh() and order_of(view).clashes == clashes
     view.close()
