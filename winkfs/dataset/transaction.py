@@ -10,18 +10,19 @@ that lives on after the commit finds no folder to write into.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from winkformats.storage import sync_directory
-from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
+from winkfs.dataset.manifest import PENDING, Log, create, next_manifest, root_of
 from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import DERIVED, survey
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
@@ -52,6 +53,20 @@ def begin(
     return transaction
 
 
+def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
+    """The same for a task that has to begin a job itself, or finds it begun by another task.
+
+    raises  StalePlan where it was committed; NoSuchFile where there is no data set; OSError
+    """
+    log = Log(root_of(root))
+    transaction = Transaction(log.root, job, operation, log.newest())
+    if os.path.isdir(transaction.folder):
+        raise StalePlan("the job was committed meanwhile", transaction.folder)
+    Path(transaction.pending).mkdir(exist_ok=True)
+    Path(f"{transaction.pending}/{MARK}").touch()
+    return transaction
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """Small, and the same after pickling: attempts in other processes write with it.
@@ -71,6 +86,11 @@ class Transaction:
     @property
     def folder(self) -> str:
         return f"{self.root}/{self.job}"
+
+    @property
+    def location(self) -> str:
+        """Where the folder of its shards is now, below `root`."""
+        return f"{PENDING}/{self.job}" if os.path.isdir(self.pending) else self.job
 
     def attempt(self, name: str) -> str:
         """Where an attempt is to make a container -> its base.
@@ -103,6 +123,7 @@ class Transaction:
         metrics: Mapping[str, Any] | None = None,
         removed: Iterable[str] | None = None,
         after: int | None = None,
+        check: Callable[[State], None] | None = None,
     ) -> int:
         """Make the shards of `records`, and no other attempt, visible -> the generation.
 
@@ -112,6 +133,8 @@ class Transaction:
                   `base_generation`, else none
         after     the generation that the commit must follow: what was decided by reading it, such
                   as deletes, may be wrong after another; None: any
+        check     called with what this follows; it may refuse by raising. Again where another
+                  commit came in between. `location` says where the shards are
         raises    DatasetConflict where one of them is gone, everything is swept then; StalePlan
                   where a sealed container is gone; OSError: nothing is visible then, call `abort`
         A second call after one that was broken off goes on where that ended.
@@ -121,6 +144,7 @@ class Transaction:
         if done is not None:
             return done
         gone = self._replaced(log) if removed is None else tuple(removed)
+        checked: set[int] = set()
 
         def make(before: State) -> Manifest | int:
             there = _batch_done(before, streams)
@@ -129,6 +153,9 @@ class Transaction:
             self._check_removed(before, gone)
             if after is not None and before.generation != after:
                 raise DatasetConflict("was changed meanwhile: try again", self.root)
+            if check is not None and before.generation not in checked:
+                check(before)
+                checked.add(before.generation)
             return replace(
                 next_manifest(before, self.operation),
                 job=self.job, added=self._ranked(before, chosen), removed=gone,
@@ -148,7 +175,11 @@ class Transaction:
 
     def abort(self) -> None:
         """Remove everything of the job that no manifest names. A second time does nothing."""
-        shutil.rmtree(self.pending, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            # Out of the way at once: an attempt that lives on finds no folder to write into.
+            swept = f"{self.pending}.{secrets.token_hex(4)}"
+            os.rename(self.pending, swept)
+            shutil.rmtree(swept, ignore_errors=True)
         if os.path.isdir(self.folder) and self._committed(Log(self.root)) is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -193,23 +224,23 @@ class Transaction:
 
     def _move(self, records: list[ShardRecord]) -> None:
         """Give the job's folder its place, with nothing in it but the shards of `records`."""
+        if not records:
+            shutil.rmtree(self.pending, ignore_errors=True)
+            return
         if os.path.isdir(self.pending):
-            names = {os.path.basename(record.path) for record in records}
-            kept = {name + suffix for name in names for suffix in (".data", *DERIVED)} | {MARK}
-            with os.scandir(self.pending) as entries:
-                for entry in entries:
-                    if entry.name not in kept:
-                        os.unlink(entry.path)
             self._check_there(self.pending, records)
-            if not records:
-                shutil.rmtree(self.pending)
-                return
             os.utime(self.pending)  # young, whatever its files are: `vacuum` goes by that
             sync_directory(f"{self.pending}/.")
             os.rename(self.pending, self.folder)
             sync_directory(self.folder)
-        elif records:
+        else:
             self._check_there(self.folder, records)
+        names = {os.path.basename(record.path) for record in records}
+        kept = {name + suffix for name in names for suffix in (".data", *DERIVED)} | {MARK}
+        with os.scandir(self.folder) as entries:  # only now: nobody can make files there any more
+            for entry in entries:
+                if entry.name not in kept:
+                    os.unlink(entry.path)
 
     def _check_there(self, folder: str, records: list[ShardRecord]) -> None:
         for record in records:

@@ -4,6 +4,7 @@ r"""The rows that Spark hands to the sink: which columns are what, and Arrow bat
     path or name_raw            string or binary  the name; in a path \xNN is a byte, see `paths`
     content                     binary, string    the bytes of the file
     mtime (modificationTime)    timestamp, bigint bigint: nanoseconds; null: now
+    mtime_ns                    bigint            the same; it goes before mtime
     mode                        int, bigint       permission bits; null: the default
     ftype                       int, bigint       winkfs.FileType; null: an ordinary file
 
@@ -34,6 +35,7 @@ TYPES: Final = {
     "name_raw": ("binary",),
     "content": ("binary", "string"),
     "mtime": ("timestamp", "bigint"),
+    "mtime_ns": ("bigint",),
     "mode": NUMBERS,
     "ftype": NUMBERS,
 }
@@ -92,7 +94,7 @@ class Inputs:
         raw = "name_raw" in found
         return cls(
             found["name_raw" if raw else "path"], raw, found["content"],
-            found.get("mtime"), found.get("mode"), found.get("ftype"),
+            found.get("mtime_ns", found.get("mtime")), found.get("mode"), found.get("ftype"),
         )  # fmt: skip
 
     def files(self, batch: pa.RecordBatch, now: int) -> Iterator[Files]:

@@ -1,0 +1,355 @@
+"""What a task of the sink does with Arrow batches, without a JVM: rows that become shards."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import winkfs
+from winkformats import pagecache
+from winkfs import FileType
+from winkfs.columnsfile import open_columns
+from winkfs.dataset.transaction import Transaction, begin, join
+from winkfs.errors import StalePlan
+from winkfs.settings import NANO
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from winkfs.spark import sink, spool  # noqa: E402 - needs the two above
+from winkfs.spark.inputs import Inputs  # noqa: E402
+from winkfs.spark.sinkoptions import SinkOptions  # noqa: E402
+
+SQL = {pa.string(): "string", pa.binary(): "binary", pa.int64(): "bigint", pa.int32(): "int"}
+MOMENT = 1_700_000_000 * NANO
+
+
+def batch(**columns: Any) -> Any:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def put(root: Path, *batches: Any, job: Transaction | None = None, **options: str) -> int:
+    """Write batches as one task, and commit -> the generation."""
+    asked = SinkOptions.of({"path": str(root), **options})
+    schema = batches[0].schema
+    inputs = Inputs.of([(field.name, SQL.get(field.type, "timestamp")) for field in schema])
+    job = job or begin(root)
+    written = sink.write_task(iter(batches), job, inputs, asked)
+    return sink.publish(job, [written], asked)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    with winkfs.open(root) as files:
+        return {entry.name: entry.read() for entry in files.scan()}
+
+
+def shards(root: Path) -> list[Path]:
+    return sorted(root.glob("*/*.data"))
+
+
+def everything(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "set"
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def test_rows_become_files_with_what_their_columns_say(root: Path) -> None:
+    put(root, batch(
+        content=pa.array([b"one", b"", b"x" * 3_000_000, b"four"], pa.binary()),
+        mode=pa.array([None, 0o600, 0o644, 0o755], pa.int32()),
+        ftype=pa.array([FileType.FILE, None, FileType.GZIP, None], pa.int32()),
+        path=["a/1", "a/2", "b\\c", "ü"],
+        mtime=pa.array([MOMENT + 1, MOMENT + 2, MOMENT + 3, MOMENT + 4], pa.int64()),
+        size=pa.array([0, 0, 0, 0], pa.int64()),
+    ))  # fmt: skip
+    assert contents(root) == {"a/1": b"one", "a/2": b"", "b\\c": b"x" * 3_000_000, "ü": b"four"}
+    with winkfs.open(root) as files:
+        stats = {name: files.stat(name) for name in ("a/1", "a/2", "b\\c", "ü")}
+    assert [s.mtime_ns - MOMENT for s in stats.values()] == [1, 2, 3, 4]
+    assert [s.mode for s in stats.values()] == [0o644, 0o600, 0o644, 0o755]
+    assert [s.ftype for s in stats.values()] == [
+        FileType.FILE, FileType.FILE, FileType.GZIP, FileType.EXEC,
+    ]  # fmt: skip
+    assert not winkfs.verify(root).problems
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_slices_of_arrow_buffers_are_cut_where_they_begin(root: Path, large: bool) -> None:
+    text, data = (pa.large_string(), pa.large_binary()) if large else (pa.string(), pa.binary())
+    whole = batch(
+        path=pa.array([f"p{i}" for i in range(5000)], text),
+        content=pa.array([b"%d" % i * (i % 50) for i in range(5000)], data),
+    )
+    asked = SinkOptions.of({"path": str(root)})
+    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
+    parts = iter([whole.slice(7, 2993), whole.slice(3000, 1999), whole.slice(0, 0)])
+    sink.publish(job, [sink.write_task(parts, job, inputs, asked)], asked)
+    assert contents(root) == {f"p{i}": b"%d" % i * (i % 50) for i in range(7, 4999)}
+
+
+def test_names_that_are_no_text_come_back(root: Path) -> None:
+    names = [b"plain", b"\xff\xfe", b"half\xc3", b"back\\slash", b"\\xff", b"\\x5cff", "ß".encode()]
+    from winkfs.spark.paths import to_path
+
+    content = pa.array(names, pa.binary())
+    put(root, batch(path=list(map(to_path, names)), content=content))
+    put(root / "raw", batch(name_raw=content, content=content))
+    for folder in (root, root / "raw"):
+        with winkfs.open(folder) as files:
+            assert {name: files.read(name) for name in names} == {name: name for name in names}
+            assert len(files) == len(names)
+
+
+def test_time_is_now_where_there_is_none(root: Path) -> None:
+    put(root, batch(
+        path=["given", "null"], content=[b"1", b"2"],
+        mtime=pa.array([1_700_000_000_000_001, None], pa.timestamp("us", "UTC")),
+    ))  # fmt: skip
+    with winkfs.open(root) as files:
+        assert files.stat("given").mtime_ns == 1_700_000_000_000_001_000
+        assert files.stat("null").mtime > 1_760_000_000
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"path": ["a", None], "content": [b"1", b"22"]}, "a row with 2 bytes of content has no"),
+        ({"path": ["a", "bad\nname"], "content": [b"1", None]}, r"bad\nname: the content is null"),
+        ({"path": ["a", ""], "content": [b"1", b"2"]}, "empty path"),
+        ({"path": ["a", "n\0l"], "content": [b"1", b"2"]}, r"n\x00l: a path must not have NUL"),
+        ({"path": ["a", "z" * 65_001], "content": [b"1", b"2"]}, "may have 65000 bytes, this has"),
+        ({"path": ["d"], "content": [b"1"], "ftype": pa.array([100], pa.int32())}, "directory"),
+        ({"path": ["d"], "content": [b"1"], "ftype": pa.array([999], pa.int32())}, "0 to 255"),
+    ],
+)
+def test_a_row_that_is_no_file_is_named_and_nothing_stays(
+    columns: dict[str, Any], said: str, root: Path
+) -> None:
+    job = begin(root)
+    before = everything(root)
+    with pytest.raises((ValueError, OSError)) as error:
+        put(root, batch(**columns), job=job)
+    assert said in str(error.value) and "\n" not in str(error.value)
+    assert everything(root) == before
+
+
+def test_a_year_that_nanoseconds_cannot_say_is_refused(root: Path) -> None:
+    far = pa.array([1 << 60], pa.timestamp("us", "UTC"))
+    with pytest.raises(ValueError, match="a: its mtime is not in the years 1677 to 2262"):
+        put(root, batch(path=["a"], content=[b"1"], mtime=far))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([("path", "string")], "no column content (binary or string); the columns are: path"),
+        ([("content", "binary")], "no column path (string) or name_raw (binary)"),
+        ([], "the columns are: none"),
+        ([("path", "string"), ("content", "binary"), ("title", "string")], "the column 'title'"),
+        ([("path", "string"), ("content", "array<int>")], "'content' is array<int>: cast it to"),
+        ([("path", "string"), ("PATH", "string"), ("content", "binary")], "two columns"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        Inputs.of(fields)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"onConflict": "first"}, "option onConflict is 'first': it takes newest or error"),
+        ({"maxShardBytes": "9"}, "option maxShardBytes is '9': it takes a number of bytes"),
+        ({"htalgo": "4"}, "option htalgo is '4': it takes 1 or 2 or 3"),
+        ({"timemp": "0"}, "option timemp is '0'"),
+        ({"maxShardByte": "1g"}, "did you mean maxShardBytes?"),
+        ({"path": "s3://bucket/x"}, "not s3:"),
+        ({"path": ""}, "where to?"),
+    ],
+)
+def test_a_wrong_option_is_said_in_one_line(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError) as error:
+        SinkOptions.of({"path": "/tmp/x"} | options)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+# --- shards -------------------------------------------------------------------------------------
+
+
+def test_columns_file_is_written_from_what_the_writer_knows(root: Path) -> None:
+    put(root, batch(path=["b", "a", "b"], content=[b"old", b"", b"new"]))
+    (data,) = shards(root)
+    columns = open_columns(str(data))
+    assert columns is not None
+    with columns:
+        rows = columns.slice(0, len(columns))
+        assert rows.names() == [b"a", b"b"] and rows.size.tolist() == [0, 3]
+
+
+def test_a_task_without_rows_makes_no_shard(root: Path) -> None:
+    put(root, batch(path=pa.array([], pa.string()), content=pa.array([], pa.binary())))
+    assert shards(root) == [] and contents(root) == {}
+
+
+def test_a_full_shard_is_followed_by_another(root: Path) -> None:
+    rows = {f"f{i}": b"x" * 100_000 for i in range(100)}
+    put(root, batch(path=list(rows), content=list(rows.values())), maxShardBytes="3m")
+    assert 4 <= len(shards(root)) <= 8
+    assert max(data.stat().st_size for data in shards(root)) <= 3 << 20
+    assert contents(root) == rows
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 1])  # 1: through the scratch file
+def test_append_only_shards_are_in_order_of_mtime(
+    memory: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "MEMORY", memory)
+    order = np.random.default_rng(5).permutation(9000)
+    times = pa.array((MOMENT // 1000 + order).tolist(), pa.timestamp("us", "UTC"))
+    whole = batch(
+        path=[f"p{i}" for i in order], content=[b"%d" % i for i in order.tolist()], mtime=times
+    )
+    put(root, *(whole.slice(i, 1000) for i in range(0, 9000, 1000)), ao="true", timemp="1")
+    with winkfs.open(str(shards(root)[0]).removesuffix(".data")) as container:
+        assert container.ao and container.superblock["TIMEMP"] == 1
+        found = [(entry.name, entry.read()) for entry in container.scan()]
+    assert found == [(f"p{i}", b"%d" % i) for i in range(9000)]
+    assert not list(root.rglob(".winkfs-*"))
+
+
+def test_append_only_without_times_takes_rows_as_they_come(root: Path) -> None:
+    put(root, batch(path=["b", "a"], content=[b"1", b"2"]), ao="true")
+    assert contents(root) == {"b": b"1", "a": b"2"}
+    times = pa.array([MOMENT, None, MOMENT - 5], pa.int64())
+    put(root, batch(path=["x", "now", "z"], content=[b"1", b"2", b"3"], mtime=times), ao="true")
+    assert contents(root) == {"b": b"1", "a": b"2", "x": b"1", "now": b"2", "z": b"3"}
+
+
+# --- names that come twice ----------------------------------------------------------------------
+
+
+def test_the_last_row_of_a_name_counts(root: Path) -> None:
+    put(root, batch(path=["a", "b", "a"], content=[b"1", b"2", b"3"]))
+    put(root, batch(path=["b"], content=[b"new"]))
+    assert contents(root) == {"a": b"3", "b": b"new"}
+
+
+def test_on_conflict_error_finds_names_in_a_task_across_tasks_and_in_the_data_set(
+    root: Path,
+) -> None:
+    strict = {"onConflict": "error"}
+    put(root, batch(path=["a", "gone"], content=[b"1", b"1"]), **strict)
+    with winkfs.open(root, "a") as files:
+        files.delete("gone")
+    put(root, batch(path=["gone"], content=[b"again"]), **strict)  # a deleted name is free
+    before = contents(root)
+    with pytest.raises(FileExistsError, match="two rows of a task have this path"):
+        put(root, batch(path=["x", "y", "x"], content=[b"1", b"2", b"3"]), **strict)
+    with pytest.raises(FileExistsError, match="the data set has this file"):
+        put(root, batch(path=["new", "a"], content=[b"1", b"2"]), **strict)
+    asked = SinkOptions.of({"path": str(root), **strict})
+    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
+    rows = [batch(path=["t", f"t{i}"], content=[b"1", b"2"]) for i in range(2)]
+    written = [sink.write_task(iter([row]), job, inputs, asked) for row in rows]
+    with pytest.raises(FileExistsError, match="two tasks have this path"):
+        sink.publish(job, written, asked)
+    job.abort()
+    assert contents(root) == before
+
+
+def test_on_conflict_error_sees_what_was_committed_after_the_job_began(root: Path) -> None:
+    asked = SinkOptions.of({"path": str(root), "onConflict": "error"})
+    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
+    late = sink.write_task(iter([batch(path=["a"], content=[b"2"])]), job, inputs, asked)
+    put(root, batch(path=["a"], content=[b"1"]))
+    with pytest.raises(FileExistsError, match="the data set has this file"):
+        sink.publish(job, [late], asked)
+
+
+# --- attempts -----------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_lives_on_after_the_commit_cannot_write(root: Path) -> None:
+    asked = SinkOptions.of({"path": str(root)})
+    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
+    row = batch(path=["a"], content=[b"1"])
+    won = sink.write_task(iter([row]), job, inputs, asked)
+
+    def rows() -> Iterator[Any]:
+        yield row
+        sink.publish(job, [won], asked)
+        yield batch(path=[f"z{i}" for i in range(3000)], content=[b"z" * 2000] * 3000)
+
+    with pytest.raises(OSError):
+        sink.write_task(rows(), job, inputs, asked)
+    with pytest.raises(StalePlan):
+        sink.write_task(iter([row]), job, inputs, asked)
+    with pytest.raises(StalePlan):
+        join(root, "append", job.job)
+    assert contents(root) == {"a": b"1"}
+    assert len(shards(root)) == 1 and not list((root / "_pending").iterdir())
+
+
+def test_what_losing_attempts_wrote_is_swept(root: Path) -> None:
+    asked = SinkOptions.of({"path": str(root)})
+    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
+    row = batch(path=["a"], content=[b"1"])
+    lost, won = (sink.write_task(iter([row]), job, inputs, asked) for _ in range(2))
+    assert lost.records != won.records
+    sink.publish(job, [won, None], asked)
+    assert len(shards(root)) == 1 and not list((root / "_pending").iterdir())
+
+
+def test_a_full_disk_fails_the_task_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    call = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
+    if os.getuid() or subprocess.call(call, stderr=subprocess.DEVNULL):
+        assert os.environ.get("CI") != "true", "CI must be able to mount a tmpfs"
+        pytest.skip("only root can mount a small disk")
+    try:
+        root = folder / "set"
+        put(root, batch(path=["kept"], content=[b"1"]))
+        job = begin(root)
+        before = everything(root)
+        many = [batch(path=[f"p{i}"], content=[b"x" * 1_000_000]) for i in range(20)]
+        with pytest.raises(OSError) as error:
+            put(root, *many, job=job)
+        assert error.value.errno == errno.ENOSPC
+        assert everything(root) == before
+        job.abort()
+        assert contents(root) == {"kept": b"1"}
+    finally:
+        subprocess.check_call(["umount", "-l", folder])
+
+
+def test_the_page_cache_stays_clean(root: Path) -> None:
+    """Needs a file system of a disk: the files of a tmpfs are page cache."""
+    content = [os.urandom(4096) for _ in range(8000)]
+    put(root, *(
+        batch(path=[f"{n}/{i}" for i in range(8000)], content=content) for n in range(4)
+    ))  # fmt: skip
+    resident = 0
+    for data in shards(root):
+        with data.open("rb") as file:
+            absent = pagecache.absent(file.fileno(), data.stat().st_size)
+        if absent is None:
+            pytest.skip("the kernel does not tell")
+        resident += int((~absent).sum()) * mmap.PAGESIZE
+    assert sum(data.stat().st_size for data in shards(root)) > 100 << 20
+    assert resident < 8 << 20
