@@ -87,6 +87,31 @@ def pieces(store: Store, positions: Int64, problem: Problem | None) -> Iterator[
         storage.close()
 
 
+class _Rows(NamedTuple):
+    """n entries that may be ordinary inodes, as rows of one matrix.
+
+    which              int64[n]  their indices among the positions
+    pos                int64[n]  kv_pointers
+    matrix, raw        uint8[n, width], and the same as bytes
+    begin              int64[n]  where in `raw` each begins
+    key_len            int64[n]  bytes of the key
+    value, value_len   int64[n]  where in the entry its value begins, and its bytes
+    size               int64[n]  bytes of the entry
+    fields             int64[n, 11 or 13]  CKSUM .. DCOUNT, two pairs, which may lie behind its end
+    """
+
+    which: Int64
+    pos: Int64
+    matrix: UInt8
+    raw: bytes
+    begin: Int64
+    key_len: Int64
+    value: Int64
+    value_len: Int64
+    size: Int64
+    fields: Int64
+
+
 class InodeScan:
     """Decodes the inodes of a container.
 
@@ -130,67 +155,31 @@ class InodeScan:
 
     def _rows(self, data: memoryview, at: Int64, positions: Int64) -> tuple[Piece, Int64]:
         """-> the ordinary and good ones, and their indices among the positions."""
-        layout, form = self._layout, self._form
-        at, key_len, value, value_len, which = self._spans(data, at)
-        if not len(which):
-            return NONE, which
-        pos = positions[which]
-        size = value + _room(layout.value, value_len) + layout.checksum
-        width = int(size.max(initial=1))
-        rows = rows_at(data, at, width)
-        raw = rows.tobytes()  # slices of bytes cost half of those of a view, and hash faster
-        begin = np.arange(0, len(raw), width)
-        words = 7 + 2 * self._words
-        padded = raw + bytes(8 * words)
-        fields = rows_at(padded, begin + value, 8 * words).view(">i8").astype(np.int64)
-        tails = rows_at(padded, begin + self._key_at + key_len - 4, 4)
-        good = (tails[:, 1:] == SUFFIX_BYTES).all(1) & (tails[:, 0] != 0)
-        count = fields[:, 6]
-        pairs_end = HEAD.size + count * form.pair
-        good &= (count >= 0) & (count <= VALUES) & (pairs_end <= value_len)
-        good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0)
-        good &= (fields[:, 4] >= 0) & (fields[:, 4] <= 255)
-        if layout.delflag:
-            good &= rows[:, 0] <= 1
-        if layout.checksum:
-            ends = begin + size - 4
-            bodies = _slices(raw, begin + layout.delflag, ends)
-            good &= layout.sums(pos, bodies) == column(rows_at(raw, ends, 4), ">u4", 0)
-        else:
-            where = begin + value
-            stops = where + np.clip(pairs_end, 8, np.maximum(value_len, 8))
-            sums = np.fromiter(map(form.sum, _slices(raw, where + 8, stops)), np.uint64, len(pos))
-            good &= sums.view(np.int64) == fields[:, 0]
+        rows = self._gathered(data, at, positions)
+        if not len(rows.which):
+            return NONE, rows.which
+        fields, lsize = rows.fields, rows.fields[:, 3]
         special, extents, extent = self._extents(fields)
-        lsize = fields[:, 3]
-        skip = extent[:, 1] if form.pairoff else np.zeros_like(lsize)
-        whole = (extents == 1) & (extent[:, -1] >= lsize) & (skip >= 0)
-        good &= whole | ((extents == 0) & (lsize == 0))
-        whole &= (extent[:, -1] == lsize) & (skip == 0) & (extent[:, 0] > 0)
-        lengths = key_len - len(SUFFIX)
-        room = int(lengths.max())
-        # Numbers of 2 bytes: with 8 this takes as long as a checksum.
-        inside = np.arange(room, dtype=np.uint16) < lengths.astype(np.uint16)[:, None]
-        names = rows[:, self._key_at : self._key_at + room]
-        keep: Any = slice(None)
+        skip = extent[:, 1] if self._form.pairoff else np.zeros_like(lsize)
+        one = (extents == 1) & (extent[:, -1] >= lsize) & (skip >= 0)
+        good = self._sound(rows) & (one | ((extents == 0) & (lsize == 0)))
+        plain = one & (extent[:, -1] == lsize) & (skip == 0) & (extent[:, 0] > 0) & (lsize > 0)
+        plain &= good
+        plain &= self._is_value(extent[:, 0], lsize, rows.pos, fields[:, 2], plain)
+        pointer = np.where(lsize == 0, 0, np.where(plain, extent[:, 0], -1))
+        ftype = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4])
+        lengths = rows.key_len - len(SUFFIX)
+        columns = [
+            rows.pos, pointer, lsize, self._ns(fields[:, 5]), ftype.astype(np.uint8),
+            special.astype(np.uint8), lengths,
+        ]  # fmt: skip
         if not good.all():
-            inside &= good[:, None]
-            keep = good
-        lsize, pos, pointer = lsize[keep], pos[keep], extent[keep, 0]
-        plain = whole[keep] & (lsize > 0)
-        plain &= self._is_value(pointer, lsize, pos, fields[keep, 2], plain)
-        ftype = fields[keep, 4]
-        found = Piece(
-            pos, np.where(lsize == 0, 0, np.where(plain, pointer, -1)), lsize,
-            self._ns(fields[keep, 5]),
-            np.where(ftype == 0, int(FileType.FILE), ftype).astype(np.uint8),
-            special[keep].astype(np.uint8), lengths[keep], names[inside],
-        )  # fmt: skip
-        return found, which[keep]
+            columns = [column[good] for column in columns]
+        names = self._names(rows.matrix, lengths, good)
+        return Piece._make([*columns, names]), rows.which[good]
 
-    def _spans(self, data: memoryview, at: Int64) -> tuple[Int64, Int64, Int64, Int64, Int64]:
-        """Of the entries at offsets `at` of `data` those that may be ordinary inodes
-        -> offsets, bytes of the key, where in the entry the value begins, its bytes, indices."""
+    def _gathered(self, data: memoryview, at: Int64, positions: Int64) -> _Rows:
+        """Those of the entries at offsets `at` of `data` that may be ordinary inodes."""
         layout, limit = self._layout, len(data)
         which = np.flatnonzero((at >= 0) & (at + self._key_at < limit))
         at = at[which]
@@ -203,7 +192,47 @@ class InodeScan:
         fits = (value_len >= HEAD.size) & (value_len <= VALUES) & (at + size <= limit)
         width = int(size[fits].max(initial=1))
         fits &= at + width <= limit
-        return at[fits], key_len[fits], value[fits], value_len[fits], which[fits]
+        which, value = which[fits], value[fits]
+        matrix = rows_at(data, at[fits], width)
+        raw = matrix.tobytes()  # slices of bytes cost half of those of a view, and hash faster
+        begin = np.arange(0, len(raw), width)
+        words = 8 * (7 + 2 * self._words)
+        fields = rows_at(raw + bytes(words), begin + value, words).view(">i8").astype(np.int64)
+        return _Rows(which, positions[which], matrix, raw, begin, key_len[fits], value,
+                     value_len[fits], size[fits], fields)  # fmt: skip
+
+    def _sound(self, rows: _Rows) -> Bools:
+        """Which are inodes with a name and a right checksum, and fields that can be: bool[n]."""
+        layout, form, raw, fields = self._layout, self._form, rows.raw, rows.fields
+        tails = rows_at(raw, rows.begin + self._key_at + rows.key_len - 4, 4)
+        good: Bools = (tails[:, 1:] == SUFFIX_BYTES).all(1) & (tails[:, 0] != 0)
+        count = fields[:, 6]
+        pairs_end = HEAD.size + count * form.pair
+        good &= (count >= 0) & (count <= VALUES) & (pairs_end <= rows.value_len)
+        good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0)
+        good &= (fields[:, 4] >= 0) & (fields[:, 4] <= 255)
+        if layout.delflag:
+            good &= rows.matrix[:, 0] <= 1
+        if layout.checksum:
+            ends = rows.begin + rows.size - 4
+            bodies = _slices(raw, rows.begin + layout.delflag, ends)
+            good &= layout.sums(rows.pos, bodies) == column(rows_at(raw, ends, 4), ">u4", 0)
+        else:
+            where = rows.begin + rows.value
+            stops = where + np.clip(pairs_end, 8, rows.value_len)
+            sums = np.fromiter(map(form.sum, _slices(raw, where + 8, stops)), np.uint64, len(good))
+            good &= sums.view(np.int64) == fields[:, 0]
+        return good
+
+    def _names(self, matrix: UInt8, lengths: Int64, good: Bools) -> UInt8:
+        """The names of the good ones, one behind the other."""
+        longest = int(lengths.max())
+        # Numbers of 2 bytes: with 8 this takes as long as a checksum.
+        inside = np.arange(longest, dtype=np.uint16) < lengths.astype(np.uint16)[:, None]
+        if not good.all():
+            inside &= good[:, None]
+        names: UInt8 = matrix[:, self._key_at : self._key_at + longest][inside]
+        return names
 
     def _extents(self, fields: Int64) -> tuple[Bools, Int64, Int64]:
         """-> which have attributes, how many extents, the first of these: int64[n, 2 or 3]."""
