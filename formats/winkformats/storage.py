@@ -173,19 +173,21 @@ class FileStorage:
             os.posix_fadvise(self.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
-        return BulkReader(self.read_into, self._drop_pages(start, stop) if uncached else None)
+        return BulkReader(self.read_into, self.dropper(start, stop) if uncached else None)
 
-    def _drop_pages(self, start: int, stop: int) -> Callable[[int, int], None] | None:
-        """-> a function that drops [a, b) from the page cache, save what it holds now."""
+    def dropper(self, start: int, stop: int) -> Callable[[int, int], None] | None:
+        """-> a function that takes bytes [a, b) of [start, stop) out of the page cache, save the
+        pages that it holds now; None where it holds all of them, or nobody tells."""
         stop = min(stop, self.size())
-        absent = pagecache.absent(self.fd, stop) if stop > start else None
-        if absent is None:
+        absent = pagecache.absent(self.fd, stop, start)
+        if absent is None or not absent.any():
             return None
+        first = start // PAGE
 
         def drop(a: int, b: int) -> None:
-            first = a // PAGE
-            for i, j in pagecache.runs(absent[first : b // PAGE]):
-                pagecache.forget(self.fd, first + i, first + j)
+            low = max(a // PAGE, first)
+            for i, j in pagecache.runs(absent[low - first : max(b // PAGE - first, 0)]):
+                pagecache.forget(self.fd, low + i, low + j)
 
         return drop
 

@@ -1,1 +1,33 @@
-"""winkfs in Spark: a source, a sink, streams, and the jobs of the pipeline."""
+"""winkfs in Spark: a source, a sink, streams, and the jobs of the pipeline.
+
+register(spark)                 make the format known, where it was not found by its name
+read(spark, path, ...)          a DataFrame of files, planned anew with each call
+fetch_content(df)               the contents of files that a DataFrame refers to
+mount_conf()                    settings for Spark's own sources on a mounted container
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from winkfs.spark.conf import mount_conf as mount_conf
+    from winkfs.spark.fetch import fetch_content as fetch_content
+    from winkfs.spark.session import read as read
+    from winkfs.spark.session import register as register
+
+_HOMES = {
+    "fetch_content": "fetch",
+    "mount_conf": "conf",
+    "read": "session",
+    "register": "session",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: Spark looks at this package with each look-up of a format."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'winkfs.spark' has no attribute {name!r}")
+    return getattr(import_module(f"winkfs.spark.{_HOMES[name]}"), name)

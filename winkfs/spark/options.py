@@ -1,0 +1,260 @@
+"""Options of the source: names, defaults, checks.
+
+option         default     meaning
+path                       containers and data sets: BASE or DIR, several with commas, * ? [..]
+columns        see schema  which columns, in this order, with commas
+content        inline      inline: a column `content`; ref: where it lies, for `fetch_content`;
+                           none: neither
+prefix                     only names that begin so (`path` as the column has it)
+glob                       only names that match; * also crosses /. A JSON list: one of them
+paths                      only these names, a JSON list; pathsFile: a file, a name a line
+mtimeFrom                  only files of that time or later: seconds, or ISO 8601 (local time)
+mtimeTo                    only files of before that time
+minSize, maxSize           only files of so many bytes, both inclusive; 4k, 1m and the like
+orderBy        offset      offset: as they lie there; path; mtime; perm:FILE, see `perm`
+asOf                       generation of a data set, or a time: what was there then
+includeDirs    false       directories and symbolic links too, see the column `ftype`
+splitBytes     128m        bytes of a task, at most; fewer where there are idle cores
+minPartitions  1           tasks, at least, if there are files for them
+batchBytes     2m          bytes of content in an Arrow batch; a larger document is alone in its
+maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
+mode           FAILFAST    what is damaged or too large FAILFAST: ends the job; PERMISSIVE: is a
+                           row with the reason in `_error`; DROPMALFORMED: is left out
+verify         true        false: do not check the checksums of contents
+pushdown       off         native: filters of a query choose files; not with every Spark
+schemaStyle    winkfs      binaryFile: path, modificationTime, length, content
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Self
+
+from winkfs.select import Selection
+from winkfs.spark.paths import to_name
+
+UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+NANO: Final = 1_000_000_000
+LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
+LEAST_SPLIT: Final = 1 << 16
+MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for, checked. Times are nanoseconds, sizes bytes.
+
+    sources     as given, not looked for yet
+    split       None: not given
+    """
+
+    sources: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
+    content: str = "inline"
+    selection: Selection = field(default_factory=Selection)
+    order: str = "offset"
+    as_of: str | None = None
+    include_dirs: bool = False
+    split: int | None = None
+    partitions: int = 1
+    batch: int = 2 << 20
+    largest: int = LARGEST
+    mode: str = "FAILFAST"
+    verify: bool = True
+    pushdown: bool = False
+    binary_file: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], others: Iterable[str] = ()) -> Self:
+        """From Spark's options, in any case. Raises ValueError: one line that says what is allowed.
+
+        others  names that somebody else looks at
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        _check_names(given, others)
+        values: dict[str, Any] = {}
+        if "path" not in given and "paths" in given:  # that is how Spark hands on load([a, b])
+            given["path"] = given.pop("paths")
+        for name, (attribute, read) in READERS.items():
+            text = given.get(name.lower())
+            if text is not None:
+                values[attribute] = _read(name, text, read)
+        if not values.get("sources"):
+            raise ValueError("no path: say which container or data set: .load(BASE)")
+        if "paths_file" in values:
+            values["paths"] = values.get("paths", ()) + values.pop("paths_file")
+        chosen = {name: values.pop(name) for name in SELECTION if name in values}
+        low, high = chosen.get("since"), chosen.get("until")
+        if low is not None and high is not None and low > high:
+            raise ValueError("option mtimeFrom is later than mtimeTo")
+        return cls(**values, selection=Selection(**chosen))
+
+
+def _check_names(given: Mapping[str, str], others: Iterable[str]) -> None:
+    known = {name.lower(): name for name in (*READERS, *others)}
+    for name in given:
+        if name not in known:
+            near = [known[found] for found in get_close_matches(name, known, 1)]
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(READERS)}"
+            raise ValueError(f"format winkfs has no option {name!r}: {hint}")
+
+
+def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
+    try:
+        return read(text)
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"option {name} is {text!r}: it takes {error.args[0]}") from None
+
+
+# --- readers of values: what a ValueError says comes behind "it takes" ---
+
+
+def local_path(path: str) -> str:
+    """A path, or the file: URI of one. Raises ValueError for another kind of URI."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
+    if scheme is None:
+        return path
+    if scheme[1].lower() != "file":
+        raise ValueError(f"paths of a file system, not {scheme[1]}:")
+    return re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)
+
+
+def _sources(text: str) -> tuple[str, ...]:
+    if text.startswith("["):
+        listed = _list(text, "paths with commas between them, or a JSON list of them")
+        return tuple(map(local_path, listed))
+    whole = local_path(text)
+    if "," in text and not os.path.exists(whole) and not os.path.exists(whole + ".data"):
+        return tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
+    return (whole,) if whole else ()
+
+
+def _list(text: str, what: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise ValueError(what)
+    return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found:
+        raise ValueError("names of columns with commas between them")
+    return found
+
+
+def _globs(text: str) -> tuple[str, ...]:
+    if text.startswith("["):
+        try:
+            return tuple(_list(text, ""))
+        except ValueError:
+            pass  # a glob may begin so, too
+    return (text,)
+
+
+def _names(text: str) -> tuple[bytes, ...]:
+    return tuple(to_name(name.encode()) for name in _list(text, "a JSON list of names"))
+
+
+def _names_file(text: str) -> tuple[bytes, ...]:
+    try:
+        data = Path(local_path(text)).read_bytes()
+    except OSError as error:
+        raise ValueError(f"a file of names, one a line ({error.strerror})") from None
+    return tuple(to_name(line) for line in data.removesuffix(b"\n").split(b"\n"))
+
+
+def _one_of(**values: Any) -> Callable[[str], Any]:
+    known = {name.lower(): value for name, value in values.items()}
+
+    def read(text: str) -> Any:
+        if text.strip().lower() not in known:
+            raise ValueError(" or ".join(values))
+        return known[text.strip().lower()]
+
+    return read
+
+
+def size_of(text: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
+    """A number of bytes, as 4096, 4k, 128m, 1g. Raises ValueError."""
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", text.strip().lower())
+    if found is None or not least <= (size := int(found[1]) * UNITS[found[2]]) <= most:
+        raise ValueError(
+            f"a number of bytes from {least} to {most}, as 4096 or 64k or 128m"
+            if least or most < 1 << 62 else "a number of bytes, as 4096 or 64k or 128m"
+        )  # fmt: skip
+    return size
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError("a number, 1 at least")
+    return int(text)
+
+
+def time_of(text: str) -> int:
+    """Seconds since the epoch, or ISO 8601 (local time without a zone) -> nanoseconds."""
+    text = text.strip()
+    try:
+        number = Decimal(text)
+        if number.is_finite():
+            return max(-(1 << 63), min(int((number * NANO).to_integral_value()), (1 << 63) - 1))
+    except InvalidOperation:
+        pass
+    try:
+        when = datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError("seconds since the epoch, or a time as 2026-11-21T08:30Z") from None
+    return int(when.replace(microsecond=0).timestamp()) * NANO + when.microsecond * 1000
+
+
+def _order(text: str) -> str:
+    kind, _, file = text.partition(":")
+    if kind.lower() == "perm" and file:
+        return f"perm:{local_path(file)}"
+    if file or kind.lower() not in ("offset", "path", "mtime"):
+        raise ValueError("offset, path, mtime or perm:FILE")
+    return kind.lower()
+
+
+def _split(text: str) -> int:
+    return size_of(text, LEAST_SPLIT)
+
+
+_flag: Final = _one_of(true=True, false=False)
+READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "path": ("sources", _sources),
+    "columns": ("columns", _words),
+    "content": ("content", _one_of(inline="inline", ref="ref", none="none")),
+    "prefix": ("prefix", lambda text: to_name(text.encode())),
+    "glob": ("globs", _globs),
+    "paths": ("paths", _names),
+    "pathsFile": ("paths_file", _names_file),
+    "mtimeFrom": ("since", time_of),
+    "mtimeTo": ("until", time_of),
+    "minSize": ("min_size", size_of),
+    "maxSize": ("max_size", size_of),
+    "orderBy": ("order", _order),
+    "asOf": ("as_of", str),
+    "includeDirs": ("include_dirs", _flag),
+    "splitBytes": ("split", _split),
+    "minPartitions": ("partitions", _count),
+    "batchBytes": ("batch", lambda text: size_of(text, 1, 1 << 30)),
+    "maxContentBytes": ("largest", lambda text: size_of(text, 0, LARGEST)),
+    "mode": ("mode", _one_of(**{mode: mode for mode in MODES})),
+    "verify": ("verify", _flag),
+    "pushdown": ("pushdown", _one_of(off=False, native=True)),
+    "schemaStyle": ("binary_file", _one_of(winkfs=False, binaryFile=True)),
+}
+SELECTION: Final = frozenset(f.name for f in fields(Selection))

@@ -1,0 +1,79 @@
+"""What a task is told: pieces of containers. Small, for it is sent to each task."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from pyspark.sql.datasource import InputPartition
+
+Int64 = npt.NDArray[np.int64]
+WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)
+
+
+def pack(values: Int64) -> bytes:
+    """Numbers as differences, deflated: a byte or two for the position of an inode."""
+    steps = np.diff(values, prepend=0)
+    low, high = (int(steps.min()), int(steps.max())) if len(steps) else (0, 0)
+    for width in WIDTHS:
+        if np.iinfo(width).min <= low and high <= np.iinfo(width).max:
+            break
+    return bytes([np.dtype(width).itemsize]) + zlib.compress(steps.astype(width).tobytes(), 1)
+
+
+def unpack(data: bytes) -> Int64:
+    steps = np.frombuffer(zlib.decompress(data[1:]), f"i{data[0]}")
+    return np.cumsum(steps, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Files of a container, by the positions of their inodes.
+
+    base          path without .data
+    contid, size  CONTID, FILESIZE it was planned with; grows: it may be larger by now
+    low, high     positions of the inodes: [low, high)
+    rows          packed: just these, ascending; None: all but the hidden ones
+    hidden        packed positions
+    generation    of the data set
+    """
+
+    base: str
+    contid: int
+    size: int
+    grows: bool
+    low: int
+    high: int
+    rows: bytes | None = None
+    hidden: bytes | None = None
+    generation: int = 0
+
+
+class Scan(InputPartition):  # type: ignore[misc]
+    """Pieces one after the other, in the order of the inodes."""
+
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(None)
+        self.pieces = pieces
+
+
+class Ordered(InputPartition):  # type: ignore[misc]
+    """Files in an order of their own.
+
+    pieces  containers, each as a whole
+    shard   packed: which of the pieces; pos: position of the inode
+    order   instead: folder, part, first and last row of an order, see `winkfs.orders`
+    """
+
+    def __init__(
+        self,
+        pieces: tuple[Piece, ...],
+        shard: bytes = b"",
+        pos: bytes = b"",
+        order: tuple[Any, ...] | None = None,
+    ) -> None:
+        super().__init__(None)
+        self.pieces, self.shard, self.pos, self.order = pieces, shard, pos, order

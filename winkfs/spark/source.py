@@ -1,0 +1,74 @@
+"""The format "winkfs": what Spark makes of `spark.read.format("winkfs")` and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from winkfs.spark.options import Options
+    from winkfs.spark.partition import Ordered, Scan
+
+
+class WinkfsDataSource(DataSource):  # type: ignore[misc]
+    """format("winkfs"). What is needed is imported when it is needed: Spark pickles the class."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "winkfs"
+
+    def schema(self) -> str:
+        from winkfs.spark.options import Options
+        from winkfs.spark.schema import ddl_of
+
+        return ddl_of(Options.of(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from winkfs.spark.options import Options
+
+        return WinkfsReader(Options.of(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        from winkfs.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+
+class WinkfsReader(DataSourceReader):  # type: ignore[misc]
+    """Plans a scan, and reads its partitions."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises ValueError for a schema with other columns."""
+        from winkfs.spark.schema import check
+
+        self.columns = check(schema)
+        self.settings: dict[str, Any] = {
+            "batch": options.batch, "largest": options.largest, "mode": options.mode,
+            "verify": options.verify, "include_dirs": options.include_dirs,
+        }  # fmt: skip
+        self.fields = schema
+        self.options: Options | None = options
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"options": None}  # a task needs none, and they may be long
+
+    def partitions(self) -> list[Scan | Ordered]:
+        from winkfs.spark.plan import partitions
+
+        assert self.options is not None
+        return partitions(self.options, contents="content" in self.columns)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None and type(partition) is InputPartition:
+            return iter(())  # Spark's stand-in where nothing was planned
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from winkfs.spark.batches import Reading, batches
+
+        schema = to_arrow_schema(self.fields, timezone="UTC")
+        return batches(Reading(schema, self.columns, **self.settings), partition)
