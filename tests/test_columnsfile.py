@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 import struct
 from contextlib import suppress
@@ -19,6 +20,7 @@ from container_checks import run
 from oracle_read import check_kvseq
 
 import winkfs
+from winkformats import pagecache
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError
 from winkformats.kvseq import KVSeq
@@ -332,3 +334,38 @@ def test_file_is_as_the_page_on_formats_says(small_chunks: None, tmp_path: Path)
         assert all(at <= where for at, where in zip(pointer, pos, strict=True))
     assert files == listing(base)
     assert list(struct.unpack(f"<{len(table)}q", entries[-1].value)) == table
+
+
+def resident(path: Path) -> int:
+    """Bytes of a file that the page cache holds."""
+    with path.open("rb") as file:
+        absent = pagecache.absent(file.fileno(), path.stat().st_size)
+    assert absent is not None
+    return int((~absent).sum()) * pagecache.PAGE
+
+
+def forget(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        pagecache.forget(file.fileno(), 0, path.stat().st_size)
+
+
+@pytest.mark.parametrize("size", [300, 17_000])
+def test_neither_columns_nor_data_stay_in_the_page_cache(size: int, tmp_path: Path) -> None:
+    base, count = tmp_path / "c", 6000
+    data, cols = Path(f"{base}.data"), Path(f"{base}.cols")
+    with winkfs.create(base) as c:
+        c.put_many((f"{'long' * 20}/{i}", bytes(size)) for i in range(count))
+    forget(data)
+    if resident(data):
+        pytest.skip("this filesystem does not drop pages")
+    with store_of(base, writable=True) as store:
+        write_columns(store)
+    margin = 256 << 10  # superblocks, and what was read ahead of them
+    assert cols.stat().st_size > 2 * margin
+    assert resident(cols) < margin
+    assert resident(data) < margin
+    with opened(base) as found:
+        assert len(found.slice(0, count).names()) == count
+        assert resident(cols) > margin
+    assert resident(cols) < margin

@@ -109,7 +109,7 @@ def write_columns(store: Store, rows: Iterable[Columns] | None = None) -> None:
     if not store.writable or store.kv.end != store.synced:
         raise ValueError("columns are written by a writer that has synced")
     path = store.base + ".cols"
-    storage = fresh(path + ".tmp")
+    storage = fresh(path + ".tmp", uncached=True)
     try:
         writer = ColumnsWriter(storage, store.settings.contid)
         trail = store.columns or ColumnTrail()

@@ -164,11 +164,11 @@ def write_new(path: str, buffers: list[bytes]) -> None:
         raise
 
 
-def fresh(path: str) -> FileStorage:
+def fresh(path: str, *, uncached: bool = False) -> FileStorage:
     """An empty file, over one that an interrupted run may have left."""
     try:
-        return FileStorage(path, "x")
+        return FileStorage(path, "x", uncached=uncached)
     except FileExistsError:
-        storage = FileStorage(path, "w")
+        storage = FileStorage(path, "w", uncached=uncached)
         storage.truncate(0)
         return storage
