@@ -10,10 +10,11 @@ import pytest
 from container_checks import VARIANTS, run
 
 import winkfs
-from winkfs import FileType
+from winkformats.errors import CorruptError
+from winkfs import FileType, columnsfile
 from winkfs.entry import Entry, to_bytes
 from winkfs.names import matcher
-from winkfs.select import Selection, select
+from winkfs.select import Selection, in_file, select
 from winkfs.store import Store
 
 T0 = 1_700_000_000
@@ -86,7 +87,10 @@ def wishes(rng: random.Random) -> list[Selection]:
 
 @pytest.mark.parametrize("state", ["bare", "current", "behind", "cols only", "names only"])
 @pytest.mark.parametrize("variant", ["plain", "ao", "classic", "classic ao", "plain md5"])
-def test_selected_are_those_that_a_loop_finds(variant: str, state: str, tmp_path: Path) -> None:
+def test_selected_are_those_that_a_loop_finds(
+    variant: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columnsfile, "FILES", 20)  # of a chunk
     rng, base = random.Random(variant + state), tmp_path / "c"
     fill(base, rng, **VARIANTS[variant])
     if state != "bare":
@@ -103,6 +107,36 @@ def test_selected_are_those_that_a_loop_finds(variant: str, state: str, tmp_path
         for container in (str(base), f"{base}.data", store):
             assert select(container, wanted).names() == names, wanted
     store.abandon()
+
+
+def test_chunks_of_other_times_are_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columnsfile, "FILES", 10)
+    base = tmp_path / "c"
+    with winkfs.create(base) as c:
+        c.put_many((f"{i}", b"x" * i, T0 + i) for i in range(100))
+        c.save_columns()
+    path = Path(f"{base}.cols")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"m/000004") + 20] ^= 1
+    path.write_bytes(data)
+    early = Selection(until=(T0 + 40) * 10**9)
+    late = Selection(since=(T0 + 50) * 10**9, min_size=60)
+    small, large = Selection(max_size=39), Selection(min_size=50, prefix=b"5")
+    found = columnsfile.open_columns(str(base))
+    assert found is not None
+    damaged = Selection(until=(T0 + 40) * 10**9 + 1)
+    with found:
+        for wanted, numbers in (
+            (early, range(40)), (late, range(60, 100)), (small, range(40)), (large, range(50, 60)),
+            (Selection(since=(T0 + 39) * 10**9, until=(T0 + 40) * 10**9), [39]),
+            (Selection(min_size=59, max_size=60), [59, 60]),
+        ):  # fmt: skip
+            assert in_file(found, wanted).names() == [b"%d" % i for i in numbers]
+        with pytest.raises(CorruptError):
+            in_file(found, damaged)
+    assert select(str(base), damaged).names() == [b"%d" % i for i in range(41)]
 
 
 COUNT = """
