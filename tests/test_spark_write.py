@@ -179,7 +179,7 @@ def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: 
         ({"timemp": "0"}, "option timemp is '0'"),
         ({"maxShardByte": "1g"}, "did you mean maxShardBytes?"),
         ({"path": "s3://bucket/x"}, "not s3:"),
-        ({"path": ""}, "where to?"),
+        ({"path": ""}, "say where to"),
     ],
 )
 def test_a_wrong_option_is_said_in_one_line(options: dict[str, str], said: str) -> None:

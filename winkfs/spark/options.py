@@ -79,14 +79,13 @@ class Options:
         others  names that somebody else looks at
         """
         given = {name.lower(): value for name, value in options.items()}
-        _check_names(given, others)
+        check_names(given, [*READERS, *others])
         values: dict[str, Any] = {}
         if "path" not in given and "paths" in given:  # that is how Spark hands on load([a, b])
             given["path"] = given.pop("paths")
         for name, (attribute, read) in READERS.items():
-            text = given.get(name.lower())
-            if text is not None:
-                values[attribute] = _read(name, text, read)
+            if name.lower() in given:
+                values[attribute] = value_of(given, name, read)
         if not values.get("sources"):
             raise ValueError("no path: say which container or data set: .load(BASE)")
         if "paths_file" in values:
@@ -98,18 +97,21 @@ class Options:
         return cls(**values, selection=Selection(**chosen))
 
 
-def _check_names(given: Mapping[str, str], others: Iterable[str]) -> None:
-    known = {name.lower(): name for name in (*READERS, *others)}
+def check_names(given: Mapping[str, str], names: Iterable[str]) -> None:
+    """Raise ValueError for an option, in lower case, that is none of these."""
+    known = {name.lower(): name for name in names}
     for name in given:
         if name not in known:
             near = [known[found] for found in get_close_matches(name, known, 1)]
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(READERS)}"
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known.values())}"
             raise ValueError(f"format winkfs has no option {name!r}: {hint}")
 
 
-def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
+def value_of(given: Mapping[str, str], name: str, read: Callable[[str], Any]) -> Any:
+    """The value of an option, None where it is not given. Raises ValueError that names it."""
+    text = given.get(name.lower())
     try:
-        return read(text)
+        return None if text is None else read(text)
     except (ValueError, KeyError) as error:
         raise ValueError(f"option {name} is {text!r}: it takes {error.args[0]}") from None
 
@@ -175,7 +177,8 @@ def _names_file(text: str) -> tuple[bytes, ...]:
     return tuple(to_name(line) for line in data.removesuffix(b"\n").split(b"\n"))
 
 
-def _one_of(**values: Any) -> Callable[[str], Any]:
+def one_of(**values: Any) -> Callable[[str], Any]:
+    """-> a reader that takes these words, in any case."""
     known = {name.lower(): value for name, value in values.items()}
 
     def read(text: str) -> Any:
@@ -197,7 +200,7 @@ def size_of(text: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
     return size
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise ValueError("a number, 1 at least")
     return int(text)
@@ -232,11 +235,11 @@ def _split(text: str) -> int:
     return size_of(text, LEAST_SPLIT)
 
 
-_flag: Final = _one_of(true=True, false=False)
+flag: Final = one_of(true=True, false=False)
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "path": ("sources", _sources),
     "columns": ("columns", _words),
-    "content": ("content", _one_of(inline="inline", ref="ref", none="none")),
+    "content": ("content", one_of(inline="inline", ref="ref", none="none")),
     "prefix": ("prefix", lambda text: to_name(text.encode())),
     "glob": ("globs", _globs),
     "paths": ("paths", _names),
@@ -247,14 +250,14 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "maxSize": ("max_size", size_of),
     "orderBy": ("order", _order),
     "asOf": ("as_of", str),
-    "includeDirs": ("include_dirs", _flag),
+    "includeDirs": ("include_dirs", flag),
     "splitBytes": ("split", _split),
-    "minPartitions": ("partitions", _count),
+    "minPartitions": ("partitions", count),
     "batchBytes": ("batch", lambda text: size_of(text, 1, 1 << 30)),
     "maxContentBytes": ("largest", lambda text: size_of(text, 0, LARGEST)),
-    "mode": ("mode", _one_of(**{mode: mode for mode in MODES})),
-    "verify": ("verify", _flag),
-    "pushdown": ("pushdown", _one_of(off=False, native=True)),
-    "schemaStyle": ("binary_file", _one_of(winkfs=False, binaryFile=True)),
+    "mode": ("mode", one_of(**{mode: mode for mode in MODES})),
+    "verify": ("verify", flag),
+    "pushdown": ("pushdown", one_of(off=False, native=True)),
+    "schemaStyle": ("binary_file", one_of(winkfs=False, binaryFile=True)),
 }
 SELECTION: Final = frozenset(f.name for f in fields(Selection))

@@ -53,7 +53,8 @@ class Part:
     def cut(self, low: float, high: float) -> Piece | None:
         """What weighs in from `low` to `high`, of 0 to `weight`; None where that is no file."""
         if self.rows is None or self.weights is None:
-            a, b = (int(self.piece.size * part / self.weight) for part in (low, high))
+            start, room = self.piece.low, self.piece.high - self.piece.low
+            a, b = (start + int(room * part / self.weight) for part in (low, high))
             return replace(self.piece, low=a, high=b) if a < b else None
         starts = np.cumsum(self.weights) - self.weights
         i, k = np.searchsorted(starts, [low, high]).tolist()
@@ -77,7 +78,7 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     if options.order != "offset":
         return _sorted(options, contents, shards)
     parts = [part for shard, number in shards for part in _parts(options, contents, shard, number)]
-    return _scans(options, parts)
+    return scans(options, parts)
 
 
 def _shards(options: Options, as_of: int | str | None = None) -> list[tuple[Shard, int]]:
@@ -187,7 +188,7 @@ def _tasks(options: Options, weight: int, rows: int) -> int:
     return max(count, options.partitions, -(-rows // MOST), 1)
 
 
-def _scans(options: Options, parts: list[Part]) -> list[Scan | Ordered]:
+def scans(options: Options, parts: list[Part]) -> list[Scan | Ordered]:
     """The parts one after the other, cut into tasks of equal weight."""
     weight = sum(part.weight for part in parts)
     told = sum(len(part.rows) for part in parts if part.rows is not None)

@@ -12,15 +12,13 @@ ignoreExtra    false     leave out columns that a file has no place for
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Final, Self
 
 from winkformats import hashing
+from winkfs.spark.options import check_names, count, flag, local_path, one_of, size_of, value_of
 
-UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 OF_SPARK: Final = ("checkpointLocation", "queryName")
 LEAST_SHARD: Final = 1 << 20  # bytes
 
@@ -29,7 +27,7 @@ LEAST_SHARD: Final = 1 << 20  # bytes
 class SinkOptions:
     """What was asked for, checked.
 
-    job_tag     of a stream: what its attempts share with their commit, see `streamsink`
+    checkpoint  of a stream, where Spark was told it as an option
     """
 
     path: str
@@ -45,65 +43,21 @@ class SinkOptions:
     def of(cls, options: Mapping[str, str]) -> Self:
         """From Spark's options, in any case. Raises ValueError: one line with what is allowed."""
         given = {name.lower(): value for name, value in options.items()}
-        known = {name.lower(): name for name in (*READERS, *OF_SPARK, "path")}
-        for name in given:
-            if name not in known:
-                near = [known[found] for found in get_close_matches(name, known, 1)]
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(READERS)}"
-                raise ValueError(f"the winkfs sink has no option {name!r}: {hint}")
-        path = given.get("path", "")
-        if not path:
-            raise ValueError("where to? Give the folder of the data set: .save(DIR)")
-        values: dict[str, Any] = {"path": local_path(path)}
+        check_names(given, (*READERS, "path", *OF_SPARK))
+        if not given.get("path"):
+            raise ValueError("no path: say where to: .save(DIR)")
+        values: dict[str, Any] = {"path": value_of(given, "path", local_path)}
         for name, (attribute, read) in READERS.items():
             if name.lower() in given:
-                try:
-                    values[attribute] = read(given[name.lower()].strip().lower())
-                except (ValueError, KeyError) as error:
-                    raise ValueError(
-                        f"option {name} is {given[name.lower()]!r}: it takes {error.args[0]}"
-                    ) from None
+                values[attribute] = value_of(given, name, read)
         return cls(**values, checkpoint=given.get("checkpointlocation", ""))
 
 
-def local_path(path: str) -> str:
-    """A path, or a file: URI of one. Raises ValueError for another kind of URI."""
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
-    if scheme is None:
-        return path
-    if scheme[1].lower() != "file":
-        raise ValueError(f"{path}: winkfs needs a path of a file system, not {scheme[1]}:")
-    return re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)
-
-
-def _one_of(**values: Any) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        if text not in values:
-            raise ValueError(" or ".join(values))
-        return values[text]
-
-    return read
-
-
-def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([kmgt]?)i?b?", text)
-    if found is None or (size := int(found[1]) * UNITS[found[2]]) < LEAST_SHARD:
-        raise ValueError("a number of bytes such as 4g, 1m at least")
-    return size
-
-
-def _seconds(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError("a number of seconds, 1 at least")
-    return int(text)
-
-
-_flag: Final = _one_of(true=True, false=False)
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "onConflict": ("error_on_conflict", _one_of(newest=False, error=True)),
-    "ao": ("ao", _flag),
-    "timemp": ("timemp", _seconds),
-    "htalgo": ("htalgo", lambda text: _one_of(**{"1": 1, "2": 2, "3": 3})(text)),
-    "maxShardBytes": ("max_shard_bytes", _size),
-    "ignoreExtra": ("ignore_extra", _flag),
+    "onConflict": ("error_on_conflict", one_of(newest=False, error=True)),
+    "ao": ("ao", flag),
+    "timemp": ("timemp", count),
+    "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
+    "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
+    "ignoreExtra": ("ignore_extra", flag),
 }

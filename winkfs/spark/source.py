@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from winkfs.spark.options import Options
     from winkfs.spark.partition import Ordered, Scan
+
+STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger")
 
 
 class WinkfsDataSource(DataSource):  # type: ignore[misc]
@@ -26,7 +28,7 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]
         from winkfs.spark.options import Options
         from winkfs.spark.schema import ddl_of
 
-        return ddl_of(Options.of(self.options))
+        return ddl_of(Options.of(self.options, STREAMING))  # Spark does not say what it is for
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from winkfs.spark.options import Options
@@ -37,6 +39,16 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]
         from winkfs.spark.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> Any:
+        from winkfs.spark.streamsource import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        from winkfs.spark.streamsink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
 
 class WinkfsReader(DataSourceReader):  # type: ignore[misc]

@@ -22,8 +22,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from winkfs.dataset.manifest import PENDING, Log, create
 from winkfs.dataset.transaction import Transaction, join
 from winkfs.spark.inputs import Inputs
+from winkfs.spark.options import local_path
 from winkfs.spark.sink import Written, check_target, inputs_of, publish, write_task
-from winkfs.spark.sinkoptions import SinkOptions, local_path
+from winkfs.spark.sinkoptions import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,0 +1,198 @@
+"""The sink in Spark: save modes, errors before and in tasks, retries, what is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sparking import application
+
+import winkfs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def rows(spark: SparkSession, files: dict[str, bytes], partitions: int = 2) -> DataFrame:
+    frame = spark.createDataFrame(list(files.items()), "path string, content binary")
+    return frame.repartition(partitions)
+
+
+def save(frame: DataFrame, root: Path, mode: str = "append", **options: str) -> None:
+    frame.write.format("winkfs").mode(mode).options(**options).save(str(root))
+
+
+def contents(root: Path, **how: Any) -> dict[str, bytes]:
+    with winkfs.open(root, **how) as files:
+        return {entry.name: entry.read() for entry in files.scan()}
+
+
+def everything(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+def refused(frame: DataFrame, root: Path, mode: str = "append", **options: str) -> str:
+    """The error of a save."""
+    with pytest.raises(Exception) as error:
+        save(frame, root, mode, **options)
+    return str(error.value)
+
+
+def test_rows_are_in_the_data_set_and_come_back(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    files = {f"d{i % 7}/{i}": b"%d" % i * (i % 300) for i in range(3000)}
+    save(rows(spark, files, 3), root)
+    assert contents(root) == files
+    with winkfs.open(root) as opened:
+        newest = next(iter(opened.history()))
+    assert newest.operation == "append"
+    assert newest.metrics["files"] == 3000 and newest.metrics["tasks"] == 3
+    assert newest.metrics["content"] == sum(map(len, files.values()))
+    back = spark.read.format("winkfs").load(str(root))
+    save(back, tmp_path / "copy")  # with size and mtime, as the source has them
+    assert contents(tmp_path / "copy") == files
+    with winkfs.open(root) as one, winkfs.open(tmp_path / "copy") as two:
+        assert one.stat("d0/0").mtime_ns // 1000 == two.stat("d0/0").mtime_ns // 1000
+
+
+def test_append_adds_and_overwrite_replaces_but_readers_keep_what_they_had(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = tmp_path / "set"
+    save(rows(spark, {"a": b"1", "b": b"1"}), root)
+    save(rows(spark, {"b": b"2", "c": b"2"}), root)
+    assert contents(root) == {"a": b"1", "b": b"2", "c": b"2"}
+    with winkfs.open(root) as before:
+        save(rows(spark, {"z": b"3"}), root, "overwrite")
+        assert before.read("a") == b"1"
+    assert contents(root) == {"z": b"3"}
+    assert contents(root, as_of=2) == {"a": b"1", "b": b"2", "c": b"2"}
+    save(rows(spark, {"z": b"3"}).where("path = 'none'"), root, "overwrite")
+    assert contents(root) == {}
+
+
+def test_empty_partitions_make_no_shard(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    save(rows(spark, {"a": b"1"}, 8), root)
+    assert len(list(root.glob("*/*.data"))) == 1
+    before = everything(root)
+    save(rows(spark, {"a": b"1"}).where("path = 'none'"), root)
+    assert contents(root) == {"a": b"1"}
+    assert not [path for path in everything(root) - before if ".json" not in path]
+
+
+@pytest.mark.parametrize("mode", ["errorifexists", "ignore"])
+def test_other_save_modes_are_refused_by_spark(
+    mode: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    said = refused(rows(spark, {"a": b"1"}), tmp_path / "set", mode)
+    assert "append" in said.lower() or "mode" in said.lower()
+    assert not (tmp_path / "set").exists()
+
+
+def test_what_is_wrong_is_said_before_any_task_runs(spark: SparkSession, tmp_path: Path) -> None:
+    root, good = tmp_path / "set", rows(spark, {"a": b"1"})
+    with winkfs.create(tmp_path / "single") as container:
+        container.put("x", b"1")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    before = everything(tmp_path)
+    cases = [
+        (good.drop("content"), root, "append", {}, "no column content"),
+        (good.withColumnRenamed("path", "name"), root, "append", {}, "no column path"),
+        (good.selectExpr("*", "1 as rank"), root, "append", {}, "the column 'rank'"),
+        (good.selectExpr("path", "array(1) content"), root, "append", {}, "cast it to binary"),
+        (good, root, "append", {"onConflikt": "error"}, "did you mean onConflict?"),
+        (good, tmp_path / "single", "append", {}, "is a single container"),
+        (good, tmp_path / "single", "overwrite", {}, "is a single container"),
+        (good, tmp_path / "single.data", "overwrite", {}, "is a single container"),
+        (good, tmp_path / "other", "overwrite", {}, "and no data set"),
+        (good, tmp_path / "other", "append", {}, "and no data set"),
+    ]
+    for frame, where, mode, options, said in cases:
+        assert said in refused(frame, where, mode, **options)
+    assert everything(tmp_path) == before
+    save(good.selectExpr("*", "1 as rank"), root, ignoreExtra="true")
+    assert contents(root) == {"a": b"1"}
+
+
+def test_a_job_that_fails_leaves_the_folder_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    save(rows(spark, {"a": b"1"}), root)
+    before = everything(root)
+    frame = spark.range(0, 4000, 1, 4).selectExpr(
+        "concat('p', id) path", "if(id = 3999, null, cast(repeat('x', 2000) as binary)) content"
+    )
+    assert "p3999: the content is null" in refused(frame, root)
+    assert "p3999: the content is null" in refused(frame, root, "overwrite")
+    assert everything(root) == before and contents(root) == {"a": b"1"}
+
+
+def test_on_conflict_error_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    save(rows(spark, {"a": b"1"}), root, onConflict="error")
+    before = everything(root)
+    frame = spark.range(0, 2, 1, 2).selectExpr("'b' path", "cast(id as string) content")
+    assert "two tasks have this path" in refused(frame, root, onConflict="error")
+    assert "the data set has this file" in refused(rows(spark, {"a": b"2"}), root,
+                                                   onConflict="error")  # fmt: skip
+    assert everything(root) == before and contents(root) == {"a": b"1"}
+
+
+FAILS_ONCE = """
+import os, sys, time
+import winkfs
+from pyspark import TaskContext
+
+root, marks = sys.argv[1:]
+
+def fail_first(batches):
+    task = TaskContext.get()
+    for number, batch in enumerate(batches):
+        if task.attemptNumber() == 0 and task.partitionId() % 2 == 0 and number == 2:
+            if task.partitionId() == 0:
+                raise RuntimeError("the first attempt fails")
+            os.kill(os.getpid(), 9)
+        yield batch
+
+def slow_first(batches):
+    task = TaskContext.get()
+    for batch in batches:
+        if task.partitionId() == 7:
+            open(f"{marks}/attempt{task.attemptNumber()}", "w").close()
+            time.sleep(0 if task.attemptNumber() else 15)
+        yield batch
+
+spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+frame = spark.range(0, 4000, 1, 4).selectExpr(
+    "concat('p', id) path", "cast(repeat(id, 300) as binary) content")
+frame.mapInArrow(fail_first, frame.schema).write.format("winkfs").mode("append").save(root)
+frame = spark.range(0, 800, 1, 8).selectExpr(
+    "concat('s', id) path", "cast(repeat(id, 300) as binary) content")
+frame.mapInArrow(slow_first, frame.schema).write.format("winkfs").mode("append").save(root)
+"""
+
+
+def test_tasks_that_fail_are_killed_or_run_twice_change_nothing(tmp_path: Path) -> None:
+    """local[2,3]: a task may fail twice; with speculation a slow one runs a second time."""
+    root = tmp_path / "set"
+    done = application(
+        FAILS_ONCE, root, tmp_path, master="local[2,3]",
+        settings={
+            "spark.speculation": "true", "spark.speculation.interval": "200ms",
+            "spark.speculation.multiplier": "1.5", "spark.speculation.quantile": "0.5",
+            "spark.speculation.minTaskRuntime": "200ms",
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    expected = {f"p{i}": b"%d" % i * 300 for i in range(4000)}
+    expected |= {f"s{i}": b"%d" % i * 300 for i in range(800)}
+    assert contents(root) == expected
+    assert len(list(tmp_path.glob("attempt*"))) == 2
+    assert not list((root / "_pending").iterdir())
+    names = {path.name.split("-")[0] for path in root.glob("*/*.data")}
+    assert len(list(root.glob("*/*.data"))) == 12 and names == {f"{i:05d}" for i in range(8)}
+    assert not winkfs.verify(root).problems
