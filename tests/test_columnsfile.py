@@ -29,6 +29,7 @@ from winkfs import columnsfile
 from winkfs.cli import main
 from winkfs.columns import Columns
 from winkfs.columnsfile import columns_between, open_columns, write_columns
+from winkfs.select import Selection, select
 
 
 def test_reindex_writes_columns_that_any_slice_can_be_had_of(tmp_path: Path) -> None:
@@ -369,3 +370,23 @@ def test_neither_columns_nor_data_stay_in_the_page_cache(size: int, tmp_path: Pa
         assert len(found.slice(0, count).names()) == count
         assert resident(cols) > margin
     assert resident(cols) < margin
+
+
+def test_no_file_handle_is_left(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    before = len(os.listdir("/proc/self/fd"))
+    made(base)
+    with opened(base) as found:
+        kept = found.slice(0, 5)
+    columns_between(str(base), 0, 1 << 60)
+    for wanted in (Selection(), Selection(paths=(b"a.txt",)), Selection(prefix=b"docs/")):
+        select(str(base), wanted)
+    assert winkfs.verify(base).problems == []
+    Path(f"{base}.cols").unlink()  # what is mapped must not become shorter
+    Path(f"{base}.cols").write_bytes(b"no columns")
+    assert open_columns(str(base)) is None
+    select(str(base), Selection())
+    winkfs.verify(base)
+    assert kept.names() == [name for name, *_ in listing(base)[:5]]
+    del kept, found
+    assert len(os.listdir("/proc/self/fd")) == before

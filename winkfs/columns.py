@@ -61,7 +61,7 @@ class Columns:
 
         problem  is told of each damaged inode, which is left out; None: CorruptError
         raises   CorruptError; OSError
-        cost     1 us a file of 1 KiB; reads the inodes, and what lies between them where that is little;
+        cost     1 us a file of 1 KiB; reads inodes, and what lies between them where that is little;
                  of more than 1,024 the page cache keeps nothing. A writer has settled what it put
         """
         if positions is None:

@@ -30,8 +30,10 @@ class ColumnsCheck:
         self._store, self._add, self._path = store, add, store.base + ".cols"
         self._damaged: list[int] = []  # inodes, which are reported by who checks all entries
         self._file = self._open()
-        view = store.kv.storage.view(store.kv.end, sparse=True)
-        self._scan = InodeScan(store, view, lambda error: self._damaged.append(error.offset))
+        self._scan: InodeScan | None = None
+        if self._file is not None:
+            view = store.kv.storage.view(store.kv.end, sparse=True)
+            self._scan = InodeScan(store, view, self._note)
 
     def _open(self) -> ColumnsFile | None:
         with suppress(FileNotFoundError):
@@ -48,7 +50,7 @@ class ColumnsCheck:
 
     def take(self, batch: Batch) -> None:
         """Compare the inodes of a batch."""
-        if self._file is None:
+        if self._file is None or self._scan is None:
             return
         try:
             said = self._file.between(int(batch.pos[0]), int(batch.pos[-1]) + 1)
@@ -76,7 +78,10 @@ class ColumnsCheck:
         """Let go of the file. Safe to call twice."""
         if self._file is not None:
             self._file.close()
-            self._file = None
+            self._file = self._scan = None
+
+    def _note(self, error: CorruptError) -> None:
+        self._damaged.append(error.offset)
 
     def _stop(self, what: str) -> None:
         self._add(what)

@@ -125,6 +125,8 @@ class ColumnsFile:
         """Let go of the file, and take what was read of it out of the page cache again."""
         self._storage.drop_seen()
         self._storage.close()
+        self._view = memoryview(b"")  # a mapping holds the file open
+        self._good, self._chunks = {}, {}
 
     def __len__(self) -> int:
         return self.files
