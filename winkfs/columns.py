@@ -61,8 +61,8 @@ class Columns:
 
         problem  is told of each damaged inode, which is left out; None: CorruptError
         raises   CorruptError; OSError
-        cost     1 us a file of 1 KiB; reads inodes, and what lies between them where that is little;
-                 of more than 1,024 the page cache keeps nothing. A writer has settled what it put
+        cost     1 us a file of 1 KiB; reads inodes, and what is between them where that is little.
+                 Of more than 1,024 the page cache keeps nothing. A writer has settled what it put
         """
         if positions is None:
             positions = store.index.positions()
