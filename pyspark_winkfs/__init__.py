@@ -1,5 +1,98 @@
-"""What makes Spark find the format "winkfs" by name. Light: Spark imports it at each look-up."""
+"""What makes Spark find the format "winkfs" by name: it imports each top-level `pyspark_*` package.
 
-from winkfs.spark.source import WinkfsDataSource as DefaultSource
+Light, for that happens with each first look-up of a session. Its classes travel by value, so that
+they arrive, and can say what to do, where a Python of Spark has no winkfs.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
+
+
+def winkfs_source() -> Any:
+    """The module with the real data source. Raises ImportError that says what to do."""
+    try:
+        return import_module("winkfs.spark.source")
+    except ImportError as error:
+        raise ImportError(
+            f"{sys.executable}, the Python that Spark runs here, cannot import winkfs ({error}): "
+            "set PYSPARK_PYTHON to one that can before the session starts, or run in it: "
+            "pip install 'winkfs[spark]', or hand winkfs over: spark.sparkContext.addPyFile(zip) "
+            "before winkfs.spark.register(spark)"
+        ) from None
+
+
+class DefaultSource(DataSource):  # type: ignore[misc]
+    """format("winkfs"): stands for `winkfs.spark.source.WinkfsDataSource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "winkfs"
+
+    def _source(self) -> Any:
+        return winkfs_source().WinkfsDataSource(self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if state.pop("planned", False):
+            state["options"] = {}  # tasks have no use for a list of a million paths
+        return state
+
+    def schema(self) -> Any:
+        return self._source().schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        reader = Reader(self._source().reader(schema))
+        self.planned = True
+        return reader
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        return self._source().writer(schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> Any:
+        return self._source().streamReader(schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        return self._source().streamWriter(schema, overwrite)
+
+
+class Reader(DataSourceReader):  # type: ignore[misc]
+    """Stands for `winkfs.spark.source.WinkfsReader`, which is unpickled when it is used."""
+
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"pickled": pickle.dumps(self.reader)}
+
+    def _real(self) -> Any:
+        if "reader" not in self.__dict__:
+            winkfs_source()
+            self.reader = pickle.loads(self.pickled)
+        return self.reader
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(pickle.dumps(task)) for task in self._real().partitions()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if partition.value is None:
+            return iter(())  # Spark's stand-in where there are no tasks
+        reader = self._real()
+        found: Iterator[pa.RecordBatch] = reader.read(pickle.loads(partition.value))
+        return found
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])

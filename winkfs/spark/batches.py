@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from winkformats.errors import CorruptError
-from winkfs import orders
 from winkfs.columns import Columns
 from winkfs.errors import WinkError
 from winkfs.inode import default_mode
@@ -116,6 +115,8 @@ def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
 def _order_of(partition: Ordered) -> tuple[Int64, Int64]:
     if partition.order is None:
         return unpack(partition.shard), unpack(partition.pos)
+    from winkfs import orders  # not needed by most tasks: 20 ms
+
     folder, part, start, stop = partition.order
     rows = orders.open(folder).read(orders.Range(part, start, stop))
     return rows.shard, rows.pos

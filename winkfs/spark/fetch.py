@@ -157,13 +157,12 @@ def _by_container(part: pa.RecordBatch, known: Any) -> Iterator[tuple[tuple[str,
 
 
 def _opened(opened: dict[tuple[str, int], Contents], base: str, contid: int) -> Contents:
-    from winkfs.dataset.records import ShardRecord
-    from winkfs.dataset.shard import Shard
     from winkfs.spark.contents import Contents
+    from winkfs.spark.rows import open_planned
 
     found = opened.pop((base, contid), None)
     if found is None:
-        store = Shard(base, ShardRecord(base, contid, 0), grows=True).open(load=False)
+        store = open_planned(base, contid, 0, grows=True)
         found = Contents(store, store.kv.start, store.kv.end)
         if len(opened) >= OPEN:
             _close(opened.pop(next(iter(opened))))

@@ -13,16 +13,26 @@ from winkfs.columnscan import LONGEST, InodeScan
 from winkfs.columnsfile import columns_between, open_columns
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import Shard
+from winkfs.errors import StalePlan
 from winkfs.inode import FileType
 from winkfs.rows import Int64
 from winkfs.spark.contents import Contents
 from winkfs.spark.partition import Piece, unpack
+from winkfs.store import Store
 
 ROWS: Final = 1 << 16  # files at a time
 SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols
 SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
 DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
 Problem = Callable[[CorruptError], None]
+
+
+def open_planned(base: str, contid: int, size: int, *, grows: bool) -> Store:
+    """A container without its index. Raises StalePlan where it is not the one of the plan."""
+    try:
+        return Shard(base, ShardRecord(base, contid, size), grows=grows).open(load=False)
+    except StalePlan as error:
+        raise StalePlan(f"{error.strerror}; call load() again", base) from None
 
 
 class Source:
@@ -38,8 +48,7 @@ class Source:
     ) -> None:
         """Raises StalePlan, FormatError, OSError."""
         self.piece, self.problem = piece, problem
-        record = ShardRecord(piece.base, piece.contid, piece.size)
-        self.store = Shard(piece.base, record, grows=piece.grows).open(load=False)
+        self.store = open_planned(piece.base, piece.contid, piece.size, grows=piece.grows)
         self._include_dirs, self._with_contents = include_dirs, contents
         low = max(piece.low, self.store.kv.start)
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
@@ -69,23 +78,29 @@ class Source:
         first = int(np.searchsorted(file.chunks[:, 3], piece.low))
         stop = int(np.searchsorted(file.chunks[:, 2], piece.high))
         for number in range(first, stop):
-            yield self._seen(file.chunk(number).between(piece.low, piece.high))
+            try:
+                rows = file.chunk(number).between(piece.low, piece.high)
+            except CorruptError:  # as if it were missing
+                low, high = file.chunks[number, 2:4].tolist()
+                low, high = max(low, piece.low), min(high + 1, piece.high)
+                rows = columns_between(piece.base, low, high, self.problem)
+            yield self._seen(rows)
 
     def at(self, positions: Int64) -> Columns:
-        """The files with these inodes, ascending."""
-        return Columns.concat(list(self._at(positions)))
+        """The files with these inodes, ascending, that are to be seen."""
+        return self._seen(Columns.concat(list(self._at(positions))))
 
     def _at(self, positions: Int64) -> Iterator[Columns]:
-        file = self._file
-        if file is not None and len(positions) * SPARSE >= file.files:
-            if self._pos is None:
-                self._pos = file.column("pos")
-            index = np.searchsorted(self._pos, positions)
-            there = self._pos[np.minimum(index, file.files - 1)] == positions
-            if there.all():  # else one that was replaced since the plan was made
+        index = self._index(positions)
+        if index is not None and self._file is not None:
+            try:
                 for at in range(0, len(index), ROWS):
-                    yield file.take(index[at : at + ROWS])
+                    yield self._file.take(index[at : at + ROWS])
+                    positions = positions[ROWS:]
                 return
+            except CorruptError:
+                self._file.close()
+                self._file = None
         if len(positions) and self._with_contents:
             span = int(positions[-1] - positions[0])
             if span < DENSE * len(positions):
@@ -93,6 +108,20 @@ class Source:
                 return
         for at in range(0, len(positions), ROWS):
             yield Columns.of(self.store, positions[at : at + ROWS], self.problem)
+
+    def _index(self, positions: Int64) -> Int64 | None:
+        """Which rows of BASE.cols these are; None where it lacks one, or they are but a few."""
+        file = self._file
+        if file is None or not len(positions) or len(positions) * SPARSE < file.files:
+            return None
+        try:
+            self._pos = file.column("pos") if self._pos is None else self._pos
+        except CorruptError:
+            return None
+        index = np.searchsorted(self._pos, positions)
+        # One may have been replaced since the plan was made, and be in the columns no more.
+        there = self._pos[np.minimum(index, file.files - 1)] == positions
+        return index if there.all() else None
 
     def _windows(self, positions: Int64) -> Iterator[Columns]:
         """Inodes just before the contents around them are read: from the disk once for both."""

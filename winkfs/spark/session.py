@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
 
 def register(spark: SparkSession) -> None:
     """Make format("winkfs") known to a session.
 
-    Needed where Spark does not find it by name: PYSPARK_PYTHON is a Python without winkfs that gets
-    it by `spark.sparkContext.addPyFile`, which has to come before.
+    Needed where Spark does not find it by name: winkfs is installed in editable form, or reaches
+    the Python of the workers by `spark.sparkContext.addPyFile`, which has to come before.
     """
-    from winkfs.spark.source import WinkfsDataSource
+    from pyspark_winkfs import DefaultSource
 
-    spark.dataSource.register(WinkfsDataSource)
+    spark.dataSource.register(DefaultSource)
+    _registered.add(spark)
 
 
 def read(
@@ -35,16 +39,19 @@ def read(
     path     BASE, or DIR of a data set; or several
     schema   columns, as `spark.read.schema` takes them
     options  as in `winkfs.spark.options`; columns, paths and glob may be lists, times datetimes
-    raises   AnalysisException, whose text says what is wrong with an option or path
+    raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
     """
+    from winkfs.spark.options import Options
+    from winkfs.spark.schema import ddl_of
+
+    if spark not in _registered:
+        register(spark)
     many = [path] if isinstance(path, str | os.PathLike) else list(path)
-    reader = spark.read.format("winkfs").option("path", json.dumps([os.fspath(p) for p in many]))
-    if schema is not None:
-        reader = reader.schema(schema)
-    for name, value in options.items():
-        if value is not None:
-            reader = reader.option(name, _text(name, value))
-    return reader.load()
+    texts = {"path": json.dumps([os.fspath(p) for p in many])}
+    texts |= {name: _text(name, value) for name, value in options.items() if value is not None}
+    ddl_of(Options.of(texts))  # here the error is one line, from Spark it comes with a traceback
+    reader = spark.read.format("winkfs").options(**texts)
+    return (reader if schema is None else reader.schema(schema)).load()
 
 
 def _text(name: str, value: Any) -> str:

@@ -18,7 +18,7 @@ STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger"
 
 
 class WinkfsDataSource(DataSource):  # type: ignore[misc]
-    """format("winkfs"). What is needed is imported when it is needed: Spark pickles the class."""
+    """format("winkfs"). Spark sees it through `pyspark_winkfs.DefaultSource`."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,8 +76,6 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
         return partitions(self.options, contents="content" in self.columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None and type(partition) is InputPartition:
-            return iter(())  # Spark's stand-in where nothing was planned
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from winkfs.spark.batches import Reading, batches
