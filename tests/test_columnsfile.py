@@ -192,6 +192,17 @@ def test_new_container_of_that_name_has_no_old_columns(tmp_path: Path) -> None:
     assert not Path(f"{base}.cols").exists()
 
 
+def test_columns_of_a_data_file_that_was_cut_are_not_believed(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    made(base)
+    with Path(f"{base}.data").open("r+b") as data:
+        data.truncate(6000)
+    assert open_columns(str(base)) is None
+    with store_of(base) as store:
+        assert open_columns(store) is None
+    assert columns_between(str(base), 0, 1 << 60).names() == [name for name, *_ in listing(base)]
+
+
 def test_classic_container_has_none(tmp_path: Path) -> None:
     base = tmp_path / "c"
     golden_containers.RECIPES["classic"](base)

@@ -104,13 +104,7 @@ class ColumnsFile:
         self._view = memoryview(storage.view(size, sparse=True))
         self._good: dict[int, npt.NDArray[Any]] = {}  # entries that were checked, by position
         self._chunks: dict[int, Columns] = {}
-        table = self._value(b"t/000000", block.get(CHUNKS, 0), "<i8")
-        if len(table) % len(Chunk._fields):
-            raise CorruptError("table of chunks", file=storage.name, offset=block[CHUNKS])
-        self.chunks: Int64 = table.reshape(-1, len(Chunk._fields))
-        first, last = self.chunks[:, 2], self.chunks[:, 3]
-        if (self.chunks[:, 0] < 1).any() or (first > last).any() or (first[1:] <= last[:-1]).any():
-            raise CorruptError("table of chunks", file=storage.name, offset=block[CHUNKS])
+        self.chunks = self._table(block.get(CHUNKS, 0))
         self._starts = np.concatenate([[0], np.cumsum(self.chunks[:, 0])])
         self.files = int(self._starts[-1])
         self.content = sum(self.chunks[:, 1].tolist())
@@ -197,6 +191,16 @@ class ColumnsFile:
         return Columns.concat([part for part in parts if len(part)])
 
     # --- entries ---
+
+    def _table(self, pos: int) -> Int64:
+        """The table of chunks. Raises CorruptError for one that cannot be."""
+        words: Int64 = self._value(b"t/000000", pos, "<i8")
+        if len(words) % len(Chunk._fields) == 0:
+            table = words.reshape(-1, len(Chunk._fields))
+            files, first, last = table[:, 0], table[:, 2], table[:, 3]
+            if (files >= 1).all() and (first <= last).all() and (first[1:] > last[:-1]).all():
+                return table
+        raise CorruptError("table of chunks", file=self._storage.name, offset=pos)
 
     def _column(self, chunk: int, column: int) -> npt.NDArray[Any]:
         row = self.chunks[chunk]

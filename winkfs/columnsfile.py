@@ -33,12 +33,14 @@ def open_columns(store: Store | str) -> ColumnsFile | None:
 
     ->      None where it is missing, foreign, damaged, or not of just what the data file holds
     raises  FormatError, OSError where the superblock of BASE.data cannot be read
-    cost    0.1 ms
+    cost    0.2 ms
     """
     if isinstance(store, str):
         with FileStorage(base_of(store) + ".data") as data:
             block = read_superblock(data)
             contid, end = block.get("CONTID", 0), block.get("FILESIZE", -1)
+            if end > data.size():  # cut short: the columns would name what is not there
+                return None
         base, note = base_of(store), None
     else:
         contid, end = store.settings.contid, store.kv.end
