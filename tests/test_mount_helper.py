@@ -9,6 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import datasets
 import pytest
 from mounting import WINKFS, need_fuse, serving, watched
 from private import ROOT, Private, programs
@@ -57,6 +58,18 @@ def test_mount_fuse_is_enough(private: Private, command: str, shown: str) -> Non
     assert done.stdout.startswith(
         f"content\n{private.directory}/my\\040corpus {private.directory}/mnt fuse.winkfs {shown},"
     )
+
+
+@pytest.mark.mount
+def test_line_in_fstab_for_a_data_set(private: Private) -> None:
+    datasets.add(private.directory / "set", {"f": b"old\n"})
+    datasets.add(private.directory / "set", {"f": b"new\n"})
+    install(private)
+    line = f"{private.directory}/set {private.directory}/mnt winkfs ro,as_of=1,noauto 0 0"
+    (private.directory / "fstab").write_text(line + "\n")
+    done = private.run(f"mount --bind fstab /etc/fstab && mount mnt && {CHECK}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("old\n")
 
 
 @pytest.mark.mount
