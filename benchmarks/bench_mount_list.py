@@ -1,8 +1,9 @@
 """How fast is a directory of a million names listed through a mount?
 
 `ls -f` and `find` as processes of their own, os.scandir in this one; each on a fresh mount, so that
-nothing of the directory is known to the kernel. Files are empty. Of ext4, names and inodes were
-dropped before, where we may; its pages are warm, as are the images.
+nothing of the directory is known to the kernel. Files are empty; each shard of the data set has
+every SHARDS-th. Of ext4, names and inodes were dropped before, where we may; its pages are warm, as
+are the images.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +23,11 @@ from filesystems import Rival, directory, loop, present, squashfuse, versions, w
 from report import SERVER, Goal, Report, rates, server
 
 import winkfs
+from winkfs.dataset.transaction import begin
 
 RO: Final = "winkfs mount --ro"
 FOLDER: Final = "folder"
+SHARDS: Final = 10
 FAST: Final = Goal(200_000)  # names a second
 COLUMNS: Final = (
     "file system", "os.scandir, names/s (range)", "ls -f, names/s", "find, names/s", *SERVER,
@@ -60,24 +64,37 @@ def cases(asked: Options, place: Path, count: int) -> dict[str, Case]:
     base, image, point = place / "container", Path(f"{tree}.squashfs"), place / "mnt"
     with winkfs.create(base) as container:
         container.put_many((f"{FOLDER}/{name}", b"") for name in names(count))
+    fill_shards(place / "set", count)
     fill(tree, count)
     if shutil.which("mksquashfs") and not image.exists():
         command = ["mksquashfs", str(tree), str(image), "-quiet", "-no-progress"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     rivals = present({
         RO: ("", partial(winkfs_mount, base, point, "--ro")),
+        f"the same of {SHARDS} shards": ("", partial(winkfs_mount, place / "set", point, "--ro")),
         "winkfs mount": ("", partial(winkfs_mount, base, point)),
         "squashfuse_ll": ("squashfuse_ll", partial(squashfuse, image, point)),
         "kernel SquashFS": ("mount", partial(loop, image, point)),
         "ext4 directory": ("", partial(directory, tree)),
     })  # fmt: skip
     os.sync()  # what is still to be written may leave the cache when it is
-    backing = [*place.glob("container.*"), image]
+    backing = [*place.glob("container.*"), *place.glob("set/*/*"), image]
     return {name: partial(round_of, rival, backing, count) for name, rival in rivals.items()}
 
 
 def names(count: int) -> Iterator[str]:
     return (f"page{i:07d}.html" for i in range(count))
+
+
+def fill_shards(root: Path, count: int) -> None:
+    job, records = begin(root), []
+    for number in range(SHARDS):
+        shard = job.attempt(f"{number:05}-0")
+        with winkfs.create(shard) as container:
+            some = islice(names(count), number, None, SHARDS)
+            container.put_many((f"{FOLDER}/{name}", b"") for name in some)
+        records.append(job.seal(shard))
+    job.commit(records)
 
 
 def fill(tree: Path, count: int) -> None:

@@ -24,6 +24,7 @@ from winkfs.store import Store
 
 SMALL: Final = 4 << 10  # bytes of an entry that is read through the mapping
 LARGE: Final = 64 << 10  # bytes from which a checked value is kept
+ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
 KEEP: Final = 4  # values kept, for reads in small steps of large files
 INODES: Final = 64  # inodes of several extents kept
 BUFFER: Final = (1 << 20) + (4 << 10)  # bytes of the largest entry read through the buffer
@@ -175,31 +176,40 @@ class Look:
         if offset >= stop:
             return b""
         if found.pointer > 0:
-            value = self._plain(found)
+            value = self.content(found.pointer, found.size)
             return value[offset:stop] if stop - offset < len(value) else value
         extents = cut(self.inode(found.pos).extents, offset, stop)
         return assemble(extents, self.value, self._store.kv.storage.name)
 
-    def _plain(self, found: Found) -> bytes:
-        """The content of a file of one extent, as `put` writes it: its key and size are known."""
-        pos, size, store = found.pointer, found.size, self._store
-        kv = store.kv
-        if size < SMALL or not kv.layout.standard or pos in self._values:
-            return self.value(pos, size)[:size]
-        digits = (found.fileid.bit_length() + 3) // 4
-        length = 14 + digits + size  # delflag, two lengths, "<hex>/D0", the value, checksum
-        if size > BUFFER - SMALL or pos + length > kv.end:
-            return self.value(pos, size)[:size]
-        if pos >= kv.visible:
-            kv.view(pos)
-        data = self._fetch(pos, length)
-        found32 = xxhash.xxh3_64_intdigest(data[1 : length - 4], (kv.layout.contid + pos) & MASK64)
-        if (found32 & 0xFFFFFFFF).to_bytes(4, "big") != data[length - 4 :] or data[0] > 1:
-            return self.value(pos, size)[:size]  # written in another way, or damaged
-        value = bytes(data[length - 4 - size : length - 4])
-        if size >= LARGE:
-            self._keep(pos, value)
-        return value
+    def content(self, pos: int, size: int) -> bytes:
+        """The first bytes of the entry at `pos`, `size` of them; mostly it has no more.
+
+        Fast for what `put` writes for a file of one extent. Raises CorruptError, also for a
+        shorter entry.
+        """
+        kv = self._store.kv
+        usual = SMALL <= size <= BUFFER - SMALL and 0 < pos <= kv.end - size
+        if usual and kv.layout.standard and pos not in self._values:
+            if pos >= kv.visible:
+                kv.view(pos)
+            data = self._fetch(pos, min(size + ROUND, kv.end - pos))
+            at = 7 + int.from_bytes(
+                data[1:3], "big"
+            )  # delflag, two lengths, key; then value, checksum
+            end = at + size
+            sum32 = xxhash.xxh3_64_intdigest(data[1:end], (kv.layout.contid + pos) & MASK64)
+            right = (sum32 & 0xFFFFFFFF).to_bytes(4, "big") == data[end : end + 4]
+            if right and data[0] <= 1 and int.from_bytes(data[at - 4 : at], "big") == size:
+                value = bytes(data[at:end])
+                if size >= LARGE:
+                    self._keep(pos, value)
+                return value
+        value = self.value(pos, size)  # written in another way, or damaged
+        if len(value) < size:
+            raise CorruptError(
+                "size", file=kv.storage.name, offset=pos, expected=size, found=len(value)
+            )
+        return value[:size]
 
     def value(self, pos: int, least: int) -> bytes:
         """The checked value of the entry at `pos`. `least`: bytes that it has, most likely."""

@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import FormatError
 from winkformats.storage import FileStorage, Storage
 from winkfs.columns import BY_INODE, Columns
 from winkfs.columnsfile import ColumnsFile
@@ -145,11 +145,11 @@ class ShardFiles:
         if number < 0:
             return None
         chunk = self.chunks[number]
-        row = int(np.searchsorted(chunk.pos, pos))
+        row = int(chunk.pos.searchsorted(pos))
         return (chunk, row) if row < len(chunk) and chunk.pos.item(row) == pos else None
 
     def hides(self, pos: int) -> bool:
-        at = int(np.searchsorted(self.hidden, pos))
+        at = int(self.hidden.searchsorted(pos))
         return at < len(self.hidden) and self.hidden.item(at) == pos
 
     def visible(self, chunk: Columns) -> Int64:
@@ -202,12 +202,8 @@ class ShardFiles:
         self._touch(stop - offset)
         if pointer == BY_INODE:
             return self._look.read(self._look.at(chunk.pos.item(row)), offset, size)
-        value = self._look.value(pointer, whole)
-        if len(value) != whole:
-            raise CorruptError(
-                "size", file=self.base + ".data", offset=pointer, expected=whole, found=len(value)
-            )
-        return value[offset:stop]
+        value = self._look.content(pointer, whole)
+        return value[offset:stop] if stop - offset < whole else value
 
     def _need(self) -> None:
         if self.error is not None:

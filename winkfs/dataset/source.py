@@ -7,9 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from winkfs.columns import BY_INODE, Columns
-from winkfs.dataset.shardfiles import ShardFiles
-from winkfs.dataset.sourceview import DatasetView
+from winkfs.columns import BY_INODE
+from winkfs.dataset.sourceview import DatasetView, Place
 from winkfs.facts import find_data, text_of
 from winkfs.inode import FileType
 from winkfs.places import OWN_IDS
@@ -47,7 +46,7 @@ class DatasetSource(DatasetView):
         files, chunk, row = self._file(id)
         return files.read(chunk, row, 0, chunk.size.item(row))
 
-    def _entry_file(self, id: int) -> tuple[ShardFiles, Columns, int] | None:
+    def _entry_file(self, id: int) -> Place | None:
         """The same for a directory with an entry, too; None for one without."""
         if id < OWN_IDS:
             return self._file(id)

@@ -38,6 +38,8 @@ from winkmount.source import Attr, DirEntry
 
 log = logging.getLogger("winkfs.mount")
 
+Place = tuple[ShardFiles, Columns, int]
+"""Where a file is: its shard, the chunk of the columns, and the row in it."""
 FILES: Final = 3  # open files a shard, and some
 
 
@@ -89,6 +91,7 @@ class DatasetView(ReadOnlySource):
         self.shown, self._snapshot = shown, snapshot
         self.tree = NameTree(self._order, self.entry)
         self._last: tuple[bytes, int] = b"", -1  # the last name that was found, and its index
+        self._recent: tuple[int, Place | None] = 0, None  # the id of the last file, and where it is
         self._sweep()
         if self._order.clashes:
             files_that = "files that have" if self._order.clashes > 1 else "file that has"
@@ -125,7 +128,7 @@ class DatasetView(ReadOnlySource):
             self._last = path, at
         return at
 
-    def find(self, path: bytes) -> tuple[ShardFiles, Columns, int] | None:
+    def find(self, path: bytes) -> Place | None:
         """The entry of this name: its shard, chunk and row; None where there is none."""
         index = self._index(path) if path else -1
         if index < 0:
@@ -157,7 +160,11 @@ class DatasetView(ReadOnlySource):
             return self.directory_attr(path, files.attr(chunk, at))
         if self.tree.clashes and self.tree.implied(path):
             return self.directory_attr(path)
-        return files.attr(chunk, at) if len(path) <= MAX_PATH else None
+        if len(path) > MAX_PATH:
+            return None
+        attr = files.attr(chunk, at)
+        self._recent = attr.id, found
+        return attr
 
     def directory_attr(self, path: bytes, entry: Attr | None = None) -> Attr:
         """The attributes of a directory that is there; `entry`: what its own entry says."""
@@ -184,8 +191,14 @@ class DatasetView(ReadOnlySource):
         self.places.note(id, above)
         return id
 
-    def _file(self, id: int) -> tuple[ShardFiles, Columns, int]:
-        """The file of an id. Raises ESTALE where it is not shown any more, nor open."""
+    def _file(self, id: int) -> Place:
+        """The file of an id. Raises ESTALE where it is not shown any more, nor open.
+
+        Where nothing is opened, each read comes right after a look-up.
+        """
+        recent, known = self._recent
+        if id == recent and known is not None:
+            return known
         files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
         found = None if files is None else files.locate(pos)
         if files is None or found is None or not (id in self._users or self._shows(files, pos)):
