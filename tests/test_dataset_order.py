@@ -8,7 +8,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from winkfs.dataset import nameorder
+from winkfs.dataset import nameorder, namerows
 from winkfs.dataset.nameorder import MergedOrder
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.source import DatasetSource
@@ -47,8 +47,13 @@ def check(view: DatasetSource, expected: list[bytes]) -> None:
     assert order.clashes == clashes
 
 
+@pytest.mark.parametrize("some", [1 << 20, 130])
 @pytest.mark.parametrize("number", range(12))
-def test_names_of_several_shards_are_sorted(tmp_path: Path, number: int) -> None:
+def test_names_of_several_shards_are_sorted(
+    tmp_path: Path, number: int, some: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once, or some at a time."""
+    monkeypatch.setattr(namerows, "SOME", some)
     chance = random.Random(number)
     chosen = names(chance, chance.choice([3, 40, 400]))
     shards = chance.randint(1, 5)

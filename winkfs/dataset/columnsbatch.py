@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from winkfs.dataset.nameorder import Rows
+from winkfs.dataset.namerows import Rows
 from winkfs.dataset.shardfiles import POSITION
 from winkfs.inode import FileType
 from winkfs.listbatch import MAKE, MODES, Batch

@@ -1,165 +1,24 @@
 """The visible names of all shards in byte order: what `winkfs.nameorder` is for one container.
 
-An entry of the order is a row: the rows of the first shard's columns, then those of the second ...
-Made at once by sorting eight bytes of all names at a time; 4 bytes a name stay in memory.
+Its entries are rows, see `namerows`. Made at once when a data set is mounted.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Iterable
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.gather import rows_at, texts_at
+from winkfs.dataset.namerows import Rows, sort
 from winkfs.inode import FileType
 from winkfs.rows import Int64
 
-if TYPE_CHECKING:
-    from winkfs.dataset.shardfiles import ShardFiles
-
-Words = npt.NDArray[np.uint64]
-Bools = npt.NDArray[np.bool_]
-
-WORD: Final = 8  # bytes of the names that are compared at a time
 FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
 PART: Final = 64
 SAMPLE: Final = 1 << 14  # names remembered for searches, at most
-_KEPT: Final = np.array([0, *(~0 << 8 * (WORD - k) & ~(~0 << 64) for k in range(1, 9))], np.uint64)
-
-
-class Rows:
-    """The files of several shards, numbered through.
-
-    chunks  columns, those of one shard behind those of another
-    owners  the shard of each chunk
-    base    int64[chunks + 1]  row at which each begins; the last: `count`, their number
-    """
-
-    def __init__(self, shards: Iterable[ShardFiles]) -> None:
-        pairs = [(chunk, shard) for shard in shards for chunk in shard.chunks]
-        self.chunks = [chunk for chunk, _ in pairs]
-        self.owners = [shard for _, shard in pairs]
-        counts = [len(chunk) for chunk in self.chunks]
-        self.base = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self._bases: list[int] = self.base.tolist()
-        self.count = self._bases[-1]
-        self._number = np.uint16 if len(pairs) < 0xFFFF else np.int64  # 16 bits: a radix sort
-
-    def visible(self) -> Int64:
-        """The rows that are to be seen, ascending."""
-        found = [owner.visible(chunk) + base for chunk, owner, base
-                 in zip(self.chunks, self.owners, self._bases, strict=False)]  # fmt: skip
-        return np.concatenate(found) if found else np.empty(0, np.int64)
-
-    def place(self, row: int) -> tuple[int, int]:
-        """-> number of the chunk, row in it."""
-        chunk = bisect.bisect_right(self._bases, row) - 1
-        return chunk, row - self._bases[chunk]
-
-    def parts(self, rows: Int64) -> Iterator[tuple[int, Any, Int64]]:
-        """By chunk: its number, which of the `rows` are in it (an index), and their rows there."""
-        if not len(rows):
-            return
-        chunks = (np.searchsorted(self.base, rows, "right") - 1).astype(self._number)
-        first = int(chunks[0])
-        if (chunks == first).all():
-            yield first, slice(None), rows - self._bases[first]
-            return
-        order = np.argsort(chunks, kind="stable")
-        ordered = chunks[order]
-        stops = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-        start = 0
-        for stop in (*stops.tolist(), len(rows)):
-            which = order[start:stop]
-            chunk = int(ordered[start])
-            yield chunk, which, rows[which] - self._bases[chunk]
-            start = stop
-
-    def texts(self, number: int, at: Int64) -> list[bytes]:
-        """The names of rows of one chunk."""
-        chunk = self.chunks[number]
-        begin = chunk.name_ends[at]
-        return texts_at(chunk.name_bytes, begin, chunk.name_ends[at + 1] - begin)
-
-    def name(self, row: int) -> bytes:
-        number, at = self.place(row)
-        chunk = self.chunks[number]
-        ends = chunk.name_ends
-        return chunk.name_bytes[ends.item(at) : ends.item(at + 1)].tobytes()
-
-    def names(self, rows: Int64) -> list[bytes]:
-        """Cost: 0.2 us a name."""
-        found: npt.NDArray[Any] = np.empty(len(rows), object)
-        for number, which, at in self.parts(rows):
-            found[which] = self.texts(number, at)
-        names: list[bytes] = found.tolist()
-        return names
-
-    def words(self, rows: Int64, offset: int) -> tuple[Words, Int64]:
-        """Bytes [offset, offset + 8) of the names as numbers that compare like them, and how many
-        bytes the names have from there on, 0 .. 9 (more than 8)."""
-        words, left = np.empty(len(rows), np.uint64), np.empty(len(rows), np.int64)
-        for number, which, at in self.parts(rows):
-            chunk = self.chunks[number]
-            begin, end = chunk.name_ends[at] + offset, chunk.name_ends[at + 1]
-            words[which] = _words(chunk.name_bytes, begin, end)
-            left[which] = np.clip(end - begin, 0, WORD + 1)
-        return words, left
-
-
-def _words(raw: npt.NDArray[np.uint8], begin: Int64, end: Int64) -> Words:
-    """Eight bytes from `begin` on, zeros from `end` on."""
-    if len(raw) < WORD:
-        raw = np.concatenate([raw, np.zeros(WORD, np.uint8)])
-    at = np.minimum(begin, len(raw) - WORD)
-    words = rows_at(raw, at, WORD).view(">u8")[:, 0].astype(np.uint64)
-    late = begin > at  # at the end of the buffer: they stand further behind
-    if late.any():
-        words[late] <<= (8 * np.minimum(begin[late] - at[late], 7)).astype(np.uint64)
-    kept: Words = words & _KEPT[np.clip(end - begin, 0, WORD)]
-    return kept
-
-
-def sort(rows: Rows, chosen: Int64) -> tuple[Int64, Int64]:
-    """The chosen rows in byte order of their names; no two of them have the same.
-
-    ->      int64[n], and the indices of the names that others may be below: the next name begins
-            with them, and goes on with no more than a /
-    cost    0.3 us a name where few begin alike, else 0.2 us for each 8 bytes that they have in
-            common; memory: 60 bytes a name, while it runs
-    """
-    found = chosen.copy()
-    todo = np.arange(len(found))  # places in `found` that are not decided yet, ascending
-    group = np.zeros(len(found), np.int64)  # those with one number begin alike
-    offset, above = 0, [todo[:0]]
-    while len(todo):
-        part = found[todo]
-        words, left = rows.words(part, offset)
-        by = np.argsort(words) if group[0] == group[-1] else np.lexsort((words, group))
-        found[todo] = part[by]
-        words, left = words[by], left[by]  # the groups stay where they are
-        near, more = group[1:] == group[:-1], left > WORD
-        same = near & (words[1:] == words[:-1]) & (more[1:] | more[:-1])
-        ends = np.flatnonzero(near & ~same & ~more[:-1])
-        above.append(todo[ends[_may_be_above(words[ends], words[ends + 1], left[ends])]])
-        tied = np.zeros(len(todo), np.bool_)
-        tied[1:] = same
-        tied[:-1] |= same
-        todo, group = todo[tied], np.concatenate([[0], np.cumsum(~same)])[tied]
-        offset += WORD
-    return found, np.sort(np.concatenate(above))
-
-
-def _may_be_above(words: Words, following: Words, left: Int64) -> Bools:
-    """Whether names that end after `left` bytes of their words begin those that follow. One that
-    ends with its word, and is the beginning of another, is not decided before the next word."""
-    begins = following & _KEPT[left] == words
-    behind = following >> (8 * np.maximum(WORD - 1 - left, 0)).astype(np.uint64) & np.uint64(0xFF)
-    may: Bools = begins & (behind <= ord("/"))
-    return may
 
 
 class MergedOrder:

@@ -21,7 +21,8 @@ import numpy as np
 from winkfs.columns import Columns
 from winkfs.dataset.columnsbatch import ColumnsBatch
 from winkfs.dataset.manifest import AsOf, Log, root_of
-from winkfs.dataset.nameorder import MergedOrder, Rows
+from winkfs.dataset.nameorder import MergedOrder
+from winkfs.dataset.namerows import Rows
 from winkfs.dataset.shardfiles import POSITION, Footprint, ShardFiles
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.entry import to_str
