@@ -188,3 +188,11 @@ def test_one_extent_that_skips_the_head_of_its_entry(base: Path) -> None:
     with winkfs.open(base) as container:
         found = [(entry.name, entry.size, entry.read()) for entry in container.scan()]
     assert found == [("a", 4, b"tail"), ("b", 5, b"whole"), ("c", 0, b"")]
+
+
+def test_a_file_is_found_by_the_time_it_was_put_with(base: Path) -> None:
+    moment = 1_700_000_000.123456
+    with winkfs.create(base) as container:
+        container.put("a", b"", mtime=moment)
+        assert [entry.name for entry in container.scan(since=moment)] == ["a"]
+        assert not list(container.scan(until=moment))

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.errors import CorruptError
+from winkfs.arguments import to_ns
 from winkfs.entry import Entry, entries, to_str, to_strs
 from winkfs.inode import default_mode
 from winkfs.plain import PlainInodes
@@ -36,7 +37,7 @@ def scan(
     without  positions that are passed over, ascending
     """
     settings = store.settings
-    low, high = edge(since), edge(until)
+    low, high = to_ns(since), to_ns(until)
     with lock:
         store.kv.view(store.kv.end - 1)  # all of it written
         positions = store.index.positions()
@@ -162,10 +163,3 @@ def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) ->
         to_str(name), inode.fileid, inode.lsize, ns, inode.ftype,
         attrs.mode, attrs.uid, attrs.gid, partial(window.read, inode),
     )  # fmt: skip
-
-
-def edge(seconds: float | None) -> int | None:
-    """Seconds -> nanoseconds."""
-    if seconds is None:
-        return None
-    return seconds * NANO if isinstance(seconds, int) else round(seconds * NANO)

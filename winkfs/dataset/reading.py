@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from winkformats.errors import CorruptError
+from winkfs.arguments import to_ns
 from winkfs.bulkget import BulkGet
 from winkfs.container import Container
 from winkfs.dataset.handles import Handles
@@ -26,7 +27,7 @@ from winkfs.errors import Closed, NoSuchFile, WinkError
 from winkfs.extent import Extent
 from winkfs.fileobject import FileReader
 from winkfs.inode import FileType
-from winkfs.scan import edge, scan
+from winkfs.scan import scan
 
 Name = str | bytes
 Problem = Callable[[CorruptError], None]
@@ -244,7 +245,7 @@ class DatasetReading:
         prefix: Name,
         problem: Problem | None,
     ) -> Iterator[Entry]:
-        low, high, start = edge(since), edge(until), to_bytes(prefix)
+        low, high, start = to_ns(since), to_ns(until), to_bytes(prefix)
         for number, shard in enumerate(shards):
             record = shard.record
             if not shard.files or not handles.may_have_prefix(number, start):
