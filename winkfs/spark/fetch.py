@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from winkfs.rows import Int64
     from winkfs.spark.contents import Contents
 
+Fetcher = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 NEEDED: Final = (*REFS, "size")
 BATCH: Final = 8 << 20  # bytes of content that are fetched together
 OPEN: Final = 64  # containers that a task keeps open
@@ -64,6 +65,12 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
     if mode.upper() == "PERMISSIVE" and "_error" not in df.columns:
         schema = schema.add("_error", "string")
     return df.mapInArrow(_Fetch(mode.upper(), batch_bytes), schema)
+
+
+def fetcher(mode: str = "FAILFAST", batch_bytes: int = BATCH) -> Fetcher:
+    """What a task of `fetch_content` does: for a task that works on the content itself, which then
+    never goes through the JVM. Batches with the columns NEEDED -> batches with `content`."""
+    return _Fetch(mode, batch_bytes)
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from winkfs.names import text
 from winkfs.spark.jobs import near
 from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
 from winkfs.spark.jobs.hashed import binary_rows, hashed
-from winkfs.spark.jobs.reading import int64, mapped, numbered, read
+from winkfs.spark.jobs.reading import int64, mapped, numbered, of_content, read
 from winkfs.spark.paths import to_path
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 THRESHOLD: Final = 0.8
 POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
 BROADCAST: Final = 2_000_000  # names that every worker may hold
-COLUMNS: Final = ("name_raw", "size", "mtime_ns", "_contid", "_pos", "content", "_error")
+COLUMNS: Final = ("name_raw", "size", "mtime_ns", "_contid", "_pos")
 SIGNED: Final = (
     "name binary, size bigint, mtime_ns bigint, _contid bigint, _pos bigint, "
     "bands array<bigint>, signature binary, error string"
@@ -155,7 +155,7 @@ def _exact(every: DataFrame, min_size: int) -> DataFrame:
 
 def _signed(spark: SparkSession, snap: Snapshot, fail_fast: bool) -> DataFrame:
     """(id, name, size, mtime_ns, bands, signature, error). Ids are in the order of the files."""
-    frame = mapped(read(spark, snap, COLUMNS, fail_fast=fail_fast), sign_batch, SIGNED)
+    frame = of_content(spark, snap, COLUMNS, sign_batch, SIGNED, fail_fast=fail_fast)
     found = numbered(frame, snap)
     return found.selectExpr(
         f"shiftleft(cast(shard as bigint), {POSITION}) | _pos as id", "name", "size", "mtime_ns",
@@ -164,18 +164,18 @@ def _signed(spark: SparkSession, snap: Snapshot, fail_fast: bool) -> DataFrame:
 
 
 def sign_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """COLUMNS -> SIGNED. A document without words has no bands."""
+    """COLUMNS, content and _error -> SIGNED. A document without words has no bands."""
     import pyarrow as pa
 
-    *head, content, error = batch.columns
-    signatures = near.signatures(content)
+    head = [batch.column(name) for name in COLUMNS]
+    signatures = near.signatures(batch.column("content"))
     keys = near.band_keys(signatures).view(np.int64)
     some = (signatures != near.EMPTY).any(axis=1)
     offsets = np.concatenate([[0], np.cumsum(np.where(some, keys.shape[1], 0))]).astype(np.int32)
     bands = pa.ListArray.from_arrays(pa.array(offsets), pa.array(keys[some].ravel()))
     rows = binary_rows(signatures.view(np.uint8))
     names = ["name", "size", "mtime_ns", "_contid", "_pos", "bands", "signature", "error"]
-    return pa.RecordBatch.from_arrays([*head, bands, rows, error], names)
+    return pa.RecordBatch.from_arrays([*head, bands, rows, batch.column("_error")], names)
 
 
 def _near(spark: SparkSession, every: DataFrame, threshold: float, min_size: int) -> DataFrame:
@@ -256,7 +256,7 @@ def _copy_others(
     names = doubles.select(F.col("name").alias("name_raw"))
     names = F.broadcast(names) if count <= BROADCAST else names
     columns = ("name_raw", "mtime_ns", "ftype", "mode", "content")
-    others = read(spark, snap, columns, everything=True).join(names, "name_raw", "left_anti")
+    others = read(spark, snap, columns, includeDirs=True).join(names, "name_raw", "left_anti")
     others = others.withColumnRenamed("mtime_ns", "mtime")
     others.write.format("winkfs").mode("append").save(os.path.abspath(into))
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.spark.jobs.documents import hashes, titles
-from winkfs.spark.jobs.reading import mapped, read
+from winkfs.spark.jobs.reading import of_content
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-COLUMNS: Final = ("name_raw", "size", "mtime_ns", "content", "_error")
+COLUMNS: Final = ("name_raw", "size", "mtime_ns")
 SCHEMA: Final = (
     "name binary, size bigint, mtime_ns bigint, xxh3 bigint, mmh3 binary, title binary, "
     "error string"
@@ -28,20 +28,22 @@ def hashed(spark: SparkSession, source: Snapshot, *, title: bool, fail_fast: boo
     error    null, or why the content cannot be read; hashes and title are then those of nothing
     cost     reads all content once: 1 s of CPU for 1.5 GB, 3 us a document
     """
-    documents = read(spark, source, COLUMNS, fail_fast=fail_fast)
-    return mapped(documents, lambda batch: hash_batch(batch, title), SCHEMA)
+    return of_content(
+        spark, source, COLUMNS, lambda batch: hash_batch(batch, title), SCHEMA, fail_fast=fail_fast
+    )
 
 
 def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
-    """COLUMNS -> SCHEMA."""
+    """COLUMNS, content and _error -> SCHEMA."""
     import pyarrow as pa
 
-    name, size, mtime, content, error = (batch.column(name) for name in COLUMNS)
+    name, size, mtime = (batch.column(name) for name in COLUMNS)
+    content = batch.column("content")
     xxh3, mmh3 = hashes(content)
     found = titles(content) if title else [b""] * len(batch)
     columns = [
         name, size, mtime, pa.array(xxh3.view(np.int64)), binary_rows(mmh3),
-        pa.array(found, pa.binary()), error,
+        pa.array(found, pa.binary()), batch.column("_error"),
     ]  # fmt: skip
     names = ["name", "size", "mtime_ns", "xxh3", "mmh3", "title", "error"]
     return pa.RecordBatch.from_arrays(columns, names)

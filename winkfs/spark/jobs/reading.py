@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+import winkfs.spark
 from winkfs.dataset.snapshot import Snapshot
+from winkfs.spark.fetch import NEEDED, fetcher
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Batches = Iterator["pa.RecordBatch"]
+Change = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
+TASK: Final = 128 << 20  # bytes of content for a task
+WORTH: Final = 4 << 20  # bytes of content that are worth a task of their own
 
 
 def read(
@@ -23,20 +27,45 @@ def read(
     columns: Sequence[str],
     *,
     fail_fast: bool = True,
-    everything: bool = False,
+    **options: Any,
 ) -> DataFrame:
     """The columns of all files (see `winkfs.spark.schema`), in the order they lie in.
 
     fail_fast   damage is an error; else a row with null content and the reason in `_error`
-    everything  directories and symbolic links too
+    options     further ones, see `winkfs.spark.options`
     """
-    reader = spark.read.format("winkfs").option("columns", ",".join(columns))
-    reader = reader.option("content", "inline" if "content" in columns else "none")
-    reader = reader.option("mode", "FAILFAST" if fail_fast else "PERMISSIVE")
-    reader = reader.option("includeDirs", str(everything).lower())
-    if source.generation:
-        reader = reader.option("asOf", str(source.generation))
-    return reader.load(json.dumps([source.root]))
+    return winkfs.spark.read(
+        spark, source.root, columns=columns, mode="FAILFAST" if fail_fast else "PERMISSIVE",
+        content="inline" if "content" in columns else "none",
+        asOf=str(source.generation) if source.generation else None, **options,
+    )  # fmt: skip
+
+
+def of_content(
+    spark: SparkSession,
+    source: Snapshot,
+    columns: Sequence[str],
+    change: Change,
+    schema: str,
+    *,
+    fail_fast: bool,
+) -> DataFrame:
+    """A DataFrame of what `change` makes of batches of `columns`, `content` and `_error`.
+
+    The content is read in the worker that works on it and does not go through the JVM: half the
+    CPU seconds of a read with `content` and a `mapInArrow` behind it.
+    """
+    size = sum(shard.record.content for shard in source.shards)
+    cores = spark.sparkContext.defaultParallelism
+    tasks = max(-(-size // TASK), min(size // WORTH, cores), 1)
+    needed = list(dict.fromkeys([*columns, *NEEDED, "_error"]))
+    frame = read(spark, source, needed, fail_fast=fail_fast, minPartitions=tasks)
+    fetch = fetcher("FAILFAST" if fail_fast else "PERMISSIVE")
+
+    def run(batches: Batches) -> Batches:
+        return map(change, fetch(batch for batch in batches if len(batch)))
+
+    return frame.mapInArrow(run, schema)
 
 
 def numbered(frame: DataFrame, source: Snapshot) -> DataFrame:
@@ -48,9 +77,7 @@ def numbered(frame: DataFrame, source: Snapshot) -> DataFrame:
     return frame.join(F.broadcast(table), "_contid").drop("_contid")
 
 
-def mapped(
-    frame: DataFrame, change: Callable[[pa.RecordBatch], pa.RecordBatch], schema: str
-) -> DataFrame:
+def mapped(frame: DataFrame, change: Change, schema: str) -> DataFrame:
     """A DataFrame of what `change` makes of each Arrow batch; empty ones are passed over."""
 
     def run(batches: Batches) -> Batches:

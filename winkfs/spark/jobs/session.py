@@ -91,9 +91,7 @@ def _start(
         _find_packages()
     with contextlib.nullcontext() if submitted else _stderr_to(log):
         spark = builder.getOrCreate()
-    register = getattr(winkfs.spark, "register", None)
-    if register:
-        register(spark)
+    winkfs.spark.register(spark)
     return spark
 
 

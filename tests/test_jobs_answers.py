@@ -1,0 +1,467 @@
+"""Jobs digest, sort, group, dedup and stats, each held against a plain loop over the same files."""
+
+from __future__ import annotations
+
+import datetime
+import html
+import importlib.util
+import os
+import re
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mmh3
+import pytest
+import xxhash
+from sparking import spark as spark  # the fixture
+from test_jobs_documents import plain_bands, plain_signature
+from xxh3_clash import clash
+
+import winkfs
+import winkfs.digests
+from winkfs import orders
+from winkfs.dataset.dataset import create
+from winkfs.dataset.manifest import Log
+from winkfs.errors import DatasetConflict, WinkError
+from winkfs.spark.jobs import dedup, digest, group, sort, stats
+from winkfs.spark.jobs.common import Bad, cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+WORDS = [f"word{i}" for i in range(400)]
+
+
+class File(NamedTuple):
+    name: bytes
+    data: bytes
+    mtime_ns: int
+
+
+def page(number: int, words: list[str]) -> bytes:
+    return f"<html><title>Page {number} &amp; more</title><p>{' '.join(words)}</p>".encode()
+
+
+def build(target: Path) -> None:
+    """Shards in which files are replaced and deleted; twins, near twins, clashes, odd names."""
+    one, two = clash(1)
+    with create(target) as out:
+        out.put_many((f"site{i % 5}/page {i}.html", page(i, WORDS[i : i + 90]), 1e9 + i)
+                     for i in range(60))  # fmt: skip
+        out.put(b"site0/gone.html", b"to be deleted")
+        out.put(b"raw \xff\xfe.bin", one, mtime=5)
+        out.put(b"clash.bin", two, mtime=4)
+        out.put("empty 1", b"", mtime=3)
+        out.mkdir("a directory")
+    with create(target) as out:
+        out.put("empty 2", b"", mtime=2)
+        out.put("site1/twin of 7.txt", page(7, WORDS[7:97]), mtime=7)
+        out.put("site1/twin of 8.HTML", page(8, WORDS[8:98]), mtime=2e9)
+        out.put("site1/page 11.html", page(11, [*WORDS[11:99], "replaced"]), mtime=2e9)
+        out.put("near 20", page(20, [*WORDS[20:108], "changed", "end"]), mtime=1)
+        out.put("near near 20", page(20, [*WORDS[22:108], "changed", "end"]), mtime=1)
+        out.put("twin of the raw one", one, mtime=5)
+        out.put("large", os.urandom(5 << 20))
+        out.delete("site0/gone.html")
+        out.symlink("large", "a link")
+    with create(target) as out:
+        out.put("\u00fc/no title", b"<html><p>" + "gr\u00fc\u00df ".encode() * 60, mtime=-5.5)
+        out.put("latin.html", b"<TITLE>\nf\xfcr alle </TITLE>", mtime=0)
+
+
+def plain(target: Path) -> list[File]:
+    """All files, shard after shard in the order they lie in, by a plain loop."""
+    last: dict[bytes, int] = {}
+    shards = Log(str(target)).latest().shards
+    for number, record in enumerate(shards):
+        with winkfs.open(target / record.path) as shard:
+            last |= {os.fsencode(name): number for name in shard.names()}
+    found = []
+    for number, record in enumerate(shards):
+        with winkfs.open(target / record.path) as shard:
+            for entry in shard.scan():
+                name = os.fsencode(entry.name)
+                is_file = entry.ftype in (winkfs.FileType.FILE, winkfs.FileType.EXEC)
+                if is_file and last[name] == number and name != b"site0/gone.html":
+                    found.append(File(name, entry.read(), entry.mtime_ns))
+    return found
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("jobs") / "data set, [x]"
+    build(target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def files(source: Path) -> list[File]:
+    found = plain(source)
+    assert len(found) == len({file.name for file in found}) == 60 + 3 + 7 + 2
+    return found
+
+
+def container(target: Path, files: list[File]) -> Path:
+    with winkfs.create(target) as out:
+        for file in files:
+            out.put_many([(file.name, file.data)])
+    return target
+
+
+# --- digest ---
+
+
+def plain_title(data: bytes) -> str | None:
+    found = re.search(rb"(?is)<title[^>]*>(.*?)</title", data)
+    if found is None:
+        return None
+    try:
+        text = found[1].decode()
+    except UnicodeDecodeError:
+        text = found[1].decode("cp1252")
+    return " ".join(html.unescape(text).split()) or None
+
+
+def plain_digest(file: File) -> winkfs.digests.Digest:
+    return winkfs.digests.Digest(
+        xxhash.xxh3_64_intdigest(file.data), mmh3.hash_bytes(file.data, 0, True), len(file.data),
+        file.mtime_ns, plain_title(file.data),
+    )  # fmt: skip
+
+
+def test_digests_are_those_of_a_plain_loop(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path
+) -> None:
+    for shards in (1, 7):  # the second takes the place of the first
+        summary = digest.run(spark, str(source), str(tmp_path / "d"), shards=shards)
+    assert (summary["files"], summary["bad"]) == (len(files), 0)
+    assert (summary["bytes"], summary["shards"]) == (sum(len(f.data) for f in files), 7)
+    with winkfs.digests.open(tmp_path / "d") as found:
+        assert len(found) == len(files)
+        for file in files:
+            assert found.get(file.name) == plain_digest(file)
+        assert "a link" not in found and "site0/gone.html" not in found
+    assert len(os.listdir(tmp_path / "d")) == 2
+
+
+def damaged(source: Path, target: Path, what: bytes) -> Path:
+    shutil.copytree(source, target)
+    for path in target.rglob("*.data"):
+        data = bytearray(path.read_bytes())
+        if what in data:
+            data[data.index(what) + 1] ^= 1
+            path.write_bytes(data)
+    return target
+
+
+def test_a_damaged_document_is_listed_and_the_others_are_digested(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path
+) -> None:
+    bad_one = damaged(source, tmp_path / "damaged", b"<title>Page 33 ")
+    listed: list[Bad] = []
+    summary = digest.run(spark, str(bad_one), str(tmp_path / "d"), bad=listed.append)
+    assert (summary["files"], summary["bad"]) == (len(files) - 1, 1)
+    assert [bad.name for bad in listed] == ["site3/page 33.html"]
+    with winkfs.digests.open(tmp_path / "d") as found:
+        good = [file for file in files if file.name != b"site3/page 33.html"]
+        assert [found.get(file.name) for file in good] == list(map(plain_digest, good))
+        assert found.get("site3/page 33.html") is None
+
+
+def test_fail_fast_leaves_the_digest_set_that_was_there(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path
+) -> None:
+    bad_one = damaged(source, tmp_path / "damaged", b"<title>Page 33 ")
+    digest.run(spark, str(bad_one), str(tmp_path / "d"))
+    there = sorted((tmp_path / "d").rglob("*"))
+    for target in ("d", "new"):
+        with pytest.raises(Exception, match="checksum") as caught:
+            digest.run(spark, str(bad_one), str(tmp_path / target), fail_fast=True)
+        assert "\n" not in cause(caught.value) and ".data" in cause(caught.value)
+    assert not (tmp_path / "new").exists()
+    assert sorted((tmp_path / "d").rglob("*")) == there
+
+
+# --- sort and group ---
+
+
+def read_in_order(spark: SparkSession, source: Path, order: Path) -> list[list[bytes]]:
+    """The names as the source gives them, one list for each partition."""
+    frame = spark.read.format("winkfs").option("orderBy", f"perm:{order}")
+    frame = frame.option("columns", "name_raw,content").option("splitBytes", "64k")
+    rows = frame.load(f'["{source}"]').rdd.mapPartitions(lambda rows: [[bytes(r[0]) for r in rows]])
+    return rows.collect()
+
+
+def first_part(file: File) -> bytes:
+    return file.name.split(b"/")[0]
+
+
+KEYS: dict[str, Callable[[File], Any]] = {
+    "name_raw": lambda file: file.name,
+    "mtime": lambda file: file.mtime_ns // 1000,
+    "length(content) % 3 / 0.5": lambda file: len(file.data) % 3 / 0.5,
+    "nullif(size % 4, 0)": lambda file: len(file.data) % 4,  # nulls first, as 0
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_an_order_is_that_of_a_stable_sort(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path, key: str
+) -> None:
+    down = key == "name_raw"
+    summary = sort.run(spark, str(source), str(tmp_path / "o"), key, parts=3, descending=down)
+    wanted = sorted(files, key=KEYS[key], reverse=down)  # equal ones stay in the order they lie in
+    assert summary["files"] == len(files)
+    assert summary["groups"] == len(set(map(KEYS[key], files)))
+    found = [name for part in read_in_order(spark, source, tmp_path / "o") for name in part]
+    assert found == [file.name for file in wanted]
+    assert os.listdir(tmp_path) == ["o"]
+
+
+@pytest.mark.parametrize(("key", "of"), [
+    ("split(path, '/')[0]", lambda f: f.name.decode("utf-8", "backslashreplace").split("/")[0]),
+    ("double(size % 7) * -0.0", lambda f: 0),
+])  # fmt: skip
+def test_groups_are_whole_and_none_is_cut_by_a_partition(
+    spark: SparkSession,
+    source: Path,
+    files: list[File],
+    tmp_path: Path,
+    key: str,
+    of: Callable[[File], Any],
+) -> None:
+    summary = group.run(spark, str(source), str(tmp_path / "g"), key, parts=3)
+    wanted = defaultdict(list)
+    for file in files:
+        wanted[of(file)].append(file.name)
+    assert (summary["groups"], summary["files"]) == (len(wanted), len(files))
+    kind = {file.name: of(file) for file in files}
+    found: dict[Any, list[bytes]] = {}
+    for part in read_in_order(spark, source, tmp_path / "g"):
+        runs: list[Any] = []
+        for name in part:
+            if not runs or runs[-1] != kind[name]:
+                runs.append(kind[name])
+                assert kind[name] not in found, "a group stands in two places"
+                found[kind[name]] = []
+            found[kind[name]].append(name)
+    assert found == wanted
+    order = orders.open(tmp_path / "g")
+    assert order.groups == len(wanted)
+
+
+def test_a_key_that_is_none_is_one_line_and_leaves_nothing(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    for key, message in (
+        ("nonsense", "is no expression over path, size"), ("size +", "is no expression"),
+        ("array(size)", "is of type array"), ("null", "is of type void"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message) as caught:
+            sort.run(spark, str(source), str(tmp_path / "o"), key)
+        assert "\n" not in str(caught.value)
+        assert os.listdir(tmp_path) == []
+
+
+# --- dedup ---
+
+
+def doubles_of(groups: list[list[File]]) -> dict[bytes, bytes]:
+    """Name of each double -> of the one that stays: the oldest, then by name."""
+    found = {}
+    for members in groups:
+        first, *others = sorted(members, key=lambda file: (file.mtime_ns, file.name))
+        found |= {file.name: first.name for file in others}
+    return found
+
+
+def exact_groups(files: list[File], least: int = 1) -> list[list[File]]:
+    groups = defaultdict(list)
+    for file in files:
+        if len(file.data) >= least:
+            groups[file.data].append(file)
+    return list(groups.values())
+
+
+def near_groups(files: list[File], threshold: float) -> list[list[File]]:
+    """Bands one by one; in each, every document is held against the first that has it."""
+    files = [file for file in files if file.data]
+    signatures = [plain_signature(file.data[: 1 << 20]) for file in files]
+    group = list(range(len(files)))
+    first: dict[int, int] = {}
+    for i, signature in enumerate(signatures):
+        if min(signature) == 2**64 - 1:
+            continue
+        for band in plain_bands(signature):
+            head = first.setdefault(band, i)
+            same = sum(a == b for a, b in zip(signature, signatures[head], strict=True))
+            if same / 64 >= threshold:
+                low, high = sorted((group[head], group[i]))
+                group = [low if g == high else g for g in group]
+    members = defaultdict(list)
+    for file, number in zip(files, group, strict=True):
+        members[number].append(file)
+    return list(members.values())
+
+
+def table_of(path: Path) -> dict[bytes, bytes]:
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(path).to_pylist()
+    assert all(row["path"].encode() == row["name_raw"] for row in rows if row["path"].isascii())
+    return {row["name_raw"]: row["same_as_raw"] for row in rows}
+
+
+def content_of(target: Path) -> dict[bytes, tuple[bytes, int, int]]:
+    with winkfs.open(target) as found:
+        return {os.fsencode(e.name): (e.read(), e.mtime_ns, e.ftype) for e in found.scan()}
+
+
+@pytest.mark.parametrize("least", [0, 100])
+def test_exact_doubles_are_those_of_a_plain_loop(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path, least: int
+) -> None:
+    summary = dedup.run(spark, str(source), table=str(tmp_path / "t"), min_size=least)
+    wanted = doubles_of(exact_groups(files, least))
+    assert table_of(tmp_path / "t") == wanted
+    assert len(wanted) == {0: 4, 100: 2}[least]
+    assert b"clash.bin" not in wanted and b"clash.bin" not in wanted.values()
+    sizes = {file.name: len(file.data) for file in files}
+    assert (summary["doubles"], summary["bytes"]) == (len(wanted), sum(map(sizes.get, wanted)))
+    assert summary["groups"] == len(set(wanted.values()))
+    assert summary["files"] == sum(size >= least for size in sizes.values())
+
+
+@pytest.mark.parametrize("threshold", [0.7])
+def test_near_doubles_are_those_of_a_plain_loop(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path, threshold: float
+) -> None:
+    dedup.run(spark, str(source), table=str(tmp_path / "t"), threshold=threshold)
+    wanted = doubles_of(near_groups(files, threshold))
+    assert table_of(tmp_path / "t") == wanted
+    assert len(wanted) >= 4
+
+
+def test_doubles_are_deleted_by_one_commit_and_nothing_else_is(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path
+) -> None:
+    shutil.copytree(source, tmp_path / "d")
+    before = content_of(tmp_path / "d")
+    summary = dedup.run(spark, str(tmp_path / "d"), delete=True)
+    gone = doubles_of(exact_groups(files))
+    assert content_of(tmp_path / "d") == {n: c for n, c in before.items() if n not in gone}
+    assert Log(str(tmp_path / "d")).newest() == summary["generation"] == 4
+    again = dedup.run(spark, str(tmp_path / "d"), delete=True)
+    assert (again["doubles"], again["generation"]) == (0, 4)
+
+
+def test_a_document_that_was_changed_meanwhile_is_not_deleted(
+    spark: SparkSession, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(source, tmp_path / "d")
+    real = dedup._delete
+
+    def delete(*arguments: Any) -> int:
+        with winkfs.open(tmp_path / "d", "a") as out:
+            out.put("site1/twin of 8.HTML", b"something new")
+        return real(*arguments)
+
+    monkeypatch.setattr(dedup, "_delete", delete)
+    with pytest.raises(DatasetConflict, match="changed meanwhile"):
+        dedup.run(spark, str(tmp_path / "d"), delete=True)
+    assert content_of(tmp_path / "d")[b"site1/twin of 8.HTML"][0] == b"something new"
+    assert list((tmp_path / "d" / "_pending").iterdir()) == []
+
+
+def test_a_new_data_set_has_all_but_the_doubles(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path
+) -> None:
+    dedup.run(spark, str(source), into=str(tmp_path / "new"))
+    gone = doubles_of(exact_groups(files))
+    wanted = {name: found for name, found in content_of(source).items() if name not in gone}
+    assert content_of(tmp_path / "new") == wanted
+
+
+def test_what_cannot_be_is_refused_before_anything_is_read(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    one = container(tmp_path / "c", [File(b"a", b"1", 0)])
+    (tmp_path / "t").mkdir()
+    for arguments, message in (
+        ({"threshold": 0.3}, "0.5 to 1"), ({"table": str(tmp_path / "t")}, "exists already"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, WinkError), match=message):
+            dedup.run(spark, str(source), **arguments)
+    with pytest.raises(WinkError, match="is a single container"):
+        dedup.run(spark, str(one), delete=True)
+
+
+# --- stats ---
+
+
+def test_counts_are_those_of_a_plain_loop(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path
+) -> None:
+    found = stats.run(spark, str(source))
+    assert (found["files"], found["bytes"]) == (len(files), sum(len(f.data) for f in files))
+
+    def counted(of: Callable[[File], Any]) -> dict[Any, tuple[int, int]]:
+        counts, sizes = Counter(map(of, files)), Counter[Any]()
+        for file in files:
+            sizes[of(file)] += len(file.data)
+        return {key: (counts[key], sizes[key]) for key in counts}
+
+    def rows(name: str) -> dict[Any, tuple[int, int]]:
+        return {row["what"]: (row["files"], row["bytes"]) for row in found[name]}
+
+    def path(file: File) -> str:
+        return file.name.decode("utf-8", "backslashreplace")
+
+    def day(file: File) -> str:
+        epoch = datetime.datetime(1970, 1, 1)
+        return str((epoch + datetime.timedelta(microseconds=file.mtime_ns // 1000)).date())
+
+    types = counted(lambda f: (re.findall(r"[^/]\.(\w{1,10})$", path(f)) or [""])[0].lower())
+    assert rows("types") == types
+    assert rows("prefixes") == counted(lambda f: path(f).split("/")[0] if "/" in path(f) else "")
+    assert rows("sizes") == counted(
+        lambda f: 2 ** (len(f.data).bit_length() - 1) // 1 if f.data else 0
+    )
+    assert rows("days") == counted(day)
+    assert [row["what"] for row in found["days"]] == sorted(rows("days"))
+    if importlib.util.find_spec("matplotlib"):
+        stats.draw(found, str(tmp_path / "plot.png"))
+        picture = (tmp_path / "plot.png").read_bytes()
+        assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+    text = "\n".join(stats.lines(found))
+    assert f"{len(files)} files, " in text and "site1" in text
+
+
+def test_sites_of_urls_and_what_is_not_among_the_first(spark: SparkSession, tmp_path: Path) -> None:
+    some = [File(b"http://site%d.org/x/%d" % (i % 25, i), b"x" * i, 0) for i in range(100)]
+    source = str(container(tmp_path / "c", some))
+    digest.run(spark, source, str(tmp_path / "d"), shards=3)  # of a single container, too
+    with winkfs.digests.open(tmp_path / "d") as digests:
+        assert len(digests) == 100
+        assert digests.get(some[60].name).xxh3 == xxhash.xxh3_64_intdigest(some[60].data)
+    found = stats.run(spark, source)
+    names = [row["what"] for row in found["prefixes"]]
+    assert len(names) == 21 and names[-1] == "(others)" and names[0] == "http://site24.org"
+    assert sum(row["files"] for row in found["prefixes"]) == 100
+
+
+def test_an_empty_data_set_has_no_answers_and_no_errors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    create(tmp_path / "d").close()
+    source = str(tmp_path / "d")
+    found = stats.run(spark, source)
+    assert found["files"] == 0 and next(stats.lines(found)).startswith("0 files")
+    assert digest.run(spark, source, str(tmp_path / "g"))["files"] == 0
+    assert sort.run(spark, source, str(tmp_path / "o"), "path")["files"] == 0
+    assert dedup.run(spark, source, threshold=0.9)["doubles"] == 0
