@@ -74,6 +74,7 @@ def check(place: Path, files: dict[str, bytes]) -> None:
 @contextmanager
 def container_of(place: Path) -> Iterator[winkfs.Container]:
     with winkfs.open(place / "container") as container:
+        assert isinstance(container, winkfs.Container)
         yield container
 
 

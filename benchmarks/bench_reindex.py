@@ -57,6 +57,7 @@ def main() -> None:
     with scratch(asked) as place:
         write(place, count)
         with winkfs.open(place / "container") as container:
+            assert isinstance(container, winkfs.Container)
             block = container.superblock
         assert (block["ENTRIES"], block["HTALGO"]) == (2 * count, 2)
         for cache in ("warm", "cold"):

@@ -1,0 +1,120 @@
+"""How much does Spark spend to read all documents, with their content, and to list them?
+
+    content   sum(length(content)) over 200,000 x 4 KiB and over HTML files: a winkfs data set, the
+              same in Parquet (snappy) with a binary column, in tar files through the archive reader
+              of Spark 4.3, and as files on ext4 through binaryFile (openCostInBytes 0, its best)
+    listing   sum(size) and sum(length(path)), no content: data set against Parquet
+
+We verify every checksum; nobody else does. Everything is warm: read once before. Each `load` is
+new, so planning is part of the time, as is the listing of binaryFile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from common import Case, Phases, evict, interleaved, options, scratch, warm
+from report import Goal, Report
+from sparkruns import (
+    COLUMNS,
+    Corpus,
+    compare,
+    html_documents,
+    session,
+    small_documents,
+    timed,
+    write_dataset,
+)
+
+Query = Callable[[], int]
+FILES: Final = "binaryFile, ext4"
+TAR: Final = "tar reader"
+CONTENT_GOALS: Final = {"Parquet": Goal(0.9), TAR: Goal(1.3), FILES: Goal(30)}
+
+
+def main() -> None:
+    asked = options(__doc__)
+    question = "How much does Spark spend to read all documents, and to list them?"
+    report = Report(asked, "spark-scan", question, COLUMNS)
+    for make in (small_documents, html_documents):
+        with scratch(asked) as place, session() as spark:
+            corpus = make(asked, place)
+            write_dataset(spark, corpus)
+            content(report, spark, corpus, asked.runs)
+            listing(report, spark, corpus, asked.runs)
+    report.note("CPU is that of the whole application: driver, JVM and Python workers.")
+    report.finish()
+
+
+def content(report: Report, spark: Any, corpus: Corpus, runs: int) -> None:
+    def reader(kind: str) -> Any:
+        return spark.read.format(kind)
+
+    def total(frame: Any) -> int:
+        return int(frame.selectExpr("sum(length(content))").first()[0])
+
+    def files() -> int:
+        spark.conf.set("spark.sql.files.openCostInBytes", "0")
+        try:
+            return total(reader("binaryFile").load(corpus.tree + "/*"))
+        finally:
+            spark.conf.unset("spark.sql.files.openCostInBytes")
+
+    ways: dict[str, Query] = {
+        "winkfs": lambda: total(reader("winkfs").load(corpus.dataset)),
+        "Parquet": lambda: total(spark.read.parquet(corpus.parquet)),
+        TAR: lambda: total(reader("binaryFile").option("wholeFile", "false").load(corpus.tars)),
+        FILES: files,
+    }
+    found = measured(corpus, ways, corpus.total, runs)
+    report.keep(f"content, {corpus.title}", found)
+    for rival, goal in CONTENT_GOALS.items():
+        if rival in found:
+            case = f"content, {corpus.title}"
+            compare(report, case, found["winkfs"], rival, found[rival], goal)
+    evict(*corpus.data_files)
+    ways["winkfs"]()
+    left = corpus.resident()
+    report.note(f"{corpus.title}: a cold scan leaves {left:.1f} MiB of the data in the page cache.")
+
+
+def listing(report: Report, spark: Any, corpus: Corpus, runs: int) -> None:
+    def total(frame: Any) -> int:
+        size, length = frame.selectExpr("sum(size)", "sum(length(path))").first()
+        return int(size) if length else 0
+
+    def ours() -> int:
+        frame = spark.read.format("winkfs").schema("path string, size long")
+        return total(frame.load(corpus.dataset))
+
+    ways: dict[str, Query] = {
+        "winkfs": ours,
+        "Parquet": lambda: total(spark.read.parquet(corpus.parquet)),
+    }
+    found = measured(corpus, ways, corpus.total, runs)
+    report.keep(f"listing, {corpus.title}", found)
+    case = f"listing, {corpus.title}"
+    compare(report, case, found["winkfs"], "Parquet", found["Parquet"], Goal(0.5), "wall")
+
+
+def measured(
+    corpus: Corpus, ways: dict[str, Query], answer: int, runs: int
+) -> dict[str, dict[str, list[float]]]:
+    """All ways in turn, after one run each that checks the answer and warms everything."""
+    cases: dict[str, Case] = {}
+    for name, query in ways.items():
+        got = query()
+        assert got == answer, (name, got, answer)
+
+        def case(query: Query = query, name: str = name) -> Phases:
+            if name == "winkfs":  # its readers leave nothing in the page cache
+                warm(*corpus.data_files)
+            return timed(query)
+
+        cases[name] = case
+    return interleaved(cases, runs)
+
+
+if __name__ == "__main__":
+    main()
