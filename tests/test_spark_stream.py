@@ -1,0 +1,251 @@
+"""Streams in Spark: tails of containers and data sets, exactly once into data sets, crashes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from datasets import add
+from sparking import PACKAGES, application
+
+import winkfs
+from winkfs.dataset.manifest import is_dataset
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = pytest.mark.spark
+MOMENT = 1_700_000_000
+PATIENCE = 180  # seconds
+
+
+def log(base: Path, low: int, high: int) -> dict[str, bytes]:
+    """Add the files f<low> .. f<high - 1> to an append-only container, in one sync."""
+    files = {f"f{i:04d}": b"%d" % i * (i % 50) for i in range(low, high)}
+    opened = winkfs.open(base, "a") if Path(f"{base}.data").exists() else winkfs.create(base, True)
+    with opened as container:
+        container.put_many((name, data, MOMENT) for name, data in files.items())
+    return files
+
+
+def tail(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
+    named = {name: str(value) for name, value in options.items()}
+    return spark.readStream.format("winkfs").options(**named).load(str(path))
+
+
+def pour(frame: DataFrame, root: Path, checkpoint: Path, **options: str) -> list[int]:
+    """Write what is there now into a data set -> rows of each batch."""
+    writer = frame.writeStream.format("winkfs").options(**options)
+    writer = writer.option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start(str(root))
+    assert query.awaitTermination(PATIENCE)
+    return [progress["numInputRows"] for progress in query.recentProgress if progress.numInputRows]
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    with winkfs.open(root) as files:
+        return {entry.name: entry.read() for entry in files.scan()}
+
+
+def written(root: Path) -> Counter[str]:
+    """How often a file of each name stands in the shards."""
+    found: Counter[str] = Counter()
+    for data in root.glob("*/*.data"):
+        with winkfs.open(str(data).removesuffix(".data")) as shard:
+            found.update(entry.name for entry in shard.scan())
+    return found
+
+
+def batches(root: Path) -> list[tuple[str, int]]:
+    """(query, batch) of each generation, the oldest first."""
+    with winkfs.open(root) as files:
+        found = [item for entry in files.history() for item in entry.streams.items()]
+    return found[::-1]
+
+
+def no_leftovers(root: Path) -> bool:
+    return not list((root / "_pending").iterdir())
+
+
+def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_batches_keep_the_limit_and_go_on_from_the_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
+    files = log(source, 0, 250)
+    assert pour(tail(spark, source, maxFilesPerTrigger=100), root, checkpoint) == [100, 100, 50]
+    assert contents(root) == files
+    files |= log(source, 250, 300)
+    assert pour(tail(spark, source, maxFilesPerTrigger=100), root, checkpoint) == [50]
+    assert pour(tail(spark, source, maxFilesPerTrigger=100), root, checkpoint) == []
+    assert contents(root) == files and set(written(root).values()) == {1}
+    assert [batch for _, batch in batches(root)] == [0, 1, 2, 3]
+    assert len({query for query, _ in batches(root)}) == 1
+    # The data set is a source in turn: what is there, by bytes; of its columns some.
+    frame = tail(spark, root, maxBytesPerTrigger=2000, glob="f00*").select("path", "content")
+    copied = pour(frame, tmp_path / "copy", tmp_path / "check2")
+    assert len(copied) > 2
+    assert contents(tmp_path / "copy") == {n: d for n, d in files.items() if n.startswith("f00")}
+
+
+def test_latest_begins_with_what_comes(spark: SparkSession, tmp_path: Path) -> None:
+    source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
+    log(source, 0, 10)
+    frame = tail(spark, source, startingOffset="latest")
+    pour(frame, root, checkpoint)
+    new = log(source, 10, 20)
+    pour(frame, root, checkpoint)
+    assert contents(root) == new
+
+
+APPENDS = """
+import sys, time, winkfs
+with winkfs.open(sys.argv[1], "a") as container:
+    for number in range(40):
+        container.put_many((f"g{number}/{i}", b"%d" % i, 1_700_000_100) for i in range(25))
+        container.sync()
+        time.sleep(0.05)
+"""
+
+
+def test_a_tail_follows_another_process_into_two_queries(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two queries, one data set: batches of equal numbers are not taken for one another."""
+    sources = [tmp_path / "log0", tmp_path / "set0"]
+    log(sources[0], 0, 1)
+    add(sources[1], {"start": b"1"})
+    root = tmp_path / "set"
+    queries = []
+    for number, source in enumerate(sources):
+        frame = tail(spark, source).selectExpr(f"concat('{number}/', path) path", "content")
+        writer = frame.writeStream.format("winkfs").option(
+            "checkpointLocation", str(tmp_path / f"check{number}")
+        )
+        queries.append(writer.start(str(root)))
+    try:
+        environment = os.environ | {"PYTHONPATH": PACKAGES}
+        process = subprocess.Popen([sys.executable, "-c", APPENDS, sources[0]], env=environment)
+        for number in range(3):
+            add(sources[1], {f"more{number}": b"2"})
+        assert process.wait(PATIENCE) == 0
+        expected = {"0/f0000": b""}
+        expected |= {f"0/g{n}/{i}": b"%d" % i for n in range(40) for i in range(25)}
+        expected |= {"1/start": b"1"} | {f"1/more{n}": b"2" for n in range(3)}
+        for query in queries:
+            wait_for(lambda: is_dataset(root) and contents(root) == expected, query)
+    finally:
+        for query in queries:
+            query.stop()
+    assert set(written(root).values()) == {1}
+    assert len({query for query, _ in batches(root)}) == 2
+
+
+def test_a_batch_that_fails_leaves_nothing_and_comes_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
+    files = log(source, 0, 100)
+    bad = "case when path = 'f0077' then null else content end content"
+    with pytest.raises(Exception, match="f0077: the content is null"):
+        pour(tail(spark, source).selectExpr("path", bad), root, checkpoint)
+    assert contents(root) == {} and no_leftovers(root)
+    assert {path.name for path in root.iterdir()} == {"_pending", "_winkfs"}
+    pour(tail(spark, source), root, checkpoint)
+    assert contents(root) == files
+
+
+def test_complete_mode_replaces_what_was_there(spark: SparkSession, tmp_path: Path) -> None:
+    source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
+    log(source, 0, 10)
+    for expected in (b"10", b"30"):
+        counts = tail(spark, source).groupBy().count()
+        frame = counts.selectExpr("'count' path", "cast(count as string) content")
+        writer = frame.writeStream.format("winkfs").outputMode("complete")
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        query = writer.trigger(availableNow=True).start(str(root))
+        assert query.awaitTermination(PATIENCE)
+        assert contents(root) == {"count": expected}
+        log(source, 10, 30)
+
+
+def test_what_is_no_stream_is_refused_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    winkfs.create(tmp_path / "plain").close()
+    log(tmp_path / "log", 0, 1)
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("plain", {}, "a stream reads an append-only container"),
+        ("log", {"orderBy": "path"}, "option orderBy is not for streams"),
+        ("log", {"maxFilesPerTrigger": 0}, "option maxFilesPerTrigger is '0'"),
+        ("log", {"startingOffset": "first"}, "it takes earliest or latest"),
+        ("log", {"maxFilesPerTriger": 1}, "did you mean maxFilesPerTrigger?"),
+    ]
+    for name, options, said in cases:
+        with pytest.raises(Exception) as error:
+            pour(tail(spark, tmp_path / name, **options), tmp_path / "set", tmp_path / name[:1])
+        assert said in str(error.value)
+    with pytest.raises(Exception, match="no option 'maxfilespertrigger'"):
+        spark.read.format("winkfs").option("maxFilesPerTrigger", 1).load(
+            str(tmp_path / "log")
+        ).count()
+
+
+DIES = """
+import os, sys, time
+from pathlib import Path
+from winkfs.spark.source import WinkfsDataSource
+from winkfs.spark.streamsink import WinkfsStreamWriter, stream_writer
+
+source, root, checkpoint, when = sys.argv[1:]
+Path(checkpoint + ".pid").write_text(str(spark._jvm.java.lang.ProcessHandle.current().pid()))
+
+def die(checkpoint):
+    os.kill(int(Path(checkpoint + ".pid").read_text()), 9)
+    time.sleep(60)
+
+class Dying(WinkfsStreamWriter):
+    def commit(self, messages, batchId):
+        if when == f"before {batchId}":
+            die(checkpoint)
+        super().commit(messages, batchId)
+        if when == f"after {batchId}":
+            die(checkpoint)
+
+class Source(WinkfsDataSource):
+    def streamWriter(self, schema, overwrite):
+        writer = stream_writer(self.options, schema, overwrite)
+        writer.__class__ = Dying
+        return writer
+
+spark.dataSource.register(Source)
+frame = spark.readStream.format("winkfs").option("maxFilesPerTrigger", 20).load(source)
+writer = frame.writeStream.format("winkfs").option("checkpointLocation", checkpoint)
+query = writer.trigger(availableNow=True).start(root)
+assert query.awaitTermination(200)
+"""
+
+
+def test_a_driver_killed_around_its_commit_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
+    files = log(source, 0, 100)
+    for when, there in (("before 1", 20), ("after 2", 60), ("never", 100)):
+        done = application(DIES, source, root, checkpoint, when)
+        assert (done.returncode == 0) == (when == "never"), done.stderr[-3000:]
+        assert contents(root) == dict(list(files.items())[:there]), when
+    assert set(written(root).values()) == {1}
+    assert [batch for _, batch in batches(root)] == [0, 1, 2, 3, 4]
+    assert no_leftovers(root) and not winkfs.verify(root).problems
