@@ -55,9 +55,10 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return self._source().schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        reader = Reader(self._source().reader(schema))
+        reader = self._source().reader(schema)
         self.planned = True
-        return reader
+        filtering = type(reader).pushFilters is not DataSourceReader.pushFilters
+        return FilteringReader(reader) if filtering else Reader(reader)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         return self._source().writer(schema, overwrite)
@@ -93,6 +94,13 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         reader = self._real()
         found: Iterator[pa.RecordBatch] = reader.read(pickle.loads(partition.value))
         return found
+
+
+class FilteringReader(Reader):
+    """Only that it has this method makes Spark push filters down."""
+
+    def pushFilters(self, filters: list[Any]) -> Any:
+        return self._real().pushFilters(filters)
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -11,7 +11,7 @@ paths                      only these names, a JSON list; pathsFile: a file, a n
 mtimeFrom                  only files of that time or later: seconds, or ISO 8601 (local time)
 mtimeTo                    only files of before that time
 minSize, maxSize           only files of so many bytes, both inclusive; 4k, 1m and the like
-orderBy        offset      offset: as they lie there; path; mtime; perm:FILE, see `perm`
+orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
 asOf                       generation of a data set, or a time: what was there then
 includeDirs    false       directories and symbolic links too, see the column `ftype`
 splitBytes     128m        bytes of a task, at most; fewer where there are idle cores
@@ -69,7 +69,7 @@ class Options:
     largest: int = LARGEST
     mode: str = "FAILFAST"
     verify: bool = True
-    pushdown: bool = False
+    pushdown: str = "off"
     binary_file: bool = False
 
     @classmethod
@@ -227,7 +227,7 @@ def _order(text: str) -> str:
     if kind.lower() == "perm" and file:
         return f"perm:{local_path(file)}"
     if file or kind.lower() not in ("offset", "path", "mtime"):
-        raise ValueError("offset, path, mtime or perm:FILE")
+        raise ValueError("offset, path, mtime or perm:DIR")
     return kind.lower()
 
 

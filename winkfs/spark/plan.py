@@ -6,6 +6,7 @@ A container may grow while a query runs, so its tasks are told their files, as o
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import itertools
 import os
@@ -16,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from winkformats.errors import CorruptError
+from winkformats.storage import FileStorage
 from winkfs import orders
 from winkfs.columns import Columns
 from winkfs.columnsfile import open_columns
@@ -29,6 +31,7 @@ from winkfs.rows import Int64
 from winkfs.select import select
 from winkfs.spark.options import Options
 from winkfs.spark.partition import Ordered, Piece, Scan, pack
+from winkfs.store import Store
 
 SPLIT: Final = 128 << 20  # bytes of a task, at most
 WORTH: Final = 16 << 20  # bytes that are worth a task of their own, which costs 20 ms of CPU
@@ -135,30 +138,42 @@ def _piece(shard: Shard, generation: int) -> Piece:
 
 def _files(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
     """-> the shard as of now, positions of its chosen files, and their sizes, about."""
-    store = shard.open()
-    try:
+    with _opened(shard) as store:
         shard = replace(shard, record=replace(shard.record, size=store.kv.end))
         if not options.selection.everything:
             rows = _seen(options, shard, select(store, options.selection, _problem(options)))
             return shard, rows.pos, rows.size
-        file = open_columns(store)
-        if file is not None:
-            with file:
-                pos = file.column("pos")
-        else:
-            pos = store.index.positions()
+        pos = _positions(store)
         return shard, pos, np.diff(pos, prepend=store.kv.start)
-    finally:
-        store.abandon()
+
+
+@contextlib.contextmanager
+def _opened(shard: Shard) -> Iterator[Store]:
+    """Open for a moment that leaves the page cache as it was, save for the index."""
+    with FileStorage(shard.base + ".data") as data:
+        drop = data.dropper(0, data.size())
+        store = shard.open()
+        try:
+            yield store
+        finally:
+            store.abandon()
+            if drop is not None:
+                drop(0, data.size())
+
+
+def _positions(store: Store) -> Int64:
+    """Of all inodes."""
+    file = open_columns(store)
+    if file is not None:
+        with file, contextlib.suppress(CorruptError):  # as if it were missing
+            return file.column("pos")
+    return store.index.positions()
 
 
 def _chosen(options: Options, shard: Shard) -> Columns:
     """The chosen files of a shard that can be seen."""
-    store = shard.open()
-    try:
+    with _opened(shard) as store:
         return _seen(options, shard, select(store, options.selection, _problem(options)))
-    finally:
-        store.abandon()
 
 
 def _seen(options: Options, shard: Shard, rows: Columns) -> Columns:

@@ -42,6 +42,7 @@ def read(
     raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
     """
     from winkfs.spark.options import Options
+    from winkfs.spark.pushdown import prove
     from winkfs.spark.schema import ddl_of
 
     if spark not in _registered:
@@ -49,7 +50,10 @@ def read(
     many = [path] if isinstance(path, str | os.PathLike) else list(path)
     texts = {"path": json.dumps([os.fspath(p) for p in many])}
     texts |= {name: _text(name, value) for name, value in options.items() if value is not None}
-    ddl_of(Options.of(texts))  # here the error is one line, from Spark it comes with a traceback
+    checked = Options.of(texts)  # here an error is one line, from Spark it has a traceback
+    ddl_of(checked)
+    if checked.pushdown == "native":
+        prove(spark)
     reader = spark.read.format("winkfs").options(**texts)
     return (reader if schema is None else reader.schema(schema)).load()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -33,7 +34,14 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]
     def reader(self, schema: StructType) -> DataSourceReader:
         from winkfs.spark.options import Options
 
-        return WinkfsReader(Options.of(self.options), schema)
+        options = Options.of(self.options)
+        if options.pushdown == "off":
+            return WinkfsReader(options, schema)
+        if options.pushdown == "native":
+            from winkfs.spark.pushdown import check_version
+
+            check_version()
+        return FilteringReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         from winkfs.spark.sink import batch_writer
@@ -82,3 +90,15 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
 
         schema = to_arrow_schema(self.fields, timezone="UTC")
         return batches(Reading(schema, self.columns, **self.settings), partition)
+
+
+class FilteringReader(WinkfsReader):
+    """One that filters of the query make read less. Spark applies them all the same."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        from winkfs.spark.pushdown import narrowed
+
+        assert self.options is not None
+        selection = narrowed(self.options.selection, filters)
+        self.options = replace(self.options, selection=selection)
+        return filters

@@ -1,0 +1,669 @@
+"""The source: the same answers as a plain Python loop, for all kinds of containers and options.
+
+Most tests read as a task does, without a JVM; those that ask what Spark makes of it have one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from datasets import add
+from sparkfiles import (
+    ALL,
+    FEW,
+    KINDS,
+    START,
+    as_files,
+    batches,
+    damage,
+    dataset,
+    documents,
+    expected,
+    plain,
+    read,
+    struct,
+    tasks,
+    with_columns,
+)
+
+import winkfs
+from winkfs.spark.paths import to_name, to_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+pytest.importorskip("pyspark")
+Kinds = dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Kinds:
+    root = tmp_path_factory.mktemp("kinds")
+    return {name: make(root / name) for name, make in KINDS.items()}
+
+
+# --- all of it ---
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_scan_is_what_a_loop_finds(kinds: Kinds, kind: str) -> None:
+    assert as_files(read(kinds[kind])) == documents(kinds[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_small_tasks_find_each_file_once(kinds: Kinds, kind: str) -> None:
+    assert tasks(kinds[kind], splitBytes="100k") > 10
+    found = read(kinds[kind], splitBytes="100k", batchBytes="5000")
+    assert as_files(found) == documents(kinds[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("order", ["path", "mtime"])
+def test_orders_hold_over_all_tasks(kinds: Kinds, kind: str, order: str) -> None:
+    rows = read(kinds[kind], orderBy=order, splitBytes="200k", batchBytes="20k")
+    assert as_files(rows) == documents(kinds[kind])
+    keys = [row["name_raw"] if order == "path" else row["mtime_ns"] for row in rows]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_listing_without_contents(kinds: Kinds, kind: str) -> None:
+    wanted = {name: (f.size, f.mtime_ns) for name, f in documents(kinds[kind]).items()}
+    rows = read(kinds[kind], "name_raw binary, size long, mtime_ns long, mtime timestamp")
+    assert {row["name_raw"]: (row["size"], row["mtime_ns"]) for row in rows} == wanted
+    assert all(int(row["mtime"].timestamp()) == row["mtime_ns"] // 10**9 for row in rows)
+
+
+def test_directories_and_links_when_asked_for(kinds: Kinds) -> None:
+    path = kinds["changed"]
+    assert as_files(read(path, includeDirs=True)) == expected(path)
+    assert as_files(read(path)) != expected(path)
+    assert as_files(read(path, includeDirs=True, orderBy="path")) == expected(path)
+
+
+def test_names_become_paths_and_come_back(kinds: Kinds) -> None:
+    for row in read(kinds["plain"], "path string, name_raw binary"):
+        assert row["path"] == to_path(row["name_raw"])
+        assert to_name(row["path"].encode()) == row["name_raw"]
+
+
+def test_two_halves_of_a_character_in_neighbouring_names(tmp_path: Path) -> None:
+    """The bytes of all names together are UTF-8, those of each are not."""
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many([(b"a\xc3", b"1"), (b"\xa9b", b"2")])
+    assert [row["path"] for row in read(tmp_path / "c")] == ["a\\xc3", "\\xa9b"]
+
+
+# --- selection ---
+
+
+def _names(rows: list[Any]) -> list[bytes]:
+    return sorted(row["name_raw"] for row in rows)
+
+
+SELECTIONS: dict[str, tuple[dict[str, Any], Callable[[bytes, Any], bool]]] = {
+    "prefix": ({"prefix": "dir3/"}, lambda n, f: n.startswith(b"dir3/")),
+    "prefix of bytes": ({"prefix": r"latin-1 \xfc"}, lambda n, f: n == b"latin-1 \xfc"),
+    "glob": ({"glob": "*7.html"}, lambda n, f: n.endswith(b"7.html")),
+    "globs": ({"glob": '["*7.html", "empty"]'},
+              lambda n, f: n.endswith(b"7.html") or n == b"empty"),
+    "paths": ({"paths": json.dumps(["empty", "dir1/page 0008.html", "nix", r"cut \xc3"])},
+              lambda n, f: n in (b"empty", b"dir1/page 0008.html", b"cut \xc3")),
+    "time": ({"mtimeFrom": START + 50, "mtimeTo": START + 90},
+             lambda n, f: START + 50 <= f.mtime_ns / 1e9 < START + 90),
+    "size": ({"minSize": "1k", "maxSize": 4000}, lambda n, f: 1024 <= f.size <= 4000),
+    "all together": ({"prefix": "dir", "glob": "*[02468].html", "mtimeFrom": START + 30,
+                      "maxSize": 8000},
+                     lambda n, f: n.startswith(b"dir") and n[-6:-5] in b"02468"
+                     and f.mtime_ns >= (START + 30) * 10**9 and f.size <= 8000),
+    "nothing": ({"prefix": "there is no such name"}, lambda n, f: False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", SELECTIONS)
+def test_a_selection_is_what_a_loop_would_choose(kinds: Kinds, kind: str, what: str) -> None:
+    options, chosen = SELECTIONS[what]
+    wanted = {n: f for n, f in documents(kinds[kind]).items() if chosen(n, f)}
+    assert as_files(read(kinds[kind], **options)) == wanted
+    assert (what == "nothing") == (not wanted)
+
+
+def test_selection_and_order_together(kinds: Kinds) -> None:
+    for kind in ("changed", "dataset"):
+        rows = read(kinds[kind], orderBy="path", prefix="dir2", splitBytes="64k")
+        names = sorted(n for n in documents(kinds[kind]) if n.startswith(b"dir2"))
+        assert [row["name_raw"] for row in rows] == names
+
+
+def test_names_from_a_file(kinds: Kinds, tmp_path: Path) -> None:
+    (tmp_path / "names").write_bytes(b"empty\nlatin-1 \\xfc\nnix\n")
+    assert _names(read(kinds["plain"], pathsFile=tmp_path / "names")) == [
+        b"empty", b"latin-1 \xfc",
+    ]  # fmt: skip
+
+
+def test_a_thousand_paths_among_many_are_not_a_scan(tmp_path: Path) -> None:
+    """Only the inodes and contents asked for are read from the data file."""
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many((f"n/{i:06d}", b"%d" % i * 300) for i in range(50_000))
+    paths = [f"n/{i:06d}" for i in range(0, 50_000, 500)]
+    before = _bytes_read()
+    rows = read(tmp_path / "c", "path string, content binary", paths=json.dumps(paths))
+    assert [row["path"] for row in rows] == paths
+    assert all(row["content"] == b"%d" % int(row["path"][2:]) * 300 for row in rows)
+    assert _bytes_read() - before < 4 << 20
+
+
+def _bytes_read() -> int:
+    """By read calls of this process."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+# --- plan ---
+
+
+def test_a_task_is_told_little(kinds: Kinds, tmp_path: Path) -> None:
+    import pickle
+
+    from winkfs.spark.options import Options
+    from winkfs.spark.plan import partitions
+
+    base = tmp_path / "many"
+    with winkfs.create(base) as c:
+        c.put_many((f"{i}", b"x") for i in range(100_000))
+    told = partitions(Options.of({"path": str(base)}), contents=True)
+    assert sum(len(pickle.dumps(task)) for task in told) < 200_000
+    options = Options.of({"path": str(kinds["dataset"])})
+    assert all(len(pickle.dumps(t)) < 2000 for t in partitions(options, contents=True))
+
+
+def test_a_data_set_is_planned_without_opening_a_shard(kinds: Kinds, tmp_path: Path) -> None:
+    root = dataset(tmp_path / "set")
+    count = tasks(root)
+    for data in root.glob("*/*.data"):
+        data.rename(data.with_suffix(".gone"))
+    assert tasks(root) == count
+    with pytest.raises(winkfs.WinkError, match=r"gone.*load\(\) again"):
+        read(root)
+
+
+def test_tasks_by_bytes(kinds: Kinds) -> None:
+    path = kinds["plain"]
+    total = sum(f.size for f in documents(path).values())
+    assert tasks(path) == 1  # little: one is enough
+    assert 3 <= tasks(path, minPartitions=5) <= 5  # one document is larger than two tasks
+    assert tasks(kinds["dataset"], "path string", minPartitions=6) == 6
+    assert 3 <= tasks(path, splitBytes=total // 4) <= 5
+    assert tasks(path, "path string", splitBytes=total // 4) == 1  # contents do not count
+    assert tasks(path, minPartitions=10_000) <= len(documents(path))
+
+
+def test_several_sources(kinds: Kinds, tmp_path: Path) -> None:
+    one, two = tmp_path / "a,b", tmp_path / "a2"
+    for base, text in ((one, b"1"), (two, b"2")):
+        with winkfs.create(base) as c:
+            c.put("n", text)
+    add_to = tmp_path / "set"
+    from winkfs.dataset import manifest
+
+    manifest.create(add_to)
+    add(add_to, {"n": b"3"})
+
+    def found(path: str, **options: Any) -> list[bytes]:
+        return [row["content"] for row in read(path, **options)]
+
+    assert found(str(one)) == [b"1"]  # a comma in a name
+    assert found(f"{two},{add_to}") == [b"2", b"3"]
+    assert found(json.dumps([str(one), f"file://{two}.data"])) == [b"1", b"2"]
+    assert found(f"{tmp_path}/a*") == [b"1", b"2"]
+    assert found(f"{tmp_path}/*") == [b"1", b"2", b"3"]
+    assert found(f"{two},{two}") == [b"2"]
+    assert sorted(found(f"{tmp_path}/*", orderBy="path")) == [b"1", b"2", b"3"]
+    containers = {r["_container"] for r in read(f"{tmp_path}/*", "_container string, size long")}
+    assert {os.path.dirname(c) for c in containers} >= {str(tmp_path)}
+
+
+def test_as_of_an_older_generation(kinds: Kinds) -> None:
+    root = kinds["dataset"]
+    seen = []
+    for generation in (1, 2, 3):
+        wanted = documents(root, as_of=generation)
+        assert as_files(read(root, asOf=generation)) == wanted
+        seen.append(wanted)
+    assert seen[0] != seen[1] != seen[2]
+    assert {r["_generation"] for r in read(root, "_generation long", asOf=2)} == {2}
+
+
+# --- snapshots and stale plans ---
+
+
+def _planned(path: Path, **options: str) -> Callable[[], list[Any]]:
+    """A plan made now, to be run later."""
+    from pyspark_winkfs import DefaultSource
+
+    schema = struct(f"{ALL}, content binary")
+    reader = DefaultSource(options={"path": str(path), **options}).reader(schema)
+    todo = reader.partitions()
+    return lambda: [row for t in todo for batch in reader.read(t) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("make", [plain, with_columns])
+def test_a_plan_is_a_snapshot_of_a_container_that_grows(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    base = make(tmp_path / "c")
+    before = documents(base)
+    run = _planned(base)
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"new")
+        c.put("empty", b"not empty any more")
+        c.delete("large")
+    assert as_files(run()) == before
+    winkfs.reindex(base, cols=True)
+    assert as_files(run()) == before  # BASE.cols has other files by now
+    assert as_files(read(base)) == documents(base) != before
+
+
+def test_a_container_that_was_replaced_is_a_stale_plan(tmp_path: Path) -> None:
+    base = plain(tmp_path / "c")
+    run = _planned(base)
+    plain(tmp_path / "other")
+    os.replace(tmp_path / "other.data", tmp_path / "c.data")
+    with pytest.raises(winkfs.WinkError, match=r"another container.*load\(\) again"):
+        run()
+
+
+def test_a_container_that_was_cut_short_is_a_stale_plan(tmp_path: Path) -> None:
+    base = plain(tmp_path / "c")
+    run = _planned(base)
+    size = (tmp_path / "c.data").stat().st_size
+    os.truncate(tmp_path / "c.data", size // 2)
+    with pytest.raises(winkfs.WinkError, match=r"load\(\) again"):
+        run()
+
+
+def test_a_generation_survives_a_compaction_and_dies_with_a_vacuum(tmp_path: Path) -> None:
+    from winkfs.dataset import compaction, vacuum
+
+    root = dataset(tmp_path / "set")
+    before = documents(root)
+    run = _planned(root)
+    compaction.compact(str(root))
+    assert as_files(run()) == before == as_files(read(root))
+    vacuum.vacuum(str(root), keep=1, older_than=0)
+    with pytest.raises(winkfs.WinkError, match=r"load\(\) again"):
+        run()
+    assert as_files(read(root)) == before
+
+
+# --- damage ---
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    base = plain(tmp_path / "damaged")
+    damage(base, "dir1/page 0008.html", "large")
+    return base
+
+
+BROKEN = {b"dir1/page 0008.html", b"large"}
+
+
+def _sane(base: Path) -> dict[bytes, Any]:
+    kept: dict[bytes, Any] = {}
+    with winkfs.open(base) as c:
+        for e in c.scan():
+            name = e.name.encode("utf-8", "surrogateescape")
+            if name not in BROKEN:
+                kept[name] = e.read()
+    return kept
+
+
+WITH_ERROR = "name_raw binary, size long, content binary, _error string"
+
+
+def test_damage_ends_the_job_under_failfast(damaged: Path) -> None:
+    with pytest.raises(winkfs.WinkError, match=r"page 0008.html.*checksum at byte.*PERMISSIVE"):
+        read(damaged)
+
+
+@pytest.mark.parametrize("order", ["offset", "path"])
+def test_damage_is_a_row_with_the_reason_under_permissive(damaged: Path, order: str) -> None:
+    rows = read(damaged, WITH_ERROR, mode="permissive", orderBy=order, batchBytes="30k")
+    bad = {row["name_raw"]: row for row in rows if row["_error"] is not None}
+    assert set(bad) == BROKEN
+    for row in bad.values():
+        assert row["content"] is None
+        assert "checksum at byte" in row["_error"]
+    good = {r["name_raw"]: r["content"] for r in rows if r["_error"] is None}
+    assert good == _sane(damaged)
+
+
+@pytest.mark.parametrize("order", ["offset", "path"])
+def test_damage_is_left_out_under_dropmalformed(damaged: Path, order: str) -> None:
+    rows = read(damaged, WITH_ERROR, mode="DROPMALFORMED", orderBy=order)
+    assert {r["name_raw"]: r["content"] for r in rows} == _sane(damaged)
+
+
+def test_unverified_damage_is_handed_out(damaged: Path) -> None:
+    rows = read(damaged, WITH_ERROR, verify=False, glob="dir1*")
+    assert any(row["name_raw"] in BROKEN and row["content"] for row in rows)
+
+
+def test_a_damaged_inode(tmp_path: Path) -> None:
+    base = plain(tmp_path / "c")
+    data = tmp_path / "c.data"
+    from sparkfiles import flip
+
+    flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    wanted = {n: f for n, f in documents(plain(tmp_path / "d")).items()
+              if n != b"dir1/page 0008.html"}  # fmt: skip
+    with pytest.raises(ValueError, match="checksum at byte"):
+        read(base)
+    rows = read(base, f"{ALL}, content binary, _error string", mode="PERMISSIVE")
+    bad = [row for row in rows if row["_error"]]
+    assert len(bad) == 1
+    assert bad[0]["path"] is None
+    assert "checksum at byte" in bad[0]["_error"]
+    assert as_files([row for row in rows if not row["_error"]]) == wanted
+    assert as_files(read(base, mode="DROPMALFORMED")) == wanted
+
+
+@pytest.mark.parametrize("kind", ["columns", "dataset"])
+def test_damaged_columns_are_as_if_they_were_missing(tmp_path: Path, kind: str) -> None:
+    path = KINDS[kind](tmp_path / kind)
+    before = documents(path)
+    for cols in tmp_path.rglob("*.cols"):
+        data = bytearray(cols.read_bytes())
+        for at in range(4300, len(data) - 3000, 700):
+            data[at] ^= 1
+        cols.write_bytes(data)
+    assert as_files(read(path)) == before
+    for cols in tmp_path.rglob("*.cols"):
+        cols.unlink()
+    assert as_files(read(path)) == before
+
+
+def test_no_bit_of_a_content_flips_unseen(tmp_path: Path) -> None:
+    """A flip anywhere in the data entries: an error, or the right bytes."""
+    base = tmp_path / "c"
+    with winkfs.create(base) as c:
+        c.put_many((f"{i}", bytes([i]) * 50) for i in range(8))
+    wanted = {n: f.content for n, f in documents(base).items()}
+    data = tmp_path / "c.data"
+    whole = data.read_bytes()
+    rng = np.random.default_rng(1)
+    for at in rng.integers(4096, len(whole), 150).tolist():
+        data.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << (at % 8)]) + whole[at + 1 :])
+        try:
+            rows = read(base, WITH_ERROR, mode="PERMISSIVE")
+        except (ValueError, OSError):
+            continue
+        for row in rows:
+            assert row["_error"] or wanted[row["name_raw"]] == row["content"]
+
+
+# --- sizes ---
+
+
+def test_a_large_document_is_alone_in_its_batch(kinds: Kinds) -> None:
+    options = {"path": str(kinds["plain"]), "batchBytes": "100k"}
+    for batch in batches("size long, content binary", options):
+        sizes = batch.column(0).to_pylist()
+        assert sum(sizes) <= 100 << 10 or len(sizes) == 1
+
+
+def test_documents_over_the_limit(kinds: Kinds) -> None:
+    path = kinds["plain"]
+    with pytest.raises(winkfs.WinkError, match=r"large: 3145728 bytes.*maxContentBytes 1000000"):
+        read(path, maxContentBytes=1_000_000)
+    rows = read(path, WITH_ERROR, maxContentBytes=1_000_000, mode="PERMISSIVE")
+    over = {row["name_raw"]: row for row in rows if row["_error"]}
+    assert set(over) == {b"large", b"one entry"}
+    assert all(row["content"] is None and row["size"] > 1_000_000 for row in over.values())
+    assert len(rows) == len(documents(path))
+    rows = read(path, WITH_ERROR, maxContentBytes=1_000_000, mode="DROPMALFORMED")
+    assert len(rows) == len(documents(path)) - 2
+    assert len(read(path, "path string", maxContentBytes=1_000_000)) == len(documents(path))
+
+
+def test_a_document_that_spark_cannot_hold(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("small", b"1")
+        c.put("hole", b"")
+        c.truncate("hole", (1 << 31) + 5)
+    with pytest.raises(winkfs.WinkError, match="hole: 2147483653 bytes"):
+        read(tmp_path / "c")
+    rows = read(tmp_path / "c", WITH_ERROR, mode="PERMISSIVE")
+    assert [(row["name_raw"], row["content"]) for row in rows] == [
+        (b"small", b"1"),
+        (b"hole", None),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_little_or_nothing(tmp_path: Path, count: int) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many((f"{i}", b"") for i in range(count))
+    for options in ({}, {"orderBy": "path"}, {"prefix": "0"}, {"minPartitions": 3}):
+        assert len(read(tmp_path / "c", **options)) == count
+
+
+# --- options and columns ---
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"splitByte": "1m"}, "no option 'splitbyte': did you mean splitBytes?"),
+        ({"qqqqqq": "1"}, "no option 'qqqqqq': there are path, columns"),
+        ({"mode": "lenient"}, "option mode is 'lenient': it takes FAILFAST or PERMISSIVE"),
+        ({"splitBytes": "some"}, "option splitBytes is 'some': it takes a number of bytes"),
+        ({"batchBytes": "0"}, "option batchBytes is '0'"),
+        ({"maxContentBytes": "3g"}, "option maxContentBytes is '3g'"),
+        ({"content": "maybe"}, "it takes inline or ref or none"),
+        ({"verify": "perhaps"}, "it takes true or false"),
+        ({"mtimeFrom": "yesterday"}, "seconds since the epoch, or a time as"),
+        ({"mtimeFrom": "5", "mtimeTo": "4"}, "mtimeFrom is later than mtimeTo"),
+        ({"orderBy": "size"}, "it takes offset, path, mtime or perm:DIR"),
+        ({"paths": "a"}, "it takes a JSON list of names"),
+        ({"pathsFile": "/there/is/no/such/file"}, "No such file"),
+        ({"path": "hdfs://x/y"}, "paths of a file system, not hdfs:"),
+        ({"path": ""}, "no path: say which container"),
+        ({"columns": "path,contents"}, "no column 'contents': did you mean content?"),
+        ({"columns": "path,path"}, "names a column twice"),
+        ({"minPartitions": "0"}, "option minPartitions is '0': it takes a number, 1 at least"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_one_clear_line(options: dict[str, str], line: str) -> None:
+    from winkfs.spark.source import WinkfsDataSource
+
+    with pytest.raises(ValueError) as caught:
+        WinkfsDataSource(options={"path": "x"} | options).schema()
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_containers_are_named(tmp_path: Path) -> None:
+    for path in ("nix", "nix*"):
+        with pytest.raises(FileNotFoundError, match="nix"):
+            read(tmp_path / path)
+    with pytest.raises(ValueError, match="single container has no generations"):
+        read(plain(tmp_path / "c"), asOf=1)
+
+
+def test_a_schema_with_wrong_types_or_names(kinds: Kinds) -> None:
+    with pytest.raises(ValueError, match="column size is bigint, not int: cast it after load"):
+        read(kinds["plain"], "path string, size int")
+    with pytest.raises(ValueError, match="no column 'title'"):
+        read(kinds["plain"], "path string, title string")
+
+
+def test_times_as_options() -> None:
+    from winkfs.spark.options import time_of
+
+    assert time_of("1.5") == 1_500_000_000
+    assert time_of("-1") == -(10**9)
+    assert time_of("1970-01-02T00:00Z") == 86_400 * 10**9
+    assert time_of("1970-01-01T01:00:00.25+01:00") == 250_000_000
+    assert time_of("1e30") == (1 << 63) - 1
+
+
+# --- the page cache ---
+
+
+@pytest.mark.parametrize("kind", ["plain", "columns", "dataset"])
+@pytest.mark.parametrize("order", ["offset", "path"])
+def test_a_scan_leaves_the_page_cache_as_it_was(tmp_path: Path, kind: str, order: str) -> None:
+    from winkformats import pagecache
+
+    path = KINDS[kind](tmp_path / kind)
+    tasks(path)  # makes what is derived of a data set
+    files = [*tmp_path.rglob("*.data"), *tmp_path.rglob("*.cols")]
+    for file in files:
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+            pagecache.forget(opened.fileno(), 0, 1 << 30)
+    first = _resident(files)
+    assert read(path, orderBy=order)
+    assert _resident(files) - first <= 8 * len(files)  # pages: superblocks, and a look around
+    with files[0].open("rb") as opened:
+        opened.read()
+    before = _resident(files)
+    read(path, orderBy=order)
+    assert _resident(files) >= before  # what others have read stays
+
+
+def _resident(files: list[Path]) -> int:
+    from winkformats import pagecache
+
+    found = 0
+    for file in files:
+        with file.open("rb") as opened:
+            absent = pagecache.absent(opened.fileno(), file.stat().st_size)
+            assert absent is not None
+            found += len(absent) - int(absent.sum())
+    return found
+
+
+# --- in Spark ---
+
+
+@pytest.mark.parametrize("kind", ["changed", "classic", "dataset"])
+def test_spark_finds_what_a_loop_finds(spark: SparkSession, kinds: Kinds, kind: str) -> None:
+    frame = spark.read.format("winkfs").option("splitBytes", "500k").load(str(kinds[kind]))
+    assert frame.columns == ["path", "size", "mtime", "content"]
+    rows = frame.collect()
+    wanted = documents(kinds[kind])
+    found = {to_name(row.path.encode()): (row.size, bytes(row.content)) for row in rows}
+    assert len(rows) == len(found)
+    assert found == {name: (file.size, file.content) for name, file in wanted.items()}
+    mtimes = {to_name(row.path.encode()): row.mtime.timestamp() for row in rows}
+    assert all(abs(mtimes[n] - f.mtime_ns / 1e9) < 1e-3 for n, f in wanted.items())
+
+
+def test_all_columns_in_spark(spark: SparkSession, kinds: Kinds) -> None:
+    import winkfs.spark
+    from winkfs.spark.schema import FIELDS
+
+    frame = winkfs.spark.read(spark, kinds["changed"], columns=list(FIELDS), mode="PERMISSIVE")
+    assert dict(frame.dtypes) == FIELDS
+    rows = frame.collect()
+    assert len(rows) == len(documents(kinds["changed"]))
+    assert {row._container for row in rows} == {str(kinds["changed"])}
+    assert all(row._error is None and len(row.content) == row.size for row in rows)
+
+
+def test_the_style_of_binary_file(spark: SparkSession, kinds: Kinds) -> None:
+    reader = spark.read.format("winkfs").option("schemaStyle", "binaryFile")
+    frame = reader.load(str(kinds["plain"]))
+    native = spark.read.format("binaryFile").load(__file__)
+    assert frame.dtypes == native.dtypes
+    assert frame.selectExpr("sum(length)").first()[0] == sum(
+        file.size for file in documents(kinds["plain"]).values()
+    )
+
+
+def test_a_schema_of_the_user_chooses_columns(spark: SparkSession, kinds: Kinds) -> None:
+    reader = spark.read.format("winkfs").schema("length long, path string")
+    rows = reader.load(str(kinds["plain"])).collect()
+    wanted = documents(kinds["plain"])
+    assert {to_name(r.path.encode()): r.length for r in rows} == {
+        n: f.size for n, f in wanted.items()
+    }
+
+
+def test_filters_and_unions_on_one_load_do_not_leak(spark: SparkSession, kinds: Kinds) -> None:
+    """Spark to 4.3 shares what is pushed down among all scans of a load: so nothing is."""
+    frame = spark.read.format("winkfs").load(str(kinds["dataset"]))
+    names = sorted(documents(kinds["dataset"]))
+    first = [n.decode() for n in names if n.startswith(b"dir0")]
+    second = [n.decode() for n in names if n.startswith(b"dir1")]
+    a, b = frame.filter("path like 'dir0%'"), frame.filter("path like 'dir1%'")
+    assert a.count() == len(first)
+    assert frame.count() == len(names)
+    both = a.union(b).select("path").collect()
+    assert sorted(row.path for row in both) == sorted(first + second)
+    frame.createOrReplaceTempView("winkfs_leak")
+    one = f"path = '{first[0]}'"
+    assert spark.sql(f"select * from winkfs_leak where {one}").count() == 1
+    assert spark.sql("select * from winkfs_leak").count() == len(names)
+
+
+def test_each_read_is_planned_anew(spark: SparkSession, tmp_path: Path) -> None:
+    import winkfs.spark
+
+    base = tmp_path / "c"
+    with winkfs.create(base) as c:
+        c.put("a", b"1")
+    frame = winkfs.spark.read(spark, base)
+    assert frame.count() == 1
+    with winkfs.open(base, "a") as c:
+        c.put("b", b"2")
+    assert frame.count() == 1  # a DataFrame is a snapshot
+    assert winkfs.spark.read(spark, base).count() == 2
+    paths = [base, base.with_name("d")]
+    with winkfs.create(paths[1]) as c:
+        c.put("c", b"3")
+    assert winkfs.spark.read(spark, paths, paths=["a", "c"]).count() == 2
+    loaded = spark.read.format("winkfs").load([str(path) for path in paths])
+    assert loaded.count() == 3
+
+
+def test_an_empty_container_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    import winkfs.spark
+
+    winkfs.create(tmp_path / "c").close()
+    assert winkfs.spark.read(spark, tmp_path / "c").collect() == []
+
+
+def test_errors_in_spark_name_what_is_wrong(spark: SparkSession, damaged: Path) -> None:
+    import winkfs.spark
+
+    with pytest.raises(ValueError, match="did you mean splitBytes"):
+        winkfs.spark.read(spark, damaged, splitbyte=5)
+    with pytest.raises(Exception, match="did you mean splitBytes"):
+        spark.read.format("winkfs").option("splitbyte", "5").load(str(damaged))
+    with pytest.raises(Exception, match=r"checksum at byte.*mode=PERMISSIVE gives such rows"):
+        winkfs.spark.read(spark, damaged).collect()
+    rows = winkfs.spark.read(spark, damaged, mode="PERMISSIVE").where("_error is not null")
+    assert {row.path.encode() for row in rows.collect()} == BROKEN
+
+
+def test_filters_are_not_pushed_down_with_this_spark(spark: SparkSession, kinds: Kinds) -> None:
+    import winkfs.spark
+
+    with pytest.raises(ValueError, match=r"pushdown=native.*leak"):
+        winkfs.spark.read(spark, kinds["plain"], pushdown="native")
+
+
+assert FEW  # of the containers above
