@@ -16,7 +16,6 @@ import pytest
 from datasets import add
 from sparkfiles import (
     ALL,
-    FEW,
     KINDS,
     START,
     as_files,
@@ -659,11 +658,50 @@ def test_errors_in_spark_name_what_is_wrong(spark: SparkSession, damaged: Path) 
     assert {row.path.encode() for row in rows.collect()} == BROKEN
 
 
-def test_filters_are_not_pushed_down_with_this_spark(spark: SparkSession, kinds: Kinds) -> None:
+def test_a_spark_that_leaks_filters_is_found_out_and_refused(
+    spark: SparkSession, kinds: Kinds
+) -> None:
+    """The narrowing reader itself is right; what this Spark makes of it is not."""
+    from pyspark.sql.datasource import DataSourceReader
+
     import winkfs.spark
+    from winkfs.spark import pushdown
 
-    with pytest.raises(ValueError, match=r"pushdown=native.*leak"):
-        winkfs.spark.read(spark, kinds["plain"], pushdown="native")
+    leaks = not hasattr(DataSourceReader, "pushLimit")
+    assert pushdown.leaks(spark) == leaks
+    if leaks:
+        with pytest.raises(ValueError, match=r"pushdown=native is refused.*leak"):
+            winkfs.spark.read(spark, kinds["plain"], pushdown="native")
+        reader = spark.read.format("winkfs").option("pushdown", "native")
+        with pytest.raises(Exception, match="pushdown=native is refused"):
+            reader.load(str(kinds["plain"])).count()
 
 
-assert FEW  # of the containers above
+FILTERS = [
+    "path = 'empty'", "path in ('empty', 'nix', 'back\\\\slash')", "path like 'dir2/%'",
+    "size > 5000", "size = 0", "size <= 100 and path like 'd%'",
+    "mtime >= timestamp_seconds(1600000100)", "mtime < timestamp_seconds(1600000100.5)",
+    "mtime = timestamp_seconds(1600000100)", "not path = 'empty'",
+    "path like 'latin-1%' or size = 3145728",
+]  # fmt: skip
+
+
+def test_filters_that_are_pushed_down_find_what_they_should(
+    spark: SparkSession, kinds: Kinds
+) -> None:
+    from winkfs.spark.pushdown import CONF
+
+    spark.conf.set(CONF, "true")
+    try:
+        for text in FILTERS:
+            frames = [
+                spark.read.format("winkfs")
+                .options(pushdown=how, content="none")
+                .load(str(kinds["columns"]))
+                for how in ("untried", "off")
+            ]  # a load for each query: nothing to leak into
+            found, wanted = (sorted(f.where(text).collect()) for f in frames)
+            assert found == wanted, text
+            assert wanted, text
+    finally:
+        spark.conf.unset(CONF)

@@ -1,28 +1,30 @@
-"""Options of the source: names, defaults, checks.
+"""Options of the source: names, defaults, checks. Names are in any case.
 
-option         default     meaning
-path                       containers and data sets: BASE or DIR, several with commas, * ? [..]
-columns        see schema  which columns, in this order, with commas
-content        inline      inline: a column `content`; ref: where it lies, for `fetch_content`;
-                           none: neither
-prefix                     only names that begin so (`path` as the column has it)
-glob                       only names that match; * also crosses /. A JSON list: one of them
-paths                      only these names, a JSON list; pathsFile: a file, a name a line
-mtimeFrom                  only files of that time or later: seconds, or ISO 8601 (local time)
-mtimeTo                    only files of before that time
-minSize, maxSize           only files of so many bytes, both inclusive; 4k, 1m and the like
-orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
-asOf                       generation of a data set, or a time: what was there then
-includeDirs    false       directories and symbolic links too, see the column `ftype`
-splitBytes     128m        bytes of a task, at most; fewer where there are idle cores
-minPartitions  1           tasks, at least, if there are files for them
-batchBytes     2m          bytes of content in an Arrow batch; a larger document is alone in its
-maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
-mode           FAILFAST    what is damaged or too large FAILFAST: ends the job; PERMISSIVE: is a
-                           row with the reason in `_error`; DROPMALFORMED: is left out
-verify         true        false: do not check the checksums of contents
-pushdown       off         native: filters of a query choose files; not with every Spark
-schemaStyle    winkfs      binaryFile: path, modificationTime, length, content
+The values are text, as Spark hands them on.
+
+    option         default     meaning
+    path                       containers and data sets: BASE or DIR, several with commas, * ? [..]
+    columns        see schema  which columns, in this order, with commas
+    content        inline      inline: a column `content`; ref: where it lies, for `fetch_content`;
+                               none: neither
+    prefix                     only names that begin so (`path` as the column has it)
+    glob                       only names that match; * also crosses /. A JSON list: one of them
+    paths                      only these names, a JSON list; pathsFile: a file, a name a line
+    mtimeFrom                  only files of that time or later: seconds, or ISO 8601 (local time)
+    mtimeTo                    only files of before that time
+    minSize, maxSize           only files of so many bytes, both inclusive; 4k, 1m and the like
+    orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
+    asOf                       generation of a data set, or a time: what was there then
+    includeDirs    false       directories and symbolic links too, see the column `ftype`
+    splitBytes     128m        bytes of a task, at most; fewer where there are idle cores
+    minPartitions  1           tasks, at least, where no document is larger than one
+    batchBytes     2m          bytes of content in an Arrow batch; a larger document is alone in its
+    maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
+    mode           FAILFAST    what is damaged or too large FAILFAST: ends the job; PERMISSIVE: is a
+                               row with the reason in `_error`; DROPMALFORMED: is left out
+    verify         true        false: do not check the checksums of contents
+    pushdown       off         native: filters of a query choose files; not with every Spark
+    schemaStyle    winkfs      binaryFile: path, modificationTime, length, content
 """
 
 from __future__ import annotations
@@ -257,7 +259,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "maxContentBytes": ("largest", lambda text: size_of(text, 0, LARGEST)),
     "mode": ("mode", one_of(**{mode: mode for mode in MODES})),
     "verify": ("verify", flag),
-    "pushdown": ("pushdown", one_of(off=False, native=True)),
+    "pushdown": ("pushdown", one_of(off="off", native="native", untried="untried")),
     "schemaStyle": ("binary_file", one_of(winkfs=False, binaryFile=True)),
 }
 SELECTION: Final = frozenset(f.name for f in fields(Selection))
