@@ -29,13 +29,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hosts import Host, hosts
-from sparking import environment, need_spark
+from sparking import PACKAGES, environment, need_spark
 
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"  # two executors of a core and 1,024 MiB, on this machine
+TESTS = str(Path(__file__).resolve().parent)
+MODULES = os.pathsep.join((PACKAGES, TESTS))  # PYTHONPATH: `cluster_jobs` runs on workers, too
 CORES = 2  # of each worker of a standalone cluster
 STARTING = 90.0  # seconds
-PATIENCE = 400.0  # seconds one cluster may live before it counts as hung
+PATIENCE = 900.0  # seconds one cluster may live before it counts as hung
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss512k"  # a daemon is up in half the time
 _PR_SET_PDEATHSIG = 1
 
@@ -65,6 +68,7 @@ class Daemon:
         for pid in [self.process.pid, *pids, *self.processes()]:
             kill(pid)
         self.process.wait(30)
+        wait_for(lambda: not self.processes(), f"{self.log.name}: what it started lives on")
 
     def waits_for(self, line: str, count: int = 1) -> None:
         """Wait until its log holds `count` lines with such a text."""
@@ -89,10 +93,10 @@ class Cluster:
     """
 
     place: Path
-    pool: list[Host]
     master: Daemon
     url: str
     workers: list[Daemon] = field(default_factory=list)
+    _launched: int = 0
 
     @property
     def separate(self) -> bool:
@@ -112,14 +116,14 @@ class Cluster:
             "spark.network.timeoutInterval": "4s",
         }
 
-    def start_worker(self) -> Daemon:
-        """One more, on the next host; returns when the master knows it."""
-        worker = self._launch(len(self.workers))
-        self.master.waits_for("Registering worker", len(self.workers))
+    def start_worker(self, host: Host) -> Daemon:
+        """One more; returns when the master knows it."""
+        worker = self._launch(host)
+        self.master.waits_for("Registering worker", self._launched)
         return worker
 
-    def _launch(self, number: int) -> Daemon:
-        host = self.pool[number % len(self.pool)]
+    def _launch(self, host: Host) -> Daemon:
+        number, self._launched = self._launched, self._launched + 1
         words = ["worker.Worker", "--host", host.address, "--port", "0", "--webui-port", "0"]
         words += ["--cores", str(CORES), "--memory", "2g"]
         words += ["--work-dir", str(self.place / f"work{number}"), self.url]
@@ -129,6 +133,9 @@ class Cluster:
     def worker_of(self, pid: int) -> Daemon:
         """The worker that a process (of a task, say) belongs to."""
         return next(worker for worker in self.workers if pid in worker.processes())
+
+    def worker_at(self, host: Host) -> Daemon:
+        return next(worker for worker in self.workers if worker.host == host)
 
     def stop(self) -> None:
         for daemon in [*self.workers, self.master]:
@@ -145,7 +152,7 @@ def standalone(workers: int = 2, patience: float = PATIENCE) -> Iterator[Cluster
         port = free_port(home.address)
         words = ["master.Master", "--host", home.address, "--port", str(port), "--webui-port", "0"]
         master = launch(home, words, place / "master.log")
-        cluster = Cluster(place, others, master, f"spark://{home.address}:{port}")
+        cluster = Cluster(place, master, f"spark://{home.address}:{port}")
         bitten = threading.Event()
 
         def bite() -> None:
@@ -157,8 +164,8 @@ def standalone(workers: int = 2, patience: float = PATIENCE) -> Iterator[Cluster
         watchdog.start()
         try:
             master.waits_for("Starting Spark master")
-            for number in range(workers):
-                cluster._launch(number)
+            for host in others:
+                cluster._launch(host)
             master.waits_for("Registering worker", workers)
             yield cluster
             assert not bitten.is_set(), "the cluster hung"
@@ -172,6 +179,13 @@ def standalone(workers: int = 2, patience: float = PATIENCE) -> Iterator[Cluster
             shutil.rmtree(place, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """One for all tests that leave it with as many workers as they found."""
+    with standalone() as it:
+        yield it
+
+
 def launch(host: Host, words: list[str], log: Path) -> Daemon:
     """Start a class of org.apache.spark.deploy on a host."""
     import pyspark
@@ -180,17 +194,18 @@ def launch(host: Host, words: list[str], log: Path) -> Daemon:
     name, *arguments = words
     command = [*host.prefix, str(spark_class), f"org.apache.spark.deploy.{name}", *arguments]
     env = environment(
-        SPARK_LOCAL_IP=host.address, SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=_LIGHT
-    )
+        PYTHONPATH=MODULES, SPARK_LOCAL_IP=host.address,
+        SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=_LIGHT,
+    )  # fmt: skip
     with log.open("wb") as file:
         process = subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-            cwd=log.parent, start_new_session=True, preexec_fn=_die_with_parent,
+            cwd=log.parent, start_new_session=True, preexec_fn=die_with_parent,
         )  # fmt: skip
     return Daemon(host, process, log)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+from clusters import cluster as cluster  # a fixture
 from sparking import spark as spark  # a fixture
 
 # A shell makes its background jobs ignore SIGINT, and children inherit that: no program that a test

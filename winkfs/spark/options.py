@@ -122,13 +122,14 @@ def value_of(given: Mapping[str, str], name: str, read: Callable[[str], Any]) ->
 
 
 def local_path(path: str) -> str:
-    """A path, or the file: URI of one. Raises ValueError for another kind of URI."""
+    """A path, or the file: URI of one, from the root: executors run in folders of their own.
+
+    raises  ValueError for another kind of URI
+    """
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
-    if scheme is None:
-        return path
-    if scheme[1].lower() != "file":
+    if scheme is not None and scheme[1].lower() != "file":
         raise ValueError(f"paths of a file system, not {scheme[1]}:")
-    return re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)
+    return os.path.abspath(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)) if path else ""
 
 
 def _sources(text: str) -> tuple[str, ...]:

@@ -1,0 +1,104 @@
+"""The same answers on one machine and on several as from a plain loop in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cluster_jobs
+import datasets
+import pytest
+from cluster_jobs import document, expected, stored
+from clusters import LOCAL_CLUSTER, Cluster
+from drivers import Driver, driver
+
+import winkfs
+from winkfs.dataset.manifest import FOLDER, PENDING
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module", params=["local", "local-cluster", "standalone"])
+def spark_on(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """A driver, with its tasks in one process, in two on this machine, on two hosts."""
+    if request.param == "standalone":
+        cluster: Cluster = request.getfixturevalue("cluster")
+        master, settings = cluster.url, cluster.settings
+    else:
+        master, settings = {"local": "local[2]", "local-cluster": LOCAL_CLUSTER}[request.param], {}
+    with driver(master, settings) as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("corpus") / "corpus"
+    with winkfs.create(base, ao=True) as container:  # a stream can read it
+        container.put_many(map(document, range(1500)))
+    return base
+
+
+@pytest.fixture(scope="module")
+def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set in which files of one shard are replaced and deleted by others."""
+    root = tmp_path_factory.mktemp("rewritten") / "set"
+    datasets.add(root, dict(map(document, range(600))), dict(map(document, range(600, 900))))
+    datasets.add(root, {document(n)[0]: b"new %d" % n for n in range(0, 900, 5)})
+    datasets.delete(root, *(document(n)[0] for n in range(0, 900, 7)))
+    return root
+
+
+def clean(root: Path, jobs: int) -> None:
+    """Nothing is in the folder of a data set but its manifests and what they name."""
+    assert not list((root / PENDING).iterdir())
+    folders = [path for path in root.iterdir() if path.name not in (FOLDER, PENDING)]
+    assert len(folders) == jobs, folders
+    assert winkfs.verify(root).problems == []
+
+
+@pytest.mark.parametrize("options", [{}, {"splitBytes": "500k"}, {"prefix": "d3/"}])
+def test_a_container_is_read_as_python_reads_it(
+    spark_on: Driver, corpus: Path, options: dict[str, str]
+) -> None:
+    found = spark_on.call("read", corpus, options)
+    assert found == [row for row in stored(corpus) if row[0].startswith(options.get("prefix", ""))]
+    assert len(found) > 200
+
+
+def test_a_data_set_is_read_without_what_was_replaced_or_deleted(
+    spark_on: Driver, rewritten: Path
+) -> None:
+    assert spark_on.call("read", rewritten, {"splitBytes": "64k"}) == stored(rewritten)
+
+
+def test_what_is_written_is_there_once(spark_on: Driver, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    spark_on.call("write", root, (0, 700))
+    spark_on.call("write", root, (500, 900))
+    assert stored(root) == expected(range(900))
+    clean(root, 2)
+    spark_on.call("write", root, (300, 400), "overwrite")
+    assert stored(root) == expected(range(300, 400))
+
+
+def test_a_relative_path_is_that_of_the_driver(spark_on: Driver) -> None:
+    """Executors have folders of their own to run in."""
+    spark_on.call("write", "set", (0, 100))
+    assert stored(spark_on.place / "set") == expected(range(100))
+    assert spark_on.call("read", "set", {}) == expected(range(100))
+
+
+def test_a_stream_hands_on_each_file_once(spark_on: Driver, corpus: Path, tmp_path: Path) -> None:
+    arguments = (corpus, tmp_path / "set", tmp_path / "checkpoint", None, 600)
+    assert spark_on.call("stream", *arguments) == 3
+    assert spark_on.call("stream", *arguments) == 0
+    assert stored(tmp_path / "set") == stored(corpus)
+    clean(tmp_path / "set", 3)
+
+
+def test_the_plain_loop_tells_documents_apart() -> None:
+    rows: list[list[Any]] = expected(range(1500))
+    assert len({row[0] for row in rows}) == len(rows)
+    assert len({row[2] for row in rows}) > 1400
+    assert cluster_jobs.digest(b"") == "d41d8cd98f00b204e9800998ecf8427e"

@@ -1,0 +1,235 @@
+"""Processes are killed in the middle of what they do: nothing is doubled, lost, or left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import pytest
+from cluster_jobs import document, expected, stored
+from clusters import Cluster, executor_of, kill, wait_for
+from drivers import Driver, driver, go
+from test_spark_cluster import clean
+
+import winkfs
+from winkfs.cli import main
+from winkfs.dataset.manifest import PENDING
+
+pytestmark = pytest.mark.spark
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+}
+
+
+@pytest.fixture(scope="module")
+def spark_on(cluster: Cluster) -> Iterator[Driver]:
+    with driver(cluster.url, cluster.settings) as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("corpus") / "corpus"
+    with winkfs.create(base, ao=True) as container:  # a stream can read it
+        container.put_many(map(document, range(1500)))
+    return base
+
+
+@pytest.fixture(autouse=True)
+def _long_ones_only_in_a_soak(request: pytest.FixtureRequest, soak: bool) -> None:
+    if request.node.get_closest_marker("soak") and not soak:
+        pytest.skip("long: see `make soak`")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    (tmp_path / "gate").mkdir()
+    return tmp_path / "gate"
+
+
+def lose_power(cluster: Cluster, task: int) -> None:
+    """kill -9 of the worker of a task with all that runs there; another takes its place."""
+    worker = cluster.worker_of(task)
+    worker.kill()
+    cluster.workers.remove(worker)
+    cluster.start_worker(worker.host)
+
+
+# --- the machine of a task is lost ---
+
+
+def test_a_worker_lost_in_the_middle_of_a_read(
+    spark_on: Driver, cluster: Cluster, corpus: Path, gate: Path
+) -> None:
+    spark_on.begin("read", corpus, {"splitBytes": "1m", "batchBytes": "64k"}, gate)
+    lose_power(cluster, spark_on.held(gate))
+    go(gate)
+    assert spark_on.end() == stored(corpus)
+
+
+def test_a_worker_lost_in_the_middle_of_a_write(
+    spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path
+) -> None:
+    root = tmp_path / "set"
+    spark_on.call("write", root, (0, 300))
+    spark_on.begin("write", root, (200, 1200), "append", gate)
+    task = spark_on.held(gate)
+    assert list((root / PENDING).iterdir())  # it has begun
+    assert stored(root) == expected(range(300))
+    lose_power(cluster, task)
+    go(gate)
+    spark_on.end()
+    assert stored(root) == expected(range(1200))
+    clean(root, 2)
+
+
+def test_a_worker_lost_in_the_middle_of_a_stream(
+    spark_on: Driver, cluster: Cluster, corpus: Path, tmp_path: Path, gate: Path
+) -> None:
+    root = tmp_path / "set"
+    spark_on.begin("stream", corpus, root, tmp_path / "checkpoint", gate, 600)
+    lose_power(cluster, spark_on.held(gate))
+    go(gate)
+    assert spark_on.end() == 3
+    assert stored(root) == stored(corpus)
+    clean(root, 3)
+
+
+# --- the driver is lost ---
+
+
+def test_a_driver_lost_in_the_middle_of_a_write_leaves_the_data_set_as_it_was(
+    tmp_path: Path, gate: Path
+) -> None:
+    root = tmp_path / "set"
+    datasets.add(root, dict(map(document, range(300))))
+    with driver("local[2]") as it:
+        it.begin("write", root, (200, 1200), "overwrite", gate)
+        it.held(gate)
+        it.kill()
+    assert stored(root) == expected(range(300))
+    assert list((root / PENDING).iterdir())  # nobody was left to sweep it
+    assert main(["dataset", "vacuum", str(root), "--older-than", "0"]) == 0
+    assert stored(root) == expected(range(300))
+    clean(root, 1)
+
+
+# --- soak: smaller parts are lost, and at other moments ---
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", ["executor", "python of the task", "all pythons of the worker"])
+def test_a_part_lost_in_the_middle_of_a_write(
+    spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path, part: str
+) -> None:
+    root = tmp_path / "set"
+    spark_on.begin("write", root, (0, 1000), "append", gate)
+    task = spark_on.held(gate)
+    victims = {
+        "executor": [executor_of(task)],
+        "python of the task": [task],
+        "all pythons of the worker": cluster.worker_of(task).pythons(),
+    }[part]
+    for pid in victims:
+        kill(pid)
+    go(gate)
+    spark_on.end()
+    assert stored(root) == expected(range(1000))
+    clean(root, 1)
+
+
+@pytest.mark.soak
+def test_executors_lost_between_the_end_of_their_tasks_and_the_commit(
+    spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path
+) -> None:
+    root = tmp_path / "set"
+    spark_on.begin("write", root, (0, 1000), "append", gate, 4)
+    mine = executor_of(spark_on.held(gate))
+    wait_for(lambda: len(list(root.glob(f"{PENDING}/*/*.cols"))) == 3, "three tasks did not end")
+    time.sleep(1)  # the driver has heard of it
+    for worker in cluster.workers:
+        for pid in worker.executors():
+            if pid != mine:
+                kill(pid)
+    go(gate)
+    spark_on.end()
+    assert stored(root) == expected(range(1000))
+    clean(root, 1)
+
+
+@pytest.mark.soak
+def test_of_two_speculative_attempts_one_counts(
+    cluster: Cluster, tmp_path: Path, gate: Path
+) -> None:
+    root = tmp_path / "set"
+    with driver(cluster.url, cluster.settings | SPECULATION) as it:
+        it.begin("write", root, (0, 1000), "append", gate, 4)
+        it.held(gate)
+        it.end()  # the other attempt has done it all
+        assert stored(root) == expected(range(1000))
+        go(gate)
+        time.sleep(2)
+        clean(root, 1)
+    assert stored(root) == expected(range(1000))
+
+
+@pytest.mark.soak
+def test_a_machine_that_comes_back_to_the_network_writes_nothing_more(
+    spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path
+) -> None:
+    """Its task goes on all the time: it has been done elsewhere, and its folder is gone."""
+    if not cluster.separate:
+        pytest.skip("all workers are on one host: it needs root, and ip")
+    root = tmp_path / "set"
+    spark_on.begin("write", root, (0, 1000), "append", gate)
+    task = spark_on.held(gate)
+    host = cluster.worker_of(task).host
+    host.unplug()
+    try:
+        spark_on.end()
+        assert stored(root) == expected(range(1000))
+        go(gate)
+        time.sleep(3)
+        clean(root, 1)
+    finally:
+        host.plug()
+        lose_power(cluster, cluster.worker_at(host).process.pid)  # it believes to have executors
+    assert stored(root) == expected(range(1000))
+    clean(root, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("turn", range(6))
+def test_a_worker_lost_at_any_moment_of_a_write(
+    spark_on: Driver, cluster: Cluster, tmp_path: Path, turn: int
+) -> None:
+    root = tmp_path / "set"
+    spark_on.begin("write", root, (0, 6000), "append", None, 8)
+    wait_for(lambda: root.exists() and list((root / PENDING).glob("*/*")), "it did not begin")
+    time.sleep(0.3 * turn)
+    lose_power(cluster, cluster.workers[turn % 2].process.pid)
+    spark_on.end()
+    assert stored(root) == expected(range(6000))
+    clean(root, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("turn", range(6))
+def test_a_driver_lost_at_any_moment_of_a_stream(corpus: Path, tmp_path: Path, turn: int) -> None:
+    """A new one goes on from the checkpoint: between the commit of ours and that of Spark, too."""
+    root = tmp_path / "set"
+    arguments = ("stream", corpus, root, tmp_path / "checkpoint", None, 100)
+    with driver("local[2]") as it:
+        it.begin(*arguments)
+        wait_for(lambda: len(list(root.glob("_winkfs/*.json"))) > turn, "it did not begin")
+        time.sleep(0.07 * turn)
+        it.kill()
+    with driver("local[2]") as it:
+        it.call(*arguments)
+    assert stored(root) == stored(corpus)
