@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,30 @@ def delete(root: str | Path, *names: str) -> int:
         for name in names:
             container.delete(name)
     return job.commit([job.seal(base, tombs_at)])
+
+
+CALLS = ("rename", "link", "unlink", "fsync", "rmdir", "utime", "open", "mkdir")
+NEED_ROOM = ("rename", "link", "fsync", "mkdir")
+
+
+def crash_after(
+    patch: Any,
+    number: int,
+    what: Callable[[], BaseException],
+    calls: Iterable[str] = CALLS,
+) -> None:
+    """After `number` calls to the disk by way of `os`, all of them raise what `what` gives."""
+    done = 0
+
+    def wrapped(call: Any) -> Any:
+        def counting(*args: Any, **settings: Any) -> Any:
+            nonlocal done
+            done += 1
+            if done > number:
+                raise what()
+            return call(*args, **settings)
+
+        return counting
+
+    for name in calls:
+        patch.setattr(os, name, wrapped(getattr(os, name)))

@@ -1,0 +1,450 @@
+"""Transactions: all or nothing, whatever dies, and however many commit at once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+import winkfs
+from winkfs.dataset import manifest
+from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.snapshot import snapshot
+from winkfs.dataset.transaction import Transaction, begin
+from winkfs.errors import DatasetConflict, StalePlan, WinkError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return create(tmp_path / "ds").root
+
+
+def files(root: str, **settings: Any) -> dict[str, bytes]:
+    with winkfs.open(root, **settings) as opened:
+        return {entry.name: entry.read() for entry in opened.scan()}
+
+
+def written(job: Transaction, content: dict[str, bytes], name: str = "00000-0") -> Any:
+    base = job.attempt(name)
+    with winkfs.create(base) as container:
+        container.put_many(content.items())
+    return job.seal(base)
+
+
+def everything(root: str) -> set[str]:
+    return {str(path.relative_to(root)) for path in Path(root).rglob("*")}
+
+
+# --- one commit ---
+
+
+def test_attempts_that_lost_are_not_published(root: str) -> None:
+    job = pickle.loads(pickle.dumps(begin(root)))
+    winner = written(job, {"a": b"winner"}, "00000-1")
+    written(job, {"a": b"loser", "b": b"loser"}, "00000-0")
+    with winkfs.create(job.attempt("00001-0")) as half:
+        half.put("c", b"never sealed")
+    assert job.commit([winner]) == 1
+    assert files(root) == {"a": b"winner"}
+    assert {p.name for p in Path(job.folder).iterdir()} == {
+        "00000-1.data", "00000-1.idx", "00000-1.cols", "_job",
+    }  # fmt: skip
+    assert os.listdir(f"{root}/_pending") == []
+
+
+def test_zombie_attempt_finds_no_folder(root: str) -> None:
+    job = begin(root)
+    job.commit([written(job, {"a": b"1"})])
+    with pytest.raises(StalePlan, match="committed or aborted"):
+        job.attempt("00001-0")
+    assert not Path(job.pending).exists()
+
+
+def test_container_that_is_not_closed_is_refused(root: str) -> None:
+    job = begin(root)
+    container = winkfs.create(job.attempt("00000"))
+    container.put("a", b"1" * 5_000_000)
+    try:
+        with pytest.raises(OSError, match=r"another writer|not closed"):
+            job.seal(job.attempt("00000"))
+    finally:
+        container.close()
+
+
+def test_sealed_container_that_is_gone_is_refused(root: str) -> None:
+    job = begin(root)
+    record = written(job, {"a": b"1"})
+    os.unlink(f"{job.pending}/00000-0.data")
+    with pytest.raises(StalePlan, match="gone"):
+        job.commit([record])
+    job.abort()
+    assert files(root) == {}
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "_x", ".x", "x" * 101, "a\nb"])
+def test_names_that_are_no_names_of_jobs(root: str, name: str) -> None:
+    with pytest.raises(ValueError, match="named by letters"):
+        begin(root).attempt(name)
+    if name:
+        with pytest.raises(ValueError, match="named by letters"):
+            begin(root, job=name)
+
+
+def test_abort_leaves_nothing(root: str) -> None:
+    before = everything(root)
+    job = begin(root)
+    written(job, {"a": b"1"})
+    job.abort()
+    job.abort()
+    assert everything(root) == before
+
+
+def test_abort_after_the_commit_removes_nothing(root: str) -> None:
+    job = begin(root)
+    job.commit([written(job, {"a": b"1"})])
+    job.abort()
+    assert files(root) == {"a": b"1"}
+
+
+def test_second_commit_of_a_job_is_the_first(root: str) -> None:
+    job = begin(root)
+    record = written(job, {"a": b"1"})
+    assert (job.commit([record]), job.commit([record])) == (1, 1)
+    assert Log(root).newest() == 1
+
+
+def test_job_of_a_name_that_was_committed_is_refused(root: str) -> None:
+    job = begin(root, job="x")
+    job.commit([written(job, {"a": b"1"})])
+    with pytest.raises(FileExistsError):
+        begin(root, job="x")
+
+
+def test_commit_without_link_is_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    job = begin(root)
+    record = written(job, {"a": b"1"})
+    monkeypatch.setattr(os, "link", no_link)
+    with pytest.raises(WinkError, match="no hard links"):
+        job.commit([record])
+    monkeypatch.undo()
+    job.abort()
+    assert files(root) == {}
+
+
+def test_link_whose_answer_was_lost_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS asks again, and is told that the file exists."""
+    real = os.link
+
+    def twice(source: str, target: str) -> None:
+        real(source, target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    assert datasets.add(root, {"a": b"1"}) == 1
+    assert files(root) == {"a": b"1"}
+
+
+def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
+    datasets.add(root, {"a": b"old"})
+    for number in range(200):
+        before, newest = everything(root), Log(root).newest()
+        job = begin(root)
+        record = written(job, {"a": b"%d" % number})
+        with pytest.MonkeyPatch.context() as patch:
+            full = datasets.NEED_ROOM
+            datasets.crash_after(patch, number, lambda: OSError(errno.ENOSPC, "full"), full)
+            try:
+                job.commit([record])
+                break
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+        if Log(root).newest() == newest:
+            job.abort()
+            assert everything(root) == before
+            assert files(root) == {"a": b"old"}
+    else:
+        raise AssertionError("the commit never came to its end")
+    assert number > 3
+    assert files(root) == {"a": b"%d" % number}
+
+
+# --- death between any two calls ---
+
+KILLED = """
+import os, sys, datasets, winkfs
+from winkfs.dataset.manifest import Log
+from winkfs.dataset.transaction import begin
+from winkfs.dataset.vacuum import vacuum
+
+root, number, before = sys.argv[1], 0, 0
+while True:
+    newest = Log(root).newest()
+    job = begin(root)
+    with winkfs.create(job.attempt("00000")) as c:
+        c.put("n", b"%d" % number)
+    record = job.seal(job.attempt("00000"))
+    child = os.fork()
+    if not child:
+        class Patch:
+            setattr = staticmethod(setattr)
+        die = lambda: os._exit(9)
+        datasets.crash_after(Patch, number, die)
+        try:
+            job.commit([record])
+        finally:
+            os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with winkfs.open(root) as d:
+        found = d.read("n")
+        assert winkfs.verify(root).problems == []
+    published = Log(root).newest() == newest + 1
+    assert found == (b"%d" % (number if published else before)), (number, found)
+    assert published or status == 9
+    if published:
+        before = number
+    elif number % 2:  # the driver lives, and tries again; else it is dead too
+        assert job.commit([record]) == newest + 1
+        before = number
+    if status == 0:
+        break
+    number += 1
+vacuum(root, older_than=0)
+assert os.listdir(root + "/_pending") == []
+print(number)
+"""
+
+
+def test_death_between_any_two_calls_of_a_commit(root: str) -> None:
+    datasets.add(root, {"n": b"0"})
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, root], capture_output=True, text=True, timeout=100,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 6
+
+
+# --- many at once ---
+
+RACER = """
+import sys, winkfs
+from winkfs.dataset.transaction import begin
+for i in range(int(sys.argv[3])):
+    job = begin(sys.argv[1])
+    with winkfs.create(job.attempt("00000")) as c:
+        c.put(f"{sys.argv[2]}/{i}", b"x")
+        c.put("last", f"{sys.argv[2]}/{i}".encode())
+    print(job.commit([job.seal(job.attempt("00000"))]), flush=True)
+"""
+
+
+def test_racing_committers_all_get_generations_of_their_own(root: str) -> None:
+    each, racers = 12, 4
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", RACER, root, f"r{n}", str(each)], env=env,
+                         stdout=subprocess.PIPE, text=True)
+        for n in range(racers)
+    ]  # fmt: skip
+    outputs = [process.communicate(timeout=100)[0] for process in running]
+    assert [process.returncode for process in running] == [0] * racers
+    generations = [int(line) for out in outputs for line in out.split()]
+    assert sorted(generations) == list(range(1, each * racers + 1))
+    assert len(files(root)) == each * racers + 1
+    assert winkfs.verify(root).problems == []
+    log = Log(root)
+    times = [log.read(n).time_ns for n in range(each * racers + 1)]
+    assert times == sorted(set(times))
+
+
+def test_two_overwrites_of_one_generation_conflict(root: str) -> None:
+    for first in ({}, {"a": b"1"}):
+        if first:
+            datasets.add(root, first)
+        one, two = begin(root, "overwrite"), begin(root, "overwrite")
+        records = [written(job, {"b": job.job.encode()}) for job in (one, two)]
+        one.commit([records[0]])
+        with pytest.raises(DatasetConflict, match="try again"):
+            two.commit([records[1]])
+        assert files(root) == {"b": one.job.encode()}
+        assert not Path(two.folder).exists()
+
+
+# --- streams ---
+
+
+def test_batch_of_a_query_is_published_once(root: str) -> None:
+    first = begin(root)
+    assert first.commit([written(first, {"a": b"1"})], streams={"q": 3}) == 1
+    again = begin(root)
+    assert again.commit([written(again, {"a": b"2"})], streams={"q": 3}) == 1
+    older = begin(root)
+    assert older.commit([written(older, {"a": b"3"})], streams={"q": 2}) == 1
+    other = begin(root)
+    assert other.commit([written(other, {"b": b"4"})], streams={"p": 3}) == 2
+    assert files(root) == {"a": b"1", "b": b"4"}
+    assert not Path(again.folder).exists()
+    assert os.listdir(f"{root}/_pending") == []
+    assert dict(Log(root).latest().streams) == {"q": (3, 1), "p": (3, 2)}
+
+
+def test_batch_is_published_once_by_two_at_a_time(root: str, monkeypatch: Any) -> None:
+    """The other one is published after we looked."""
+    ours, theirs = begin(root), begin(root)
+    records = [written(ours, {"a": b"ours"}), written(theirs, {"a": b"theirs"})]
+    real = manifest.Folder.put_if_absent
+
+    def late(self: Any, number: int, data: bytes) -> bool:
+        monkeypatch.setattr(manifest.Folder, "put_if_absent", real)
+        assert theirs.commit([records[1]], streams={"q": 0}) == 1
+        return real(self, number, data)
+
+    monkeypatch.setattr(manifest.Folder, "put_if_absent", late)
+    assert ours.commit([records[0]], streams={"q": 0}) == 1
+    assert files(root) == {"a": b"theirs"}
+    assert not Path(ours.folder).exists()
+
+
+# --- manifests ---
+
+
+def test_checkpoints_and_the_manifests_between_say_the_same(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "EACH", 4)
+    for number in range(10):
+        datasets.add(root, {f"n{number}": b"1"})
+    log = Log(root)
+    assert [n for n in range(11) if log.read(n).checkpoint] == [0, 4, 8]
+    for number in range(11):
+        assert len(Log(root).state(number).shards) == number
+    os.unlink(f"{root}/_winkfs/{2:020}.json")  # before a checkpoint: needed by none after it
+    assert len(files(root)) == 10
+    with pytest.raises(StalePlan):
+        Log(root).state(3)
+
+
+def test_any_flipped_bit_of_a_manifest_is_found(root: str) -> None:
+    datasets.add(root, {"a": b"1"})
+    path = Path(f"{root}/_winkfs/{1:020}.json")
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match="manifest"):
+            winkfs.open(root)
+    for length in (0, 1, 40, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="manifest"):
+            winkfs.open(root)
+        assert any("manifest" in line for line in winkfs.verify(root).problems)
+
+
+def test_manifest_is_json_that_a_person_can_read(root: str) -> None:
+    datasets.add(root, {b"caf\xe9": b"1"})
+    values = json.loads(Path(f"{root}/_winkfs/{1:020}.json").read_bytes())
+    assert values["format"] == "winkfs-dataset"
+    assert values["added"][0]["first"] == "caf\udce9"
+
+
+def test_manifest_of_a_later_version_is_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from winkfs.dataset import records
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "VERSION", 2)
+        datasets.add(root, {"a": b"1"})
+    with pytest.raises(ValueError, match="update winkfs"):
+        winkfs.open(root)
+
+
+def test_data_set_without_manifests_is_not_an_empty_one(root: str) -> None:
+    os.unlink(f"{root}/_winkfs/{0:020}.json")
+    with pytest.raises(ValueError, match="lost its manifests"):
+        winkfs.open(root)
+
+
+# --- the past ---
+
+
+def test_as_of_takes_a_generation_or_a_time(root: str) -> None:
+    edges = []
+    for number in range(3):
+        datasets.add(root, {"n": b"%d" % number})
+        edges.append(time.time())
+        time.sleep(0.02)
+    when = datetime.fromtimestamp(edges[0], UTC)
+    for as_of in (1, "1", edges[0], when, when.isoformat(), datetime.fromtimestamp(edges[0])):
+        assert files(root, as_of=as_of) == {"n": b"0"}
+    assert files(root, as_of=time.time() + 100) == {"n": b"2"}
+    assert files(root, as_of=0) == {}
+    for wrong, what in ((7, "newest is 3"), ("1999-01-01", "nothing was there")):
+        with pytest.raises(FileNotFoundError, match=what):
+            winkfs.open(root, as_of=wrong)
+    with pytest.raises(ValueError, match="no generation and no time"):
+        winkfs.open(root, as_of="yesterday")
+
+
+def test_as_of_of_a_container_is_refused(tmp_path: Path) -> None:
+    winkfs.create(tmp_path / "c").close()
+    for call in (winkfs.open, snapshot):
+        with pytest.raises(ValueError, match="data set"):
+            call(tmp_path / "c", as_of=1)  # type: ignore[operator]
+
+
+# --- what a plan is bound to ---
+
+
+def test_shard_that_is_another_is_a_stale_plan(root: str) -> None:
+    datasets.add(root, {"a": b"1"})
+    (shard,) = snapshot(root).shards
+    with winkfs.open(shard.base, "a") as container:
+        container.put("b", b"not by a commit")
+    for action in (shard.open, lambda: files(root)):
+        with pytest.raises(StalePlan, match="another size"):
+            action()
+    assert any("another size" in line for line in winkfs.verify(root).problems)
+    os.unlink(shard.base + ".data")
+    winkfs.create(shard.base).close()
+    with pytest.raises(StalePlan, match="another container"):
+        shard.open()
+    os.unlink(shard.base + ".data")
+    with pytest.raises(StalePlan, match="gone"):
+        shard.open()
+
+
+def test_snapshot_of_a_container_lets_it_grow_but_not_change(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+        container.sync()
+        taken = pickle.loads(pickle.dumps(snapshot(base)))
+        (shard,) = taken.shards
+        size = shard.record.size
+        container.put("b", b"2")
+    assert (taken.generation, shard.grows, len(shard.hidden)) == (0, True, 0)
+    shard.open().abandon()
+    assert snapshot(base).shards[0].record.size > size
+    for path in tmp_path.iterdir():
+        path.unlink()
+    winkfs.create(base).close()
+    with pytest.raises(StalePlan):
+        shard.open()
+
+
+def test_snapshot_opens_no_shard(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets.add(root, {"a": b"1"}, {"a": b"2"})
+    files(root)
+    monkeypatch.setattr(winkfs.store.Store, "__init__", None)
+    assert snapshot(root).files == 1

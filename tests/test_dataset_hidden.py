@@ -1,0 +1,226 @@
+"""Hidden rows: what a younger shard replaces or deletes in an older one."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import winkfs
+from winkformats import hashing
+from winkfs.dataset import hidden as hidden_module
+from winkfs.dataset.hidden import hidden_rows
+from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.snapshot import snapshot
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return create(tmp_path / "ds").root
+
+
+def files(root: str) -> dict[str, bytes]:
+    with winkfs.open(root) as opened:
+        return {entry.name: entry.read() for entry in opened.scan()}
+
+
+def counts(root: str) -> list[int]:
+    return [len(shard.hidden) for shard in snapshot(root).shards]
+
+
+def derived(root: str) -> list[Path]:
+    return sorted(Path(root).glob("_winkfs/*.hidden"))
+
+
+def weak_hash(htalgo: int, keys: Iterable[Any]) -> tuple[Any, Any]:
+    """All names of one length have one hash."""
+    s = np.array([len(key) for key in keys], np.uint64)
+    return s, s
+
+
+def weak_key(htalgo: int, key: Any) -> tuple[int, int]:
+    return len(key), len(key)
+
+
+def test_names_with_one_hash_do_not_hide_each_other(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, "hash_keys", weak_hash)
+    monkeypatch.setattr(hashing, "hash_key", weak_key)
+    datasets.add(root, {"aa": b"1", "ab": b"1", "ac": b"1"}, {"ad": b"2", "ab": b"2"})
+    datasets.add(root, {"ae": b"3", "ac": b"3"})
+    datasets.delete(root, "ad")
+    expected = {"aa": b"1", "ab": b"2", "ac": b"3", "ae": b"3"}
+    assert files(root) == expected
+    with winkfs.open(root) as opened:
+        assert dict(zip(expected, opened.get_many(expected), strict=True)) == expected
+        assert "ad" not in opened
+        with pytest.raises(FileNotFoundError):
+            list(opened.get_many(["aa", "ad"]))
+
+
+@pytest.mark.parametrize("weak", [False, True])
+def test_large_shard_is_asked_for_a_few_names(
+    root: str, monkeypatch: pytest.MonkeyPatch, weak: bool
+) -> None:
+    """The index of the large one is probed, not read."""
+    if weak:
+        monkeypatch.setattr(hashing, "hash_keys", weak_hash)
+        monkeypatch.setattr(hashing, "hash_key", weak_key)
+    monkeypatch.setattr(hidden_module, "FEW", 2)
+    datasets.add(root, {f"{n:02}": b"1" for n in range(20)}, {"00": b"2"})
+    files(root)
+    datasets.add(root, {"07": b"3", "zz": b"3"})
+    assert counts(root) == [2, 0, 0]
+    assert files(root)["07"] == b"3"
+
+
+def test_deletes_count_only_for_lower_ranks(root: str) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"})
+    datasets.delete(root, "a", "never")
+    datasets.add(root, {"a": b"2"})
+    assert files(root) == {"a": b"2", "b": b"1"}
+    assert counts(root) == [1, 0, 0]
+
+
+def test_delete_then_put_in_one_sync(root: str) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"})
+    with winkfs.open(root, "a") as opened:
+        opened.delete("a")
+        opened.put("a", b"2")
+        opened.put("c", b"2")
+        opened.delete("c")
+    assert files(root) == {"a": b"2", "b": b"1"}
+    assert Log(root).latest().shards[-1].tombstones == 0
+
+
+@pytest.mark.parametrize("settings", [{"htalgo": 1}, {"htalgo": 3}, {"classic": True}])
+def test_shards_of_other_hashes_are_compared_by_names(root: str, settings: Any) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"}, **settings)
+    datasets.add(root, {"a": b"2", "c": b"2"})
+    datasets.add(root, {"c": b"3", "d": b"3"}, **settings)
+    assert files(root) == {"a": b"2", "b": b"1", "c": b"3", "d": b"3"}
+
+
+def test_long_names_hide_too(root: str) -> None:
+    long = "x" * 60_000
+    datasets.add(root, {long: b"1", "a": b"1"}, {long: b"2"})
+    assert files(root) == {long: b"2", "a": b"1"}
+    assert Log(root).latest().shards[0].names is None
+
+
+def test_shards_that_do_not_overlap_need_no_work(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"}, {"c": b"2"}, {"d": b"3", "e": b"3"})
+    monkeypatch.setattr(hidden_module, "hidden_rows", None)
+    assert counts(root) == [0, 0, 0]
+    assert derived(root) == []
+
+
+def test_derived_file_is_used_and_built_upon(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    assert counts(root) == [1, 0]
+    asked: list[list[bool]] = []
+    real = hidden_module._resolve
+
+    def seen(shards: Any, new: list[bool], *rest: int) -> Any:
+        asked.append(new)
+        return real(shards, new, *rest)
+
+    monkeypatch.setattr(hidden_module, "_resolve", seen)
+    assert counts(root) == [1, 0]
+    assert asked == []
+    datasets.add(root, {"b": b"3"})
+    assert counts(root) == [2, 0, 0]
+    assert asked == [[False, False, True]]
+    assert len(derived(root)) == 2
+
+
+def test_damaged_derived_file_is_made_anew(root: str) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    assert counts(root) == [1, 0]
+    (path,) = derived(root)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:10], whole[:-8], whole + b"12345678",
+                    *(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+                      for at in range(len(whole)))):  # fmt: skip
+        path.write_bytes(damaged)
+        assert counts(root) == [1, 0]
+        assert path.read_bytes() == whole
+
+
+def test_derived_file_that_lies_is_found_by_verify(root: str) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    assert counts(root) == [1, 0]
+    (path,) = derived(root)
+    kept = hidden_module.read_hidden(str(path))
+    hidden_module._write(str(path), {name: rows[:0] for name, rows in kept.items()})
+    assert any("remove it" in line for line in winkfs.verify(root).problems)
+    assert winkfs.reindex(root) == 2
+    assert winkfs.verify(root).problems == []
+
+
+def test_folder_that_cannot_be_written_to_is_read_all_the_same(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    assert counts(root) == [1, 0]
+    assert derived(root) == []
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    shards=st.lists(
+        st.tuples(st.sets(st.sampled_from("abcdefgh")), st.sets(st.sampled_from("abcdefgh"))),
+        min_size=1, max_size=6,
+    ),
+    step=st.integers(1, 6), rows=st.integers(1, 6),
+)  # fmt: skip
+def test_step_by_step_and_in_passes_is_all_at_once(
+    shards: list[tuple[set[str], set[str]]], step: int, rows: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        root = create(f"{folder}/ds").root
+        expected: dict[str, bytes] = {}
+        for number, (put, gone) in enumerate(shards):
+            with winkfs.open(root, "a") as opened:
+                for name in gone & expected.keys():
+                    opened.delete(name)
+                    del expected[name]
+                for name in put:
+                    opened.put(name, b"%d" % number)
+                    expected[name] = b"%d" % number
+            if number % step == 0:
+                snapshot(root)
+        records = Log(root).latest().shards
+        whole = hidden_rows(root, records, {})
+        patch.setattr(hidden_module, "ROWS", rows)
+        for found in (hidden_rows(root, records, {}), *([] if not records else [
+            {shard.record.path: shard.hidden for shard in snapshot(root).shards}])):  # fmt: skip
+            assert {p: list(r) for p, r in found.items()} == {p: list(r) for p, r in whole.items()}
+        assert files(root) == expected
+
+
+def test_million_names_of_ten_shards_are_compared_as_columns(root: str) -> None:
+    """A tenth of it here; Python code per name would take ten times as long."""
+    datasets.add(root, *(
+        {f"dir/{i % 97}/{i}.html": b"" for i in range(k * 5000, k * 5000 + 10_000)}
+        for k in range(10)
+    ))  # fmt: skip
+    began = time.process_time()
+    assert counts(root) == [5000] * 9 + [0]
+    assert time.process_time() - began < 1.5

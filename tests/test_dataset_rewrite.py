@@ -1,0 +1,325 @@
+"""Compact, rebalance, vacuum: the same files in other shards, and what may go."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+import winkfs
+from winkfs.dataset import compaction as compaction_module
+from winkfs.dataset.compaction import compact, rebalance
+from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.rewrite import Group, rewrite
+from winkfs.dataset.snapshot import snapshot
+from winkfs.dataset.transaction import begin
+from winkfs.dataset.vacuum import vacuum
+from winkfs.errors import DatasetConflict, StalePlan
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return create(tmp_path / "ds").root
+
+
+def seen(root: str) -> dict[str, Any]:
+    """All that can be seen of all files, but for the FILEID."""
+    found = {}
+    with winkfs.open(root) as opened:
+        for entry in opened.scan():
+            stat = opened.stat(entry.name)
+            attributes = (stat.size, stat.mtime_ns, stat.ftype, stat.mode, stat.uid, stat.gid)
+            found[entry.name] = (*attributes, opened.getxattrs(entry.name), entry.read())
+    return found
+
+
+def fill_all_kinds(container: winkfs.Container) -> None:
+    container.put("plain", b"p", mtime_ns=1_234_567_890_123_456_789)
+    container.put("empty", b"", mtime=1)
+    container.put("mode", b"m", mode=0o4751, uid=12, gid=34)
+    container.put("exec", b"#!", ftype=winkfs.FileType.EXEC)
+    container.put("odd type", b"x", ftype=122)
+    container.mkdir("dir")
+    container.symlink("plain", "link")
+    container.put("large", bytes(range(256)) * 12_000)
+    container.put("xattrs", b"x" * 100, mtime=77)
+    container.setxattrs("xattrs", {b"user.a": b"1" * 300, b"user.b": b""})
+    container.put("grown", b"1")
+    container.append("grown", b"2")
+    container.put("hole", b"1")
+    container.truncate("hole", 3_000_000)
+    container.put(b"\xff\n", b"no utf-8")
+
+
+@pytest.mark.parametrize("rewritten", [
+    lambda root: compact(root), lambda root: rebalance(root, shards=3),
+])  # fmt: skip
+def test_all_kinds_of_files_stay_what_they_are(root: str, rewritten: Any) -> None:
+    datasets.commit(root, [fill_all_kinds])
+    datasets.add(root, {"other": b"1", "plain": b"new"})
+    before = seen(root)
+    assert len(before) == 13
+    assert rewritten(root).removed == 2
+    assert seen(root) == before
+    assert winkfs.verify(root).problems == []
+
+
+def test_append_only_shards_stay_append_only_and_sorted(root: str) -> None:
+    for start in (0, 1, 2):
+
+        def fill(container: winkfs.Container, start: int = start) -> None:
+            container.put_many((f"{n:03}", b"x" * 50, n) for n in range(start, 300, 3))
+
+        datasets.commit(root, [fill], ao=True)
+    before = seen(root)
+    assert rebalance(root, shards=3).added == 3
+    assert seen(root) == before
+    spans = [(r.mtime_min, r.mtime_max) for r in Log(root).latest().shards]
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))  # type: ignore[operator]
+    datasets.add(root, {"plain": b"1"})
+    assert compact(root).removed == 3  # a plain one alone saves nothing
+    assert [record.ao for record in Log(root).latest().shards] == [True, False]
+    before["plain"] = seen(root)["plain"]
+    assert seen(root) == before
+    with winkfs.open(root) as opened:
+        assert {e.name for e in opened.scan(10, 13)} == {"010", "011", "012"}
+
+
+def test_rebalanced_shards_are_even(root: str) -> None:
+    for n in range(5):
+        datasets.add(root, {f"{n}/{i}": b"x" * 1000 for i in range(20 + 60 * (n % 2))})
+    before = seen(root)
+    assert rebalance(root, shards=4).added == 4
+    sizes = [record.size for record in Log(root).latest().shards]
+    assert max(sizes) < 1.2 * min(sizes)
+    assert seen(root) == before
+
+
+def test_compact_leaves_good_shards_alone(root: str) -> None:
+    datasets.add(root, {f"a{n}": b"x" * 1000 for n in range(30)})
+    datasets.add(root, {f"b{n}": b"x" * 1000 for n in range(30)})
+    assert compact(root, shard_size=40_000).removed == 0
+    assert compact(root, shard_size=1 << 30).removed == 2
+    assert compact(root, shard_size=1 << 30).removed == 0
+    datasets.add(root, {f"a{n}": b"y" * 1000 for n in range(10)})
+    assert compact(root, shard_size=10_000).removed == 0  # a sixth is hidden
+    datasets.add(root, {f"b{n}": b"y" * 1000 for n in range(10)})
+    young = [record.path for record in Log(root).latest().shards[1:]]
+    assert compact(root, shard_size=10_000).removed == 1
+    assert [record.path for record in Log(root).latest().shards[-2:]] == young
+    assert len(seen(root)) == 60
+
+
+def test_compacted_older_shard_does_not_win_over_a_younger_one(root: str) -> None:
+    """1 and 3 become one, 2 stays: what 3 replaced of 2 stays replaced, what 2 did of 1 too."""
+    datasets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
+    datasets.add(root, {"a": b"2", "b": b"2", "d": b"2", "e": b"2"})
+    with winkfs.open(root, "a") as opened:
+        opened.put("b", b"3")
+        opened.delete("d")
+    datasets.add(root, {"e": b"4"})
+    before = seen(root)
+    state = snapshot(root)
+    job = begin(root, "compact")
+    records = rewrite(job, state, Group((0, 2), 1 << 20, "00000"))
+    assert [record.tombstones for record in records] == [1]
+    job.commit(records, removed=[state.shards[n].record.path for n in (0, 2)])
+    assert seen(root) == before
+    assert {name: values[-1] for name, values in before.items()} == {
+        "a": b"2", "b": b"3", "c": b"1", "e": b"4",
+    }  # fmt: skip
+
+
+def test_deletes_go_when_nothing_is_left_for_them(root: str) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"})
+    datasets.delete(root, "a")
+    assert compact(root).added == 1
+    (record,) = Log(root).latest().shards
+    assert (record.tombstones, record.files) == (0, 1)
+    datasets.delete(root, "b")
+    done = compact(root)
+    assert (done.removed, done.added, seen(root)) == (2, 0, {})
+    assert Log(root).latest().shards == ()
+    assert rebalance(root).removed == 0
+
+
+def test_compact_tries_again_when_somebody_was_faster(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = compaction_module.rewrite
+    datasets.add(root, {"a": b"1"}, {"b": b"1"})
+
+    def slow(times: int) -> Any:
+        left = [times]
+
+        def rewrite(*arguments: Any) -> Any:
+            found = real(*arguments)
+            if left[0]:
+                left[0] -= 1
+                datasets.add(root, {"a": b"%d" % left[0]}, {"b": b"o"}, operation="overwrite")
+            return found
+
+        return rewrite
+
+    monkeypatch.setattr(compaction_module, "rewrite", slow(1))
+    assert compact(root).removed == 2
+    assert seen(root)["b"][-1] == b"o"
+    datasets.add(root, {"c": b"1"})
+    monkeypatch.setattr(compaction_module, "rewrite", slow(2))
+    with pytest.raises(DatasetConflict):
+        compact(root)
+    assert os.listdir(f"{root}/_pending") == []
+    assert winkfs.verify(root).notes == []
+
+
+def test_damaged_file_stops_a_rewrite_and_nothing_is_lost(root: str) -> None:
+    datasets.add(root, {f"{n}": b"x" * 5000 for n in range(50)}, {"y": b"1"})
+    path = Path(f"{root}/{Log(root).latest().shards[0].path}.data")
+    data = bytearray(path.read_bytes())
+    data[60_000] ^= 1
+    path.write_bytes(data)
+    before = Log(root).newest()
+    with pytest.raises(ValueError, match="at byte"):
+        compact(root)
+    assert Log(root).newest() == before
+    assert os.listdir(f"{root}/_pending") == []
+    with winkfs.open(root) as opened:
+        good = 0
+        for name in opened.names():
+            with contextlib.suppress(ValueError):
+                good += len(opened.read(name)) > 0
+    assert good == 50  # of 51: the damage costs one file
+    assert len([line for line in winkfs.verify(root).problems if "byte" in line]) >= 1
+
+
+COMPACT = """
+import sys, time
+from winkfs.dataset import rewrite
+real = rewrite.ShardWriter.finish
+def slow(self):
+    print("here", flush=True)
+    time.sleep(60)
+rewrite.ShardWriter.finish = slow
+from winkfs.cli import main
+sys.exit(main(["dataset", "compact", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_signal_in_a_compaction_leaves_the_data_set_as_it_was(root: str, number: int) -> None:
+    datasets.add(root, {"a": b"1"}, {"b": b"1"})
+    before = seen(root)
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMPACT, root], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+    assert seen(root) == before
+    if number != signal.SIGKILL:
+        assert os.listdir(f"{root}/_pending") == []
+    vacuum(root, older_than=0)
+    assert os.listdir(f"{root}/_pending") == []
+    assert compact(root).removed == 2
+
+
+# --- vacuum ---
+
+
+def shards_there(root: str) -> int:
+    return len(list(Path(root).glob("[!_]*/*.data")))
+
+
+def test_vacuum_keeps_what_is_young(root: str) -> None:
+    for n in range(4):
+        datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
+    assert vacuum(root).shards == []
+    assert vacuum(root, keep=1, older_than=3600).oldest == 0
+    assert vacuum(root, keep=3, older_than=0, dry_run=True).shards != []
+    assert shards_there(root) == 4
+    done = vacuum(root, keep=3, older_than=0)
+    assert (done.oldest, len(done.shards), shards_there(root)) == (2, 1, 3)
+    assert done.bytes > 0
+    assert vacuum(root, keep=3, older_than=0).oldest == 3  # its own generation counts
+    with pytest.raises(StalePlan, match="oldest generation kept is 3"):
+        winkfs.open(root, as_of=2)
+    with winkfs.open(root, as_of=3) as opened:
+        assert opened.read("a") == b"2"
+
+
+def test_vacuum_keeps_a_generation_that_was_the_newest_within_its_time(root: str) -> None:
+    datasets.add(root, {"a": b"1"})
+    time.sleep(0.3)
+    datasets.add(root, {"a": b"2"}, operation="overwrite")
+    assert vacuum(root, older_than=0.2).oldest == 1
+    assert seen(root)["a"][-1] == b"2"
+
+
+def test_vacuum_removes_manifests_that_nobody_needs(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from winkfs.dataset import manifest
+
+    monkeypatch.setattr(manifest, "EACH", 4)
+    for n in range(10):
+        datasets.add(root, {f"{n}": b"1"})
+    done = vacuum(root, keep=2, older_than=0)
+    assert done.manifests == list(range(8))
+    assert sorted(Log(root).store.numbers()) == [8, 9, 10, 11]
+    assert len(seen(root)) == 10
+    assert winkfs.verify(root).problems == []
+
+
+def test_open_reader_outlives_a_vacuum_and_a_late_one_is_told(root: str) -> None:
+    datasets.add(root, {"a": b"1"})
+    with winkfs.open(root) as early, winkfs.open(root) as late:
+        assert early.read("a") == b"1"
+        datasets.add(root, {"a": b"2"}, operation="overwrite")
+        vacuum(root, older_than=0)
+        assert early.read("a") == b"1"
+        with pytest.raises(StalePlan, match="gone"):
+            late.read("a")
+        assert late.refresh()
+        assert late.read("a") == b"2"
+
+
+def test_vacuum_leaves_alone_what_is_not_of_a_job(root: str) -> None:
+    mine = Path(root, "mine")
+    mine.mkdir()
+    with winkfs.create(mine / "corpus") as container:
+        container.put("a", b"1")
+    Path(root, "notes.txt").write_text("mine")
+    datasets.add(root, {"a": b"1"})
+    vacuum(root, older_than=0)
+    assert Path(mine, "corpus.data").exists()
+    assert Path(root, "notes.txt").exists()
+
+
+def test_running_job_is_no_leftover_before_its_time(root: str) -> None:
+    job = begin(root)
+    with winkfs.create(job.attempt("0")) as container:
+        container.put("a", b"1")
+    assert vacuum(root, older_than=60).leftovers == []
+    assert len(winkfs.verify(root).notes) == 1
+    assert job.commit([job.seal(job.attempt("0"))]) == 1
+    dead = begin(root)
+    assert vacuum(root, older_than=0).leftovers == [f"_pending/{dead.job}"]
+
+
+@pytest.mark.parametrize("wrong", [{"keep": 0}, {"older_than": -1}])
+def test_vacuum_with_wrong_limits(root: str, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        vacuum(root, **wrong)  # type: ignore[arg-type]
