@@ -12,7 +12,14 @@ import datasets
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import winkfs
 from winkfs.dataset import dataset
@@ -265,8 +272,9 @@ class Model(RuleBasedStateMachine):
             assert list(shard.hidden) == list(fresh[shard.record.path])
 
 
-Model.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=20, deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
-TestModel = Model.TestCase
+@pytest.mark.soak
+def test_data_set_beside_a_dict(soak: bool) -> None:
+    run_state_machine_as_test(Model, settings=settings(
+        max_examples=300 if soak else 15, stateful_step_count=20, deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    ))  # fmt: skip

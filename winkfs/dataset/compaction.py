@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from winkfs.dataset.manifest import root_of
+from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.rewrite import Group, rewrite
 from winkfs.dataset.shard import Shard
-from winkfs.dataset.snapshot import Snapshot, snapshot
+from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict
 
@@ -93,9 +93,10 @@ def _run(
     progress: Progress | None,
     plan: Callable[[Snapshot], list[Group]],
 ) -> Rewritten:
-    root = root_of(path)
+    log = Log(root_of(path))
+    root = log.root
     for left in reversed(range(TRIES)):
-        seen = snapshot(root)
+        seen = snapshot_of(log, log.latest())
         groups = plan(seen)
         if not groups:
             return Rewritten(seen.generation)

@@ -17,7 +17,7 @@ from winkfs.inode import inode_key
 from winkfs.rows import Int64
 
 Bools = npt.NDArray[np.bool_]
-OPEN: Final = 200  # containers kept open, with two or three descriptors each
+OPEN: Final = 100  # containers kept open, with four or five descriptors each
 
 
 class Handles:

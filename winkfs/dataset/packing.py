@@ -14,11 +14,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import xxhash
 
@@ -35,6 +36,7 @@ from winkfs.pack import BATCH, Packer, PackReport, check_names, scratch_of
 from winkfs.tarball import STDIN, Tarball
 from winkfs.tree import OwnFolder, Tree, listed_names
 
+PARALLEL: Final = 32 << 20  # bytes from which it is worth to start processes, 0.3 s each
 PER_FILE: Final = 256  # bytes of a file beside its content, about
 Progress = Callable[[int], None]
 
@@ -117,53 +119,47 @@ def _pack_tree(job: _Job, shards: int, names: Iterable[bytes] | None) -> list[Sh
             exclude=excluder(job.exclude), names=names,
         )  # fmt: skip
         lists = _split(tree, shards, scratch, ao=job.ao)
-        if len(lists) == 1:
-            return [_pack_list(job.transaction, job, lists[0], 0)]
         workers = min(len(lists), os.cpu_count() or 1)
-        running: list[subprocess.Popen[bytes]] = []
-        with ThreadPoolExecutor(workers) as pool:
-            try:
-                found = [pool.submit(_in_process, job, path, number, running)
-                         for number, path in enumerate(lists)]  # fmt: skip
-                return [record for future in found for record in [future.result()]]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in list(running):
-                    process.terminate()
-                raise
+        if workers == 1 or sum(size for _, size in lists) < PARALLEL:
+            return [_pack_list(job, path, number) for number, (path, _) in enumerate(lists)]
+        shares = [[(n, path) for n, (path, _) in enumerate(lists)][k::workers]
+                  for k in range(workers)]  # fmt: skip
+        return _in_processes(job, shares)
 
 
-def _split(tree: Tree, shards: int, scratch: str, *, ao: bool) -> list[str]:
-    """Write lists of names, each for one shard, of even size -> their paths."""
+def _split(tree: Tree, shards: int, scratch: str, *, ao: bool) -> list[tuple[str, int]]:
+    """Write lists of names, each for one shard, of even size -> their paths and bytes of files."""
     found = list(tree.sizes())
     if ao:
         found.sort(key=lambda item: (item[2], item[0]))
     else:
         found.sort()
     left = sum(size + PER_FILE for _, size, _ in found)
-    lists: list[str] = []
+    lists: list[tuple[str, int]] = []
     at = 0
     for number in range(shards):
         share, start = left / (shards - number), at
         taken = 0
-        while at < len(found) and (taken < share or number == shards - 1):
-            taken += found[at][1] + PER_FILE
-            at += 1
+        while at < len(found):
+            size = found[at][1] + PER_FILE
+            if at > start and taken + size / 2 > share and number < shards - 1:
+                break
+            taken, at = taken + size, at + 1
         left -= taken
         if at > start or not lists:
-            lists.append(f"{scratch}/{number:05}.names")
-            with Path(lists[-1]).open("wb") as file:
+            lists.append((f"{scratch}/{number:05}.names", taken))
+            with Path(lists[-1][0]).open("wb") as file:
                 file.writelines(name + b"\0" for name, _, _ in found[start:at])
     return lists
 
 
-def _pack_list(transaction: Transaction, job: _Job, names: str, number: int) -> ShardRecord:
+def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
     """Pack the files of a list into one shard."""
     with Path(names).open("rb") as file, tempfile.TemporaryDirectory(
         prefix="winkfs-pack-", dir=os.path.dirname(names)
     ) as scratch:  # fmt: skip
         tree = Tree(job.source, job.note, scratch, names=listed_names(file))
-        writer = ShardWriter(transaction, f"{number:05}", ao=job.ao)
+        writer = ShardWriter(job.transaction, f"{number:05}", ao=job.ao)
         try:
             Packer(writer.container, job.report, job.note, job.progress).run(tree)
             return writer.finish()
@@ -172,13 +168,29 @@ def _pack_list(transaction: Transaction, job: _Job, names: str, number: int) -> 
             raise
 
 
-# --- processes ---
+# --- processes: Python packs on one processor ---
+
+Lists = list[tuple[int, str]]
+"""number of a shard, path of its list of names"""
+
+
+def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
+    """Pack each share in a process of its own."""
+    running: list[subprocess.Popen[bytes]] = []
+    with ThreadPoolExecutor(len(shares)) as pool:
+        try:
+            futures = [pool.submit(_in_process, job, share, running) for share in shares]
+            found = [item for future in as_completed(futures) for item in future.result()]
+        except BaseException:
+            for process in running:
+                process.terminate()
+            raise
+    return [record for _, record in sorted(found, key=itemgetter(0))]
 
 
 def _in_process(
-    job: _Job, names: str, number: int, running: list[subprocess.Popen[bytes]]
-) -> ShardRecord:
-    """The same in a process of its own: Python packs on one processor."""
+    job: _Job, share: Lists, running: list[subprocess.Popen[bytes]]
+) -> list[tuple[int, ShardRecord]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "winkfs.dataset.packing"], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -186,10 +198,11 @@ def _in_process(
     running.append(process)
     assert process.stdin is not None
     assert process.stdout is not None
-    with process:
-        pickle.dump((job.transaction, job.source, job.ao, names, number), process.stdin)
+    with process, contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
+        pickle.dump((job.transaction, job.source, job.ao, share), process.stdin)
         process.stdin.close()
-        for kind, value in _messages(process.stdout):
+        while True:
+            kind, value = pickle.load(process.stdout)
             if kind == "note":
                 job.note(Note(*value))
             elif kind == "progress":
@@ -197,16 +210,10 @@ def _in_process(
             elif kind == "error":
                 raise value
             else:
-                record, report = value
+                records, report = value
                 _add(job.report, report)
-                return record  # type: ignore[no-any-return]
+                return records  # type: ignore[no-any-return]
     raise OSError(f"a process that packs was killed (status {process.returncode})")
-
-
-def _messages(file: Any) -> Iterator[tuple[str, Any]]:
-    with contextlib.suppress(EOFError, pickle.UnpicklingError):
-        while True:
-            yield pickle.load(file)
 
 
 def _add(total: PackReport, part: PackReport) -> None:
@@ -220,7 +227,7 @@ def _worker() -> None:
     """What the process does: reads its orders, writes messages."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed does not come among them
-    transaction, source, ao, names, number = pickle.load(sys.stdin.buffer)
+    transaction, source, ao, share = pickle.load(sys.stdin.buffer)
 
     def send(kind: str, value: object) -> None:
         pickle.dump((kind, value), out)
@@ -232,7 +239,8 @@ def _worker() -> None:
         lambda noted: send("note", tuple(noted)), lambda done: send("progress", done),
     )  # fmt: skip
     try:
-        send("done", (_pack_list(transaction, job, names, number), report))
+        records = [(number, _pack_list(job, names, number)) for number, names in share]
+        send("done", (records, report))
     except Exception as error:
         send("error", error)
     except KeyboardInterrupt:

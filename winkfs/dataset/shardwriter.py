@@ -25,7 +25,7 @@ class ShardWriter:
         self.container.follow_columns()
         self.gone: set[bytes] = set()
         self._tombs_at = 0
-        self._closed = False
+        self._record: ShardRecord | None = None
 
     @property
     def size(self) -> int:
@@ -35,17 +35,17 @@ class ShardWriter:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to be published."""
-        return not self._closed and not self.gone and not len(self.container)
+        return self._record is None and not self.gone and not len(self.container)
 
     def finish(self) -> ShardRecord:
         """Close it -> its record. Raises OSError; then it can be called again, or `abandon`."""
-        if not self._closed:
+        if self._record is None:
             self.container.sync()
             self._bury()
             self.container.save_columns()
             self.container.close()
-            self._closed = True
-        return self._transaction.seal(self.container.base, self._tombs_at)
+            self._record = self._transaction.seal(self.container.base, self._tombs_at)
+        return self._record
 
     def _bury(self) -> None:
         """Append the tombstones, behind all else."""

@@ -1,0 +1,278 @@
+"""The command line on data sets: the commands for containers, `dataset`, and `pack --shards`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import commands
+import datasets
+import pytest
+from commands import PROGRAM, Run, listed, one_line
+
+import winkfs
+from winkfs.dataset import packing
+
+run = commands.run  # a fixture
+
+
+@pytest.fixture
+def root(run: Run) -> str:
+    """Two generations: a, docs/b, docs/c; then docs/c again, and a deleted."""
+    assert run("dataset", "create", "ds") == (0, b"", "")
+    datasets.add("ds", {"a": b"1", "docs/b": b"2", "docs/c": b"3"})
+    with winkfs.open("ds", "a") as opened:
+        opened.put("docs/c", b"33", mtime=1000)
+        opened.delete("a")
+    return "ds"
+
+
+def test_files_are_shown_as_of_a_container(run: Run, root: str) -> None:
+    assert sorted(listed(run("ls", root))) == ["docs/b", "docs/c"]
+    assert listed(run("ls", root, "--until", "2000")) == ["docs/c"]
+    assert run("cat", root, "docs/*").out == b"233"
+    assert json.loads(run("stat", "--json", root, "docs/c").out)["size"] == 2
+    assert sorted(listed(run("ls", root, "--as-of", "1"))) == ["a", "docs/b", "docs/c"]
+    assert run("cat", root + "/", "docs/c", "--as-of", "1").out == b"3"
+    assert run("unpack", root, "out").status == 0
+    assert Path("out/docs/c").read_bytes() == b"33"
+    assert run("unpack", root, "old", "--as-of", "1").status == 0
+    assert sorted(os.listdir("old")) == ["a", "docs"]
+
+
+def test_changes_are_generations(run: Run, root: str) -> None:
+    assert run("put", root, "new", stdin=b"content") == (0, b"", "")
+    assert run("rm", root, "docs/b").status == 0
+    assert run("mv", root, "docs", "texts").status == 0
+    assert sorted(listed(run("ls", root))) == ["new", "texts/c"]
+    assert json.loads(run("info", "--json", root).out)["generation"] == 5
+    assert "whole files only" in one_line(run("append", root, "new", stdin=b"more"))
+    assert run("verify", root).status == 0
+    assert run("reindex", root).out == b"2 files indexed\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (["cat", "ds", "nothing"], "no such file in the data set"),
+        (["ls", "ds", "--as-of", "9"], "the newest is 2"),
+        (["ls", "ds", "--as-of", "soon"], "no generation and no time"),
+        (["ls", "c", "--as-of", "1"], "as_of is for data sets"),
+        (["dataset", "history", "nowhere"], "no such data set"),
+        (["dataset", "compact", "c"], "no such data set"),
+        (["dataset", "create", "c"], "a container has that name"),
+        (["dataset", "add", "ds", "nowhere"], "no such container"),
+        (["pack", "nowhere", "new", "--shards", "2"], "no such directory or tar file"),
+        (["pack", ".", "ds", "--shards", "2"], "--update"),
+        (["pack", ".", "no/where", "--shards", "2"], "make it first"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(run: Run, root: str, command: list[str], what: str) -> None:
+    winkfs.create("c").close()
+    assert what in one_line(run(*command))
+    assert sorted(os.listdir("ds/_pending")) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["dataset", "vacuum", "ds", "--older-than", "soon"],
+        ["dataset", "vacuum", "ds", "--keep", "0"],
+        ["dataset", "compact", "ds", "--shard-size", "-1"],
+        ["pack", ".", "new", "--shards", "0"],
+        ["pack", ".", "new", "--shards", "2", "--classic"],
+    ],
+)
+def test_wrong_usage(run: Run, root: str, command: list[str]) -> None:
+    assert "--help" in one_line(run(*command), 2)
+
+
+def test_compact_history_and_vacuum(run: Run, root: str) -> None:
+    before = run("cat", root, "*").out
+    assert b"2 shards" in run("dataset", "compact", root).out
+    assert run("dataset", "compact", root).out == b"nothing to do\n"
+    assert run("cat", root, "*").out == before
+    done = json.loads(run("dataset", "rebalance", root, "--shards", "2", "--json").out)
+    assert done["removed"] == 1
+    lines = [json.loads(line) for line in listed(run("dataset", "history", root, "--json"))]
+    assert [line["operation"] for line in lines] == [
+        "rebalance", "compact", "append", "append", "create",
+    ]  # fmt: skip
+    assert len(listed(run("dataset", "history", root))) == 5
+    would = json.loads(run("dataset", "vacuum", root, "--older-than=0", "--dry-run", "--json").out)
+    did = json.loads(run("dataset", "vacuum", root, "--older-than=0s", "--json").out)
+    assert would | {"dry_run": False} == did
+    assert len(did["shards"]) == 3
+    assert "vacuumed" in one_line(run("ls", root, "--as-of", "1"))
+    assert run("cat", root, "*").out == before
+    assert run("verify", root).status == 0
+
+
+def test_add_copies_containers(run: Run, root: str) -> None:
+    for n, settings in enumerate(({}, {"ao": True}, {"classic": True})):
+        with winkfs.create(f"c{n}", **settings) as container:
+            container.put("same", b"%d" % n)
+            container.put(f"own{n}", b"x")
+    assert run("dataset", "add", root, "c0", "c1", "c2.data").status == 0
+    assert run("cat", root, "same", "own0", "own1", "own2").out == b"2xxx"
+    with winkfs.open("c0", "a") as container:  # the copy is another
+        container.put("same", b"changed")
+    assert run("cat", root, "same").out == b"2"
+    assert run("verify", root).status == 0
+    with winkfs.open("c1", "a"):
+        assert "another writer" in one_line(run("dataset", "add", root, "c0", "c1"))
+    assert os.listdir(f"{root}/_pending") == []
+
+
+def test_verify_notes_what_nobody_has(run: Run, root: str) -> None:
+    from winkfs.dataset.transaction import begin
+
+    job = begin(root)
+    done = run("verify", root)
+    assert done.status == 0
+    assert job.job in done.err
+
+
+# --- pack ---
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    top = tmp_path / "tree"
+    for n in range(40):
+        path = top / f"d{n % 7}" / f"{n}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % n * (1 + 60 * n))
+        os.utime(path, (1000 + n, 1000 + n))
+    (top / "large").write_bytes(os.urandom(3_000_000))
+    (top / "link").symlink_to("d1/1.txt")
+    (top / "d1" / "1.txt").chmod(0o755)
+    (top / "empty").touch()
+    return top
+
+
+def same_trees(one: Path, other: Path) -> None:
+    done = subprocess.run(["diff", "-r", "--no-dereference", one, other], capture_output=True)
+    assert done.stdout + done.stderr == b""
+
+
+@pytest.mark.parametrize(("shards", "processes"), [(1, True), (3, True), (3, False), (200, False)])
+@pytest.mark.parametrize("ao", [False, True])
+def test_packed_directory_comes_back(
+    run: Run, tree: Path, shards: int, processes: bool, ao: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "PARALLEL", 0 if processes else 1 << 60)
+    done = run("pack", tree, "new", "--shards", shards, "--json", *["--ao"] * ao)
+    assert done.status == 0
+    assert json.loads(done.out)["files"] == 42
+    records = winkfs.open("new").shards
+    assert len(records) == min(shards, len(records))
+    assert len(records) > 1 or shards == 1
+    assert all(shard.record.ao == ao for shard in records)
+    assert all(len(shard.hidden) == 0 for shard in records)
+    assert run("unpack", "new", "out").status == 0
+    same_trees(tree, Path("out"))
+    assert run("verify", "new").status == 0
+
+
+def test_shards_of_a_directory_are_even_and_do_not_overlap(run: Run, tree: Path) -> None:
+    (tree / "large").unlink()
+    assert run("pack", tree, "new", "--shards", 4).status == 0
+    with winkfs.open("new") as opened:
+        records = [shard.record for shard in opened.shards]
+    assert len(records) == 4
+    assert max(r.content for r in records) < 1.7 * min(r.content for r in records)
+    ranges = sorted((r.first, r.last) for r in records)
+    assert all(a[1] < b[0] for a, b in zip(ranges, ranges[1:], strict=False))  # type: ignore[operator] # noqa: RUF007
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_tar_file_with_links_and_names_that_come_twice(run: Run, tree: Path, ao: bool) -> None:
+    with tarfile.open("t.tar", "w") as tar:
+        tar.add(tree, ".")
+        for n in range(6):
+            member = tarfile.TarInfo(f"hard{n}")
+            member.type, member.linkname = tarfile.LNKTYPE, "./large" if n % 2 else "d3/3.txt"
+            member.mtime = 1 << 32
+            tar.addfile(member)
+        again = tarfile.TarInfo("d5/5.txt")
+        again.size, again.mtime = 3, 1 << 32
+        tar.addfile(again, io.BytesIO(b"new"))
+    assert run("pack", "t.tar", "new", "--shards", 3, *["--ao"] * ao).status == 0
+    with winkfs.open("new") as opened:
+        assert opened.read("d5/5.txt") == b"new"
+        assert opened.read("hard1") == (tree / "large").read_bytes()
+        assert opened.read("hard2") == (tree / "d3/3.txt").read_bytes()
+        assert len(opened.shards) == 3
+    assert run("verify", "new").status == 0
+
+
+def test_update_replaces_and_adds(run: Run, tree: Path) -> None:
+    assert run("pack", tree, "new", "--shards", 2).status == 0
+    (tree / "empty").write_bytes(b"no more")
+    (tree / "d9").mkdir()
+    (tree / "d9" / "x").write_bytes(b"x")
+    assert run("pack", tree, "new", "--update").status == 0
+    assert json.loads(run("info", "--json", "new").out)["shards"] == 3
+    assert run("unpack", "new", "out").status == 0
+    same_trees(tree, Path("out"))
+
+
+def test_data_set_inside_of_what_is_packed_is_left_out(run: Run, tree: Path) -> None:
+    assert run("pack", tree, tree / "new", "--shards", 2).status == 0
+    names = listed(run("ls", tree / "new"))
+    assert not [name for name in names if name.startswith("new")]
+    assert run("pack", tree, tree / "new", "--update", "--exclude", "d*").status == 0
+    assert not [name for name in listed(run("ls", tree / "new")) if name.startswith("new")]
+
+
+def test_what_cannot_be_packed_is_noted_and_the_rest_is(run: Run, tree: Path) -> None:
+    os.mkfifo(tree / "fifo")
+    (tree / ("x" * 200)).write_bytes(b"1")
+    done = run("pack", tree, "new", "--shards", 2, "--files-from", "-", "--json",
+               stdin=b"d1/1.txt\nfifo\nnothing\nlarge\n")  # fmt: skip
+    assert done.status == 1
+    counts = json.loads(done.out)
+    assert [note["name"] for note in counts["left_out"]] == ["fifo"]
+    assert [note["name"] for note in counts["failed"]] == ["nothing"]
+    assert sorted(listed(run("ls", "new"))) == ["d1/1.txt", "large"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_in_a_pack_leaves_nothing_and_no_process(
+    run: Run, tmp_path: Path, number: int
+) -> None:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        member = tarfile.TarInfo("a")
+        member.size = 5_000_000
+        tar.addfile(member, io.BytesIO(bytes(member.size)))
+    process = subprocess.Popen(
+        [*PROGRAM, "pack", "-", "new", "--shards", "2"], stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(whole.getvalue()[:3_000_000])  # no pipe holds that: it reads
+    process.stdin.flush()
+    process.send_signal(number)
+    said = process.communicate(timeout=30)[1].decode()
+    assert process.returncode == 128 + number
+    assert said.count("\n") == 1
+    assert os.listdir("new/_pending") == []
+    assert run("ls", "new") == (0, b"", "")
+
+
+def test_packing_process_that_is_killed_is_an_error(
+    run: Run, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "PARALLEL", 0)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert "was killed" in one_line(run("pack", tree, "new", "--shards", 2))
+    assert run("ls", "new") == (0, b"", "")
+    assert os.listdir("new/_pending") == []
