@@ -50,7 +50,7 @@ def compact(
     progress    called with the number of files since the last call
     ->          the same files are to be seen; older generations keep their shards until a vacuum
     raises      DatasetConflict where others were faster twice; CorruptError; StalePlan; OSError
-    cost        6 us a file of 4 KiB that is copied
+    cost        10 us a file of 4 KiB that is copied
     """
     _check_size(shard_size)
     least = 0.0 if everything else HIDDEN
