@@ -8,3 +8,31 @@
 The newest file of a name wins: a shard of a higher rank over one of a lower. A shard is an ordinary
 container and never changes once it is committed.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from winkfs.dataset.dataset import Dataset as Dataset
+    from winkfs.dataset.dataset import create as create
+    from winkfs.dataset.dataset import open as open
+    from winkfs.dataset.manifest import is_dataset as is_dataset
+    from winkfs.dataset.transaction import begin as begin
+
+_HOMES = {
+    "Dataset": "dataset",
+    "begin": "transaction",
+    "create": "dataset",
+    "is_dataset": "manifest",
+    "open": "dataset",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, as `winkfs` does."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'winkfs.dataset' has no attribute {name!r}")
+    return getattr(import_module(f"winkfs.dataset.{_HOMES[name]}"), name)
