@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource"]
 
 
-def winkfs_source() -> Any:
-    """The module with the real data source. Raises ImportError that says what to do."""
+def module(name: str) -> Any:
+    """A module of winkfs.spark, with all it needs. Raises ImportError that says what to do."""
     try:
-        return import_module("winkfs.spark.source")
+        return import_module(f"winkfs.spark.{name}")
     except ImportError as error:
         raise ImportError(
             f"{sys.executable}, the Python that Spark runs here, cannot import winkfs ({error}): "
@@ -43,7 +43,8 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "winkfs"
 
     def _source(self) -> Any:
-        return winkfs_source().WinkfsDataSource(self.options)
+        module("options")  # numpy, xxhash and others with it
+        return module("source").WinkfsDataSource(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -81,7 +82,7 @@ class Reader(DataSourceReader):  # type: ignore[misc]
 
     def _real(self) -> Any:
         if "reader" not in self.__dict__:
-            winkfs_source()
+            module("batches")
             self.reader = pickle.loads(self.pickled)
         return self.reader
 

@@ -78,6 +78,7 @@ def application(
     settings: Mapping[str, str] | None = None,
     python: str = sys.executable,
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script that finds the session as `spark` and its arguments in sys.argv[1:].
 
@@ -88,5 +89,5 @@ def application(
     return subprocess.run(
         [python, "-c", script, *map(str, arguments)],
         env=environment() if env is None else env,
-        capture_output=True, text=True, check=False, timeout=PATIENCE,
+        cwd=cwd, capture_output=True, text=True, check=False, timeout=PATIENCE,
     )  # fmt: skip

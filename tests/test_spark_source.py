@@ -24,6 +24,7 @@ from sparkfiles import (
     dataset,
     documents,
     expected,
+    flip,
     plain,
     read,
     struct,
@@ -361,8 +362,6 @@ def test_unverified_damage_is_handed_out(damaged: Path) -> None:
 def test_a_damaged_inode(tmp_path: Path) -> None:
     base = plain(tmp_path / "c")
     data = tmp_path / "c.data"
-    from sparkfiles import flip
-
     flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
     wanted = {n: f for n, f in documents(plain(tmp_path / "d")).items()
               if n != b"dir1/page 0008.html"}  # fmt: skip

@@ -160,14 +160,18 @@ class Contents:
         if pointer == EMPTY:
             return b""
         if pointer == BY_INODE:
-            extents = self._inode(pos).extents
-            return assemble(cut(extents, 0, size), self._value, self._name)
+            inode = self._inode(pos)
+            self._check_size(inode.lsize, size, pos)
+            return assemble(cut(inode.extents, 0, size), self._value, self._name)
         value = self._value(pointer, size)
-        if len(value) != size:
-            raise CorruptError(
-                "content", file=self._name, offset=pointer, expected=size, found=len(value)
-            )
+        self._check_size(len(value), size, pointer)
         return value
+
+    def _check_size(self, found: int, size: int, pos: int) -> None:
+        if found != size:
+            raise CorruptError(
+                "bytes of content", file=self._name, offset=pos, expected=size, found=found
+            )
 
     def mode(self, pos: int) -> int:
         """The permission bits of a file with attributes. Raises CorruptError."""

@@ -1,0 +1,174 @@
+"""How Spark comes by the format: by its name, registered, handed over; and where it cannot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sparkfiles import plain, struct
+from sparking import PACKAGES, ROOT, application, environment
+
+import winkfs
+
+pytestmark = pytest.mark.spark
+pytest.importorskip("pyspark")
+
+SITE = sysconfig.get_path("purelib")
+
+
+def python(code: str, *arguments: object, program: str = sys.executable, **env: str) -> str:
+    command = [program, "-c", code, *map(str, arguments)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment() | env, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that has all that winkfs needs, but not winkfs."""
+    if (Path(SITE) / "winkfs").exists():
+        pytest.skip("winkfs is installed among the other packages")
+    script = tmp_path_factory.mktemp("stranger") / "python"
+    script.write_text(
+        "#!/bin/sh\n"
+        f'PYTHONPATH=$(echo "$PYTHONPATH" | tr : "\\n" | grep -vE "^({ROOT}.*)?$" | paste -sd:)\n'
+        f'PYTHONPATH="$PYTHONPATH:{SITE}" exec {sys.executable} -S "$@"\n'
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plain(tmp_path_factory.mktemp("data") / "c")
+
+
+def test_what_spark_imports_to_look_a_format_up_is_light() -> None:
+    code = """if True:
+        import sys
+        from pkgutil import iter_modules
+        assert "pyspark_winkfs" in [module.name for module in iter_modules()]
+        import pyspark.sql.datasource
+        before = set(sys.modules)
+        import pyspark_winkfs
+        assert pyspark_winkfs.DefaultSource.name() == "winkfs"
+        print(*(set(sys.modules) - before))
+    """
+    assert python(code).split() == ["pyspark_winkfs"]
+
+
+def test_importing_winkfs_needs_neither_spark_nor_arrow() -> None:
+    code = "import sys, winkfs, winkfs.spark; winkfs.open; print(*sys.modules)"
+    assert not {"pyspark", "pyarrow"} & set(python(code).split())
+
+
+def test_found_by_name_in_a_new_session(base: Path) -> None:
+    code = """if True:
+        frame = spark.read.format("winkfs").load(sys.argv[1])
+        print("count", frame.count(), frame.where("path = 'empty'").count())
+    """
+    done = application(code, base)
+    assert done.returncode == 0, done.stderr
+    with winkfs.open(base) as container:
+        assert f"count {len(container)} 1" in done.stdout
+
+
+def zipped(path: Path) -> Path:
+    """All packages as one file."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, folder in [
+            ("winkfs", ROOT), ("winkformats", ROOT / "formats"), ("pyspark_winkfs", ROOT),
+        ]:  # fmt: skip
+            for file in _modules(folder / name):
+                archive.write(file, file.relative_to(folder))
+    return path
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    return folder.rglob("*.py")
+
+
+def test_a_python_of_spark_without_winkfs_says_what_to_do(
+    base: Path, stranger: str, tmp_path: Path
+) -> None:
+    """And it works as soon as it is handed over."""
+    code = """if True:
+        import winkfs.spark
+        try:
+            winkfs.spark.read(spark, sys.argv[1]).count()
+        except Exception as error:
+            print("error", *str(error).splitlines())
+        spark.sparkContext.addPyFile(sys.argv[2])
+        winkfs.spark.register(spark)
+        frame = winkfs.spark.read(spark, sys.argv[1], content="ref")
+        print("count", winkfs.spark.fetch_content(frame).count())
+    """
+    done = application(
+        code, base, zipped(tmp_path / "winkfs.zip"),
+        env=environment(PYSPARK_PYTHON=stranger), cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    error = next(line for line in done.stdout.splitlines() if line.startswith("error"))
+    assert "cannot import winkfs" in error
+    for remedy in ("PYSPARK_PYTHON", "pip install", "addPyFile"):
+        assert remedy in error
+    with winkfs.open(base) as container:
+        assert f"count {len(container)}" in done.stdout
+
+
+def test_a_task_in_a_python_without_winkfs_says_what_to_do(
+    base: Path, stranger: str, tmp_path: Path
+) -> None:
+    """The plan was made where winkfs is; the reader travels by value."""
+    from pyspark import cloudpickle
+
+    from pyspark_winkfs import DefaultSource
+
+    reader = DefaultSource(options={"path": str(base)}).reader(struct("path string"))
+    (tmp_path / "task").write_bytes(cloudpickle.dumps((reader, reader.partitions()[0])))
+    code = """if True:
+        import pickle, sys
+        reader, task = pickle.load(open(sys.argv[1], "rb"))
+        try:
+            reader.read(task)
+        except ImportError as error:
+            print(error)
+    """
+    pyspark = os.pathsep.join([PACKAGES, SITE])
+    text = python(code, tmp_path / "task", program=stranger, PYTHONPATH=pyspark)
+    assert "cannot import winkfs (No module named 'winkfs'" in text
+    assert text.count("\n") == 1
+
+
+def test_a_long_list_of_paths_does_not_travel_to_the_tasks(base: Path) -> None:
+    from pyspark import cloudpickle
+
+    from pyspark_winkfs import DefaultSource
+
+    names = "[" + ",".join(f'"n{i}"' for i in range(100_000)) + "]"
+    source = DefaultSource(options={"path": str(base), "paths": names})
+    reader = source.reader(struct("path string"))
+    assert len(cloudpickle.dumps((source, reader))) < 30_000
+    assert reader.partitions() == []
+
+
+def test_every_package_is_in_the_distribution() -> None:
+    """A normal installation has them all, at the top level, where Spark looks."""
+    import tomllib
+
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {
+        ".".join(init.parent.relative_to(folder).parts)
+        for folder in (ROOT, ROOT / "formats", ROOT / "mount")
+        for name in ("winkfs", "winkformats", "winkmount", "pyspark_winkfs")
+        for init in (folder / name).rglob("__init__.py")
+    }
+    assert found == set(listed)
