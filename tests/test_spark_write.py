@@ -208,9 +208,9 @@ def test_a_task_without_rows_makes_no_shard(root: Path) -> None:
 
 def test_a_full_shard_is_followed_by_another(root: Path) -> None:
     rows = {f"f{i}": b"x" * 100_000 for i in range(100)}
-    put(root, batch(path=list(rows), content=list(rows.values())), maxShardBytes="3m")
-    assert 4 <= len(shards(root)) <= 8
-    assert max(data.stat().st_size for data in shards(root)) <= 3 << 20
+    put(root, batch(path=list(rows), content=list(rows.values())), maxShardBytes="6m")
+    assert len(shards(root)) == 3
+    assert max(data.stat().st_size for data in shards(root)) <= 6 << 20
     assert contents(root) == rows
 
 

@@ -50,7 +50,9 @@ class ColumnTrail:
             self._parts = []
             return
         names = (b"\0".join(files.keys) + b"\0").replace(b"/I0\0", b"")  # NUL is in no name
-        ftypes = np.array(files.ftypes, np.uint8)
+        first, n = files.ftypes[0], len(positions)
+        same = files.ftypes.count(first) == n  # of a tuple of one object 5 ns each, an array 60
+        ftypes = np.full(n, first, np.uint8) if same else np.array(files.ftypes, np.uint8)
         ftypes[ftypes == 0] = FileType.FILE
         self._parts.append(Columns.joined(
             positions, pointers, files.lengths, mtimes, ftypes, np.zeros(len(ftypes), np.uint8),

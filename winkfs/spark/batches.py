@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from winkfs.columns import Columns
 from winkfs.errors import WinkError
 from winkfs.inode import default_mode
 from winkfs.rows import Int64
+from winkfs.spark.garbage import freeze
 from winkfs.spark.partition import Ordered, Piece, Scan, unpack
 from winkfs.spark.paths import MARK, to_path
 from winkfs.spark.rows import Source
@@ -27,19 +27,6 @@ ROW: Final = 128  # bytes that a row takes beside its content, about
 AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
 MICRO: Final = 1_000  # nanoseconds
 MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
-_frozen = False
-
-
-def freeze() -> None:
-    """Let the garbage collector pass over what is there by now, once in a process.
-
-    Spark's worker collects after each task, which takes 40 ms with pyarrow and pandas imported,
-    and 3 ms after this.
-    """
-    global _frozen
-    if not _frozen:
-        _frozen = True
-        gc.freeze()
 
 
 @dataclass(frozen=True, slots=True)

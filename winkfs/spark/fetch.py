@@ -81,7 +81,7 @@ class _Fetch:
     batch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from winkfs.spark.batches import freeze
+        from winkfs.spark.garbage import freeze
 
         freeze()
         opened: dict[tuple[str, int], Contents] = {}

@@ -25,6 +25,7 @@ from winkfs.dataset.shardnames import NOTHING
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import FileExists
 from winkfs.inodekeys import SUFFIX
+from winkfs.spark.garbage import freeze
 from winkfs.spark.inputs import Inputs
 from winkfs.spark.shard import Attempt, conflict
 from winkfs.spark.sinkoptions import SinkOptions
@@ -95,6 +96,7 @@ def write_task(
     options: SinkOptions,
 ) -> Written:
     """What runs in a task. Raises ValueError, WinkError, OSError; then nothing of it is left."""
+    freeze()
     began = time.monotonic()
     attempt = Attempt(transaction, attempt_name(), options)
     attempt.write(batches, inputs)
