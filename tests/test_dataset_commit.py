@@ -54,6 +54,7 @@ def test_attempts_that_lost_are_not_published(root: str) -> None:
     written(job, {"a": b"loser", "b": b"loser"}, "00000-0")
     with winkfs.create(job.attempt("00001-0")) as half:
         half.put("c", b"never sealed")
+    Path(job.pending, "scratch of a task").mkdir()
     assert job.commit([winner]) == 1
     assert files(root) == {"a": b"winner"}
     assert {p.name for p in Path(job.folder).iterdir()} == {

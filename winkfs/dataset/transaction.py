@@ -239,8 +239,12 @@ class Transaction:
         kept = {name + suffix for name in names for suffix in (".data", *DERIVED)} | {MARK}
         with os.scandir(self.folder) as entries:  # only now: nobody can make files there any more
             for entry in entries:
-                if entry.name not in kept:
-                    os.unlink(entry.path)
+                if entry.name in kept:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:  # an attempt that lost may be removing it too
+                    Path(entry.path).unlink(missing_ok=True)
 
     def _check_there(self, folder: str, records: list[ShardRecord]) -> None:
         for record in records:
