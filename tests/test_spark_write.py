@@ -207,9 +207,9 @@ def test_a_task_without_rows_makes_no_shard(root: Path) -> None:
 
 
 def test_a_full_shard_is_followed_by_another(root: Path) -> None:
-    rows = {f"f{i}": b"x" * 100_000 for i in range(100)}
+    rows = {f"f{i}": b"x" * 100_000 for i in range(200)}
     put(root, batch(path=list(rows), content=list(rows.values())), maxShardBytes="6m")
-    assert len(shards(root)) == 3
+    assert len(shards(root)) == 5
     assert max(data.stat().st_size for data in shards(root)) <= 6 << 20
     assert contents(root) == rows
 
