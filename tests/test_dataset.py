@@ -65,6 +65,39 @@ def test_sync_that_failed_can_be_tried_again(root: str, monkeypatch: pytest.Monk
         assert sorted(reader) == ["a", "b"]
 
 
+def test_deletes_outlive_a_sync_that_failed_behind_them(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
+    with winkfs.open(root, "a") as writer:
+        writer.put("new", b"2")
+        writer.delete("a")
+        writer.delete("b")
+        with monkeypatch.context() as patch:
+            patch.setattr(winkfs.Container, "save_columns", lambda self: os.stat("/nowhere"))
+            with pytest.raises(FileNotFoundError):
+                writer.sync()
+        writer.put("a", b"3")
+        writer.put("more", b"3")
+        writer.delete("c")
+    with winkfs.open(root) as reader:
+        found = {e.name: e.read() for e in reader.scan()}
+        assert reader.shards[-1].record.tombstones == 2
+    assert found == {"new": b"2", "a": b"3", "more": b"3"}
+    assert winkfs.verify(root).problems == []
+
+
+def test_tombstone_of_a_file_of_the_same_container_is_refused(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as container:
+        container.put("a", b"1")
+        for names in (["b", "a"], []):
+            with pytest.raises(ValueError, match="tombstones"):
+                container.entomb(names)
+        assert container.entomb(["b"]) > 4096
+        assert len(container) == 1
+    assert winkfs.verify(tmp_path / "c").problems == []
+
+
 def test_files_change_only_as_a_whole(root: str) -> None:
     datasets.add(root, {"a": b"1"})
     with winkfs.open(root, "a") as writer:

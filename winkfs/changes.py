@@ -264,6 +264,16 @@ class Changes(Drafts):
         self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
         self._store.index.assign(key, 0)
 
+    def entomb(self, keys: Sequence[bytes]) -> int:
+        """Append tombstones of keys that nothing here has -> position of the first."""
+        self._store.need_delflag("deleting a file")
+        self.settle()
+        self._kv.reserve(sum(map(len, keys)) + 64 * len(keys))
+        first = self._kv.end
+        for key in keys:
+            self._kv.append(key, b"", deleted=True)
+        return first
+
     def rename(self, key: bytes, new: bytes) -> None:
         """A new inode under the new name, then a tombstone of the old one."""
         self._store.need_delflag("renaming a file")

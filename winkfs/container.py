@@ -291,6 +291,20 @@ class Container(Reading):
             key = self._key(name)
             self._guard(lambda: self._changes.delete(key))
 
+    def entomb(self, names: Iterable[Name]) -> int:
+        """Append tombstones of names that this container does not have -> position of the first.
+
+        They say nothing here: a shard deletes files of other shards so, see `winkfs.dataset`.
+        raises  ValueError where there are none, or there is a file of such a name
+        """
+        keys = [self._key(name) for name in names]
+        with self._lock:
+            self._check_write()
+            if not keys or any(map(self._changes.find, keys)):
+                raise ValueError("tombstones are for names that have no file here")
+            pos: int = self._guard(lambda: self._changes.entomb(keys))
+            return pos
+
     def rename(self, old: Name, new: Name) -> None:
         """Give a file another name, over a file of that name. Raises FileNotFoundError."""
         target = self._key(new)

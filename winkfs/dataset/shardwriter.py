@@ -8,7 +8,6 @@ from winkfs.container import Container, create
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import remove_shard
 from winkfs.dataset.transaction import Transaction
-from winkfs.inode import inode_key
 
 
 class ShardWriter:
@@ -24,7 +23,6 @@ class ShardWriter:
         self.container: Container = create(transaction.attempt(name), ao=ao)
         self.container.follow_columns()
         self.gone: set[bytes] = set()
-        self._tombs_at = 0
         self._record: ShardRecord | None = None
 
     @property
@@ -40,22 +38,13 @@ class ShardWriter:
     def finish(self) -> ShardRecord:
         """Close it -> its record. Raises OSError; then it can be called again, or `abandon`."""
         if self._record is None:
-            self.container.sync()
-            self._bury()
+            gone = [name for name in sorted(self.gone) if name not in self.container]
+            # Behind all else, and anew after a try that failed: those from then do not count.
+            tombs_at = self.container.entomb(gone) if gone else 0
             self.container.save_columns()
             self.container.close()
-            self._record = self._transaction.seal(self.container.base, self._tombs_at)
+            self._record = self._transaction.seal(self.container.base, tombs_at)
         return self._record
-
-    def _bury(self) -> None:
-        """Append the tombstones, behind all else."""
-        buried = [name for name in sorted(self.gone) if name not in self.container]
-        if self._tombs_at or not buried:
-            return
-        store = self.container.parts()[0]
-        self._tombs_at = store.kv.end
-        for name in buried:
-            store.kv.append(inode_key(name), b"", deleted=True)
 
     def abandon(self) -> None:
         """Close it as it is, and remove it."""

@@ -1,0 +1,66 @@
+"""Data sets on a disk that is really full: no half is published, and on it goes with room."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import test_full_disk
+from test_full_disk import Disk
+
+import winkfs
+from winkfs.dataset.compaction import compact
+from winkfs.dataset.manifest import create
+from winkfs.dataset.packing import pack_shards
+from winkfs.dataset.vacuum import vacuum
+
+disk = test_full_disk.disk  # a fixture
+
+
+def files(root: str) -> dict[str, bytes]:
+    with winkfs.open(root) as opened:
+        return {entry.name: entry.read() for entry in opened.scan()}
+
+
+def test_sync_with_deletes_goes_on_when_there_is_room(disk: Disk) -> None:
+    root = create(disk.folder / "ds").root
+    with winkfs.open(root, "a") as opened:
+        opened.put_many((f"{n}", b"1") for n in range(200))
+    with winkfs.open(root, "a") as opened:
+        for n in range(150):
+            opened.delete(f"{n}")
+        disk.fill()
+        for change in (lambda: opened.put("new", b"2" * 50_000), opened.sync):
+            with pytest.raises(OSError, match="No space"):
+                change()
+        disk.make_room()
+        opened.put("new", b"2" * 50_000)
+        assert opened.sync() == 2
+    expected = {f"{n}": b"1" for n in range(150, 200)} | {"new": b"2" * 50_000}
+    assert files(root) == expected
+    assert winkfs.verify(root).problems == []
+
+
+def test_compaction_and_pack_leave_the_data_set_as_it_was(disk: Disk, tmp_path: Path) -> None:
+    root = create(disk.folder / "ds").root
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for n in range(8):
+        (tree / f"{n}").write_bytes(os.urandom(100_000))
+        with winkfs.open(root, "a") as opened:
+            opened.put(f"old{n}", os.urandom(100_000))
+    before = files(root)
+    disk.fill(500_000)
+    with pytest.raises(OSError, match="No space"):
+        compact(root)
+    with pytest.raises(OSError, match="No space"):
+        pack_shards(tree, root, 3, update=True)
+    assert os.listdir(f"{root}/_pending") == []
+    assert files(root) == before
+    disk.make_room()
+    assert compact(root).removed == 8
+    vacuum(root, older_than=0)
+    pack_shards(tree, root, 3, update=True)
+    assert len(files(root)) == 16
+    assert winkfs.verify(root).problems == []
