@@ -38,7 +38,7 @@ TESTS = str(Path(__file__).resolve().parent)
 MODULES = os.pathsep.join((PACKAGES, TESTS))  # PYTHONPATH: `cluster_jobs` runs on workers, too
 CORES = 2  # of each worker of a standalone cluster
 STARTING = 90.0  # seconds
-PATIENCE = 900.0  # seconds one cluster may live before it counts as hung
+PATIENCE = 3600.0  # seconds one cluster may live before it counts as hung: a soak takes half
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss512k"  # a daemon is up in half the time
 _PR_SET_PDEATHSIG = 1
 
