@@ -7,6 +7,8 @@ module, too.
 from __future__ import annotations
 
 import hashlib
+import importlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -135,3 +137,16 @@ def stream(
     query = writer.trigger(availableNow=True).start(target)
     query.awaitTermination()
     return len([progress for progress in query.recentProgress if progress["numInputRows"]])
+
+
+def job(spark: SparkSession, name: str, *arguments: str, **options: object) -> dict[str, object]:
+    """Run a job of the pipeline -> its summary."""
+    found = importlib.import_module(f"winkfs.spark.jobs.{name}").run(spark, *arguments, **options)
+    return json.loads(json.dumps(found))
+
+
+def ordered(spark: SparkSession, path: str, order: str) -> list[list[str]]:
+    """Names in an order, a list for each partition."""
+    frame = spark.read.format("winkfs").option("orderBy", f"perm:{order}")
+    frame = frame.option("columns", "path,size").option("minPartitions", "3").load(path)
+    return frame.rdd.mapPartitions(lambda rows: [[row.path for row in rows]]).collect()

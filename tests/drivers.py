@@ -41,6 +41,7 @@ class Driver:
 
     def __init__(self, master: str, settings: Mapping[str, str], log: Path) -> None:
         words = {"spark.master": master, **SETTINGS, **SMALL, "spark.log.level": "WARN", **settings}
+        self.name = master
         self.place = log.parent  # its working directory
         self.log = log
         self.calls = 0
@@ -52,12 +53,14 @@ class Driver:
                 preexec_fn=die_with_parent,
             )  # fmt: skip
 
-    def begin(self, function: str, *arguments: object) -> None:
+    def begin(self, function: str, *arguments: object, **options: object) -> None:
         """Start a function of `cluster_jobs`: spark comes first, then these."""
         assert self.process.stdin is not None
         self.calls += 1
         words = [os.fspath(a) if isinstance(a, Path) else a for a in arguments]
-        self.process.stdin.write(json.dumps([self.calls, function, *words]).encode() + b"\n")
+        self.process.stdin.write(
+            json.dumps([self.calls, function, words, options]).encode() + b"\n"
+        )
         self.process.stdin.flush()
 
     def end(self, seconds: float = PATIENCE) -> Any:
@@ -75,8 +78,8 @@ class Driver:
                     raise Failed(answer["error"])
                 return answer["value"]
 
-    def call(self, function: str, *arguments: object) -> Any:
-        self.begin(function, *arguments)
+    def call(self, function: str, *arguments: object, **options: object) -> Any:
+        self.begin(function, *arguments, **options)
         return self.end()
 
     def held(self, gate: Path) -> int:
@@ -139,10 +142,10 @@ def _main() -> None:
     spark = SparkSession.builder.config(map=json.loads(sys.argv[1])).getOrCreate()
     application = spark.sparkContext.applicationId
     for line in sys.stdin:
-        call, function, *arguments = json.loads(line)
+        call, function, arguments, options = json.loads(line)
         answer: dict[str, object]
         try:
-            answer = {"value": getattr(cluster_jobs, function)(spark, *arguments)}
+            answer = {"value": getattr(cluster_jobs, function)(spark, *arguments, **options)}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer | {"call": call}), file=results, flush=True)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import cluster_jobs
 import datasets
 import pytest
+import xxhash
 from cluster_jobs import document, expected, stored
 from clusters import LOCAL_CLUSTER, Cluster
 from drivers import Driver, driver
 
 import winkfs
+import winkfs.digests
 from winkfs.dataset.manifest import FOLDER, PENDING
 
 pytestmark = pytest.mark.spark
@@ -28,6 +31,7 @@ def spark_on(request: pytest.FixtureRequest) -> Iterator[Driver]:
     else:
         master, settings = {"local": "local[2]", "local-cluster": LOCAL_CLUSTER}[request.param], {}
     with driver(master, settings) as it:
+        it.name = request.param
         yield it
 
 
@@ -95,6 +99,72 @@ def test_a_stream_hands_on_each_file_once(spark_on: Driver, corpus: Path, tmp_pa
     assert spark_on.call("stream", *arguments) == 0
     assert stored(tmp_path / "set") == stored(corpus)
     clean(tmp_path / "set", 3)
+
+
+# --- the jobs of the pipeline. On one machine: test_jobs_*.py ---
+
+PAGES = {f"d{n % 4}/{n}.html": b"<title>%d</title>" % (n % 90) * (n % 90) for n in range(240)}
+
+
+@pytest.fixture(scope="module")
+def pages(spark_on: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set made by `ingest`; those below are named as the driver sees them."""
+    if spark_on.name == "local":
+        pytest.skip("in test_jobs_answers")
+    tree = tmp_path_factory.mktemp("tree")
+    for name, content in PAGES.items():
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_bytes(content)
+    summary = spark_on.call("job", "ingest", [str(tree)], "pages")
+    assert (summary["files"], summary["bad"]) == (240, 0)
+    root = spark_on.place / "pages"
+    assert contents(root) == PAGES
+    return root
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    with winkfs.open(root) as found:
+        kinds = (winkfs.FileType.FILE, winkfs.FileType.EXEC)
+        return {e.name: e.read() for e in found.scan() if e.ftype in kinds}
+
+
+def test_digests_made_by_several_workers_are_those_of_a_loop(spark_on: Driver, pages: Path) -> None:
+    assert spark_on.call("job", "digest", "pages", "digests", shards=3)["files"] == 240
+    with winkfs.digests.open(spark_on.place / "digests") as found:
+        wanted = {name: xxhash.xxh3_64_intdigest(data) for name, data in PAGES.items()}
+        assert {name: digest.xxh3 for name, digest in found.items()} == wanted
+
+
+def test_an_order_made_by_several_workers_is_that_of_sorted(spark_on: Driver, pages: Path) -> None:
+    spark_on.call("job", "sort", "pages", "by-name", "path", parts=3, descending=True)
+    parts = spark_on.call("ordered", "pages", "by-name")
+    assert [name for part in parts for name in part] == sorted(PAGES, reverse=True)
+    assert len(parts) > 1
+
+
+def test_groups_made_by_several_workers_are_whole(spark_on: Driver, pages: Path) -> None:
+    assert spark_on.call("job", "group", "pages", "groups", "size % 7", parts=3)["groups"] == 7
+    names = [name for part in spark_on.call("ordered", "pages", "groups") for name in part]
+    assert sorted(names) == sorted(PAGES)
+    keys = [len(PAGES[name]) % 7 for name in names]
+    assert 1 + sum(a != b for a, b in pairwise(keys)) == 7
+
+
+def test_doubles_are_deleted_and_the_rest_is_compacted_and_counted(
+    spark_on: Driver, pages: Path
+) -> None:
+    doubles = 240 - len(set(PAGES.values()))
+    # an empty document is no double, and every 90th is empty
+    wanted = doubles - (sum(not data for data in PAGES.values()) - 1)
+    assert spark_on.call("job", "dedup", "pages", delete=True)["doubles"] == wanted
+    left = contents(pages)
+    assert len(left) == 240 - wanted
+    assert set(left.values()) == set(PAGES.values())
+    spark_on.call("job", "compact", "pages", everything=True)
+    assert contents(pages) == left
+    summary = spark_on.call("job", "stats", "pages")
+    assert (summary["files"], summary["bytes"]) == (len(left), sum(map(len, left.values())))
+    assert winkfs.verify(pages).problems == []
 
 
 def test_the_plain_loop_tells_documents_apart() -> None:
