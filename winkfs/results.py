@@ -29,7 +29,7 @@ def begin(target: str | os.PathLike[str], name: str) -> Path:
 
     raises  WinkError where `target` is something else than a result of this name; OSError
     """
-    root = Path(target)
+    root = Path(target).absolute()  # tasks run in other folders
     if root.exists() and not root.is_dir():
         raise WinkError("is a file, not a directory: choose another target", str(root))
     if root.is_dir() and not (root / f"{name}.json").exists():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from winkfs.datafile import DataFile, base_of
 from winkfs.dataset.hidden import hidden_of
-from winkfs.dataset.manifest import AsOf, Log, is_dataset, root_of
+from winkfs.dataset.manifest import AsOf, Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.shardnames import NOTHING
@@ -17,7 +17,7 @@ from winkfs.dataset.shardnames import NOTHING
 class Snapshot:
     """What can be read as of one moment. It can be pickled.
 
-    root        the data set, or BASE of a plain container
+    root        path from / of the data set, or BASE of a plain container
     generation  0 for a plain container
     time_ns     when it was committed; 0 for a plain container
     shards      by rank, the winner last
@@ -43,12 +43,12 @@ def snapshot(path: str | os.PathLike[str], as_of: AsOf = None) -> Snapshot:
             shards may hide files of others, their indexes: 0.5 us a file
     """
     if is_dataset(path):
-        log = Log(root_of(path))
+        log = Log(os.path.abspath(path))
         return snapshot_of(log, log.at(as_of))
     if as_of not in (None, ""):
         raise ValueError(f"{os.fspath(path)}: a single container has no generations: as_of is for "
                          "a data set")  # fmt: skip
-    return _plain(base_of(path))
+    return _plain(os.path.abspath(base_of(path)))
 
 
 def snapshot_of(log: Log, state: State) -> Snapshot:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from winkformats.storage import sync_directory
-from winkfs.dataset.manifest import PENDING, Log, create, next_manifest, root_of
+from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
 from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import DERIVED, survey
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
@@ -41,7 +41,7 @@ def begin(
     job        letters, digits, dots and dashes; must be new; None: one is chosen
     raises     ValueError; FileExistsError (the job); OSError
     """
-    log = create(root)
+    log = create(os.path.abspath(root))  # attempts run in other folders
     name = job or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(6)}"
     if not NAME.fullmatch(name):
         raise ValueError(f"a job is named by letters, digits, dots and dashes, not {name!r}")
@@ -58,7 +58,7 @@ def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
 
     raises  StalePlan where it was committed; NoSuchFile where there is no data set; OSError
     """
-    log = Log(root_of(root))
+    log = Log(os.path.abspath(root))
     transaction = Transaction(log.root, job, operation, log.newest())
     if os.path.isdir(transaction.folder):
         raise StalePlan("the job was committed meanwhile", transaction.folder)
