@@ -142,11 +142,13 @@ def stream(
 def job(spark: SparkSession, name: str, *arguments: str, **options: object) -> dict[str, object]:
     """Run a job of the pipeline -> its summary."""
     found = importlib.import_module(f"winkfs.spark.jobs.{name}").run(spark, *arguments, **options)
-    return json.loads(json.dumps(found))
+    summary: dict[str, object] = json.loads(json.dumps(found))
+    return summary
 
 
 def ordered(spark: SparkSession, path: str, order: str) -> list[list[str]]:
     """Names in an order, a list for each partition."""
     frame = spark.read.format("winkfs").option("orderBy", f"perm:{order}")
     frame = frame.option("columns", "path,size").option("minPartitions", "3").load(path)
-    return frame.rdd.mapPartitions(lambda rows: [[row.path for row in rows]]).collect()
+    parts = frame.rdd.mapPartitions(lambda rows: [[row.path for row in rows]])
+    return list(parts.collect())

@@ -91,6 +91,7 @@ class Driver:
         return int(mark.read_text())
 
     def _has_said(self) -> bool:
+        assert self.process.stdout is not None
         return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def processes(self) -> list[int]:
