@@ -260,20 +260,32 @@ def test_vacuum_keeps_what_is_young(root: str) -> None:
         assert opened.read("a") == b"2"
 
 
+def test_vacuum_with_nothing_to_remove_makes_no_generation(root: str) -> None:
+    datasets.add(root, {"a": b"1"})
+    datasets.add(root, {"a": b"2"}, operation="overwrite")
+    assert vacuum(root, older_than=0).oldest == 2
+    newest = Log(root).newest()
+    for _ in range(2):
+        assert vacuum(root, older_than=0).oldest == 2
+    assert Log(root).newest() == newest
+
+
 def test_vacuum_keeps_a_generation_that_was_the_newest_within_its_time(root: str) -> None:
     datasets.add(root, {"a": b"1"})
     time.sleep(0.3)
     datasets.add(root, {"a": b"2"}, operation="overwrite")
-    assert vacuum(root, older_than=0.2).oldest == 1
-    assert seen(root)["a"][-1] == b"2"
+    assert vacuum(root, older_than=0.2).shards == []
+    assert len(vacuum(root, older_than=0).shards) == 1
 
 
 def test_vacuum_removes_manifests_that_nobody_needs(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from winkfs.dataset import manifest
+    from winkfs.dataset import vacuum as vacuum_module
 
     monkeypatch.setattr(manifest, "EACH", 4)
+    monkeypatch.setattr(vacuum_module, "EACH", 4)
     for n in range(10):
         datasets.add(root, {f"{n}": b"1"})
     done = vacuum(root, keep=2, older_than=0)

@@ -71,7 +71,9 @@ class Handles:
                 continue
             pos = self.container(number).parts()[0].index.lookup(key)
             if pos:  # hidden: only a tombstone wins over the first that is found
-                return -1 if self._hidden(number, np.array([pos]))[0] else number
+                hidden = self.shards[number].hidden
+                at = int(hidden.searchsorted(pos))
+                return -1 if at < len(hidden) and hidden[at] == pos else number
         return -1
 
     def find_many(self, names: Sequence[bytes]) -> Int64:

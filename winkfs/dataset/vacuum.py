@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from winkfs.dataset.check import orphans
-from winkfs.dataset.manifest import FOLDER, PENDING, Log, next_manifest, root_of
+from winkfs.dataset.manifest import EACH, FOLDER, PENDING, Log, next_manifest, root_of
 from winkfs.dataset.records import Manifest, State
 from winkfs.dataset.shard import SUFFIXES
 from winkfs.dataset.transaction import MARK
@@ -62,12 +62,14 @@ def vacuum(
     newest = log.latest()
     oldest = _oldest(log, newest, keep, cutoff)
     kept = _paths(log, oldest, newest.generation)
-    done = Vacuumed(oldest)
-    left = [path for path in left if path not in kept]
-    done.leftovers = [os.path.relpath(path, log.root) for path in left]
     gone = _paths(log, newest.oldest, oldest) - kept
+    manifests = [n for n in log.store.numbers() if n < _checkpoint(log, oldest)]
+    if not gone and len(manifests) < EACH:  # it would make a manifest to remove a few
+        oldest, manifests = newest.oldest, []
+    left = [path for path in left if path not in kept]
+    done = Vacuumed(oldest, manifests=manifests)
+    done.leftovers = [os.path.relpath(path, log.root) for path in left]
     done.shards = sorted(os.path.relpath(path, log.root) for path in gone)
-    done.manifests = [n for n in log.store.numbers() if n < _checkpoint(log, oldest)]
     files = [*_files(gone), *_files(left), *_derived(log, oldest, cutoff)]
     done.bytes = sum(_size(file) for file in files)
     if dry_run:
