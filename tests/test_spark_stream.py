@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -205,7 +206,7 @@ def test_what_is_no_stream_is_refused_in_one_line(spark: SparkSession, tmp_path:
 
 
 DIES = """
-import os, sys, time
+import os, sys, threading, time
 from pathlib import Path
 from winkfs.spark.source import WinkfsDataSource
 from winkfs.spark.streamsink import WinkfsStreamWriter, stream_writer
@@ -231,6 +232,8 @@ class Source(WinkfsDataSource):
         writer.__class__ = Dying
         return writer
 
+if when.startswith("any "):  # seconds
+    threading.Timer(float(when[4:]), die, [checkpoint]).start()
 spark.dataSource.register(Source)
 frame = spark.readStream.format("winkfs").option("maxFilesPerTrigger", 20).load(source)
 writer = frame.writeStream.format("winkfs").option("checkpointLocation", checkpoint)
@@ -239,13 +242,35 @@ assert query.awaitTermination(200)
 """
 
 
-def test_a_driver_killed_around_its_commit_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_a_driver_killed_after_its_commit_loses_and_doubles_nothing(tmp_path: Path) -> None:
     source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
     files = log(source, 0, 100)
-    for when, there in (("before 1", 20), ("after 2", 60), ("never", 100)):
+    for when, there in (("after 2", 60), ("never", 100)):
         done = application(DIES, source, root, checkpoint, when)
         assert (done.returncode == 0) == (when == "never"), done.stderr[-3000:]
         assert contents(root) == dict(list(files.items())[:there]), when
     assert set(written(root).values()) == {1}
     assert [batch for _, batch in batches(root)] == [0, 1, 2, 3, 4]
+    assert no_leftovers(root) and not winkfs.verify(root).problems
+
+
+@pytest.mark.soak
+def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(
+    tmp_path: Path, soak: bool, seed: int
+) -> None:
+    if not soak:
+        pytest.skip("minutes long: make soak")
+    source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
+    random = Random(seed)
+    files: dict[str, bytes] = {}
+    for number in range(10):
+        files |= log(source, 400 * number, 400 * (number + 1))
+        when = "before" if number == 3 else "after" if number == 6 else "any"
+        done = application(DIES, source, root, checkpoint, f"{when} {random.randrange(1, 8)}")
+        assert done.returncode != 0 or when != "any" or contents(root) == files
+        have = contents(root)
+        assert have == dict(list(files.items())[: len(have)])
+    done = application(DIES, source, root, checkpoint, "never")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert contents(root) == files and set(written(root).values()) == {1}
     assert no_leftovers(root) and not winkfs.verify(root).problems

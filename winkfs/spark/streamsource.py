@@ -82,6 +82,8 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         free = limit is None or isinstance(limit, ReadAllAvailable)
         with open_tail(self._options) as tail:
             end = self._target or tail.latest(start)
+            if start is not None and "snapshot" in start and "snapshot" in end:
+                end = end | {"snapshot": start["snapshot"]}  # equal offsets are equal as JSON
             if start is None or free or (limits.files is None and limits.bytes is None):
                 return end
             return tail.cut(start, end, Limit(limits.files, limits.bytes))
