@@ -1,16 +1,19 @@
 # Two commands do all their own set-up: `make demo` and `make test`. `make help` lists the others.
 VENV ?= .venv
 BIN := $(VENV)/bin
-SCRIPTS := examples/word_count.py scripts/demo.py
+SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint format bench clean distclean system-run system-test
+.PHONY: help demo demo-pipeline test soak lint format bench clean distclean system-run system-test
 
 help: ## show this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
 
 demo: system-run $(VENV)/.ready-run ## pack a directory, mount, grep, Spark, reindex (DIR=... takes another)
 	@$(BIN)/python -m scripts.demo $(if $(DIR),"$(DIR)")
+
+demo-pipeline: system-run $(VENV)/.ready-pipeline ## the pipeline of Spark, on pages of this machine
+	@$(BIN)/python examples/crawl_pipeline.py $(if $(DIR),"$(DIR)")
 
 test: lint ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
 	$(BIN)/python -m pytest $(PYTEST)
@@ -48,9 +51,13 @@ $(VENV)/.ready-run: pyproject.toml scripts/venv | system-run
 	@scripts/venv $(VENV) spark
 	@touch $@
 
-$(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
-	@scripts/venv $(VENV) spark,dev
+$(VENV)/.ready-pipeline: pyproject.toml scripts/venv | system-run
+	@scripts/venv $(VENV) spark,pipeline
 	@touch $(VENV)/.ready-run $@
+
+$(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
+	@scripts/venv $(VENV) spark,pipeline,dev
+	@touch $(VENV)/.ready-run $(VENV)/.ready-pipeline $@
 
 $(VENV)/.ready-bench: pyproject.toml scripts/venv | system-run
 	@scripts/venv $(VENV) bench

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -33,6 +35,7 @@ LOCAL: Final = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
 }
+LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 EACH: Final = 0.3  # seconds between two looks at the progress
 
 
@@ -68,7 +71,7 @@ def session(
         hint = "" if log else "; --log FILE keeps what it said"
         raise WinkError(f"Spark cannot start: {cause(error)}{hint}") from None
     try:
-        with _told(), _progress(spark, name):
+        with _hushed(), _told(), _progress(spark, name):
             yield spark
     finally:
         with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
@@ -92,6 +95,10 @@ def _start(
     with contextlib.nullcontext() if submitted else _stderr_to(log):
         spark = builder.getOrCreate()
     winkfs.spark.register(spark)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        # That of PySpark asks the JVM in the middle of another question, and says so in 40 lines.
+        # `guarded` cancels the jobs.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
 
 
@@ -116,6 +123,24 @@ def _stderr_to(log: str | None) -> Iterator[None]:
     finally:
         os.dup2(mine, 2)
         os.close(mine)
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """What is raised is not logged as well: py4j and PySpark do both, with tracebacks."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]
+    nothing = logging.NullHandler()  # without any, the root logger makes one that writes
+    logging.getLogger().addHandler(nothing)
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.disabled = False
+        logging.getLogger().removeHandler(nothing)
 
 
 @contextlib.contextmanager

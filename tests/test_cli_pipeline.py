@@ -1,0 +1,121 @@
+"""`winkfs pipeline`: what a person sees. One line for what is wrong, JSON for what is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sparking import environment, need_spark
+
+import winkfs
+from winkfs.spark.jobs.common import cause
+
+PATIENCE = 240
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("cli") / "pages"
+    with winkfs.create(base) as out:
+        out.put_many((f"site{i % 3}/{i}.html", b"<title>%d</title>" % i) for i in range(300))
+    return base
+
+
+def start(
+    *arguments: object, program: tuple[str, ...] = ("-m", "winkfs", "pipeline")
+) -> subprocess.Popen[str]:
+    need_spark()
+    return subprocess.Popen(
+        [sys.executable, *program, *map(str, arguments)], env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err
+
+
+@pytest.mark.spark
+def test_a_job_is_quiet_and_says_json(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "digests"
+    status, out, err = ended(start("digest", source, target, "--master", "local[2]"))
+    assert (status, err) == (0, "")
+    summary = json.loads(out)
+    assert (summary["job"], summary["files"], summary["bad"]) == ("digest", 300, 0)
+    assert summary["cpu_seconds"] > 0 and summary["output"] == str(target)
+    status, out, err = ended(start("lookup", target, "site1/7.html"))
+    found = json.loads(out)
+    assert (status, err) == (0, "")
+    assert (found["path"], found["size"], found["title"]) == ("site1/7.html", 16, "7")
+
+
+def test_lookup_needs_no_spark_and_names_what_is_missing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "winkfs", "pipeline", "lookup", str(tmp_path), "x"],
+        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"winkfs: {tmp_path}: no digest set (there is no digests.json in it)\n"
+
+
+@pytest.mark.spark
+def test_what_is_wrong_is_one_line(source: Path, tmp_path: Path) -> None:
+    status, out, err = ended(start("sort", source, tmp_path / "o", "--key", "nonsense + 1"))
+    assert (status, out) == (1, "")
+    assert err.count("\n") == 1 and "'nonsense + 1' is no expression over path, size" in err
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.spark
+def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
+    key = "reduce(sequence(1, 2000000), 0L, (a, x) -> a + x * size)"  # minutes
+    process = start("sort", source, tmp_path / "o", "--key", key)
+    for _ in range(10 * PATIENCE):
+        if list(tmp_path.glob("o/job-*")):
+            break
+        time.sleep(0.1)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, "", "winkfs: interrupted\n")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.parametrize("way", ["spark-submit", "python -m"])
+def test_a_job_is_a_program(source: Path, tmp_path: Path, way: str) -> None:
+    arguments = [source, tmp_path / "digests", "--shards", 2]
+    if way == "python -m":
+        process = start(*arguments, program=("-m", "winkfs.spark.jobs.digest"))
+    else:
+        from pyspark.find_spark_home import _find_spark_home
+
+        script = Path(winkfs.__file__).parent / "spark" / "jobs" / "digest.py"
+        submit = Path(_find_spark_home()) / "bin" / "spark-submit"
+        process = subprocess.Popen(
+            [submit, "--master", "local[2]", script, *map(str, arguments)], env=environment(),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    status, out, err = ended(process)
+    assert status == 0, err
+    assert json.loads(out.splitlines()[-1])["files"] == 300
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("An exception was thrown from the Python worker. Please see the stack trace below.\n"
+     "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\n"
+     "winkfs.errors.StalePlan: /c: is another container\n", "/c: is another container"),
+    ("Job aborted\norg.apache.spark.SparkException: Job aborted\nCaused by: x\n"
+     "winkformats.errors.CorruptError: /c.data: bad entry at byte 7\n\tat y",
+     "/c.data: bad entry at byte 7"),
+    ("[SOME_CLASS] a line\nanother", "[SOME_CLASS] a line"), ("", "RuntimeError('')"),
+])  # fmt: skip
+def test_the_cause_is_found_in_what_spark_says(text: str, line: str) -> None:
+    assert cause(RuntimeError(text)) == line
