@@ -18,8 +18,11 @@ from winkfs.errors import StalePlan
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 
-from winkfs.spark.batches import Reading, batches  # noqa: E402 - needs the two above
+from pyspark.sql.types import StructType  # noqa: E402 - needs the two above
+
+from winkfs.spark.batches import Reading, batches  # noqa: E402
 from winkfs.spark.options import Options  # noqa: E402
+from winkfs.spark.streamsource import stream_reader  # noqa: E402
 from winkfs.spark.tail import Limit, Offset, open_tail  # noqa: E402
 
 SCHEMA = pa.schema([("path", pa.string()), ("content", pa.binary())])
@@ -169,6 +172,16 @@ def test_a_container_in_the_place_of_another_ends_the_stream(log: Path, tmp_path
         container.put("x", b"1")
     with pytest.raises(StalePlan, match="another container has its place"):
         stream.rows(stream.offset("earliest") | {"contid": end["contid"]}, end)
+
+
+def test_spark_4_1_asks_without_arguments(log: Path) -> None:
+    """It knows neither the start of a batch nor limits."""
+    fields = StructType().add("path", "string").add("content", "binary")
+    reader = stream_reader({"path": str(log), "maxFilesPerTrigger": "3"}, fields)
+    start, end = reader.initialOffset(), reader.latestOffset()
+    assert reader.latestOffset() == end
+    found = [b for part in reader.partitions(start, end) for b in reader.read(part)]
+    assert [row["path"] for batch in found for row in batch.to_pylist()] == [n for n, _ in FILES]
 
 
 # --- a data set -----------------------------------------------------------------------------------

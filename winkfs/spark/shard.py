@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from winkfs.dataset.transaction import Transaction
 
 
-class Shard:
+class NewShard:
     """One container of an attempt, being written."""
 
     def __init__(self, base: str, options: SinkOptions) -> None:
@@ -95,7 +95,7 @@ class Attempt:
 
     def __init__(self, transaction: Transaction, name: str, options: SinkOptions) -> None:
         self._transaction, self._name, self._options = transaction, name, options
-        self._shard: Shard | None = None
+        self._shard: NewShard | None = None
         self._bases: list[str] = []
         self.records: list[ShardRecord] = []
 
@@ -103,7 +103,7 @@ class Attempt:
         """Write all batches; the records are of what is durable then.
 
         raises  ValueError, WinkError, OSError; then no file of the attempt is left
-        cost    5 us of CPU for a file of 4 KiB; memory: a batch, and 8 MiB
+        cost    5 us of CPU for a file of 4 KiB; memory: a batch, and 20 MiB
         """
         now = time.time_ns()
         try:
@@ -118,7 +118,7 @@ class Attempt:
             self._remove()
             raise
 
-    def _shard_for(self, size: int) -> Shard:
+    def _shard_for(self, size: int) -> NewShard:
         shard = self._shard
         if shard is not None and shard.size + size > self._options.max_shard_bytes:
             self._seal()
@@ -127,7 +127,7 @@ class Attempt:
             number = f".{len(self._bases)}" if self._bases else ""
             base = self._transaction.attempt(self._name + number)
             self._bases.append(base)
-            shard = self._shard = Shard(base, self._options)
+            shard = self._shard = NewShard(base, self._options)
         return shard
 
     def _seal(self) -> None:

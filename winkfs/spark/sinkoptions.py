@@ -12,6 +12,7 @@ ignoreExtra    false     leave out columns that a file has no place for
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -46,7 +47,7 @@ class SinkOptions:
         check_names(given, (*READERS, "path", *OF_SPARK))
         if not given.get("path"):
             raise ValueError("no path: say where to: .save(DIR)")
-        values: dict[str, Any] = {"path": value_of(given, "path", local_path)}
+        values: dict[str, Any] = {"path": os.path.abspath(value_of(given, "path", local_path))}
         for name, (attribute, read) in READERS.items():
             if name.lower() in given:
                 values[attribute] = value_of(given, name, read)
