@@ -33,6 +33,8 @@ from sparkfiles import (
 )
 
 import winkfs
+from winkfs import orders, results
+from winkfs.dataset.snapshot import snapshot
 from winkfs.spark.paths import to_name, to_path
 
 if TYPE_CHECKING:
@@ -166,6 +168,66 @@ def _bytes_read() -> int:
     """By read calls of this process."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("rchar")).split()[1])
+
+
+# --- an order that a job made ---
+
+
+def _order(root: Path, target: Path, seed: int) -> list[bytes]:
+    """Write the files of a data set or container in a random order -> their names in it."""
+    seen = snapshot(root)
+    refs = read(root, "name_raw binary, _container string, _pos long")
+    np.random.default_rng(seed).shuffle(refs)
+    number = {shard.base: i for i, shard in enumerate(seen.shards)}
+    shard = np.array([number[row["_container"]] for row in refs])
+    pos = np.array([row["_pos"] for row in refs])
+    folder = results.begin(target, orders.NAME)
+    half = len(refs) // 2
+    parts = [
+        orders.write_part(folder / f"part-{i}.perm", [
+            orders.Rows(shard[cut], pos[cut], np.arange(len(pos[cut])))
+        ], 1000)
+        for i, cut in enumerate((slice(half), slice(half, None)))
+    ]  # fmt: skip
+    records = [shard.record for shard in seen.shards]
+    shards = tuple(
+        orders.OrderedShard(record.path if seen.generation else "", record.contid, record.size)
+        for record in records
+    )
+    made = orders.Order(folder, str(root), seen.generation, "sort", "x", shards, tuple(parts))
+    orders.publish(folder, made)
+    return [row["name_raw"] for row in refs]
+
+
+@pytest.mark.parametrize("kind", ["plain", "columns", "changed", "dataset"])
+def test_an_order_is_followed(kinds: Kinds, tmp_path: Path, kind: str) -> None:
+    names = _order(kinds[kind], tmp_path / "o", 3)
+    by = {"orderBy": f"perm:{tmp_path}/o", "batchBytes": "30k"}
+    rows = read(kinds[kind], minPartitions=4, **by)
+    assert [row["name_raw"] for row in rows] == names
+    assert as_files(rows) == documents(kinds[kind])
+    rows = read(kinds[kind], prefix="dir2", **by)
+    assert [row["name_raw"] for row in rows] == [n for n in names if n.startswith(b"dir2")]
+
+
+def test_an_order_of_other_files_is_refused(kinds: Kinds, tmp_path: Path) -> None:
+    _order(kinds["plain"], tmp_path / "o", 3)
+    with pytest.raises(winkfs.WinkError, match="is of other files: make it anew"):
+        read(kinds["columns"], orderBy=f"perm:{tmp_path}/o")
+    with pytest.raises(ValueError, match="one container or data set"):
+        read(f"{kinds['plain']},{kinds['ao']}", orderBy=f"perm:{tmp_path}/o")
+    with pytest.raises(FileNotFoundError):
+        read(kinds["plain"], orderBy=f"perm:{tmp_path}/nix")
+
+
+def test_an_order_is_of_its_generation(tmp_path: Path) -> None:
+    root = dataset(tmp_path / "set")
+    names = _order(root, tmp_path / "o", 3)
+    add(root, {"empty": b"not any more", "new": b"new"})
+    rows = read(root, orderBy=f"perm:{tmp_path}/o")
+    assert [row["name_raw"] for row in rows] == names
+    with pytest.raises(ValueError, match="leave out asOf"):
+        read(root, orderBy=f"perm:{tmp_path}/o", asOf=1)
 
 
 # --- plan ---
