@@ -60,5 +60,5 @@ $(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
 	@touch $(VENV)/.ready-run $(VENV)/.ready-pipeline $@
 
 $(VENV)/.ready-bench: pyproject.toml scripts/venv | system-run
-	@scripts/venv $(VENV) bench
+	@scripts/venv $(VENV) spark,bench
 	@touch $@
