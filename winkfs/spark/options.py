@@ -18,7 +18,7 @@ The values are text, as Spark hands them on.
     includeDirs    false       directories and symbolic links too, see the column `ftype`
     splitBytes     128m        bytes of a task, at most; fewer where there are idle cores
     minPartitions  1           tasks, at least, where no document is larger than one
-    batchBytes     2m          bytes of content in an Arrow batch; a larger document is alone in its
+    batchBytes     4m          bytes of content in an Arrow batch; a larger document is alone in its
     maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
     mode           FAILFAST    what is damaged or too large FAILFAST: ends the job; PERMISSIVE: is a
                                row with the reason in `_error`; DROPMALFORMED: is left out
@@ -67,7 +67,7 @@ class Options:
     include_dirs: bool = False
     split: int | None = None
     partitions: int = 1
-    batch: int = 2 << 20
+    batch: int = 4 << 20
     largest: int = LARGEST
     mode: str = "FAILFAST"
     verify: bool = True
