@@ -442,14 +442,17 @@ def test_counts_are_those_of_a_plain_loop(
     assert f"{len(files)} files, " in text and "site1" in text
 
 
-def test_sites_of_urls_and_what_is_not_among_the_first(spark: SparkSession, tmp_path: Path) -> None:
+def test_relative_paths_are_those_of_the_driver_and_sites_are_counted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     some = [File(b"http://site%d.org/x/%d" % (i % 25, i), b"x" * i, 0) for i in range(100)]
-    source = str(container(tmp_path / "c", some))
-    digest.run(spark, source, str(tmp_path / "d"), shards=3)  # of a single container, too
-    with winkfs.digests.open(tmp_path / "d") as digests:
+    container(tmp_path / "c", some)
+    monkeypatch.chdir(tmp_path)  # the workers stay where they were
+    digest.run(spark, "c", "d", shards=3)
+    with winkfs.digests.open("d") as digests:
         assert len(digests) == 100
         assert digests.get(some[60].name).xxh3 == xxhash.xxh3_64_intdigest(some[60].data)
-    found = stats.run(spark, source)
+    found = stats.run(spark, "c")
     names = [row["what"] for row in found["prefixes"]]
     assert len(names) == 21 and names[-1] == "(others)" and names[0] == "http://site24.org"
     assert sum(row["files"] for row in found["prefixes"]) == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +36,7 @@ def run(
     start = time.monotonic()
     if not is_dataset(source):
         raise NotAllowed("is a single container: only data sets are compacted", source)
-    seen = snapshot(root_of(source))
+    seen = snapshot(root_of(os.path.abspath(source)))
     groups = compaction(seen, shard_size, 0.0 if everything else HIDDEN)
     summary: dict[str, Any] = {"job": "compact", "source": seen.root}
     summary |= {"files": 0, "bytes": 0, "removed": 0, "added": 0, "generation": seen.generation}

@@ -73,7 +73,7 @@ def run(
                 FileExistsError (the table); WinkError, OSError; what Spark raises
     """
     start = time.monotonic()
-    snap = snapshot(source)
+    snap = snapshot(os.path.abspath(source))
     _check(source, table, delete, threshold)
     summary: dict[str, Any] = {"job": "dedup", "source": snap.root, "generation": snap.generation}
     with guarded(spark, f"dedup {source}"), Kept() as kept:

@@ -57,7 +57,7 @@ def run(
     raises      WinkError, OSError; what Spark raises. The digest set before stays then
     """
     start = time.monotonic()
-    snap = snapshot(source, as_of)
+    snap = snapshot(os.path.abspath(source), as_of)
     count = shards or (max(1, math.ceil(snap.files / SHARD)) if snap.files >= 0 else UNKNOWN)
     if not 1 <= count <= MAX_SHARDS:
         raise ValueError(f"a digest set has 1 to {MAX_SHARDS} shards, not {count}")

@@ -66,10 +66,10 @@ def run(
                  there), units, generation, seconds
     raises       WinkError, OSError; what Spark raises. Rounds that were committed stay
     """
-    start = time.monotonic()
+    start, target = time.monotonic(), os.path.abspath(target)
     work = units(inputs, kind, leave_out=target)
     todo = work if again else _missing(work, target)
-    total: dict[str, Any] = {"job": "ingest", "output": os.path.abspath(target)}
+    total: dict[str, Any] = {"job": "ingest", "output": target}
     total |= dict.fromkeys(("files", "bytes", "bad", "left_out", "units"), 0)
     total["skipped"] = len(work) - len(todo)
     for part in _rounds(todo, round_bytes):

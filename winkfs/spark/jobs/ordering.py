@@ -52,7 +52,7 @@ def run(
     raises      ValueError for a key that is none; WinkError, OSError; what Spark raises
     """
     start = time.monotonic()
-    snap = snapshot(source, as_of)
+    snap = snapshot(os.path.abspath(source), as_of)
     least = 2 * spark.sparkContext.defaultParallelism if snap.files > PART // 64 else 1
     count = parts or max(least, -(-snap.files // PART))
     folder = results.begin(target, orders.NAME)

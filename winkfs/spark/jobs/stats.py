@@ -48,7 +48,7 @@ def run(
     start = time.monotonic()
     if plot is not None:
         _need_matplotlib()
-    snap = snapshot(source, as_of)
+    snap = snapshot(os.path.abspath(source), as_of)
     with guarded(spark, f"stats {source}"):
         rows = _counted(spark, snap)
     whole = {"files": 0, "bytes": 0, "first": None, "last": None}
