@@ -263,12 +263,11 @@ def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(
     source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
     random = Random(seed)
     files: dict[str, bytes] = {}
-    for number in range(10):
+    for number in range(6):
         files |= log(source, 400 * number, 400 * (number + 1))
-        when = "before" if number == 3 else "after" if number == 6 else "any"
-        done = application(DIES, source, root, checkpoint, f"{when} {random.randrange(1, 8)}")
-        assert done.returncode != 0 or when != "any" or contents(root) == files
-        have = contents(root)
+        when = {2: "before", 4: "after"}.get(number, "any")  # a batch, or seconds
+        application(DIES, source, root, checkpoint, f"{when} {random.randrange(1, 20)}")
+        have = contents(root) if is_dataset(root) else {}  # killed before it made one
         assert have == dict(list(files.items())[: len(have)])
     done = application(DIES, source, root, checkpoint, "never")
     assert done.returncode == 0, done.stderr[-3000:]
