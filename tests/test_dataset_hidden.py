@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import winkfs
 from winkformats import hashing
 from winkfs.dataset import hidden as hidden_module
+from winkfs.dataset import hiddenfile
 from winkfs.dataset.hidden import hidden_rows
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.snapshot import snapshot
@@ -162,8 +163,8 @@ def test_derived_file_that_lies_is_found_by_verify(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     assert counts(root) == [1, 0]
     (path,) = derived(root)
-    kept = hidden_module.read_hidden(str(path))
-    hidden_module._write(str(path), {name: rows[:0] for name, rows in kept.items()})
+    kept = hiddenfile.read_hidden(str(path))
+    hiddenfile._write(str(path), {name: rows[:0] for name, rows in kept.items()})
     assert any("remove it" in line for line in winkfs.verify(root).problems)
     assert winkfs.reindex(root) == 2
     assert winkfs.verify(root).problems == []

@@ -16,11 +16,11 @@ import numpy as np
 from winkformats.errors import CorruptError, FormatError
 from winkformats.storage import FileStorage, publish
 from winkformats.superblock import read_superblock
+from winkfs.basepath import base_of
 from winkfs.columns import Columns
 from winkfs.columnschunks import ColumnsFile as ColumnsFile
 from winkfs.columnschunks import ColumnsWriter
 from winkfs.columntrail import ColumnTrail
-from winkfs.datafile import base_of
 from winkfs.store import NO_ROOM, Store
 from winkfs.timeindex import fresh
 

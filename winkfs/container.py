@@ -17,8 +17,9 @@ from winkfs.arguments import (
     checked_ns,
     to_ns,
 )
+from winkfs.basepath import base_of
 from winkfs.bulkput import BulkPut, Row
-from winkfs.datafile import base_of, create_files
+from winkfs.datafile import create_files
 from winkfs.entry import to_bytes, to_str
 from winkfs.errors import FileExists
 from winkfs.inode import Attrs, FileType

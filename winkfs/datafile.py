@@ -22,14 +22,6 @@ from winkfs.settings import Settings
 from winkfs.timeindex import write_new
 
 
-def base_of(path: str | os.PathLike[str]) -> str:
-    """BASE of a container, given BASE or BASE.data."""
-    text = os.fspath(path).removesuffix(".data")
-    if text.endswith("/") or not text:
-        raise ValueError(f"BASE is a path with a name at its end, not {text!r}")
-    return text
-
-
 class DataFile:
     """The file that everything else follows from.
 

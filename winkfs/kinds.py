@@ -49,7 +49,7 @@ def _data_set(path: str) -> str | None:
 
 def _container(path: str) -> str | None:
     """Whatever is nothing else: what is wrong with it is said by who opens it."""
-    from winkfs.datafile import base_of
+    from winkfs.basepath import base_of
 
     return base_of(path)
 

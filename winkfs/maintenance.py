@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from winkfs.basepath import base_of
 from winkfs.columnsfile import write_columns
-from winkfs.datafile import base_of
 from winkfs.namesfile import new_sorter, save_order
 from winkfs.rebuild import rebuild
 from winkfs.store import Store

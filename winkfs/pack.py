@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from winkformats.storage import sync_directory
+from winkfs.basepath import base_of
 from winkfs.bulkput import Row
 from winkfs.container import Container, create
 from winkfs.container import open as open_container
-from winkfs.datafile import base_of
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.inode import FileType, default_mode
 from winkfs.items import Copy, Item, Large, Meta, Note, Notes, Readable, Source, Unreadable

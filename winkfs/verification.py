@@ -12,9 +12,9 @@ import numpy as np
 
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import scan
+from winkfs.basepath import base_of
 from winkfs.cellcheck import count_used, lost_rows, same_files
 from winkfs.columnscheck import ColumnsCheck
-from winkfs.datafile import base_of
 from winkfs.extents import Extents
 from winkfs.indexfile import Base, open_base
 from winkfs.inode import FileType

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from winkfs.basepath import base_of
 from winkfs.container import open as open_container
-from winkfs.datafile import base_of
 from winkfs.dataset.shard import DERIVED
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import NoSuchFile

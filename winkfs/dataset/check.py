@@ -14,11 +14,13 @@ import numpy as np
 from winkformats.errors import FormatError
 from winkfs import maintenance, verification
 from winkfs.columnsfile import open_columns
-from winkfs.dataset.hidden import hidden_rows, read_hidden
+from winkfs.dataset.hidden import hidden_rows
+from winkfs.dataset.hiddenfile import read_hidden
 from winkfs.dataset.manifest import PENDING, Folder, Log
 from winkfs.dataset.records import ShardRecord, State
-from winkfs.dataset.shard import Shard, describe
+from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
+from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import MARK
 from winkfs.errors import WinkError
 from winkfs.settings import NANO

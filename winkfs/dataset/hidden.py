@@ -1,69 +1,28 @@
-"""Hidden rows: the files of each shard that a shard of a higher rank has replaced or deleted.
-
-Derived, one file a generation, `_winkfs/<generation>.hidden`; made anew where it is missing or bad:
-
-    offset  size  type  field    meaning
-    0       8           magic    WINKHID1
-    8       8     Q     cksum    XXH3-64 of all that follows
-    16      8     q     length   bytes of the header
-    24      ..          header   JSON: [[path of a shard, number of its hidden rows], ...]
-    ..      8n    q     rows     positions of inodes, ascending, shard by shard
-
-Little-endian. That of a later generation is made from it: only shards that came since are looked
-at. Files are found to have one name by the hashes in the indexes, then by their names.
-"""
+"""Which rows of shards are hidden: files of one name are found by their hashes, then by names."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from winkformats import hashing, table
-from winkformats.errors import FormatError
 from winkformats.hashing import UInt64
-from winkfs.dataset.manifest import FOLDER, Folder, Log
-from winkfs.dataset.records import REWRITES, ShardRecord, State
-from winkfs.dataset.shard import Shard
-from winkfs.dataset.shardnames import NOTHING, NameColumn, joined, names_at, tombstones
-from winkfs.errors import StalePlan
+from winkfs.dataset.hiddenfile import Hidden, clusters
+from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.dataset.shardnames import NameColumn, joined, names_at, tombstones
 from winkfs.indexfile import Base
 from winkfs.rows import Int64
 from winkfs.store import Store
 
-MAGIC: Final = b"WINKHID1"
-HEAD: Final = 24
 ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
 FEW: Final = 8  # an index with as many times more files is asked, not read: 2 us against 0.25
-BUILDS: Final = REWRITES | {"append"}  # operations after which hidden rows stay hidden
-Hidden = dict[str, Int64]
 Ranks = npt.NDArray[np.uint32]
-
-
-def hidden_of(log: Log, state: State) -> Hidden:
-    """Path of a shard -> positions of its hidden rows, ascending; of some shards none.
-
-    cost    none where the names of shards do not overlap; else the derived file, or 0.5 us for
-            each file of the shards that came since the last one
-    """
-    if not _clusters(state.shards):
-        return {}
-    folder = Folder(f"{log.root}/{FOLDER}")
-    generation, known = _nearest(log, folder, state)
-    if generation == state.generation:
-        return known
-    made = hidden_rows(log.root, state.shards, known)
-    _write(folder.file(state.generation, ".hidden"), made)
-    return made
 
 
 def hidden_rows(root: str, shards: Sequence[ShardRecord], known: Mapping[str, Int64]) -> Hidden:
@@ -73,7 +32,7 @@ def hidden_rows(root: str, shards: Sequence[ShardRecord], known: Mapping[str, In
     raises  StalePlan; FormatError; OSError
     """
     found = {record.path: known.get(record.path, NOTHING) for record in shards}
-    for cluster in _clusters(shards):
+    for cluster in clusters(shards):
         if all(record.path in known for record in cluster):
             continue
         new = [record.path not in known for record in cluster]
@@ -84,22 +43,6 @@ def hidden_rows(root: str, shards: Sequence[ShardRecord], known: Mapping[str, In
             for record, more in _resolve(opened, new, part, parts):
                 found[record.path] = np.union1d(found[record.path], more)
     return found
-
-
-def _clusters(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
-    """Groups of two or more shards that may have a name in common, each in the order of ranks."""
-    ranges = [(record.names or (b"", None), i) for i, record in enumerate(shards)
-              if record.files or record.tombstones]  # fmt: skip
-    groups: list[list[int]] = []
-    end: bytes | None = b""
-    for (first, last), i in sorted(ranges, key=lambda item: item[0][0]):
-        if groups and (end is None or first <= end):
-            groups[-1].append(i)
-            end = None if end is None or last is None else max(end, last)
-        else:
-            groups.append([i])
-            end = last
-    return [[shards[i] for i in sorted(group)] for group in groups if len(group) > 1]
 
 
 # --- rows of equal names ---
@@ -252,54 +195,3 @@ def _hashed(store: Store) -> bool:
 
 def _hash(names: Iterable[bytes]) -> UInt64:
     return hashing.hash_keys(hashing.XXH3, [name + b"/I0" for name in names])[0]
-
-
-# --- the derived file ---
-
-
-def _nearest(log: Log, folder: Folder, state: State) -> tuple[int, Hidden]:
-    """The youngest file, up to that of a generation, from which its hidden rows can be made."""
-    stems = [name[:-7] for name in os.listdir(folder.path) if name.endswith(".hidden")]
-    there = sorted((int(stem) for stem in stems if stem.isdecimal()), reverse=True)
-    upper = state.generation
-    for number in there:
-        if not state.oldest <= number <= state.generation:
-            continue
-        try:
-            if any(m.operation not in BUILDS for m in log.manifests(upper, number + 1)):
-                break
-        except StalePlan:
-            break
-        upper = number
-        with contextlib.suppress(OSError, FormatError, ValueError, TypeError):
-            return number, read_hidden(folder.file(number, ".hidden"))
-    return -1, {}
-
-
-def read_hidden(path: str) -> Hidden:
-    """What a derived file has. Raises FormatError, ValueError, TypeError for one not whole."""
-    data = Path(path).read_bytes()
-    length = int.from_bytes(data[16:24], "little")
-    cksum = int.from_bytes(data[8:16], "little")
-    if data[:8] != MAGIC or xxhash.xxh3_64_intdigest(memoryview(data)[16:]) != cksum:
-        raise FormatError(f"{path}: damaged")
-    counts = json.loads(data[HEAD : HEAD + length])
-    rows = np.frombuffer(data, "<i8", offset=HEAD + length)
-    ends = np.cumsum([count for _, count in counts])[:-1]
-    return dict(zip([path for path, _ in counts], np.split(rows, ends), strict=True))
-
-
-def _write(path: str, hidden: Mapping[str, Int64]) -> None:
-    """Where the disk does not take it, the next who needs it computes it again."""
-    header = json.dumps([[name, len(rows)] for name, rows in hidden.items()]).encode()
-    header += b" " * (-len(header) % 8)
-    parts = [len(header).to_bytes(8, "little"), header]
-    body = b"".join([*parts, *(rows.astype("<i8").tobytes() for rows in hidden.values())])
-    cksum = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
-    temporary = f"{os.path.dirname(path)}/.{secrets.token_hex(8)}.tmp"
-    with contextlib.suppress(OSError):
-        try:
-            Path(temporary).write_bytes(MAGIC + cksum + body)
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)

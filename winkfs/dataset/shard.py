@@ -1,23 +1,26 @@
-"""A shard: a container, and which of its files somebody newer has replaced or deleted."""
+"""A shard: a container, and which of its files somebody newer has replaced or deleted.
+
+Light, as is all that a plan over a data set needs: Spark's planner imports it anew for each query.
+"""
 
 from __future__ import annotations
 
-import errno
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from winkfs.columns import Columns
-from winkfs.columnschunks import sum_of
-from winkfs.columnsfile import ColumnsFile, open_columns, write_columns
-from winkfs.dataset.records import NAME, ShardRecord
-from winkfs.dataset.shardnames import NOTHING, tombstones
-from winkfs.entry import to_strs
-from winkfs.errors import NoSuchFile, StalePlan, WinkError
-from winkfs.indexfile import open_base
-from winkfs.rows import Int64
-from winkfs.store import Store
+import numpy as np
+import numpy.typing as npt
 
+from winkfs.dataset.records import ShardRecord
+from winkfs.errors import NoSuchFile, StalePlan
+
+if TYPE_CHECKING:
+    from winkfs.store import Store
+
+Int64 = npt.NDArray[np.int64]
+NOTHING: Final[Int64] = np.empty(0, np.int64)
+NOTHING.flags.writeable = False
 DERIVED: Final = (".idx", ".time", ".names", ".cols")
 SUFFIXES: Final = (".data", *DERIVED, ".lock")
 
@@ -46,6 +49,8 @@ class Shard:
 
         raises  StalePlan where it is gone, or another; FormatError; OSError
         """
+        from winkfs.store import Store
+
         try:
             store = Store(self.base, writable=False, load=load)
         except NoSuchFile:
@@ -67,76 +72,6 @@ class Shard:
                 f"{what} than planned (CONTID {record.contid:x}, {record.size} bytes; found "
                 f"{contid:x}, {size}): plan anew", self.base,
             )  # fmt: skip
-
-
-def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
-    """What a manifest says of a container that was closed. Makes BASE.cols where it is missing.
-
-    path      of the shard below the data set
-    tombs_at  position from which its tombstones count; 0: it has none
-    raises    WinkError where it was not closed; FormatError; OSError
-    cost      0.1 us a file where there is a BASE.cols, else 1 us
-    """
-    store = Store(base, writable=False, load=False)
-    try:
-        _check_closed(store)
-        index = open_base(base + ".idx", store.settings, store.kv.superblock, store.kv.end)
-        columns = open_columns(store)
-        whole = columns is not None and index is not None and index.covered == store.kv.end
-        if index is not None:
-            index.storage.close()
-    finally:
-        store.abandon()
-    if not whole:
-        store = Store(base, writable=True)  # makes the index, where it is not there
-        try:
-            _check_closed(store)
-            write_columns(store)
-            columns = open_columns(store)
-        finally:
-            store.close()
-    return describe(base, path, tombs_at, columns)
-
-
-def _check_closed(store: Store) -> None:
-    kv = store.kv
-    if kv.truncated or kv.superblock.get("SYNCSIZE", kv.end) != kv.end or store.notes:
-        what = store.notes[0] if store.notes else "it was not closed"
-        raise WinkError(f"cannot become a shard: {what}", store.base, number=errno.EINVAL)
-
-
-def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -> ShardRecord:
-    """The record of a sound container; `columns` are closed. Raises FormatError; OSError."""
-    store = Store(base, writable=False, load=columns is None)
-    try:
-        gone = tombstones(store, tombs_at)[0]
-        if columns is None:  # classic layout
-            parts = [Columns.of(store)]
-        else:
-            parts = [columns.chunk(i) for i in range(len(columns.chunks))]
-        end = store.kv.end
-        record = ShardRecord(
-            path, store.settings.contid, end, sum(map(len, parts)),
-            sum(sum_of(part.size) for part in parts), len(gone), tombs_at if gone else end,
-            ao=store.settings.ao,
-        )  # fmt: skip
-    finally:
-        store.abandon()
-        if columns is not None:
-            columns.close()
-    parts = [part for part in parts if len(part)]
-    if parts:
-        low, high = (min(int(p.mtime.min()) for p in parts), max(int(p.mtime.max()) for p in parts))
-        record = replace(record, mtime_min=low, mtime_max=high)
-    ends = [*gone, *(end for part in parts for end in _ends(part.names()))]
-    if ends and max(map(len, (min(ends), max(ends)))) <= NAME:
-        first, last = to_strs([min(ends), max(ends)])
-        record = replace(record, first=first, last=last)
-    return record
-
-
-def _ends(names: list[bytes]) -> tuple[bytes, bytes]:
-    return min(names), max(names)
 
 
 def remove_shard(base: str) -> None:

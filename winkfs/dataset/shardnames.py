@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,13 +10,12 @@ import numpy.typing as npt
 from winkformats.errors import CorruptError
 from winkformats.gather import WIDEST, rows_at, texts_at
 from winkfs.columnsfile import ColumnsFile, open_columns
+from winkfs.dataset.shard import NOTHING
 from winkfs.inodekeys import SUFFIX
 from winkfs.inodescan import inode_rows
 from winkfs.rows import Int64
 from winkfs.store import Store
 
-NOTHING: Final[Int64] = np.empty(0, np.int64)
-NOTHING.flags.writeable = False
 NameColumn = npt.NDArray[Any]
 """bytes (dtype S) or, where one is long, objects"""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from winkfs.datafile import DataFile, base_of
-from winkfs.dataset.hidden import hidden_of
+from winkfs.basepath import base_of
+from winkfs.dataset.hiddenfile import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State
-from winkfs.dataset.shard import Shard
-from winkfs.dataset.shardnames import NOTHING
+from winkfs.dataset.shard import NOTHING, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,8 @@ def snapshot_of(log: Log, state: State) -> Snapshot:
 
 
 def _plain(base: str) -> Snapshot:
+    from winkfs.datafile import DataFile
+
     data = DataFile(base, writable=False)
     try:
         record = ShardRecord(

@@ -24,7 +24,8 @@ from typing import Any, Final
 from winkformats.storage import sync_directory
 from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
 from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
-from winkfs.dataset.shard import DERIVED, survey
+from winkfs.dataset.shard import DERIVED
+from winkfs.dataset.survey import survey
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)

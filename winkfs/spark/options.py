@@ -16,7 +16,7 @@ The values are text, as Spark hands them on.
     orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
     asOf                       generation of a data set, or a time: what was there then
     includeDirs    false       directories and symbolic links too, see the column `ftype`
-    splitBytes     128m        bytes of a task, at most; fewer where there are idle cores
+    splitBytes     256m        bytes of a task, at most; fewer where there are idle cores
     minPartitions  1           tasks, at least, where no document is larger than one
     batchBytes     4m          bytes of content in an Arrow batch; a larger document is alone in its
     maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
@@ -40,7 +40,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Self
 
-from winkfs.select import Selection
+from winkfs.selection import Selection
 from winkfs.spark.paths import to_name
 
 UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

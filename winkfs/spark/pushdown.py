@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import datasource
 
-from winkfs.select import Selection
+from winkfs.selection import Selection
 from winkfs.spark.paths import MARK, to_name
 from winkfs.spark.schema import column_of
 

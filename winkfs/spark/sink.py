@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from winkfs.dataset.hidden import hidden_of, hidden_rows
+from winkfs.dataset.hidden import hidden_rows
+from winkfs.dataset.hiddenfile import hidden_of
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State
-from winkfs.dataset.shard import Shard
-from winkfs.dataset.shardnames import NOTHING
+from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import FileExists
 from winkfs.inodekeys import SUFFIX

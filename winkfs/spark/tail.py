@@ -24,11 +24,11 @@ from winkformats import hashing
 from winkformats.errors import CorruptError
 from winkfs.columns import Columns
 from winkfs.columnsfile import columns_between
-from winkfs.dataset.hidden import hidden_of, hidden_rows
+from winkfs.dataset.hidden import hidden_rows
+from winkfs.dataset.hiddenfile import hidden_of
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord, by_rank
-from winkfs.dataset.shard import Shard
-from winkfs.dataset.shardnames import NOTHING
+from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import StalePlan
 from winkfs.inode import FileType
 from winkfs.inodescan import InodeRows, inode_rows
