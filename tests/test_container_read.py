@@ -332,3 +332,13 @@ def test_a_scan_left_in_the_middle_closes_its_file(c: Container) -> None:
     for _ in range(50):
         next(c.scan())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_a_short_name_at_the_end_of_what_a_reader_has_mapped(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.put_many([("a much longer name", b"1"), ("a", b"3")])
+    with winkfs.open(base) as reader, winkfs.open(base, "a") as writer:
+        assert list(reader.get_many(["a"])) == [b"3"]
+        writer.put("b", b"4")  # the file ends later now; nothing behind the old end is asked for
+        writer.sync()
+        assert list(reader.get_many(["a", "a much longer name"])) == [b"3", b"1"]

@@ -161,6 +161,9 @@ def test_a_fetch_leaves_the_page_cache_as_it_was(tmp_path: Path) -> None:
     with (tmp_path / "c.data").open("rb") as data:
         size = data.seek(0, 2)
         pagecache.forget(data.fileno(), 0, 1 << 30)
+        absent = pagecache.absent(data.fileno(), size)
+        if absent is None or not absent.all():
+            pytest.skip("this filesystem does not drop pages")
         fetch(rows, batch=50_000)
         absent = pagecache.absent(data.fileno(), size)
     assert absent is not None

@@ -65,10 +65,11 @@ class BulkGet:
         """Read the files of `rows` whose inodes are plain and good."""
         kv, pos = self._store.kv, pos[rows]
         view, isz = kv.view(0), self._store.inode_size
+        end = min(kv.end, len(view))  # a reader's view may be older: it holds just what was asked
         lengths = np.fromiter(map(len, keys), np.int64, len(keys))
         lengths = lengths if len(rows) == len(keys) else lengths[rows]
         longest = int(lengths.max())
-        inside = (pos >= kv.superblock["SBSIZE"]) & (pos + 11 + longest + isz <= kv.end)
+        inside = (pos >= kv.superblock["SBSIZE"]) & (pos + 11 + longest + isz <= end)
         if longest > LONG or not inside.any():
             return
         if not inside.all():
@@ -94,7 +95,7 @@ class BulkGet:
             good &= words[:, 8] == 0
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
         # The entry of `put` with key "<hex>/D0" and all of its value; else its checksum is wrong.
-        good &= words[:, 7] + 5 + starts + words[:, 3] <= kv.end
+        good &= words[:, 7] + 5 + starts + words[:, 3] <= end
         if good.all():
             self._data(rows, words[:, 7], starts, words[:, 3], found)
         else:
