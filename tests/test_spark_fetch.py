@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,7 @@ def test_a_fetch_leaves_the_page_cache_as_it_was(tmp_path: Path) -> None:
     np.random.default_rng(3).shuffle(rows)
     with (tmp_path / "c.data").open("rb") as data:
         size = data.seek(0, 2)
+        os.fsync(data.fileno())
         pagecache.forget(data.fileno(), 0, 1 << 30)
         absent = pagecache.absent(data.fileno(), size)
         if absent is None or not absent.all():
