@@ -90,7 +90,9 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> 
 @pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("way", ["spark-submit", "python -m"])
-def test_a_job_is_a_program(source: Path, tmp_path: Path, way: str) -> None:
+def test_a_job_is_a_program(source: Path, tmp_path: Path, way: str, soak: bool) -> None:
+    if way != "spark-submit" and not soak:
+        pytest.skip("takes long: make soak")
     arguments = [source, tmp_path / "digests", "--shards", 2]
     if way == "python -m":
         process = start(*arguments, program=("-m", "winkfs.spark.jobs.digest"))
