@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from winkfs.lazy import exports
 
 if TYPE_CHECKING:
     from winkfs.bulkput import Row as Row
@@ -34,12 +35,4 @@ _HOMES = {
     "verify": "doors",
 }
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use: `winkfs --help` must not wait 0.3 s for numpy."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'winkfs' has no attribute {name!r}")
-    value = getattr(import_module(f"winkfs.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = exports(globals(), _HOMES)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -22,23 +22,22 @@ from winkfs.inode import FileType
 from winkfs.source import ContainerSource
 from winkfs.sourcenames import kept
 from winkfs.spool import Spool
-from winkfs.timedir import TOP, ContainerTimes, TimeDirectory, is_inside
-from winkmount.source import Attr, DirEntry
+from winkfs.timedir import ContainerTimes, TimeDirectory, is_inside
+from winkfs.timeview import TimeView
+from winkmount.source import Attr
 
 log = logging.getLogger("winkfs.mount")
 
-LAST: Final = 1 << 62  # offset behind `.time` in the top directory
 AO: Final = "the container is append-only"
 
 
-class AppendOnlySource(ContainerSource):
+class AppendOnlySource(TimeView, ContainerSource):
     """Every write is told at once, since most are refused."""
 
     gather = False
 
     def __init__(self, container: Container, *, timedir: bool = False) -> None:
         """`timedir`: show `.time`, in the place of names that begin with it."""
-        self._by_time: TimeDirectory | None = None
         super().__init__(container)
         if timedir:
             self._by_time = TimeDirectory(
@@ -51,42 +50,6 @@ class AppendOnlySource(ContainerSource):
         return 0 if times is None or times.last is None else self._store.settings.ns_of(times.last)
 
     # by time
-
-    def attr(self, path: bytes) -> Attr | None:
-        if self._by_time is None or not is_inside(path):
-            return super().attr(path)
-        attr = self._by_time.attr(path)
-        if attr is not None:
-            self.places.note(attr.id, path)
-        return attr
-
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        path = self._listings[handle].path
-        if self._by_time is None or not (path == b"" or is_inside(path)):
-            yield from super().readdir(handle, offset)
-        elif path:
-            yield from self._by_time.entries(path, offset)
-        else:
-            for entry in super().readdir(handle, offset) if offset < LAST else ():
-                if entry.name != TOP:
-                    yield entry
-            top = self.attr(TOP)
-            if top is not None and offset < LAST:
-                yield DirEntry(TOP, top, LAST)
-
-    def readlink(self, id: int) -> bytes:
-        path = self.places[id]
-        if self._by_time is None or not is_inside(path):
-            return super().readlink(id)
-        return self._by_time.target(path)
-
-    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
-        inside = self._by_time is not None and is_inside(self.places[id])
-        return {} if inside else super().xattrs(id)
-
-    def facts(self, id: int) -> Mapping[str, str]:
-        inside = self._by_time is not None and is_inside(self.places[id])
-        return {} if inside else super().facts(id)
 
     def _refuse_by_time(self, path: bytes) -> None:
         if self._by_time is not None and is_inside(path):

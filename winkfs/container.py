@@ -22,8 +22,9 @@ from winkfs.bulkput import BulkPut, Row
 from winkfs.datafile import create_files
 from winkfs.entry import to_bytes, to_str
 from winkfs.errors import FileExists
+from winkfs.face import Name
 from winkfs.inode import Attrs, FileType
-from winkfs.reading import Name, Reading
+from winkfs.reading import Reading
 from winkfs.settings import new_superblock
 
 Data = bytes | bytearray | memoryview

@@ -7,7 +7,7 @@ be, the positions in memory. The names themselves are read from the data file.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -78,14 +78,9 @@ class NameOrder:
         cost    1 us a step, and the steps grow with the logarithm of the distance from `low`
         raises  CorruptError
         """
-        high, step = self.count, 1
+        high = self.count
         if low > 0:
-            while low < high:
-                probe = min(low + step, high) - 1
-                if self.name(probe) >= name:
-                    high = probe
-                    break
-                low, step = probe + 1, 2 * step
+            low, high = gallop(self.name, name, low, high)
         return bisect.bisect_left(range(self.count), name, low, high, key=self.name)
 
     def name(self, index: int) -> bytes:
@@ -97,6 +92,18 @@ class NameOrder:
         self._keys.close()
         self._positions = self._hashes = np.empty(0, np.int64)
         self.count = 0
+
+
+def gallop(name_at: Callable[[int], bytes], name: bytes, low: int, high: int) -> tuple[int, int]:
+    """Indices between which a name belongs, [low, high], from a `low` that is near, and not behind
+    it. Cost: the steps grow with the logarithm of the distance from `low`."""
+    step = 1
+    while low < high:
+        probe = min(low + step, high) - 1
+        if name_at(probe) >= name:
+            return low, probe
+        low, step = probe + 1, 2 * step
+    return low, high
 
 
 def key_hashes(htalgo: int, keys: list[bytes]) -> Int64:

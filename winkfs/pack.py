@@ -50,6 +50,13 @@ class PackReport:
     left_out: int = 0
     failed: int = 0
 
+    def count(self, noted: Note) -> None:
+        """Something was not packed as it is."""
+        if noted.failed:
+            self.failed += 1
+        else:
+            self.left_out += 1
+
 
 def pack(
     source: str | os.PathLike[str],
@@ -80,10 +87,7 @@ def pack(
     report = PackReport()
 
     def count(noted: Note) -> None:
-        if noted.failed:
-            report.failed += 1
-        else:
-            report.left_out += 1
+        report.count(noted)
         if note:
             note(noted)
 

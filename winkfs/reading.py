@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import errno
-import fnmatch
-import io
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from winkformats.errors import CorruptError
 from winkfs import fastread
-from winkfs.entry import Entry, Stat, to_bytes, to_str
-from winkfs.errors import NameTooLong, NoSuchFile, WinkError
+from winkfs.entry import Entry, Stat, to_bytes
+from winkfs.errors import NameTooLong, NoSuchFile
 from winkfs.extent import Extent
-from winkfs.fileobject import FileReader
+from winkfs.face import Face, Name, Problem
 from winkfs.handle import Handle
-from winkfs.inode import FileType
 from winkfs.scan import scan
 
-Name = str | bytes
 
-
-class Reading(Handle):
+class Reading(Handle, Face):
     """The reading half of a container. A writer sees what it has not synced yet."""
+
+    changed_by = "put, write and append"
 
     # --- content ---
 
@@ -70,23 +64,11 @@ class Reading(Handle):
                 self._guard(self._changes.settle)
             return self._bulkget.get(list(names))[0]
 
-    def open_file(self, name: Name, mode: str = "rb") -> io.RawIOBase:
-        """A seekable binary file object for reading; io.BufferedReader makes small reads fast."""
-        if mode != "rb":
-            raise ValueError(f"mode must be 'rb', not {mode!r}: use put, write and append")
-        return FileReader(self, to_str(name), self.stat(name).size)
-
     def extents(self, name: Name) -> Sequence[Extent]:
         """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
         with self._lock:
             self._check()
             return self._changes.extents(self._key(name))
-
-    def readlink(self, name: Name) -> str:
-        """raises  FileNotFoundError; OSError (EINVAL) where it is no symbolic link"""
-        if self.stat(name).ftype != FileType.LINK:
-            raise WinkError("not a symbolic link", to_str(name), number=errno.EINVAL)
-        return to_str(self.read(name))
 
     # --- metadata ---
 
@@ -122,23 +104,13 @@ class Reading(Handle):
                 self._guard(self._changes.settle)
             return self._store.index.count
 
-    def __iter__(self) -> Iterator[str]:
-        return self.names()
-
-    def names(self, glob: str | None = None) -> Iterator[str]:
-        """The names in disk order; `glob`: those that match, * also crossing /."""
-        match = re.compile(fnmatch.translate(glob)).match if glob is not None else None
-        for entry in self.scan():
-            if match is None or match(entry.name):
-                yield entry.name
-
     def scan(
         self,
         since: float | None = None,
         until: float | None = None,
         prefix: Name = "",
         *,
-        problem: Callable[[CorruptError], None] | None = None,
+        problem: Problem | None = None,
     ) -> Iterator[Entry]:
         """The files in disk order, as of the call: what happens later does not change it.
 

@@ -14,8 +14,6 @@ import stat
 from typing import Final
 
 from winkfs.container import Container
-from winkfs.entry import to_str
-from winkfs.errors import NoSuchFile
 from winkfs.inode import Attrs, FileType
 from winkfs.light import Light
 from winkfs.listbatch import MODE_OF
@@ -24,7 +22,8 @@ from winkfs.nameorder import NameOrder, open_order, tail
 from winkfs.names import MAX_PATH
 from winkfs.namesfile import build, merge
 from winkfs.nametree import NameTree
-from winkfs.places import OWN_IDS, Places, other_id
+from winkfs.pathview import PathView
+from winkfs.places import OWN_IDS, other_id
 from winkfs.spool import Spool
 from winkmount.source import Attr
 
@@ -40,18 +39,16 @@ def longest(order: NameOrder, least: int) -> int:
     return max(least, 256 * order.count)
 
 
-class ContainerAttrs:
+class ContainerAttrs(PathView):
     """A container as it is now, or as it was at the last sync that was followed."""
 
     def __init__(self, container: Container) -> None:
+        super().__init__()
         self._container = container
         self.writable = container.writable
         if not self.writable:
             container.freeze()
         self._attach()
-        self.places = Places()
-        self.root = self.places.directory_id(b"")
-        self.places.held[self.root] = b""
         data = os.stat(container.base + ".data")
         self._owner = data.st_uid, data.st_gid
         self._started_ns = data.st_mtime_ns
@@ -140,17 +137,6 @@ class ContainerAttrs:
 
     # names
 
-    def _path(self, parent: int, name: bytes) -> bytes:
-        above = self.places[parent]
-        return above + b"/" + name if above else name
-
-    def lookup(self, parent: int, name: bytes) -> Attr:
-        path = self._path(parent, name)
-        attr = self.attr(path)
-        if attr is None:
-            raise NoSuchFile("no such file", to_str(path))
-        return attr
-
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of what is shown under a name, whose id is known from now on."""
         if self._container.troubles != self._troubles:
@@ -230,12 +216,6 @@ class ContainerAttrs:
         if attr is None or attr.id != id:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return attr
-
-    def parent(self, directory: int) -> int:
-        above = self.places[directory].rpartition(b"/")[0]
-        id = self.places.directory_id(above)
-        self.places.note(id, above)
-        return id
 
     def _is_directory(self, id: int) -> bool:
         """Of an id that is known."""

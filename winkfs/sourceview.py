@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from winkfs.container import Container
 from winkfs.facts import find_data, text_of
 from winkfs.inode import FileType
 from winkfs.listbatch import Batch, InodeBatch
-from winkfs.listing import Listing
 from winkfs.rows import Int64
 from winkfs.since import Order
 from winkfs.sourceattrs import ContainerAttrs
-from winkmount.source import DirEntry
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
@@ -30,27 +27,8 @@ class ContainerView(ContainerAttrs):
         super().__init__(container)
         self._folder = os.path.dirname(container.base) or "."
         self._room, self._room_until = 0, 0.0  # bytes left, and how long to believe it
-        self._users: dict[int, int] = {}  # id -> how often it is open
-        self._listings: dict[int, Listing] = {}  # by handle
-        self._listed: dict[int, int] = {}  # handle -> id of the directory
-        self._handles = itertools.count(1)
-        self.left_out: set[bytes] = set()
 
     # directories
-
-    def opendir(self, directory: int) -> int:
-        handle = next(self._handles)
-        self._listings[handle] = Listing(self, self.places[directory])
-        self._listed[handle] = directory
-        self._use(directory)
-        return handle
-
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        return self._listings[handle].entries(offset)
-
-    def releasedir(self, handle: int) -> None:
-        del self._listings[handle]
-        self._leave(self._listed.pop(handle))
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         self.places.note_many(ids, paths)
@@ -66,22 +44,13 @@ class ContainerView(ContainerAttrs):
 
     # users
 
-    def _use(self, id: int) -> None:
-        """One user more."""
-        users = self._users.get(id, 0)
-        if not users and id not in self._spools:
+    def _first_user(self, id: int) -> None:
+        if id not in self._spools:
             self.places.hold(id)
-        self._users[id] = users + 1
 
-    def _leave(self, id: int) -> bool:
-        """One user less -> whether it was the last."""
-        self._users[id] -= 1
-        if self._users[id]:
-            return False
-        del self._users[id]
-        if id not in self._spools and id != self.root:
+    def _last_gone(self, id: int) -> None:
+        if id not in self._spools:
             self.places.let_go(id)
-        return True
 
     # attributes
 

@@ -11,8 +11,9 @@ container and never changes once it is committed.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from winkfs.lazy import exports
 
 if TYPE_CHECKING:
     from winkfs.dataset.dataset import Dataset as Dataset
@@ -29,10 +30,4 @@ _HOMES = {
     "open": "dataset",
 }
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use, as `winkfs` does."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'winkfs.dataset' has no attribute {name!r}")
-    return getattr(import_module(f"winkfs.dataset.{_HOMES[name]}"), name)
+__getattr__ = exports(globals(), _HOMES)

@@ -10,11 +10,12 @@ from winkfs.bulkput import Row
 from winkfs.container import Container, Data
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
-from winkfs.dataset.reading import DatasetReading, Name, Problem, _checked
+from winkfs.dataset.reading import DatasetReading, _checked
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.entry import Entry, to_bytes, to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
+from winkfs.face import Name, Problem
 from winkfs.inode import FileType
 
 WHOLE = "a data set takes whole files only: put the file anew"

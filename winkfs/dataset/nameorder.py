@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from winkfs.dataset.namerows import Rows, sort
 from winkfs.inode import FileType
+from winkfs.nameorder import gallop
 from winkfs.rows import Int64
 
 FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
@@ -130,13 +131,7 @@ class MergedOrder:
     def lower_bound(self, name: bytes, low: int = 0) -> int:
         """See `NameOrder.lower_bound`."""
         if low > 0:
-            high, step = self.count, 1
-            while low < high:
-                probe = min(low + step, high) - 1
-                if self.name(probe) >= name:
-                    high = probe
-                    break
-                low, step = probe + 1, 2 * step
+            low, high = gallop(self.name, name, low, self.count)
         else:
             each, some = self._sampled()
             place = bisect.bisect_left(some, name)

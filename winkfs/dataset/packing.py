@@ -70,10 +70,7 @@ def pack_shards(
 
     def count(noted: Note) -> None:
         with lock:
-            if noted.failed:
-                report.failed += 1
-            else:
-                report.left_out += 1
+            report.count(noted)
             if note:
                 note(noted)
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import fnmatch
-import io
 import os
-import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -23,21 +19,19 @@ from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.entry import Entry, Stat, to_bytes, to_str
-from winkfs.errors import Closed, NoSuchFile, WinkError
+from winkfs.errors import Closed, NoSuchFile
 from winkfs.extent import Extent
-from winkfs.fileobject import FileReader
-from winkfs.inode import FileType
+from winkfs.face import Face, Name, Problem
 from winkfs.scan import scan
 
-Name = str | bytes
-Problem = Callable[[CorruptError], None]
 
-
-class DatasetReading:
+class DatasetReading(Face):
     """The files of one generation. Threads may share it, a forked child may not.
 
     It stays at that generation until `refresh`; the shards are opened when they are needed.
     """
+
+    changed_by = "put"
 
     def __init__(self, path: str | os.PathLike[str], as_of: AsOf = None) -> None:
         """Raises NoSuchFile; StalePlan where that generation was vacuumed; FormatError."""
@@ -171,22 +165,10 @@ class DatasetReading:
                 got[i] = self._handles.container(number).read(names[i])
         return [got[i] for i in range(len(names))], None
 
-    def open_file(self, name: Name, mode: str = "rb") -> io.RawIOBase:
-        """A seekable binary file object for reading; io.BufferedReader makes small reads fast."""
-        if mode != "rb":
-            raise ValueError(f"mode must be 'rb', not {mode!r}: use put")
-        return FileReader(self, to_str(name), self.stat(name).size)
-
     def extents(self, name: Name) -> Sequence[Extent]:
         """Where the content lies in its shard: see `Container.extents`."""
         with self._lock:
             return self._home(name).extents(name)
-
-    def readlink(self, name: Name) -> str:
-        """raises  FileNotFoundError; OSError (EINVAL) where it is no symbolic link"""
-        if self.stat(name).ftype != FileType.LINK:
-            raise WinkError("not a symbolic link", to_str(name), number=errno.EINVAL)
-        return to_str(self.read(name))
 
     # --- metadata ---
 
@@ -213,16 +195,6 @@ class DatasetReading:
     def __len__(self) -> int:
         self._check()
         return sum(shard.files for shard in self.shards)
-
-    def __iter__(self) -> Iterator[str]:
-        return self.names()
-
-    def names(self, glob: str | None = None) -> Iterator[str]:
-        """The names, shard by shard in disk order; `glob`: those that match, * also crossing /."""
-        match = re.compile(fnmatch.translate(glob)).match if glob is not None else None
-        for entry in self.scan():
-            if match is None or match(entry.name):
-                yield entry.name
 
     def scan(
         self,

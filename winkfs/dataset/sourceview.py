@@ -13,7 +13,6 @@ import logging
 import os
 import resource
 import stat
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -25,17 +24,15 @@ from winkfs.dataset.nameorder import MergedOrder
 from winkfs.dataset.namerows import Rows
 from winkfs.dataset.shardfiles import POSITION, Footprint, ShardFiles
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
-from winkfs.entry import to_str
-from winkfs.errors import NoSuchFile
 from winkfs.inode import FileType
 from winkfs.listbatch import Batch
-from winkfs.listing import Listing
 from winkfs.names import MAX_PATH
 from winkfs.nametree import NameTree
-from winkfs.places import OWN_IDS, Places
+from winkfs.pathview import PathView
+from winkfs.places import OWN_IDS
 from winkfs.since import Order
 from winkmount.readonly import ReadOnlySource
-from winkmount.source import Attr, DirEntry
+from winkmount.source import Attr
 
 log = logging.getLogger("winkfs.mount")
 
@@ -44,7 +41,7 @@ Place = tuple[ShardFiles, Columns, int]
 FILES: Final = 3  # open files a shard, and some
 
 
-class DatasetView(ReadOnlySource):
+class DatasetView(ReadOnlySource, PathView):
     """Directories and files are found, listed and open; `refresh` goes on to the newest generation.
 
     A shard that a later generation does not have stays open as long as one of its files is.
@@ -52,20 +49,13 @@ class DatasetView(ReadOnlySource):
 
     def __init__(self, root: str, as_of: AsOf = None) -> None:
         """Raises NoSuchFile, StalePlan, ValueError (`as_of`), FormatError, OSError."""
+        super().__init__()
         self._log, self._fixed = Log(root_of(root)), as_of is not None
-        self.places = Places()
-        self.root = self.places.directory_id(b"")
-        self.places.held[self.root] = b""
-        self.left_out: set[bytes] = set()
         self._trace = Footprint()
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
         self.shown: dict[str, ShardFiles] = {}  # by path
         self._order = MergedOrder(Rows(()), np.empty(0, np.int64))
-        self._users: dict[int, int] = {}  # id -> how often it is open
-        self._listings: dict[int, Listing] = {}  # by handle
-        self._listed: dict[int, int] = {}  # handle -> id of the directory
-        self._handles = itertools.count(1)
         folder = os.stat(self._log.root)
         self.owner = folder.st_uid, folder.st_gid
         try:
@@ -143,14 +133,6 @@ class DatasetView(ReadOnlySource):
         found = self.find(path)
         return 0 if found is None else found[1].ftype.item(found[2]) or FileType.FILE
 
-    def lookup(self, parent: int, name: bytes) -> Attr:
-        above = self.places[parent]
-        path = above + b"/" + name if above else name
-        attr = self.attr(path)
-        if attr is None:
-            raise NoSuchFile("no such file", to_str(path))
-        return attr
-
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of what is shown under a name; None where nothing is."""
         found = self.find(path)
@@ -186,12 +168,6 @@ class DatasetView(ReadOnlySource):
         files, chunk, row = self._file(id)
         return files.attr(chunk, row)
 
-    def parent(self, directory: int) -> int:
-        above = self.places[directory].rpartition(b"/")[0]
-        id = self.places.directory_id(above)
-        self.places.note(id, above)
-        return id
-
     def _file(self, id: int) -> Place:
         """The file of an id. Raises ESTALE where it is not shown any more, nor open.
 
@@ -218,36 +194,16 @@ class DatasetView(ReadOnlySource):
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Ids of files tell where they are."""
 
-    def opendir(self, directory: int) -> int:
-        handle = next(self._handles)
-        self._listings[handle] = Listing(self, self.places[directory])
-        self._listed[handle] = directory
-        self._use(directory)
-        return handle
-
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        return self._listings[handle].entries(offset)
-
-    def releasedir(self, handle: int) -> None:
-        del self._listings[handle]
-        self._leave(self._listed.pop(handle))
-
     # users
 
-    def _use(self, id: int) -> None:
-        users = self._users.get(id, 0)
-        if not users and id >= OWN_IDS:
+    def _first_user(self, id: int) -> None:
+        if id >= OWN_IDS:
             self.places.hold(id)
-        self._users[id] = users + 1
 
-    def _leave(self, id: int) -> None:
-        self._users[id] -= 1
-        if self._users[id]:
-            return
-        del self._users[id]
+    def _last_gone(self, id: int) -> None:
         if id < OWN_IDS:
             self._sweep()
-        elif id != self.root:
+        else:
             self.places.let_go(id)
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -12,55 +11,21 @@ from winkfs.columns import Columns
 from winkfs.dataset.shardfiles import POSITION, ShardFiles
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.dataset.source import DatasetSource
-from winkfs.places import OWN_IDS
 from winkfs.rows import Int64
 from winkfs.settings import NANO
-from winkfs.timedir import HOUR, TOP, Timed, TimeDirectory, is_inside
-from winkmount.source import Attr, DirEntry
+from winkfs.timedir import HOUR, Timed, TimeDirectory
+from winkfs.timeview import TimeView
 
-LAST: Final = 1 << 62  # offset behind `.time` in the top directory
 PIECE: Final = 1024  # files at a time
 
 
-class TimedSource(DatasetSource):
+class TimedSource(TimeView, DatasetSource):
     """The columns tell the times, whether or not the shards only append. Names that begin with
     `.time` are not shown."""
 
     def _show(self, snapshot: Snapshot) -> None:
         super()._show(snapshot)
         self._by_time = TimeDirectory(_Times(self))
-
-    def attr(self, path: bytes) -> Attr | None:
-        if not is_inside(path):
-            return super().attr(path)
-        attr = self._by_time.attr(path)
-        if attr is not None:
-            self.places.note(attr.id, path)
-        return attr
-
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        path = self._listings[handle].path
-        if is_inside(path):
-            return self._by_time.entries(path, offset)
-        if path:
-            return super().readdir(handle, offset)
-        if offset >= LAST:
-            return iter(())
-        others = (entry for entry in super().readdir(handle, offset) if entry.name != TOP)
-        top = self.attr(TOP)
-        return chain(others, () if top is None else [DirEntry(TOP, top, LAST)])
-
-    def readlink(self, id: int) -> bytes:
-        inside = id >= OWN_IDS and is_inside(self.places[id])
-        return self._by_time.target(self.places[id]) if inside else super().readlink(id)
-
-    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
-        inside = id >= OWN_IDS and is_inside(self.places[id])
-        return {} if inside else super().xattrs(id)
-
-    def facts(self, id: int) -> Mapping[str, str]:
-        inside = id >= OWN_IDS and is_inside(self.places[id])
-        return {} if inside else super().facts(id)
 
 
 class _Times:

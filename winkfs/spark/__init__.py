@@ -8,8 +8,9 @@ mount_conf()                    settings for Spark's own sources on a mounted co
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from winkfs.lazy import exports
 
 if TYPE_CHECKING:
     from winkfs.spark.conf import mount_conf as mount_conf
@@ -24,10 +25,4 @@ _HOMES = {
     "register": "session",
 }
 __all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use: Spark looks at this package with each look-up of a format."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'winkfs.spark' has no attribute {name!r}")
-    return getattr(import_module(f"winkfs.spark.{_HOMES[name]}"), name)
+__getattr__ = exports(globals(), _HOMES)
