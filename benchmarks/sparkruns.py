@@ -25,7 +25,8 @@ import samples
 from common import Options, Phases, resident
 from report import Goal, Report
 
-TICKS: Final = os.sysconf("SC_CLK_TCK")
+from winkfs.spark.jobs.session import cpu_seconds
+
 PARTS: Final = 8  # Parquet files, tar files
 PER_FOLDER: Final = 1000  # of the files on ext4
 SPARK_CONF: Final = {
@@ -37,6 +38,7 @@ SPARK_CONF: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.log.level": "ERROR",
     "spark.sql.files.archive.reader.enabled": "true",
+    "spark.python.unix.domain.socket.enabled": "true",  # as docs/spark.md says
 }
 COLUMNS: Final = (
     "case", "winkfs, CPU s (range)", "wall, s", "rival", "rival, CPU s (range)", "wall, s",
@@ -72,28 +74,10 @@ def session() -> Iterator[Any]:
 
 def timed(action: Callable[[], object]) -> Phases:
     """-> seconds: "wall", and "cpu" of the whole application."""
-    cpu, start = _cpu(), time.perf_counter()
+    cpu, start = cpu_seconds(), time.perf_counter()
     action()
     wall = time.perf_counter() - start
-    return {"wall": wall, "cpu": _cpu() - cpu}
-
-
-def _cpu() -> float:
-    """Seconds of this process and all below it, with children that have ended."""
-    found: dict[int, tuple[int, int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            found[int(folder.name)] = int(fields[1]), sum(map(int, fields[11:15]))
-    mine = {os.getpid()}
-    while True:
-        below = {pid for pid, (parent, _) in found.items() if parent in mine} - mine
-        if not below:
-            return sum(found[pid][1] for pid in mine) / TICKS
-        mine |= below
+    return {"wall": wall, "cpu": cpu_seconds() - cpu}
 
 
 def compare(

@@ -62,9 +62,6 @@ class Stream:
             assert self.rows(low, high) == rows
 
 
-FREE = Limit(None, None)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """An append-only container with 100 files of 10 bytes."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from winkfs.entry import to_bytes, to_str
 from winkfs.errors import WinkError
 from winkfs.inode import Attrs, FileType
-from winkfs.settings import NANO
+from winkfs.units import NANO
 
 INT64: Final = (1 << 63) - 1
 UINT32: Final = (1 << 32) - 1

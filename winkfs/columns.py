@@ -15,6 +15,7 @@ import numpy.typing as npt
 from winkformats.errors import CorruptError
 from winkformats.gather import texts_at
 from winkfs.columnscan import pieces
+from winkfs.inode import FileType
 from winkfs.rows import Int64
 
 if TYPE_CHECKING:
@@ -128,6 +129,15 @@ class Columns:
             self.ftype[index], self.special[index], lengths,
             gather(self.name_bytes, starts, lengths),
         )  # fmt: skip
+
+    def visible(self, hidden: Int64 | None, *, include_dirs: bool) -> Self:
+        """Without files whose inodes are in `hidden`, and without directories and links."""
+        seen = np.ones(len(self), np.bool_)
+        if hidden is not None and len(hidden):
+            seen = ~np.isin(self.pos, hidden)
+        if not include_dirs:
+            seen &= (self.ftype != FileType.DIR) & (self.ftype != FileType.LINK)
+        return self if seen.all() else self.take(seen)
 
     # --- names ---
 

@@ -20,7 +20,7 @@ from winkformats.gather import column, rows_at
 from winkfs.inode import HEAD, FileType, Inode
 from winkfs.inodekeys import SUFFIX, SUFFIX_BYTES
 from winkfs.rows import Int64
-from winkfs.settings import NANO
+from winkfs.units import NANO
 
 if TYPE_CHECKING:
     from winkfs.store import Store

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from winkfs.settings import NANO
+from winkfs.units import NANO
 
 
 def to_bytes(name: str | bytes) -> bytes:

@@ -12,8 +12,8 @@ from winkfs.inode import FileType, default_mode
 from winkfs.names import MAX_COMPONENT, MAX_PATH
 from winkfs.plain import bare_inodes, few_inodes
 from winkfs.rows import Int64
-from winkfs.settings import NANO
 from winkfs.store import Store
+from winkfs.units import NANO
 from winkmount.source import Attr
 
 FEW: Final = 64  # names that are cheaper one by one than as columns

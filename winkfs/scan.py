@@ -16,8 +16,9 @@ from winkfs.arguments import to_ns
 from winkfs.entry import Entry, entries, to_str, to_strs
 from winkfs.inode import default_mode
 from winkfs.plain import PlainInodes
-from winkfs.settings import NANO, Settings
+from winkfs.settings import Settings
 from winkfs.store import Store
+from winkfs.units import NANO
 from winkfs.window import Window
 
 Int64 = npt.NDArray[np.int64]

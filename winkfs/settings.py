@@ -16,6 +16,7 @@ from winkformats.errors import FormatError
 from winkformats.kvseq import FILEINCR
 from winkformats.superblock import KVSEQ, SBSIZE, Superblock
 from winkfs.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
+from winkfs.units import NANO
 
 PURPOSE_DATA: Final = "FSYSDATA"
 PURPOSE_INDEX: Final = "FSYSIDX"
@@ -25,7 +26,6 @@ PURPOSE_COLUMNS: Final = "FSYSCOLS"
 EXTENSIONS: Final = frozenset(
     ["INCOMPAT", "SBCKSUM", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS", "PAIROFF", "ATTRS"]
 )
-NANO: Final = 1_000_000_000
 HOLES: Final = 4  # bit of INCOMPAT
 
 

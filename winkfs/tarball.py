@@ -23,6 +23,7 @@ from winkfs.inode import FileType
 from winkfs.items import LARGE, PERMISSIONS, Copy, Item, Large, Meta, Note, Notes, Readable
 from winkfs.names import MAX_NAME, raw, text
 from winkfs.spill import SortedRecords
+from winkfs.units import NANO
 
 STDIN: Final = "-"
 BUFSIZE: Final = 16 << 10  # of tarfile, which copies what is left of it at each read
@@ -34,7 +35,6 @@ COMPRESSION: Final[dict[bytes, Callable[[Any], Any]]] = {
 }
 BY_MTIME: Final = struct.Struct(">QQ")  # mtime_ns + BIAS, offset of the member: bytes
 BIAS: Final = 1 << 63  # makes times before 1970 sort first
-NANO: Final = 1_000_000_000
 DEVICES: Final = {
     tarfile.CHRTYPE: "a device",
     tarfile.BLKTYPE: "a device",

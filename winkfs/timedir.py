@@ -21,8 +21,8 @@ from winkfs.inodescan import inode_rows
 from winkfs.look import Found
 from winkfs.names import MAX_COMPONENT, bad_prefix, within
 from winkfs.places import directory_id, other_id
-from winkfs.settings import NANO
 from winkfs.store import Store
+from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry
 
 TOP: Final = b".time"

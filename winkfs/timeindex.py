@@ -22,7 +22,8 @@ from winkformats.errors import FormatError
 from winkformats.kvscan import scan
 from winkformats.storage import FileStorage, publish
 from winkformats.superblock import KVSEQ, Superblock, read_superblock
-from winkfs.settings import NANO, PURPOSE_TIME, Settings
+from winkfs.settings import PURPOSE_TIME, Settings
+from winkfs.units import NANO
 
 MARK: Final = struct.Struct(">qq")
 assert MARK.size == 16

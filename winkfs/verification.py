@@ -24,9 +24,9 @@ from winkfs.namescheck import same_names, were_names
 from winkfs.namesfile import new_sorter
 from winkfs.namesort import NameSorter
 from winkfs.rebuild import Rebuilt, Resolver
-from winkfs.settings import NANO
 from winkfs.store import Store
 from winkfs.timeindex import TimeIndex
+from winkfs.units import NANO
 
 LIMIT: Final = 1000  # problems named one by one
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from winkfs.cli._common import emit, name_bytes, printable, say
+from winkfs.cli.dataset import SHARD_SIZE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -294,9 +295,10 @@ def dedup(
 
 @pipeline.command()
 @click.argument("dataset")
-@click.option("--shard-size", type=click.IntRange(1), default=1 << 30, metavar="BYTES",
-              help="To aim at; 1 GiB if not given.")  # fmt: skip
-@click.option("--everything", is_flag=True, help="Drop all that is hidden, not only where much is.")
+@SHARD_SIZE
+@click.option(
+    "--all", "everything", is_flag=True, help="Drop all that is hidden, not only where much is."
+)
 @options
 def compact(dataset: str, shard_size: int, everything: bool, **where: Any) -> int:
     """Join small shards, and drop what is hidden: `winkfs dataset compact` on many cores."""

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import click
 
-_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+from winkfs.units import BYTES
+
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
@@ -26,5 +27,5 @@ class _Unit(click.ParamType[Any]):
         return int(float(match[1]) * self._units[match[2].lower()])
 
 
-SIZE: Final = _Unit("size", _SIZE, _BYTES, "bytes, or 500M, 2G (powers of 1024)")
+SIZE: Final = _Unit("size", _SIZE, BYTES, "bytes, or 500M, 2G (powers of 1024)")
 DURATION: Final = _Unit("duration", _DURATION, _SECONDS, "seconds, or 90m, 36h, 7d, 2w")

@@ -23,7 +23,7 @@ from winkfs.dataset.snapshot import snapshot_of
 from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import MARK
 from winkfs.errors import WinkError
-from winkfs.settings import NANO
+from winkfs.units import NANO
 from winkfs.verification import Report
 
 Progress = Callable[[int], None]

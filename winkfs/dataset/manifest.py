@@ -18,10 +18,10 @@ from winkformats.errors import FormatError
 from winkformats.storage import sync_directory
 from winkfs.dataset.records import Manifest, State
 from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
+from winkfs.units import NANO
 
 FOLDER: Final = "_winkfs"
 PENDING: Final = "_pending"
-NANO: Final = 1_000_000_000
 DIGITS: Final = 20
 EACH: Final = 64  # a manifest of them is a checkpoint
 NO_LINK: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)

@@ -12,9 +12,9 @@ from winkfs.dataset.shardfiles import POSITION, ShardFiles
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.dataset.source import DatasetSource
 from winkfs.rows import Int64
-from winkfs.settings import NANO
 from winkfs.timedir import HOUR, Timed, TimeDirectory
 from winkfs.timeview import TimeView
+from winkfs.units import NANO
 
 PIECE: Final = 1024  # files at a time
 

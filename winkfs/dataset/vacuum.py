@@ -15,7 +15,7 @@ from winkfs.dataset.manifest import EACH, FOLDER, PENDING, Log, next_manifest, r
 from winkfs.dataset.records import Manifest, State
 from winkfs.dataset.shard import SUFFIXES
 from winkfs.dataset.transaction import MARK
-from winkfs.settings import NANO
+from winkfs.units import NANO
 
 WEEK: Final = 7 * 86400
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from winkfs.columns import Columns
 from winkfs.errors import WinkError
 from winkfs.inode import default_mode
 from winkfs.rows import Int64
+from winkfs.spark.cuts import cuts
 from winkfs.spark.garbage import freeze
 from winkfs.spark.partition import Ordered, Piece, Scan, unpack
 from winkfs.spark.paths import MARK, to_path
@@ -70,13 +72,7 @@ def _cut(reading: Reading, rows: Columns) -> Iterator[Columns]:
     weight = np.full(len(rows), ROW, np.int64)
     if reading.contents:
         weight += np.where(rows.size <= reading.largest, rows.size, 0)
-    ends = np.cumsum(weight)
-    at = 0
-    while at < len(rows):
-        before = int(ends[at - 1]) if at else 0
-        stop = max(int(np.searchsorted(ends, before + reading.batch, "right")), at + 1)
-        yield rows.slice(at, stop)
-        at = stop
+    return itertools.starmap(rows.slice, cuts(weight, reading.batch))
 
 
 # --- an order of its own ---
@@ -126,11 +122,7 @@ def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]
         weight += np.where(size <= reading.largest, size, 0)
     order = np.argsort(place)
     place = place[order]
-    ends = np.cumsum(weight[order])
-    at = 0
-    while at < len(place):
-        before = int(ends[at - 1]) if at else 0
-        stop = max(int(np.searchsorted(ends, before + reading.batch, "right")), at + 1)
+    for at, stop in cuts(weight[order], reading.batch):
         found, good, places = [], [], []
         for part in parts:
             a, b = np.searchsorted(part.place, [place[at], place[stop - 1] + 1]).tolist()
@@ -140,10 +132,9 @@ def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]
                 good.append(fine)
                 places.append(part.place[a:b])
                 part.opened.source.contents.drop()
-        order = np.argsort(np.concatenate(places))
-        whole = found[0] if len(found) == 1 else pa.concat_batches(found).take(pa.array(order))
-        yield from _left(reading, whole, np.concatenate(good)[order])
-        at = stop
+        back = np.argsort(np.concatenate(places))
+        whole = found[0] if len(found) == 1 else pa.concat_batches(found).take(pa.array(back))
+        yield from _left(reading, whole, np.concatenate(good)[back])
 
 
 # --- one container ---

@@ -17,7 +17,6 @@ from winkfs.columnsfile import open_columns
 from winkfs.dataset.manifest import is_dataset
 from winkfs.dataset.shard import Int64, Shard
 from winkfs.errors import StalePlan
-from winkfs.inode import FileType
 from winkfs.select import select
 from winkfs.spark.options import Options
 from winkfs.spark.partition import Ordered, Piece, Scan, pack
@@ -30,7 +29,7 @@ def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
     with _opened(shard) as store:
         shard = replace(shard, record=replace(shard.record, size=store.kv.end))
         if not options.selection.everything:
-            rows = _seen(options, shard, select(store, options.selection, _problem(options)))
+            rows = _visible(options, shard, store)
             return shard, rows.pos, rows.size
         pos = _positions(store)
         return shard, pos, np.diff(pos, prepend=store.kv.start)
@@ -62,14 +61,12 @@ def _positions(store: Store) -> Int64:
 def _chosen(options: Options, shard: Shard) -> Columns:
     """The chosen files of a shard that can be seen."""
     with _opened(shard) as store:
-        return _seen(options, shard, select(store, options.selection, _problem(options)))
+        return _visible(options, shard, store)
 
 
-def _seen(options: Options, shard: Shard, rows: Columns) -> Columns:
-    seen = ~np.isin(rows.pos, shard.hidden) if len(shard.hidden) else np.ones(len(rows), bool)
-    if not options.include_dirs:
-        seen &= (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
-    return rows if seen.all() else rows.take(seen)
+def _visible(options: Options, shard: Shard, store: Store) -> Columns:
+    rows = select(store, options.selection, _problem(options))
+    return rows.visible(shard.hidden, include_dirs=options.include_dirs)
 
 
 def _problem(options: Options) -> Callable[[CorruptError], None] | None:

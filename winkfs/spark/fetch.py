@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from winkfs.spark.cuts import cuts
 from winkfs.spark.schema import FIELDS, REFS
 
 if TYPE_CHECKING:
@@ -97,13 +98,8 @@ class _Fetch:
 
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Parts of which the contents fit in memory; no row without a part."""
-        ends = np.cumsum(_int64(batch, "size"))
-        at = 0
-        while at < batch.num_rows:
-            before = int(ends[at - 1]) if at else 0
-            stop = max(int(np.searchsorted(ends, before + self.batch, "right")), at + 1)
+        for at, stop in cuts(_int64(batch, "size"), self.batch):
             yield batch.slice(at, stop - at)
-            at = stop
 
     def _fetch(self, part: pa.RecordBatch, opened: dict[tuple[str, int], Contents]) -> Any:
         import pyarrow as pa

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from winkfs.arguments import check_directory, check_ftype
 from winkfs.bulkput import ROWS
 from winkfs.inode import FileType
+from winkfs.spark.cuts import cuts
 from winkfs.spark.paths import MARK, to_name, to_path
 
 if TYPE_CHECKING:
@@ -110,10 +111,7 @@ class Inputs:
         ns = self._times(batch, now)
         name_at, name_bytes = _layout(names)
         at, content = _layout(contents)
-        start = 0
-        while start < len(ns):
-            full = int(np.searchsorted(at, at[start] + BYTES, "right")) - 1
-            stop = min(max(full, start + 1), start + ROWS, len(ns))
+        for start, stop in cuts(np.diff(at), BYTES, ROWS):
             some: list[bytes] = names.slice(start, stop - start).to_pylist()
             if not self.raw and MARK in bytes(name_bytes[name_at[start] : name_at[stop]]):
                 some = list(map(to_name, some))
@@ -121,7 +119,6 @@ class Inputs:
             data = list(map(content.__getitem__, map(slice, ends[:-1], ends[1:])))
             ftypes, modes = self._kinds(batch, some, data, start, stop)
             yield Files(some, data, ns[start:stop], ftypes, modes)
-            start = stop
 
     def _check_nulls(self, names: pa.Array, contents: pa.Array) -> None:
         if names.null_count:

@@ -16,7 +16,7 @@ The values are text, as Spark hands them on.
     orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
     asOf                       generation of a data set, or a time: what was there then
     includeDirs    false       directories and symbolic links too, see the column `ftype`
-    splitBytes     256m        bytes of a task, at most; fewer where there are idle cores
+    splitBytes     512m        bytes of a task, at most; fewer where there are idle cores
     minPartitions  1           tasks, at least, where no document is larger than one
     batchBytes     4m          bytes of content in an Arrow batch; a larger document is alone in its
     maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
@@ -42,9 +42,8 @@ from typing import Any, Final, Self
 
 from winkfs.selection import Selection
 from winkfs.spark.paths import to_name
+from winkfs.units import BYTES, NANO
 
-UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-NANO: Final = 1_000_000_000
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
 LEAST_SPLIT: Final = 1 << 16
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
@@ -195,7 +194,7 @@ def one_of(**values: Any) -> Callable[[str], Any]:
 def size_of(text: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
     """A number of bytes, as 4096, 4k, 128m, 1g. Raises ValueError."""
     found = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", text.strip().lower())
-    if found is None or not least <= (size := int(found[1]) * UNITS[found[2]]) <= most:
+    if found is None or not least <= (size := int(found[1]) * BYTES[found[2]]) <= most:
         raise ValueError(
             f"a number of bytes from {least} to {most}, as 4096 or 64k or 128m"
             if least or most < 1 << 62 else "a number of bytes, as 4096 or 64k or 128m"

@@ -14,7 +14,6 @@ from winkfs.columnsfile import columns_between, open_columns
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import Shard
 from winkfs.errors import StalePlan
-from winkfs.inode import FileType
 from winkfs.rows import Int64
 from winkfs.spark.contents import Contents
 from winkfs.spark.partition import Piece, unpack
@@ -137,10 +136,5 @@ class Source:
             at = stop
 
     def _seen(self, rows: Columns) -> Columns:
-        """Without the hidden ones, and those that nobody asked for."""
-        seen = np.ones(len(rows), bool)
-        if self.piece.hidden is not None:
-            seen = ~np.isin(rows.pos, unpack(self.piece.hidden))
-        if not self._include_dirs:
-            seen &= (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
-        return rows if seen.all() else rows.take(seen)
+        hidden = None if self.piece.hidden is None else unpack(self.piece.hidden)
+        return rows.visible(hidden, include_dirs=self._include_dirs)

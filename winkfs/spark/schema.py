@@ -20,7 +20,6 @@ _generation bigint     of the data set, as of the plan; 0 for a container
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
@@ -89,8 +88,3 @@ def check(schema: StructType) -> list[str]:
             )
         columns.append(column)
     return columns
-
-
-def names_error(columns: Sequence[str]) -> bool:
-    """Whether a row can say why it has no content."""
-    return "_error" in columns

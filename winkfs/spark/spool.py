@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from winkfs.spark.cuts import cuts
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -47,14 +49,9 @@ def in_order(
         return
     sizes = np.concatenate([_sizes(batch.column(content)) for batch in held])
     order = np.argsort(times, kind="stable")
-    ends = np.cumsum(sizes[order])
     starts = np.cumsum([0, *map(len, held)])
-    at = 0
-    while at < len(order):
-        before = int(ends[at - 1]) if at else 0
-        stop = min(max(int(np.searchsorted(ends, before + BYTES, "right")), at + 1), at + ROWS)
+    for at, stop in cuts(sizes[order], BYTES, ROWS):
         yield _gather(held, starts, order[at:stop])
-        at = min(stop, len(order))
 
 
 def _filled(batch: Any, mtime: int, now: int) -> Any:

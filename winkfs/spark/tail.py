@@ -14,7 +14,7 @@ deleted behind it is still there. So a file that is replaced comes again with a 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -30,12 +30,11 @@ from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord, by_rank
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import StalePlan
-from winkfs.inode import FileType
 from winkfs.inodescan import InodeRows, inode_rows
 from winkfs.rows import Int64
 from winkfs.spark.options import Options
-from winkfs.spark.partition import Ordered, Piece, Scan, pack
-from winkfs.spark.plan import OPEN, ROW, Part, expand, scans
+from winkfs.spark.partition import Ordered, Piece, Scan
+from winkfs.spark.plan import OPEN, Part, expand, piece_of, scans, weight_of
 from winkfs.store import Store
 
 Offset = dict[str, Any]
@@ -157,10 +156,8 @@ class ContainerTail:
         pos, size = self._chosen(pos[last])
         if not len(pos):
             return []
-        weights = size + ROW if contents else np.full(len(pos), ROW, np.int64)
-        weights[0] += OPEN
         piece = Piece(self._base, self._store.settings.contid, high, True, low, high)
-        return scans(self._options, [Part(piece, int(weights.sum()), pos, weights)])
+        return scans(self._options, [Part.told(piece, pos, size if contents else None)])
 
     def _rows(self, low: int, high: int) -> Iterator[InodeRows]:
         """The inodes in [low, high), tombstones too. Raises CorruptError."""
@@ -288,20 +285,14 @@ class DatasetTail:
         for generation, _, shard, low, high in found:
             gone = hidden[shard.record.path]
             gone = gone[(gone >= low) & (gone < high)]
-            record = shard.record
-            piece = Piece(
-                shard.base, record.contid, record.size, False, low, high,
-                hidden=pack(gone) if len(gone) else None, generation=generation,
-            )  # fmt: skip
+            piece = replace(piece_of(replace(shard, hidden=gone), generation), low=low, high=high)
             if self._options.selection.everything:
-                share = (high - low) / record.size
-                weight = int(share * (ROW * record.files + (record.size if contents else 0)))
-                parts.append(Part(piece, OPEN + weight))
+                share = (high - low) / shard.record.size
+                parts.append(Part(piece, OPEN + int(share * weight_of(shard, contents))))
                 continue
             rows = _chosen(self._options, columns_between(shard.base, low, high), gone)
             if len(rows):
-                weights = rows.size * contents + ROW
-                parts.append(Part(piece, int(weights.sum()), rows.pos, weights))
+                parts.append(Part.told(piece, rows.pos, rows.size if contents else None))
         return scans(self._options, parts) if parts else []
 
     def _hidden(self, shards: list[tuple[int, int, Shard]], snapshot: int) -> dict[str, Int64]:
@@ -324,10 +315,8 @@ def _key(offset: Offset) -> tuple[int, int, int]:
 
 def _chosen(options: Options, rows: Columns, gone: Int64) -> Columns:
     """The files that the options choose, without those whose inodes are `gone`."""
-    chosen = options.selection.chosen(rows) & ~np.isin(rows.pos, gone)
-    if not options.include_dirs:
-        chosen &= (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
-    return rows.take(chosen)
+    rows = rows.take(options.selection.chosen(rows))
+    return rows.visible(gone, include_dirs=options.include_dirs)
 
 
 def _sizes(shard: Shard, low: int, high: int) -> tuple[Int64, Int64]:

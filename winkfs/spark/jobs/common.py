@@ -46,6 +46,14 @@ class Failure(NamedTuple):
     what: str
 
 
+def attempt() -> tuple[int, int]:
+    """Of the running task: the number of its partition, and of this attempt, which no other has."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+
+
 def on_units(spark: SparkSession, units: Sequence[U], work: Callable[[U], R]) -> list[R]:
     """Run `work` on each unit, a task each -> results in their order.
 

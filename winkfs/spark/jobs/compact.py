@@ -15,7 +15,7 @@ from winkfs.dataset.rewrite import Group, rewrite
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import NotAllowed
-from winkfs.spark.jobs.common import guarded, on_units
+from winkfs.spark.jobs.common import attempt, guarded, on_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,11 +67,8 @@ def _task(
     shared = spark.sparkContext.broadcast(seen)  # with its hidden rows: once for a worker
 
     def run(group: Group) -> list[ShardRecord]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        attempt = context.taskAttemptId() if context else 0
-        return rewrite(transaction, shared.value, replace(group, name=f"{group.name}.{attempt}"))
+        name = f"{group.name}.{attempt()[1]}"
+        return rewrite(transaction, shared.value, replace(group, name=name))
 
     return run
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-THRESHOLD: Final = 0.8
 POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
 BROADCAST: Final = 2_000_000  # names that every worker may hold
 COLUMNS: Final = ("name_raw", "size", "mtime_ns", "_contid", "_pos")
@@ -73,7 +72,7 @@ def run(
                 FileExistsError (the table); WinkError, OSError; what Spark raises
     """
     start = time.monotonic()
-    snap = snapshot(os.path.abspath(source))
+    snap = snapshot(source)
     _check(source, table, delete, threshold)
     summary: dict[str, Any] = {"job": "dedup", "source": snap.root, "generation": snap.generation}
     with guarded(spark, f"dedup {source}"), Kept() as kept:

@@ -21,7 +21,7 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.digests import MAX_SHARDS, shard_name, shard_of
 from winkfs.digestshard import Columns, ShardWriter
 from winkfs.names import text
-from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
+from winkfs.spark.jobs.common import Bad, Report, attempt, guarded, ignore
 from winkfs.spark.jobs.hashed import hashed
 from winkfs.spark.jobs.reading import int64
 
@@ -57,7 +57,7 @@ def run(
     raises      WinkError, OSError; what Spark raises. The digest set before stays then
     """
     start = time.monotonic()
-    snap = snapshot(os.path.abspath(source), as_of)
+    snap = snapshot(source, as_of)
     count = shards or (max(1, math.ceil(snap.files / SHARD)) if snap.files >= 0 else UNKNOWN)
     if not 1 <= count <= MAX_SHARDS:
         raise ValueError(f"a digest set has 1 to {MAX_SHARDS} shards, not {count}")
@@ -111,7 +111,7 @@ def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa
     """Write the shards of one task, which come one after another -> batches of WRITTEN."""
     pieces = (piece for batch in batches for piece in _by_shard(batch))
     for number, mine in itertools.groupby(pieces, key=lambda piece: piece[0]):
-        name = f"{shard_name(number)}.{_attempt()}"
+        name = f"{shard_name(number)}.{attempt()[1]}"
         writer = ShardWriter(folder / name)
         try:
             content, errors = 0, []
@@ -126,13 +126,6 @@ def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa
             raise
         yield _row(number, made, content)
         yield from (_error_rows(number, rows) for rows in errors if len(rows))
-
-
-def _attempt() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context.taskAttemptId() if context else 0
 
 
 def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -22,7 +22,7 @@ from winkfs.errors import WinkError
 from winkfs.items import Note
 from winkfs.names import text
 from winkfs.pack import Packer, PackReport
-from winkfs.spark.jobs.common import KEPT, Bad, Report, guarded, ignore, on_units
+from winkfs.spark.jobs.common import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 from winkfs.spark.jobs.inputs import ParquetColumns, Unit, source_of, units
 
 if TYPE_CHECKING:
@@ -128,12 +128,8 @@ class Task:
     fail_fast: bool
 
     def __call__(self, unit: Unit) -> Done:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        number, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
         notes, report = Notes(unit.path, self.fail_fast), PackReport()
-        writer = ShardWriter(self.transaction, f"{number:05d}-{attempt}")
+        writer = ShardWriter(self.transaction, "{:05d}-{}".format(*attempt()))
         try:
             source = source_of(unit, notes, self.transaction.pending, self.columns)
             try:

@@ -18,7 +18,7 @@ from winkfs import orders, results
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.orders import Order, OrderedShard, Part, Rows
 from winkfs.rows import Int64
-from winkfs.spark.jobs.common import guarded
+from winkfs.spark.jobs.common import attempt, guarded
 from winkfs.spark.jobs.reading import int64, numbered, read
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(
     raises      ValueError for a key that is none; WinkError, OSError; what Spark raises
     """
     start = time.monotonic()
-    snap = snapshot(os.path.abspath(source), as_of)
+    snap = snapshot(source, as_of)
     least = 2 * spark.sparkContext.defaultParallelism if snap.files > PART // 64 else 1
     count = parts or max(least, -(-snap.files // PART))
     folder = results.begin(target, orders.NAME)
@@ -117,10 +117,8 @@ def _grouped(keys: DataFrame, count: int) -> DataFrame:
 def write_part(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.RecordBatch]:
     """Write the part of one task: batches of (key, shard, _pos, size) -> a batch of WRITTEN."""
     import pyarrow as pa
-    from pyspark import TaskContext
 
-    context = TaskContext.get()
-    number, attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+    number, turn = attempt()
     numbering = Numbering()
     sizes: list[int] = []
 
@@ -130,7 +128,7 @@ def write_part(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.R
             sizes.append(int(int64(size).sum()))
             yield Rows(int64(shard), int64(pos), numbering.of(key))
 
-    part = orders.write_part(folder / f"part-{number:05d}.{attempt}.perm", rows())
+    part = orders.write_part(folder / f"part-{number:05d}.{turn}.perm", rows())
     values = {"part": pa.array([number], pa.int32()), "file": pa.array([part.file])}
     counts = {"rows": part.rows, "groups": part.groups, "size": sum(sizes)}
     values |= {name: pa.array([value], pa.int64()) for name, value in counts.items()}

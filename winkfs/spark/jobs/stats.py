@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOP: Final = 20  # types and prefixes
-DAYS: Final = 10_000
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # What stands behind the last dot of the last part of a path, in lower case.
 TYPE: Final = r"lower(regexp_extract(path, '[^/]\\.([A-Za-z0-9]{1,10})$', 1))"
@@ -48,7 +47,7 @@ def run(
     start = time.monotonic()
     if plot is not None:
         _need_matplotlib()
-    snap = snapshot(os.path.abspath(source), as_of)
+    snap = snapshot(source, as_of)
     with guarded(spark, f"stats {source}"):
         rows = _counted(spark, snap)
     whole = {"files": 0, "bytes": 0, "first": None, "last": None}
