@@ -25,7 +25,6 @@ from winkformats.storage import sync_directory
 from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
 from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import DERIVED
-from winkfs.dataset.survey import survey
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)
@@ -111,6 +110,8 @@ class Transaction:
         tombs_at  position from which its tombstones count for older shards; 0: it has none
         raises    WinkError where it was not closed; FormatError; OSError
         """
+        from winkfs.dataset.survey import survey  # who only commits does without it: 50 ms
+
         record = survey(base, f"{self.job}/{os.path.basename(base)}", tombs_at)
         Path(base + ".lock").unlink(missing_ok=True)
         return record

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from winkfs.arguments import check_directory, check_ftype
-from winkfs.bulkput import ROWS
 from winkfs.inode import FileType
 from winkfs.spark.cuts import cuts
 from winkfs.spark.paths import MARK, to_name, to_path
@@ -106,6 +105,8 @@ class Inputs:
         raises  ValueError that names the row
         cost    0.3 us a row; the content is not copied
         """
+        from winkfs.bulkput import ROWS  # a task has it; on the driver it takes 50 ms
+
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))
         self._check_nulls(names, contents)
         ns = self._times(batch, now)
