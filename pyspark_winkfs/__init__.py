@@ -89,9 +89,9 @@ class Reader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(pickle.dumps(task)) for task in self._real().partitions()]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:
-            return iter(())  # Spark's stand-in where there are no tasks
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is None or partition.value is None:
+            return iter(())  # Spark's stand-ins, up to 4.1 and later, where there are no tasks
         reader = self._real()
         found: Iterator[pa.RecordBatch] = reader.read(pickle.loads(partition.value))
         return found

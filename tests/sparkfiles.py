@@ -139,9 +139,8 @@ def struct(schema: str) -> Any:
 
 def batches(schema: str, options: Mapping[str, str]) -> Iterator[Any]:
     """The Arrow batches of all tasks, each task by a reader of its own, as Spark makes it."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     from pyspark_winkfs import DefaultSource
+    from winkfs.spark.schema import arrow_schema
 
     fields = struct(schema)
     source = DefaultSource(options=dict(options))
@@ -149,7 +148,7 @@ def batches(schema: str, options: Mapping[str, str]) -> Iterator[Any]:
     tasks = pickle.loads(pickle.dumps(reader.partitions()))
     for task in tasks:
         for batch in pickle.loads(pickle.dumps(reader)).read(task):
-            assert batch.schema.equals(to_arrow_schema(fields, timezone="UTC"))
+            assert batch.schema.equals(arrow_schema(fields))
             assert batch.num_rows
             batch.validate(full=True)
             yield batch

@@ -699,6 +699,18 @@ def test_each_read_is_planned_anew(spark: SparkSession, tmp_path: Path) -> None:
     assert loaded.count() == 3
 
 
+def test_what_spark_hands_to_a_reader_that_has_no_tasks(tmp_path: Path) -> None:
+    from pyspark.sql.datasource import InputPartition
+
+    from pyspark_winkfs import DefaultSource
+
+    winkfs.create(tmp_path / "c").close()
+    reader = DefaultSource(options={"path": str(tmp_path / "c")}).reader(struct("path string"))
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []  # up to Spark 4.1
+    assert list(reader.read(InputPartition(None))) == []
+
+
 def test_an_empty_container_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     import winkfs.spark
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 MOMENT = 1_700_000_000
 PATIENCE = 180  # seconds
+limits = pytest.mark.skipif(
+    find_spec("pyspark.sql.streaming.datasource") is None, reason="Spark 4.1 knows no limits"
+)
 
 
 def log(base: Path, low: int, high: int) -> dict[str, bytes]:
@@ -84,6 +88,7 @@ def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
         time.sleep(0.1)
 
 
+@limits
 def test_batches_keep_the_limit_and_go_on_from_the_checkpoint(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -242,6 +247,7 @@ assert query.awaitTermination(200)
 """
 
 
+@limits
 def test_a_driver_killed_after_its_commit_loses_and_doubles_nothing(tmp_path: Path) -> None:
     source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
     files = log(source, 0, 100)

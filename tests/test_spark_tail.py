@@ -20,6 +20,7 @@ pa = pytest.importorskip("pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402 - needs the two above
 
+from winkfs.spark import streamsource  # noqa: E402
 from winkfs.spark.batches import Reading, batches  # noqa: E402
 from winkfs.spark.options import Options  # noqa: E402
 from winkfs.spark.streamsource import stream_reader  # noqa: E402
@@ -172,9 +173,9 @@ def test_a_container_in_the_place_of_another_ends_the_stream(log: Path, tmp_path
 
 
 def test_spark_4_1_asks_without_arguments(log: Path) -> None:
-    """It knows neither the start of a batch nor limits."""
+    """It knows neither the start of a batch nor limits: a batch is all there is."""
     fields = StructType().add("path", "string").add("content", "binary")
-    reader = stream_reader({"path": str(log), "maxFilesPerTrigger": "3"}, fields)
+    reader = stream_reader({"path": str(log)}, fields)
     start, end = reader.initialOffset(), reader.latestOffset()
     assert reader.latestOffset() == end
     found = [b for part in reader.partitions(start, end) for b in reader.read(part)]
@@ -273,3 +274,12 @@ def test_large_shards_are_cut_into_tasks(tmp_path: Path) -> None:
         half = tail.cut(start, end, Limit(1000, None))
     assert dict(stream.rows(start, half)) == dict(list(files.items())[:1000])
     assert dict(stream.rows(half, end)) == dict(list(files.items())[1000:])
+
+
+def test_a_limit_that_this_spark_would_ignore_is_refused(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streamsource, "ReadMaxFiles", object)  # as with Spark 4.1
+    for name in ("maxFilesPerTrigger", "maxBytesPerTrigger"):
+        with pytest.raises(ValueError, match=f"option {name} needs Spark 4.2"):
+            stream_reader({"path": str(log), name: "3"}, StructType().add("path", "string"))

@@ -21,7 +21,7 @@ _generation bigint     of the data set, as of the plan; 0 for a container
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from winkfs.spark.options import Options
 
@@ -88,3 +88,13 @@ def check(schema: StructType) -> list[str]:
             )
         columns.append(column)
     return columns
+
+
+def arrow_schema(fields: StructType) -> Any:
+    """The pyarrow.Schema that Spark takes for these columns, and no other."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(fields, timezone="UTC")
+    except TypeError:  # up to Spark 4.1, where UTC is not to be asked for
+        return to_arrow_schema(fields)

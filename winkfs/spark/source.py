@@ -84,12 +84,10 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
         return partitions(self.options, contents="content" in self.columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         from winkfs.spark.batches import Reading, batches
+        from winkfs.spark.schema import arrow_schema
 
-        schema = to_arrow_schema(self.fields, timezone="UTC")
-        return batches(Reading(schema, self.columns, **self.settings), partition)
+        return batches(Reading(arrow_schema(self.fields), self.columns, **self.settings), partition)
 
 
 class FilteringReader(WinkfsReader):

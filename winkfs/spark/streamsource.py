@@ -28,7 +28,7 @@ try:
         ReadMaxFiles,
         SupportsTriggerAvailableNow,
     )
-except ImportError:  # 4.1: no limits; a batch is all there is
+except ImportError:  # 4.1: a batch is all there is
     ReadAllAvailable = ReadMaxBytes = ReadMaxFiles = SupportsTriggerAvailableNow = object
 
 if TYPE_CHECKING:
@@ -61,6 +61,9 @@ class _Limits:
         start = value_of(given, "startingOffset", one_of(earliest=False, latest=True))
         files = value_of(given, "maxFilesPerTrigger", count)
         size = value_of(given, "maxBytesPerTrigger", lambda text: size_of(text, 1))
+        if ReadMaxFiles is object and (files or size):
+            name = "maxFilesPerTrigger" if files else "maxBytesPerTrigger"
+            raise ValueError(f"option {name} needs Spark 4.2: leave it out")
         return cls(bool(start), files, size)
 
 
