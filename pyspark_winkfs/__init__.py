@@ -6,6 +6,8 @@ they arrive, and can say what to do, where a Python of Spark has no winkfs.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -19,7 +21,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["DefaultSource"]
+__all__ = ["DefaultSource", "one_line"]
+
+
+class OneLine(contextlib.ContextDecorator):
+    """An error of ours in the block comes out of Spark as its one line. WINKFS_TRACEBACK=1 in the
+    environment of the workers leaves it the stack.
+
+    Spark asks for this variable when it reports what ends a Python worker; it goes with the worker.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        ours = isinstance(error, OSError | ValueError | ImportError)
+        in_worker = os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"
+        if ours and in_worker and not os.environ.get("WINKFS_TRACEBACK"):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+
+
+one_line = OneLine()
 
 
 def module(name: str) -> Any:
@@ -52,21 +74,26 @@ class DefaultSource(DataSource):  # type: ignore[misc]
             state["options"] = {}  # tasks have no use for a list of a million paths
         return state
 
+    @one_line
     def schema(self) -> Any:
         return self._source().schema()
 
+    @one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         reader = self._source().reader(schema)
         self.planned = True
         filtering = type(reader).pushFilters is not DataSourceReader.pushFilters
         return FilteringReader(reader) if filtering else Reader(reader)
 
+    @one_line
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         return self._source().writer(schema, overwrite)
 
     def streamReader(self, schema: StructType) -> Any:
+        # Not in one line: Spark calls stop() of what it did not get, and that error hides ours.
         return self._source().streamReader(schema)
 
+    @one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         return self._source().streamWriter(schema, overwrite)
 
@@ -86,20 +113,21 @@ class Reader(DataSourceReader):  # type: ignore[misc]
             self.reader = pickle.loads(self.pickled)
         return self.reader
 
+    @one_line
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(pickle.dumps(task)) for task in self._real().partitions()]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if partition is None or partition.value is None:
-            return iter(())  # Spark's stand-ins, up to 4.1 and later, where there are no tasks
-        reader = self._real()
-        found: Iterator[pa.RecordBatch] = reader.read(pickle.loads(partition.value))
-        return found
+        # Spark's stand-ins, up to 4.1 and later, where there are no tasks
+        if partition is not None and partition.value is not None:
+            with one_line:
+                yield from self._real().read(pickle.loads(partition.value))
 
 
 class FilteringReader(Reader):
     """Only that it has this method makes Spark push filters down."""
 
+    @one_line
     def pushFilters(self, filters: list[Any]) -> Any:
         return self._real().pushFilters(filters)
 

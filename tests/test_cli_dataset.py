@@ -66,7 +66,9 @@ def test_changes_are_generations(run: Run, root: str) -> None:
         (["ls", "c", "--as-of", "1"], "as_of is for data sets"),
         (["dataset", "history", "nowhere"], "no such data set"),
         (["dataset", "compact", "c"], "no such data set"),
-        (["dataset", "create", "c"], "a container has that name"),
+        (["dataset", "create", "c"], "c: is a single container"),
+        (["dataset", "create", "tree"], "tree: is a folder with other things in it"),
+        (["dataset", "create", "c.data"], "c.data: is a single container"),
         (["dataset", "add", "ds", "nowhere"], "no such container"),
         (["pack", "nowhere", "new", "--shards", "2"], "no such directory or tar file"),
         (["pack", ".", "ds", "--shards", "2"], "--update"),
@@ -75,6 +77,7 @@ def test_changes_are_generations(run: Run, root: str) -> None:
 )
 def test_what_goes_wrong_is_one_line(run: Run, root: str, command: list[str], what: str) -> None:
     winkfs.create("c").close()
+    Path("tree/x").mkdir(parents=True)
     assert what in one_line(run(*command))
     assert sorted(os.listdir("ds/_pending")) == []
 

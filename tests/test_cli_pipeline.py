@@ -14,6 +14,7 @@ import pytest
 from sparking import environment, need_spark
 
 import winkfs
+from winkfs.spark.jobs import session
 from winkfs.spark.jobs.common import cause
 
 PATIENCE = 240
@@ -87,6 +88,15 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> 
     assert os.listdir(tmp_path) == []
 
 
+def test_ctrl_c_stays_that_where_pyspark_fails_on_its_way_out() -> None:
+    protocol = pytest.importorskip("py4j.protocol")
+    with pytest.raises(KeyboardInterrupt), session._told():
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise protocol.Py4JNetworkError("Answer from Java side is empty")
+
+
 @pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("way", ["spark-submit", "python -m"])
@@ -117,6 +127,11 @@ def test_a_job_is_a_program(source: Path, tmp_path: Path, way: str, soak: bool) 
     ("Job aborted\norg.apache.spark.SparkException: Job aborted\nCaused by: x\n"
      "winkformats.errors.CorruptError: /c.data: bad entry at byte 7\n\tat y",
      "/c.data: bad entry at byte 7"),
+    ("[PYTHON_DATA_SOURCE_ERROR] Failed to plan: winkfs.errors.NoSuchFile: /c: none: make it\n"
+     " SQLSTATE: 38000", "/c: none: make it"),
+    ("Job aborted.\nwinkfs.errors.FileExists: /c: is there: why\n", "/c: is there: why"),
+    ("An error occurred while calling x.\n: org.apache.spark.SparkException: Could not parse\n"
+     "\tat y", "Could not parse"),
     ("[SOME_CLASS] a line\nanother", "[SOME_CLASS] a line"), ("", "RuntimeError('')"),
 ])  # fmt: skip
 def test_the_cause_is_found_in_what_spark_says(text: str, line: str) -> None:

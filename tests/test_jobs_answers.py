@@ -260,6 +260,7 @@ def test_a_key_that_is_none_is_one_line_and_leaves_nothing(
 ) -> None:
     for key, message in (
         ("nonsense", "is no expression over path, size"), ("size +", "is no expression"),
+        ("explode(split(path, '/'))", "is no expression"),
         ("array(size)", "is of type array"), ("null", "is of type void"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message) as caught:
@@ -394,6 +395,7 @@ def test_what_cannot_be_is_refused_before_anything_is_read(
     (tmp_path / "t").mkdir()
     for arguments, message in (
         ({"threshold": 0.3}, "0.5 to 1"), ({"table": str(tmp_path / "t")}, "exists already"),
+        ({"into": str(source)}, "is what is read"), ({"into": str(one)}, "is a single container"),
     ):  # fmt: skip
         with pytest.raises((ValueError, WinkError), match=message):
             dedup.run(spark, str(source), **arguments)

@@ -114,7 +114,8 @@ def _check_hidden(log: Log, report: Report) -> None:
         if not same:
             report.add(f"{path}: is not what the shards say: remove it, it is made anew")
     except (*FAULTS, OSError) as error:
-        report.add(str(error))
+        if str(error) not in report.problems:  # a shard that is gone was told already
+            report.add(str(error))
 
 
 def orphans(root: str, named: set[str]) -> Iterator[str]:

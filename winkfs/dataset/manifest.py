@@ -220,10 +220,12 @@ def is_dataset(path: str | os.PathLike[str]) -> bool:
 
 
 def create(path: str | os.PathLike[str]) -> Log:
-    """Make an empty data set, or take the one that is there. Raises OSError; FileExistsError."""
+    """Make an empty data set, or take the one that is there.
+
+    raises  FileExists where something else is there; OSError
+    """
     root = root_of(path)
-    if Path(root + ".data").exists() and not is_dataset(root):
-        raise FileExists("a container has that name", root)
+    check_free(root)
     for folder in (root, f"{root}/{PENDING}", f"{root}/{FOLDER}"):
         with contextlib.suppress(FileExistsError):
             Path(folder).mkdir(parents=folder == root)
@@ -234,6 +236,20 @@ def create(path: str | os.PathLike[str]) -> Log:
         manifest = Manifest(0, first.time_ns, "create", checkpoint=first)
         log.store.put_if_absent(0, manifest.encode())
     return log
+
+
+def check_free(path: str | os.PathLike[str]) -> None:
+    """Raise FileExists where there is no data set, and cannot be one."""
+    root = root_of(path)
+    if is_dataset(root):
+        return
+    if Path(root.removesuffix(".data") + ".data").exists():
+        what = "is a single container, and no data set: give a folder that is empty or not there"
+        raise FileExists(what, root)
+    if Path(root).is_file():
+        raise FileExists("is a file: give the path of a folder", root)
+    if Path(root).is_dir() and not {PENDING, FOLDER}.issuperset(os.listdir(root)):
+        raise FileExists("is a folder with other things in it, and no data set: give another", root)
 
 
 def root_of(path: str | os.PathLike[str]) -> str:

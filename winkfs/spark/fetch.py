@@ -82,9 +82,14 @@ class _Fetch:
     batch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark_winkfs import one_line
         from winkfs.spark.garbage import freeze
 
         freeze()
+        with one_line:
+            yield from self._fetched(batches)
+
+    def _fetched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         opened: dict[tuple[str, int], Contents] = {}
         try:
             for batch in batches:

@@ -11,15 +11,13 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from winkfs.dataset.manifest import is_dataset
+from pyspark_winkfs import one_line
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import Transaction, begin
-from winkfs.errors import FileExists
 from winkfs.spark.garbage import freeze
 from winkfs.spark.inputs import Inputs
 from winkfs.spark.sinkoptions import SinkOptions
@@ -48,12 +46,13 @@ class WinkfsWriter(DataSourceArrowWriter):  # type: ignore[misc]  # the same
 
     def __init__(self, options: SinkOptions, inputs: Inputs, overwrite: bool) -> None:
         self._options, self._inputs = options, inputs
-        check_target(options.path)
         self._transaction = begin(options.path, "overwrite" if overwrite else "append")
 
+    @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write_task(iterator, self._transaction, self._inputs, self._options)
 
+    @one_line
     def commit(self, messages: Sequence[Any]) -> None:
         publish(self._transaction, messages, self._options)
 
@@ -65,22 +64,6 @@ def inputs_of(schema: StructType, options: SinkOptions) -> Inputs:
     """Raises ValueError that names the column that is wrong."""
     fields = [(column.name, column.dataType.simpleString()) for column in schema.fields]
     return Inputs.of(fields, options.ignore_extra)
-
-
-def check_target(path: str) -> None:
-    """Refuse what is no data set and cannot become one. Raises FileExists: one clear line."""
-    if is_dataset(path):
-        return
-    base = path.removesuffix(".data").rstrip("/")
-    if Path(base + ".data").exists():
-        raise FileExists(
-            "is a single container, and Spark writes data sets: give the path of a folder that is "
-            "empty or not there", path,
-        )  # fmt: skip
-    if Path(path).is_file():
-        raise FileExists("is a file: give the path of a folder", path)
-    if Path(path).is_dir() and any(Path(path).iterdir()):
-        raise FileExists("is a folder with other things in it, and no data set: give another", path)
 
 
 def write_task(

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
+from pyspark_winkfs import one_line
 from winkfs.dataset.manifest import PENDING, Log, create
 from winkfs.dataset.transaction import Transaction, join
 from winkfs.spark.inputs import Inputs
 from winkfs.spark.options import local_path
-from winkfs.spark.sink import Written, check_target, inputs_of, publish, write_task
+from winkfs.spark.sink import Written, inputs_of, publish, write_task
 from winkfs.spark.sinkoptions import SinkOptions
 
 if TYPE_CHECKING:
@@ -60,9 +61,9 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
     def __init__(self, options: SinkOptions, inputs: Inputs, overwrite: bool) -> None:
         self._options, self._inputs = options, inputs
         self._operation = "overwrite" if overwrite else "append"
-        check_target(options.path)
         self._root = create(options.path).root
 
+    @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchWritten:
         from pyspark import TaskContext
 
@@ -75,6 +76,7 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
         written = write_task(iterator, transaction, self._inputs, self._options)
         return BatchWritten(written.records, written.seconds, query, transaction)
 
+    @one_line
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         ours = [message.transaction for message in messages if message and message.transaction]
         if not ours:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pyspark_winkfs import one_line
 from winkfs.spark.options import Options, count, one_of, size_of, value_of
 from winkfs.spark.source import STREAMING, WinkfsReader
 from winkfs.spark.tail import Limit, Offset, open_tail
@@ -75,10 +76,12 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         self._options, self._limits = options, limits
         self._target: Offset | None = None  # of Trigger.AvailableNow
 
+    @one_line
     def initialOffset(self) -> Offset:
         with open_tail(self._options) as tail:
             return tail.latest(None) if self._limits.latest else tail.earliest()
 
+    @one_line
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """Spark 4.1 gives neither argument."""
         limits = self._limits
@@ -98,21 +101,25 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             return ReadMaxBytes(self._limits.bytes)
         return ReadAllAvailable()
 
+    @one_line
     def prepareForTriggerAvailableNow(self) -> None:
         with open_tail(self._options) as tail:
             self._target = tail.latest(None)
 
+    @one_line
     def reportLatestOffset(self) -> Offset:
         with open_tail(self._options) as tail:
             return tail.latest(None)
 
+    @one_line
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         contents = "content" in self._batches.columns
         with open_tail(self._options) as tail:
             return tail.partitions(start, end, contents=contents)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._batches.read(partition)
+        with one_line:
+            yield from self._batches.read(partition)
 
     def commit(self, end: Offset) -> None:
         """There is nothing to let go of."""

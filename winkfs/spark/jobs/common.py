@@ -21,8 +21,11 @@ PATIENCE: Final = 10.0  # seconds that cancelled tasks may take to end
 KEPT: Final = 100_000  # bad records of a task that are listed; all are counted
 # The end of a worker's traceback, or what a JVM says of it: the class of an error, and its text.
 _CAUSE: Final = re.compile(
-    r"^(?:[\w.]*\.)?(\w*(?:Error|Exception|Plan|Conflict|File)): (.+)$", re.M
+    r"^(?:: |\[PYTHON_\w+\] [^:]*: )?"
+    r"((?:\w+\.)*\w*(?:Error|Exception)|wink\w+\.errors\.\w+): (.+)$",
+    re.M,
 )
+OUTER: Final = ("SparkException", "PythonException")  # what Spark packs others into
 
 
 class Bad(NamedTuple):
@@ -117,5 +120,7 @@ def cause(error: BaseException) -> str:
     """One line of an error that came out of Spark: what a task raised, without its traceback."""
     text = str(error)
     found = _CAUSE.findall(text)
-    inner = [what for kind, what in found if kind not in ("SparkException", "PythonException")]
-    return inner[-1] if inner else text.strip().splitlines()[0] if text.strip() else repr(error)
+    if found:
+        inner = [each for each in found if not each[0].endswith(OUTER)]
+        return str((inner or found)[-1][1])
+    return text.strip().splitlines()[0] if text.strip() else repr(error)

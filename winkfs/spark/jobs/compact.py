@@ -34,9 +34,9 @@ def run(
                 StalePlan; OSError; what Spark raises. Nothing is changed then
     """
     start = time.monotonic()
+    seen = snapshot(root_of(os.path.abspath(source)))
     if not is_dataset(source):
         raise NotAllowed("is a single container: only data sets are compacted", source)
-    seen = snapshot(root_of(os.path.abspath(source)))
     groups = compaction(seen, shard_size, 0.0 if everything else HIDDEN)
     summary: dict[str, Any] = {"job": "compact", "source": seen.root}
     summary |= {"files": 0, "bytes": 0, "removed": 0, "added": 0, "generation": seen.generation}

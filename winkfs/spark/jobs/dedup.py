@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkformats.storage import sync_directory
-from winkfs.dataset.manifest import is_dataset
+from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import begin
@@ -73,7 +73,7 @@ def run(
     """
     start = time.monotonic()
     snap = snapshot(source)
-    _check(source, table, delete, threshold)
+    _check(source, table, delete, into, threshold)
     summary: dict[str, Any] = {"job": "dedup", "source": snap.root, "generation": snap.generation}
     with guarded(spark, f"dedup {source}"), Kept() as kept:
         if threshold is None:
@@ -97,7 +97,9 @@ def run(
     return summary | {"seconds": round(time.monotonic() - start, 3)}
 
 
-def _check(source: str, table: str | None, delete: bool, threshold: float | None) -> None:
+def _check(
+    source: str, table: str | None, delete: bool, into: str | None, threshold: float | None
+) -> None:
     if threshold is not None and not 0.5 <= threshold <= 1:
         raise ValueError(f"a threshold is 0.5 to 1, not {threshold}")
     if delete and not is_dataset(source):
@@ -105,6 +107,10 @@ def _check(source: str, table: str | None, delete: bool, threshold: float | None
         raise NotAllowed(what, source)
     if table is not None and os.path.exists(table):
         raise FileExists("the table exists already: choose another name", table)
+    if into is not None:
+        check_free(into)
+        if os.path.realpath(source) == os.path.realpath(into):
+            raise FileExists("is what is read: delete the doubles, or give another data set", into)
 
 
 class Kept(ExitStack):

@@ -135,7 +135,8 @@ class Task:
             try:
                 Packer(writer.container, report, notes, None).run(source)
             except FormatError as error:  # what came before it is in the container
-                notes(Note(unit.path.encode("utf-8", "surrogateescape"), str(error), True))
+                what = str(error).removeprefix(f"{unit.path}: ")
+                notes(Note(unit.path.encode("utf-8", "surrogateescape"), what, True))
             record = None if writer.empty else writer.finish()
         except BaseException:
             writer.abandon()

@@ -87,6 +87,7 @@ def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
     try:
         frame = frame.withColumn("key", F.expr(key))
         kind = dict(frame.dtypes)["key"]
+        frame.select(F.struct("key", F.expr(key)))  # refused where it makes rows, as explode does
     except (AnalysisException, ParseException) as error:
         line = str(error).strip().splitlines()[0]
         raise ValueError(

@@ -72,12 +72,13 @@ def session(
     except Exception as error:
         hint = "" if log else "; --log FILE keeps what it said"
         raise WinkError(f"Spark cannot start: {cause(error)}{hint}") from None
-    try:
-        with _hushed(), _told(), _progress(spark, name):
-            yield spark
-    finally:
-        with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
-            spark.stop()
+    with _hushed():
+        try:
+            with _told(), _progress(spark, name):
+                yield spark
+        finally:
+            with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
+                spark.stop()
 
 
 def _start(
@@ -106,7 +107,7 @@ def _start(
 
 def _find_packages() -> None:
     """Workers on this machine run the same Python and find the same packages."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON") or sys.executable
     found = [importlib.util.find_spec(n) for n in ("winkfs", "winkformats", "winkmount")]
     roots = [str(Path(spec.origin).parent.parent) for spec in found if spec and spec.origin]
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -147,13 +148,19 @@ def _hushed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told() -> Iterator[None]:
-    """An error of Spark becomes one line."""
+    """An error of Spark becomes one line; Ctrl-C stays Ctrl-C, also where what PySpark asks the JVM
+    on its way out fails."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        before = error.__context__
+        while before is not None:
+            if not isinstance(before, Exception):
+                raise before from None
+            before = before.__context__
         if os.environ.get("WINKFS_TRACEBACK"):
             raise
         raise WinkError(cause(error)) from None

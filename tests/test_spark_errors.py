@@ -1,0 +1,96 @@
+"""What a user's own script sees of an error: our line, not the stack of Spark's Python worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sparkfiles import plain
+
+import winkfs
+import winkfs.spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+pytest.importorskip("pyspark")
+
+
+def said(action: Callable[[], Any]) -> str:
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as caught:
+        action()
+    return str(caught.value)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return plain(tmp_path / "c")
+
+
+@pytest.fixture
+def damaged(base: Path) -> Path:
+    """A container with a flipped bit in the content of `damaged`."""
+    with winkfs.open(base, "a") as container:
+        container.put("damaged", b"NEEDLE" * 100)
+    data = base.with_name("c.data")
+    data.write_bytes(data.read_bytes().replace(b"NEEDLE", b"NEADLE"))
+    return base
+
+
+def one_line_of(text: str, *parts: str) -> None:
+    assert "Traceback" not in text, text
+    line = next(line for line in text.splitlines() if parts[0] in line)
+    assert all(part in line for part in parts), line
+
+
+def test_a_misspelt_option_is_told_in_the_first_line(spark: SparkSession, base: Path) -> None:
+    winkfs.spark.register(spark)
+    reader = spark.read.format("winkfs").option("prefx", "a")
+    text = said(lambda: reader.load(str(base)))
+    one_line_of(text.splitlines()[0], "no option 'prefx': did you mean prefix?")
+
+
+def test_a_path_that_is_not_there_is_told_in_the_first_line(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = winkfs.spark.read(spark, tmp_path / "nowhere")
+    one_line_of(said(frame.count).splitlines()[0], f"{tmp_path}/nowhere: no such container")
+
+
+def test_a_flipped_bit_is_told_without_the_stack_of_the_task(
+    spark: SparkSession, damaged: Path
+) -> None:
+    frame = winkfs.spark.read(spark, damaged)
+    one_line_of(said(frame.collect), "damaged: ", "c.data")
+    refs = winkfs.spark.read(spark, damaged, content="ref")
+    one_line_of(said(lambda: winkfs.spark.fetch_content(refs).collect()), "c.data", "PERMISSIVE")
+
+
+def test_a_row_that_cannot_be_written_is_told_without_the_stack_of_the_task(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    winkfs.spark.register(spark)
+    rows = spark.sql("select 'a' path, cast(null as binary) content")
+    text = said(lambda: save(rows, tmp_path / "set"))
+    one_line_of(text, "a: the content is null")
+    bad = spark.sql("select 'a' path, X'00' content, 1 x")
+    one_line_of(said(lambda: save(bad, tmp_path / "set")).splitlines()[0], "no place for", "'x'")
+
+
+def test_the_stack_of_an_error_of_the_users_own_stays(spark: SparkSession, base: Path) -> None:
+    said(winkfs.spark.read(spark, f"{base}-nowhere").count)
+
+    def fail(batches: Any) -> Any:
+        raise ValueError("mine")
+
+    frame = winkfs.spark.read(spark, base, content="none").mapInArrow(fail, "path string")
+    assert "in fail" in said(frame.count)
+
+
+def save(frame: DataFrame, path: Path) -> None:
+    frame.write.format("winkfs").mode("append").save(str(path))
