@@ -94,7 +94,7 @@ def test_ctrl_c_stays_that_where_pyspark_fails_on_its_way_out() -> None:
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:
-            raise protocol.Py4JNetworkError("Answer from Java side is empty")
+            raise protocol.Py4JNetworkError("Java side is empty")  # noqa: B904 - as a finally does
 
 
 @pytest.mark.soak

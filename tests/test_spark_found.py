@@ -138,7 +138,7 @@ def test_a_task_in_a_python_without_winkfs_says_what_to_do(
         import pickle, sys
         reader, task = pickle.load(open(sys.argv[1], "rb"))
         try:
-            reader.read(task)
+            list(reader.read(task))
         except ImportError as error:
             print(error)
     """
