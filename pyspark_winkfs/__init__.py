@@ -36,7 +36,7 @@ class OneLine(contextlib.ContextDecorator):
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ours = isinstance(error, OSError | ValueError | ImportError)
-        in_worker = os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER"
+        in_worker = any(name.startswith("PYTHON_WORKER_FACTORY_") for name in os.environ)
         if ours and in_worker and not os.environ.get("WINKFS_TRACEBACK"):
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 

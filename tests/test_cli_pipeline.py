@@ -14,6 +14,7 @@ import pytest
 from sparking import environment, need_spark
 
 import winkfs
+from winkfs.cli._common import explain
 from winkfs.spark.jobs import session
 from winkfs.spark.jobs.common import cause
 
@@ -86,6 +87,17 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> 
     process.send_signal(signal.SIGINT)
     assert ended(process) == (130, "", "winkfs: interrupted\n")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("raised", "line"), [
+    ("[Errno 28] No space left on device", "No space left on device: free some space"),
+    ("[Errno 13] Permission denied: '/a b/c'", "/a b/c: Permission denied: check who"),
+])  # fmt: skip
+def test_what_the_system_refuses_a_task_is_told_with_what_to_do(raised: str, line: str) -> None:
+    errors = pytest.importorskip("pyspark.errors")
+    with pytest.raises(OSError) as caught, session._told():
+        raise errors.PySparkException(f"Job aborted\nOSError: {raised}\n")
+    assert explain(caught.value).startswith(line)
 
 
 def test_ctrl_c_stays_that_where_pyspark_fails_on_its_way_out() -> None:

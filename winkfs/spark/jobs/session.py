@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -62,7 +63,7 @@ def session(
 
     master  local[*] if none is given
     log     a file for what the JVM and the workers say; None: nobody reads it
-    raises  WinkError in the place of what Spark raises, with one line of it
+    raises  WinkError, OSError in the place of what Spark raises, with one line of it
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and (problem := missing()):
@@ -163,7 +164,13 @@ def _told() -> Iterator[None]:
             before = before.__context__
         if os.environ.get("WINKFS_TRACEBACK"):
             raise
-        raise WinkError(cause(error)) from None
+        raise _error(cause(error)) from None
+
+
+def _error(line: str) -> OSError:
+    """Of the line of an OSError that a task raised the same, so that a command says what to do."""
+    found = re.fullmatch(r"\[Errno (\d+)\] (.+?)(?:: '(.*)')?", line)
+    return OSError(int(found[1]), found[2], found[3]) if found else WinkError(line)
 
 
 @contextlib.contextmanager
