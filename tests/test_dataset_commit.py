@@ -18,7 +18,7 @@ import pytest
 
 import winkfs
 from winkfs.dataset import manifest
-from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import DatasetConflict, StalePlan, WinkError
@@ -372,8 +372,53 @@ def test_manifest_of_a_later_version_is_refused(root: str, monkeypatch: pytest.M
 
 def test_data_set_without_manifests_is_not_an_empty_one(root: str) -> None:
     os.unlink(f"{root}/_winkfs/{0:020}.json")
+    for mode in ("r", "a"):
+        with pytest.raises(ValueError, match="lost its manifests"):
+            winkfs.open(root, mode)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="lost its manifests"):
-        winkfs.open(root)
+        create(root)
+
+
+def test_nobody_sees_half_a_new_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, seen = tmp_path / "ds", []
+    put = manifest.Folder.put_if_absent
+
+    def looking(folder: manifest.Folder, number: int, data: bytes) -> bool:
+        seen.append(is_dataset(root))
+        return put(folder, number, data)
+
+    monkeypatch.setattr(manifest.Folder, "put_if_absent", looking)
+    create(root)
+    assert seen == [False]
+    assert list(winkfs.open(root).names()) == []
+
+
+def test_two_make_a_data_set_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, rename = tmp_path / "ds", os.rename
+
+    def late(old: str, new: str) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        datasets.add(create(root).root, {"a": b"of the other"})
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", late)
+    assert create(root).newest() == 1
+    assert winkfs.open(root).read("a") == b"of the other"
+    assert not list((root / "_pending").iterdir())
+
+
+def test_a_creation_broken_off_can_be_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "ds"
+    with monkeypatch.context() as patch:
+        patch.delattr(os, "rename")
+        with pytest.raises(AttributeError):
+            create(root)
+    assert not is_dataset(root)
+    assert create(root).newest() == 0
 
 
 # --- the past ---

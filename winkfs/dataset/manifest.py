@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -222,19 +223,32 @@ def is_dataset(path: str | os.PathLike[str]) -> bool:
 def create(path: str | os.PathLike[str]) -> Log:
     """Make an empty data set, or take the one that is there.
 
-    raises  FileExists where something else is there; OSError
+    One that is there has its first manifest: both come with one rename.
+    raises  FileExists where something else is there; FormatError where it has lost its manifests;
+            OSError
     """
     root = root_of(path)
     check_free(root)
-    for folder in (root, f"{root}/{PENDING}", f"{root}/{FOLDER}"):
+    for folder in (root, f"{root}/{PENDING}"):
         with contextlib.suppress(FileExistsError):
             Path(folder).mkdir(parents=folder == root)
             sync_directory(folder)
-    log = Log(root)
-    if not log.store.numbers():
+    if not is_dataset(root):
+        made = Folder(f"{root}/{PENDING}/create-{secrets.token_hex(8)}")
+        Path(made.path).mkdir()
         first = State(0, time.time_ns())
         manifest = Manifest(0, first.time_ns, "create", checkpoint=first)
-        log.store.put_if_absent(0, manifest.encode())
+        try:
+            made.put_if_absent(0, manifest.encode())
+            os.rename(made.path, f"{root}/{FOLDER}")
+            sync_directory(f"{root}/{FOLDER}")
+        except OSError:
+            if not is_dataset(root):  # else another one has made it meanwhile
+                raise
+        finally:
+            shutil.rmtree(made.path, ignore_errors=True)
+    log = Log(root)
+    log.newest()
     return log
 
 
