@@ -10,7 +10,6 @@ Time begins after the session has started and run a job.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from report import Goal, Report
 from sparkruns import COLUMNS, compare, session, timed
 
 import winkfs
+import winkfs.spark
 
 START: Final = 1_700_000_000  # seconds since the epoch
 WANTED: Final = 1_000
@@ -73,12 +73,9 @@ def total(frame: Any) -> int:
 
 def paths(report: Report, spark: Any, place: Path, count: int, runs: int) -> None:
     wanted = samples.in_random_order(samples.names(count))[:WANTED]
-    listed = json.dumps(wanted)
 
     def ours(where: str) -> Callable[[], int]:
-        return lambda: total(
-            spark.read.format("winkfs").option("paths", listed).load(str(place / where))
-        )
+        return lambda: total(winkfs.spark.read(spark, place / where, paths=wanted))
 
     def parquet(where: str) -> Callable[[], int]:
         from pyspark.sql.functions import col

@@ -467,3 +467,42 @@ def test_a_pass_that_ends_after_its_file_was_closed_is_quiet(cold):
     reader.read(0, 4 * PAGE)
     storage.close()
     reader.close()
+
+
+# --- what is dropped behind a reader -----------------------------------------------------------
+
+
+def test_a_file_is_whole_only_if_no_page_is_missing(cold):
+    with FileStorage(cold) as storage:
+        length = storage.size()
+        assert not pagecache.whole(storage.fd, length)
+        storage.read(0, length)
+        if not pagecache.whole(storage.fd, length):
+            pytest.skip("this kernel has no cachestat")
+        assert pagecache.whole(storage.fd, length, 5 * PAGE + 1)
+        assert storage.dropper(0, length) is None
+        pagecache.forget(storage.fd, 32, 64)
+        if resident(cold, length).all():
+            pytest.skip("the kernel keeps the file in one folio")
+        assert not pagecache.whole(storage.fd, length)
+        assert not pagecache.whole(storage.fd, length, 63 * PAGE)
+
+
+@pytest.mark.parametrize("start", [0, 10 * PAGE + 7])
+def test_many_ranges_are_dropped_save_what_was_cached(cold, start):
+    with FileStorage(cold) as storage:
+        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
+        storage.read(40 * PAGE, 2 * PAGE)
+        before = resident(cold, storage.size())
+        assert before[40:42].all() and not before[:30].any()
+        drop = storage.dropper(start, storage.size())
+        assert drop is not None
+        ranges = [(p * PAGE + 5, (p + 2) * PAGE - 5) for p in (1, 12, 20, 39, 40, 41, 50, 62)]
+        for low, high in ranges:
+            storage.read(low, high - low)
+        drop.ranges(ranges)
+        after = resident(cold, storage.size())
+        kept = np.zeros(64, bool)
+        kept[1:3] = start > 0  # what is before `start` is not its business
+        np.testing.assert_array_equal(after, before | kept)
+        drop.ranges([(0, PAGE)])

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +31,8 @@ def _libc(name: str, *types: Any) -> Any:
 _sync_file_range = _libc(
     "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
 )
+_syscall = _libc("syscall")
+_CACHESTAT: Final = 451  # Linux 6.5, on all processors; the C library has no name for it
 _mincore = _libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
@@ -38,6 +40,19 @@ def runs(marks: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Where the True stand: [i, j) each."""
     edges = np.flatnonzero(np.diff(marks, prepend=False, append=False)).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def whole(fd: int, stop: int, start: int = 0) -> bool:
+    """Whether the page cache holds all pages from that of byte `start` to `stop`.
+
+    ->    False too where an older kernel does not tell
+    cost  9 ms a GiB, half of what `absent` takes
+    """
+    start -= start % PAGE
+    where, found = (ctypes.c_uint64 * 2)(start, stop - start), (ctypes.c_uint64 * 5)()
+    if _syscall is None or _syscall(_CACHESTAT, fd, where, found, 0) != 0:
+        return False
+    return int(found[0]) >= -(-(stop - start) // PAGE)  # the first one counts cached pages
 
 
 def absent(fd: int, stop: int, start: int = 0) -> npt.NDArray[np.bool_] | None:
@@ -61,6 +76,35 @@ def forget(fd: int, first: int, last: int) -> None:
     """Take the pages [first, last) out of the page cache."""
     with contextlib.suppress(OSError):  # only advice, and the file may be closed by now
         os.posix_fadvise(fd, first * PAGE, (last - first) * PAGE, os.POSIX_FADV_DONTNEED)
+
+
+class Dropper:
+    """Takes bytes out of the page cache, save pages that it held when this was made.
+
+    absent  pages of the file from byte `start` on, see `absent`
+    """
+
+    def __init__(self, fd: int, start: int, absent: npt.NDArray[np.bool_]) -> None:
+        self._fd, self._first, self._absent = fd, start // PAGE, absent
+
+    def __call__(self, start: int, stop: int) -> None:
+        """The pages from that of `start` to before that of `stop`, which may be read next."""
+        low = max(start // PAGE, self._first)
+        part = self._absent[low - self._first : max(stop // PAGE - self._first, 0)]
+        for i, j in runs(part):
+            forget(self._fd, low + i, low + j)
+
+    def ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """All pages of many [start, stop). Cost: 5 us each, one by one 30."""
+        bounds, count = np.array(ranges, np.int64), len(self._absent)
+        low = np.clip(bounds[:, 0] // PAGE - self._first, 0, count)
+        high = np.clip(-(-bounds[:, 1] // PAGE) - self._first, low, count)
+        begin, end = int(low.min()), int(high.max())
+        marks = np.zeros(end - begin + 1, np.int64)
+        np.add.at(marks, low - begin, 1)
+        np.add.at(marks, high - begin, -1)
+        for i, j in runs((np.cumsum(marks[:-1]) > 0) & self._absent[begin:end]):
+            forget(self._fd, self._first + begin + i, self._first + begin + j)
 
 
 def write_back(fd: int, start: int, stop: int) -> None:

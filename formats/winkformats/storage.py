@@ -20,13 +20,13 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from winkformats import pagecache
 from winkformats.memory import MemoryStorage as MemoryStorage
-from winkformats.pagecache import PAGE, BulkReader
+from winkformats.pagecache import PAGE, BulkReader, Dropper
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
@@ -175,21 +175,13 @@ class FileStorage:
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
         return BulkReader(self.read_into, self.dropper(start, stop) if uncached else None)
 
-    def dropper(self, start: int, stop: int) -> Callable[[int, int], None] | None:
-        """-> a function that takes bytes [a, b) of [start, stop) out of the page cache, save the
-        pages that it holds now; None where it holds all of them, or nobody tells."""
+    def dropper(self, start: int, stop: int) -> Dropper | None:
+        """For bytes of [start, stop); None where the page cache holds all, or nobody tells."""
         stop = min(stop, self.size())
-        absent = pagecache.absent(self.fd, stop, start)
-        if absent is None or not absent.any():
+        if pagecache.whole(self.fd, stop, start):
             return None
-        first = start // PAGE
-
-        def drop(a: int, b: int) -> None:
-            low = max(a // PAGE, first)
-            for i, j in pagecache.runs(absent[low - first : max(b // PAGE - first, 0)]):
-                pagecache.forget(self.fd, low + i, low + j)
-
-        return drop
+        absent = pagecache.absent(self.fd, stop, start)
+        return None if absent is None or not absent.any() else Dropper(self.fd, start, absent)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         total = 0

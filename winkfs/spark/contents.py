@@ -6,7 +6,6 @@ of C functions; then Arrow copies the contents from between the headers, in one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
 from winkformats.gather import column, rows_at
+from winkformats.pagecache import Dropper
 from winkformats.storage import FileStorage
 from winkfs.columns import BY_INODE, EMPTY
 from winkfs.content import attributes
@@ -29,9 +29,9 @@ GAPS: Final = (64 << 10, 4 << 10, 0)  # bytes that are read rather than begin an
 READ: Final = 16 << 20  # bytes of a batch's reads, at most, where they hold gaps
 SLACK: Final = 64  # bytes of an entry beside its value: an ordinary key and its lengths
 HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
+FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
 Bools = npt.NDArray[np.bool_]
-Drop = Callable[[int, int], None]
 
 
 class Contents:
@@ -51,7 +51,7 @@ class Contents:
         self._verify = verify and layout.checksum > 0
         self._low, self._high = low, min(high + MARGIN, self._end)
         self._drop = storage.dropper(low, self._high)
-        self._seen: list[tuple[Drop, int, int]] = []  # what was read since the last `drop`
+        self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # was read since the last `drop`
         self._buffer = memoryview(b"")
 
     # --- columns ---
@@ -129,6 +129,9 @@ class Contents:
                 break
         places = np.cumsum(lengths) - lengths
         view = self._room(int(lengths.sum()) + SLACK, reuse=len(pointer) > 1)
+        if self._drop is not None and len(starts) > FEW:
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+                self._storage.read_ahead(start, length)
         for start, length, place in zip(
             starts.tolist(), lengths.tolist(), places.tolist(), strict=True
         ):
@@ -209,7 +212,7 @@ class Contents:
         if offset < self._low or stop > self._high:
             drop = self._storage.dropper(offset, stop + MARGIN)
         if drop is not None:
-            self._seen.append((drop, offset, stop))
+            self._seen.setdefault(drop, []).append((offset, stop))
         if self._storage.read_into(view, offset) < len(view):
             raise CorruptError("the file is cut short", file=self._name, offset=offset)
 
@@ -221,9 +224,13 @@ class Contents:
 
     def drop(self) -> None:
         """What was read is not needed any more."""
-        for drop, start, stop in self._seen:
-            drop(start, stop)
-        self._seen = []
+        for drop, ranges in self._seen.items():
+            if len(ranges) > FEW:
+                drop.ranges(ranges)
+            else:
+                for start, stop in ranges:
+                    drop(start, stop)
+        self._seen = {}
 
     def close(self) -> None:
         """The page cache is what it was: also what the kernel has read ahead goes."""
