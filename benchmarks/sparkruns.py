@@ -25,6 +25,7 @@ import samples
 from common import Options, Phases, resident
 from report import Goal, Report
 
+from winkfs.spark import session_conf
 from winkfs.spark.jobs.session import cpu_seconds
 
 PARTS: Final = 8  # Parquet files, tar files
@@ -38,7 +39,6 @@ SPARK_CONF: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.log.level": "ERROR",
     "spark.sql.files.archive.reader.enabled": "true",
-    "spark.python.unix.domain.socket.enabled": "true",  # as docs/spark.md says
 }
 COLUMNS: Final = (
     "case", "winkfs, CPU s (range)", "wall, s", "rival", "rival, CPU s (range)", "wall, s",
@@ -56,9 +56,7 @@ def session() -> Iterator[Any]:
     except ImportError:
         sys.exit("Spark is not installed: pip install 'winkfs[spark]'")
     builder = SparkSession.builder.master("local[2]")
-    for name, value in SPARK_CONF.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = builder.config(map=SPARK_CONF | session_conf()).getOrCreate()
     try:
         from winkfs.spark import register
 

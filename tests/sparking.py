@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples import word_count
-from winkfs.spark.conf import mount_conf
+from winkfs.spark.conf import mount_conf, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
 SETTINGS = (
-    mount_conf()
+    session_conf()
+    | mount_conf()
     | word_count.LOCAL_SETTINGS
     | {"spark.driver.memory": "2g", "spark.log.level": "OFF"}  # an error is looked for in Python
 )

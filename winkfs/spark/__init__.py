@@ -3,6 +3,7 @@
 register(spark)                 make the format known, where it was not found by its name
 read(spark, path, ...)          a DataFrame of files, planned anew with each call
 fetch_content(df)               the contents of files that a DataFrame refers to
+session_conf()                  settings with which that costs less
 mount_conf()                    settings for Spark's own sources on a mounted container
 """
 
@@ -14,6 +15,7 @@ from winkfs.lazy import exports
 
 if TYPE_CHECKING:
     from winkfs.spark.conf import mount_conf as mount_conf
+    from winkfs.spark.conf import session_conf as session_conf
     from winkfs.spark.fetch import fetch_content as fetch_content
     from winkfs.spark.session import read as read
     from winkfs.spark.session import register as register
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "fetch_content": "fetch",
     "mount_conf": "conf",
+    "session_conf": "conf",
     "read": "session",
     "register": "session",
 }

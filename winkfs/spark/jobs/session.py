@@ -35,8 +35,6 @@ LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-    # To the Python workers and back without the network stack: a scan costs 10 % less CPU.
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 EACH: Final = 0.3  # seconds between two looks at the progress
@@ -94,7 +92,8 @@ def _start(
         chosen = master or "local[*]"
         local = LOCAL if chosen.startswith("local") else {}
         level = {} if log else {"spark.log.level": "OFF"}
-        builder = builder.master(chosen).config(map=local | level | dict(conf))
+        settings = winkfs.spark.session_conf() | local | level | dict(conf)
+        builder = builder.master(chosen).config(map=settings)
         _find_packages()
     with contextlib.nullcontext() if submitted else _stderr_to(log):
         spark = builder.getOrCreate()
