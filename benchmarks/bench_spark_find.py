@@ -3,7 +3,8 @@
     paths   1,000 paths among a million, with their content: a data set through its hash index,
             against Parquet with a filter on the path (files as written, and sorted by path)
     time    1 % of an append-only container by mtime, content too: seconds, and bytes that the disk
-            reads when nothing is cached, against Parquet sorted by mtime
+            reads when nothing is cached, against Parquet sorted by mtime; as it was written, and
+            with BASE.cols (`winkfs reindex --cols`, which shards of a data set have)
 
 Time begins after the session has started and run a job.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -118,25 +120,30 @@ def times(asked: Options, report: Report, spark: Any, place: Path, count: int) -
 
     for query in (ours, parquet):
         assert query() == count // 100 * SIZE
-    cold = [*place.glob("all.*"), *place.glob("parquet/*.parquet")]
+    columns = place / "all.cols"
+    cold = [columns, *place.glob("all.*"), *place.glob("parquet/*.parquet")]
 
     def run(query: Callable[[], int]) -> Phases:
-        evict(*[path for path in cold if path.stat().st_size])
+        evict(*[path for path in cold if path.exists() and path.stat().st_size])
         before = _disk()
         found = timed(query)
         return {**found, "read": _disk() - before}
 
     cases: dict[str, Case] = {"winkfs": lambda: run(ours), "Parquet": lambda: run(parquet)}
-    found = interleaved(cases, asked.runs)
-    report.keep("time", found)
-    compare(report, "1 % by mtime, cold", found["winkfs"], "Parquet", found["Parquet"])
-    size = sum(path.stat().st_size for path in place.glob("all.*"))
-    part = sorted(found["winkfs"]["read"])[asked.runs // 2] / size * 100
-    theirs = sorted(found["Parquet"]["read"])[asked.runs // 2] / 2**20
-    report.note(
-        f"1 % by mtime: the disk read {part:.2f} % of the container's {size / 2**20:,.0f} MiB "
-        f"(goal {report.verdict(Goal(2, at_most=True), part)}); Parquet: {theirs:,.1f} MiB."
-    )
+    for name, made in (("as written", False), ("with BASE.cols", True)):
+        if made:
+            winkfs.reindex(place / "all", cols=True)
+        found = interleaved(cases, asked.runs)
+        report.keep(f"time, {name}", found)
+        case = f"1 % by mtime, cold, {name}"
+        compare(report, case, found["winkfs"], "Parquet", found["Parquet"])
+        size = sum(path.stat().st_size for path in place.glob("all.*"))
+        part = median(found["winkfs"]["read"]) / size * 100
+        goal = f" (goal {report.verdict(Goal(2, at_most=True), part)})" if made else ""
+        report.note(
+            f"{case}: the disk read {part:.2f} % of the container's {size / 2**20:,.0f} MiB{goal}; "
+            f"Parquet: {median(found['Parquet']['read']) / 2**20:,.1f} MiB."
+        )
 
 
 def _disk() -> float:
