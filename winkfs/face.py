@@ -32,14 +32,7 @@ class Face(ABC):
     def stat(self, name: Name) -> Stat: ...
 
     @abstractmethod
-    def scan(
-        self,
-        since: float | None = None,
-        until: float | None = None,
-        prefix: Name = "",
-        *,
-        problem: Problem | None = None,
-    ) -> Iterator[Entry]: ...
+    def scan(self) -> Iterator[Entry]: ...
 
     def open_file(self, name: Name, mode: str = "rb") -> io.RawIOBase:
         """A seekable binary file object for reading; io.BufferedReader makes small reads fast."""

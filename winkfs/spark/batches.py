@@ -23,11 +23,11 @@ from winkfs.spark.garbage import freeze
 from winkfs.spark.partition import Ordered, Piece, Scan, unpack
 from winkfs.spark.paths import MARK, to_path
 from winkfs.spark.rows import Source
+from winkfs.units import MICRO
 
 Bools = npt.NDArray[np.bool_]
 ROW: Final = 128  # bytes that a row takes beside its content, about
 AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
-MICRO: Final = 1_000  # nanoseconds
 MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
 
 
@@ -51,6 +51,10 @@ class Reading:
     def contents(self) -> bool:
         return "content" in self.columns
 
+    def weights(self, sizes: Int64) -> Int64:
+        """Bytes of memory that rows with contents of these sizes take, about."""
+        return np.where(sizes <= self.largest, sizes, 0) * self.contents + ROW
+
 
 def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBatch]:
     """raises  CorruptError, WinkError under FAILFAST; StalePlan; FormatError; OSError"""
@@ -69,10 +73,7 @@ def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBa
 
 def _cut(reading: Reading, rows: Columns) -> Iterator[Columns]:
     """Rows in parts of batch bytes; what is larger is alone."""
-    weight = np.full(len(rows), ROW, np.int64)
-    if reading.contents:
-        weight += np.where(rows.size <= reading.largest, rows.size, 0)
-    return itertools.starmap(rows.slice, cuts(weight, reading.batch))
+    return itertools.starmap(rows.slice, cuts(reading.weights(rows.size), reading.batch))
 
 
 # --- an order of its own ---
@@ -116,10 +117,7 @@ class _Found:
 
 def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]:
     place = np.concatenate([part.place for part in parts])
-    weight = np.full(len(place), ROW, np.int64)
-    if reading.contents:
-        size = np.concatenate([part.rows.size for part in parts])
-        weight += np.where(size <= reading.largest, size, 0)
+    weight = reading.weights(np.concatenate([part.rows.size for part in parts]))
     order = np.argsort(place)
     place = place[order]
     for at, stop in cuts(weight[order], reading.batch):

@@ -20,7 +20,7 @@ from winkfs.errors import StalePlan
 from winkfs.select import select
 from winkfs.spark.options import Options
 from winkfs.spark.partition import Ordered, Piece, Scan, pack
-from winkfs.spark.plan import ROW, expand, piece_of, shards_of, task_count
+from winkfs.spark.plan import ROW, expand, piece_of, shards_of, task_count, weights_of
 from winkfs.store import Store
 
 
@@ -94,9 +94,7 @@ def in_order(
         order = np.argsort(np.concatenate([rows.mtime for rows in columns]), kind="stable")
     shard = np.repeat(np.arange(len(columns)), list(map(len, columns)))[order]
     pos = np.concatenate([rows.pos for rows in columns])[order]
-    weights = np.full(len(order), ROW, np.int64)
-    if contents:
-        weights += np.concatenate([rows.size for rows in columns])[order]
+    weights = weights_of(np.concatenate([rows.size for rows in columns])[order], contents)
     return _told(options, pieces, shard, pos, weights)
 
 
@@ -146,7 +144,7 @@ def by_order(options: Options, contents: bool) -> list[Scan | Ordered]:
         size[mine] = found.size[np.searchsorted(found.pos, pos[mine])]
     if not chosen.any():
         return []
-    weights = size[chosen] * contents + ROW
+    weights = weights_of(size[chosen], contents)
     return _told(options, list(pieces), shard[chosen], pos[chosen], weights)
 
 

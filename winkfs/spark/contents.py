@@ -129,12 +129,11 @@ class Contents:
                 break
         places = np.cumsum(lengths) - lengths
         view = self._room(int(lengths.sum()) + SLACK, reuse=len(pointer) > 1)
-        if self._drop is not None and len(starts) > FEW:
-            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        pieces = list(zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True))
+        if self._drop is not None and len(pieces) > FEW:
+            for start, length, _ in pieces:
                 self._storage.read_ahead(start, length)
-        for start, length, place in zip(
-            starts.tolist(), lengths.tolist(), places.tolist(), strict=True
-        ):
+        for start, length, place in pieces:
             self._fill(view[place : place + length], start)
         counts = np.diff(np.append(first, len(pointer)))
         return view, pointer + np.repeat(places - starts, counts)

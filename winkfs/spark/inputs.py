@@ -24,6 +24,7 @@ from winkfs.arguments import check_directory, check_ftype
 from winkfs.inode import FileType
 from winkfs.spark.cuts import cuts
 from winkfs.spark.paths import MARK, to_name, to_path
+from winkfs.units import MICRO
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +43,6 @@ TYPES: Final = {
 ALIASES: Final = {"modificationtime": "mtime"}  # of Spark's binaryFile
 DERIVED: Final = ("size", "length")
 BYTES: Final = 4 << 20  # of content written at a time, about: 2 MiB take 5 % more, 1 MiB 30 %
-MICRO: Final = 1_000  # nanoseconds
 LATEST: Final = ((1 << 63) - 1) // MICRO  # microseconds; the nanoseconds of more are no int64
 
 

@@ -44,12 +44,10 @@ class Part:
     weights: Int64 | None = None
 
     @classmethod
-    def told(cls, piece: Piece, rows: Int64, sizes: Int64 | None) -> Part:
-        """A piece of these rows, at least one; `sizes` of their contents, if they are read."""
-        weights = np.full(len(rows), ROW, np.int64)
+    def told(cls, piece: Piece, rows: Int64, sizes: Int64, contents: bool) -> Part:
+        """A piece of these rows, at least one."""
+        weights = weights_of(sizes, contents)
         weights[0] += OPEN
-        if sizes is not None:
-            weights += sizes
         return cls(piece, int(weights.sum()), rows, weights)
 
     def cut(self, low: float, high: float) -> Piece | None:
@@ -125,7 +123,12 @@ def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> I
 
     shard, pos, size = files_of(options, shard)
     if len(pos):
-        yield Part.told(piece_of(shard, generation), pos, size if contents else None)
+        yield Part.told(piece_of(shard, generation), pos, size, contents)
+
+
+def weights_of(sizes: Int64, contents: bool) -> Int64:
+    """Bytes that rows with contents of these sizes count."""
+    return sizes * contents + ROW
 
 
 def weight_of(shard: Shard, contents: bool) -> int:

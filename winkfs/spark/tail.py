@@ -157,7 +157,7 @@ class ContainerTail:
         if not len(pos):
             return []
         piece = Piece(self._base, self._store.settings.contid, high, True, low, high)
-        return scans(self._options, [Part.told(piece, pos, size if contents else None)])
+        return scans(self._options, [Part.told(piece, pos, size, contents)])
 
     def _rows(self, low: int, high: int) -> Iterator[InodeRows]:
         """The inodes in [low, high), tombstones too. Raises CorruptError."""
@@ -292,7 +292,7 @@ class DatasetTail:
                 continue
             rows = _chosen(self._options, columns_between(shard.base, low, high), gone)
             if len(rows):
-                parts.append(Part.told(piece, rows.pos, rows.size if contents else None))
+                parts.append(Part.told(piece, rows.pos, rows.size, contents))
         return scans(self._options, parts) if parts else []
 
     def _hidden(self, shards: list[tuple[int, int, Shard]], snapshot: int) -> dict[str, Int64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +33,7 @@ def run(
                 StalePlan; OSError; what Spark raises. Nothing is changed then
     """
     start = time.monotonic()
-    seen = snapshot(root_of(os.path.abspath(source)))
+    seen = snapshot(root_of(source))
     if not is_dataset(source):
         raise NotAllowed("is a single container: only data sets are compacted", source)
     groups = compaction(seen, shard_size, 0.0 if everything else HIDDEN)
