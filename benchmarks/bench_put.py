@@ -33,8 +33,8 @@ from common import (
 from report import COMPARISON, Goal, Report
 
 import winkfs
+from winkformats.disk.posix import RWF_DONTCACHE
 from winkformats.kvseq import FILEINCR
-from winkformats.storage import RWF_DONTCACHE
 
 Files = list[tuple[str, bytes]]
 JOINED: Final = 1000  # values in one raw write

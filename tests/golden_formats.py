@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from winkformats.disk.posix import FileStorage
 from winkformats.hindex import HIndex
 from winkformats.kvseq import KVSeq
 from winkformats.perm import Perm
-from winkformats.storage import FileStorage
 
 NOW = 1_700_000_000
 NOW_NS = NOW * 10**9 + 123_456_789

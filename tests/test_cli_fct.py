@@ -12,10 +12,10 @@ import oracle_format
 import pytest
 from click.testing import CliRunner, Result
 
+from winkformats.disk.posix import FileStorage
 from winkformats.hindex import HIndex
 from winkformats.kvseq import KVSeq
 from winkformats.perm import Perm
-from winkformats.storage import FileStorage
 from winkformats.superblock import Superblock
 from winkfs.cli.fct import fct
 from winkfs.lock import WriterLock

@@ -21,7 +21,7 @@ from openfiles import descriptors
 from oracle_read import check_kvseq
 
 import winkfs
-from winkformats import pagecache
+from winkformats.disk import pagecache
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError
 from winkformats.kvseq import KVSeq
@@ -235,13 +235,14 @@ def test_killed_while_writing_leaves_the_old_ones(at: str, tmp_path: Path) -> No
 KILLED = """
 import os, sys
 from winkfs import columnsfile
+from winkformats.disk.posix import PosixDirectory
 from winkformats.kvseq import KVSeq
 from winkfs.store import Store
 base, at = sys.argv[1:]
 def die(*_, **__):
     os._exit(0)
 if at == "publish":
-    columnsfile.publish = die
+    PosixDirectory.rename = die
 else:
     setattr(KVSeq, at, die)
 store = Store(base, writable=True)

@@ -19,7 +19,7 @@ from container_checks import MEMORY, assert_sound, child, contents, copy_files, 
 from oracle_read import check
 
 import winkfs
-from winkformats.storage import FileStorage
+from winkformats.disk.posix import FileStorage
 
 base = container_checks.base  # fixture
 

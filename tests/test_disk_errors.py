@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +14,7 @@ from oracle_read import check
 from oracle_recipes import RECIPES
 
 import winkfs
-from winkformats import storage
-from winkformats.storage import FileStorage
+from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkfs import Container
 
 base = container_checks.base  # fixture
@@ -40,8 +38,9 @@ class Faults:
             (FileStorage, "patch"),
             (FileStorage, "sync"),
             (FileStorage, "truncate"),
-            (storage, "sync_directory"),
-            (os, "replace"),
+            (PosixDirectory, "sync"),
+            (PosixDirectory, "rename"),
+            (PosixDirectory, "link"),
         ):
             patch.setattr(owner, name, self._wrap(name, getattr(owner, name)))
 
@@ -228,18 +227,23 @@ class Log:
         patch.setattr(FileStorage, "write", logged_write)
         patch.setattr(FileStorage, "patch", logged_patch)
         patch.setattr(FileStorage, "sync", logged_sync)
-        replace, directory = os.replace, storage.sync_directory
+        rename, link, directory = PosixDirectory.rename, PosixDirectory.link, PosixDirectory.sync
 
-        def logged_replace(old: str, new: str) -> None:
-            replace(old, new)
-            self.calls.append(("replace", Path(new).name, 0, 0))
+        def logged_rename(one: PosixDirectory, old: str, new: str) -> None:
+            rename(one, old, new)
+            self.calls.append(("replace", new, 0, 0))
 
-        def logged_directory(path: str) -> None:
-            directory(path)
-            self.calls.append(("directory", Path(path).name, 0, 0))
+        def logged_link(one: PosixDirectory, old: str, new: str) -> None:
+            link(one, old, new)
+            self.calls.append(("replace", new, 0, 0))
 
-        patch.setattr(os, "replace", logged_replace)
-        patch.setattr(storage, "sync_directory", logged_directory)
+        def logged_directory(one: PosixDirectory) -> None:
+            directory(one)
+            self.calls.append(("directory", "", 0, 0))
+
+        patch.setattr(PosixDirectory, "rename", logged_rename)
+        patch.setattr(PosixDirectory, "link", logged_link)
+        patch.setattr(PosixDirectory, "sync", logged_directory)
 
 
 def lives(base: Path, variant: dict[str, bool]) -> None:
@@ -300,7 +304,7 @@ def test_derived_files_are_synced_before_they_have_their_name(
         name = log.calls[i][1]
         before = [call for call in log.calls[:i] if call[1] == name + ".tmp"]
         assert before[-1][0] == "sync", name
-        assert ("directory", name, 0, 0) in log.calls[i : i + 2], name
+        assert ("directory", "", 0, 0) in log.calls[i : i + 2], name
     for i, (call, name, *_) in enumerate(log.calls):
         if call == "replace" and name in ("c.idx", "c.time"):
             data = [c[0] for c in log.calls[:i] if c[1] == "c.data" and c[0] in CALLS]
@@ -313,7 +317,7 @@ def test_the_index_is_never_changed_in_its_place(
 ) -> None:
     log = Log(monkeypatch)
     lives(base, VARIANTS[variant])
-    written = {name for call, name, *_ in log.calls if call in ("write", "patch")}
+    written = {name for call, name, *_ in log.calls if call in ("write", "patch")} - {"c.lock"}
     assert written <= {"c.data", "c.data.tmp", "c.idx.tmp", "c.time.tmp", "c.names.tmp"}
     assert check(base).files
     assert not path_of(base, ".idx.tmp").exists()

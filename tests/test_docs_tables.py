@@ -10,10 +10,10 @@ import pytest
 
 import winkfs
 from winkformats import entry, hashing, hindex, perm, superblock
+from winkformats.disk.memory import MemoryStorage
 from winkformats.entry import Field, Layout
 from winkformats.hindex import HIndex
 from winkformats.perm import Perm
-from winkformats.storage import MemoryStorage
 from winkformats.superblock import Superblock
 from winkfs import inode, timeindex
 from winkfs.extent import Extent

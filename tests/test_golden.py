@@ -13,10 +13,10 @@ import pytest
 from golden_formats import Pairs, Rows, Table
 
 import winkfs
+from winkformats.disk.posix import FileStorage
 from winkformats.hindex import HIndex
 from winkformats.kvseq import KVSeq
 from winkformats.perm import Perm
-from winkformats.storage import FileStorage
 from winkfs.inode import default_mode
 
 GOLDEN = Path(__file__).with_name("golden")

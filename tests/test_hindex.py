@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from winkformats import cells, hashing
+from winkformats import hashing
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkformats.errors import CorruptError, FormatError
 from winkformats.hindex import HIndex
-from winkformats.storage import FileStorage, MemoryStorage
 from winkformats.superblock import Superblock
 
 ALGORITHMS = (1, 2, 3)
@@ -435,7 +436,7 @@ def test_growth_that_fails_leaves_the_old_table(tmp_path, monkeypatch, step):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(*((cells, "publish") if step == "publish" else (os, "pwritev")), fail)
+        patch.setattr(*((PosixDirectory, "rename") if step == "publish" else (os, "pwritev")), fail)
         with pytest.raises(OSError, match="No space"):
             index.grow(1000)
     assert path.read_bytes() == before
@@ -452,13 +453,13 @@ def test_growth_takes_over_the_mode_and_what_a_killed_writer_left(tmp_path):
     filled(path, keys).close()
     path.chmod(0o640)
     link.symlink_to(path)
-    (tmp_path / "t.idx.new").write_bytes(b"half a table")
+    (tmp_path / "t.idx.tmp").write_bytes(b"half a table")
     with HIndex.open(FileStorage(link, "w"), writable=True, key_of=keys) as index:
         index.grow(1000)
         index.insert(b"new", keys.add(b"new"))
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o640
-    assert not (tmp_path / "t.idx.new").exists()
+    assert not (tmp_path / "t.idx.tmp").exists()
     with HIndex.open(FileStorage(path), key_of=keys) as index:
         assert len(index) == 61
 

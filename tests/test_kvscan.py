@@ -10,10 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from winkformats import kvscan
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.posix import WINDOW, FileStorage
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import Batch, scan
-from winkformats.storage import WINDOW, FileStorage, MemoryStorage
 
 START = 512
 DEADLINE = 60  # seconds; far more than any of these takes

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.posix import FileStorage
 from winkformats.entry import KVEntry, Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvseq import FILEINCR, KVSeq
-from winkformats.storage import FileStorage, MemoryStorage
 from winkformats.superblock import HINDEX, Superblock, read_superblock
 
 CODES = (0, 1, 2, 3, 4, 7, 24, 259, 260, 263, 459, 514)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import winkfs
-from winkformats import pagecache
-from winkformats.storage import FileStorage
+from winkformats.disk import pagecache
+from winkformats.disk.posix import FileStorage
 from winkfs import FileType, light, listbatch, places, source, sourceattrs
 from winkfs.names import bad_prefix
 from winkfs.source import ContainerSource

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from names_checks import assert_order, check_order, clashes_of, store_of
 
 import winkfs
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkformats.gather import texts_at
-from winkformats.storage import FileStorage, MemoryStorage
 from winkfs import FileType, namesfile, namesort
 from winkfs.clashes import ClashFinder
 from winkfs.nameorder import NameOrder, open_order, tail

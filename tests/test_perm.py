@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from winkformats import cells, extsort
+from winkformats import extsort
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkformats.errors import CorruptError, FormatError
 from winkformats.extsort import ByKey, ByRight, Run, sort_run
 from winkformats.perm import Perm
-from winkformats.storage import FileStorage, MemoryStorage
 from winkformats.superblock import Superblock
 
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -235,7 +236,7 @@ def test_sort_that_fails_to_take_the_name_leaves_the_perm(tmp_path, monkeypatch)
     def fail(*args: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(cells, "publish", fail)
+    monkeypatch.setattr(PosixDirectory, "rename", fail)
     with pytest.raises(OSError, match="Input/output"):
         perm.group()
     assert path.read_bytes() == before

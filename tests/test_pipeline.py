@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from winkformats.pipeline import DEPTH, WriteBehind
-from winkformats.storage import MemoryStorage
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.writebehind import DEPTH, WriteBehind
 
 
 class Slow(MemoryStorage):

@@ -154,7 +154,7 @@ def test_wrong_calls_are_one_clear_line(spark: SparkSession, kinds: dict[str, Pa
 
 
 def test_a_fetch_leaves_the_page_cache_as_it_was(tmp_path: Path) -> None:
-    from winkformats import pagecache
+    from winkformats.disk import pagecache
 
     base = plain(tmp_path / "c")
     rows = read(base, REFS)

@@ -584,7 +584,7 @@ def test_times_as_options() -> None:
 @pytest.mark.parametrize("kind", ["plain", "columns", "dataset"])
 @pytest.mark.parametrize("order", ["offset", "path"])
 def test_a_scan_leaves_the_page_cache_as_it_was(tmp_path: Path, kind: str, order: str) -> None:
-    from winkformats import pagecache
+    from winkformats.disk import pagecache
 
     path = KINDS[kind](tmp_path / kind)
     tasks(path)  # makes what is derived of a data set
@@ -604,7 +604,7 @@ def test_a_scan_leaves_the_page_cache_as_it_was(tmp_path: Path, kind: str, order
 
 
 def _resident(files: list[Path]) -> int:
-    from winkformats import pagecache
+    from winkformats.disk import pagecache
 
     found = 0
     for file in files:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import winkfs
-from winkformats import pagecache
+from winkformats.disk import pagecache
 from winkfs import FileType
 from winkfs.columnsfile import open_columns
 from winkfs.dataset.transaction import Transaction, begin, join

@@ -12,17 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from winkformats import pagecache
-from winkformats import storage as module
-from winkformats.storage import (
-    PAGE,
-    RWF_DONTCACHE,
-    SMALL,
-    FileStorage,
-    MemoryStorage,
-    publish,
-    sync_directory,
-)
+from winkformats.disk import pagecache
+from winkformats.disk import posix as module
+from winkformats.disk.directory import locate, sync_directory
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.pagecache import PAGE
+from winkformats.disk.posix import RWF_DONTCACHE, SMALL, FileStorage
+from winkformats.disk.replace import replacing
 
 KINDS = ("memory", "cached", "uncached", "sliding")
 
@@ -364,11 +360,13 @@ def test_a_file_opened_for_reading_refuses_writes(tmp_path):
         FileStorage(tmp_path / "g", "w")
 
 
-def test_publish_puts_the_new_file_in_the_old_ones_place(tmp_path):
+def test_a_new_file_takes_the_old_ones_place(tmp_path):
     (tmp_path / "f").write_bytes(b"old")
-    (tmp_path / "f.tmp").write_bytes(b"new")
+    (tmp_path / "f.tmp").write_bytes(b"left by a killed writer")
     with FileStorage(tmp_path / "f") as reader:
-        publish(str(tmp_path / "f.tmp"), str(tmp_path / "f"))
+        with replacing(*locate(tmp_path / "f")) as new:
+            new.write(0, [b"new"])
+        new.close()
         assert reader.read(0, 9) == b"old"  # who has it open keeps it
     assert (tmp_path / "f").read_bytes() == b"new"
     assert not (tmp_path / "f.tmp").exists()

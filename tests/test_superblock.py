@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.storage import MemoryStorage
 from winkformats.superblock import (
     HINDEX,
     KVSEQ,

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from winkformats import table
-from winkformats.storage import MemoryStorage
+from winkformats.disk.memory import MemoryStorage
 from winkformats.table import Shape, build, cells_of, find_many, probe, size_for, used
 
 OFFSET = 512

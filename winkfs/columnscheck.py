@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from winkformats.disk.directory import open_file
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import Batch
-from winkformats.storage import FileStorage
 from winkfs.columns import Columns
 from winkfs.columnscan import InodeScan
 from winkfs.columnschunks import ColumnsFile
@@ -37,7 +37,7 @@ class ColumnsCheck:
 
     def _open(self) -> ColumnsFile | None:
         with suppress(FileNotFoundError):
-            storage = FileStorage(self._path)
+            storage = open_file(self._path)
             try:
                 found = ColumnsFile(storage)
                 settings, end = self._store.settings, self._store.kv.end

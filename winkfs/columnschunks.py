@@ -25,10 +25,10 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.storage import Storage
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvseq import KVSeq
-from winkformats.storage import FileStorage
 from winkformats.superblock import KVSEQ, read_superblock
 from winkfs.columns import Columns
 from winkfs.rows import Int64
@@ -83,7 +83,7 @@ class ColumnsFile:
     is first used.
     """
 
-    def __init__(self, storage: FileStorage) -> None:
+    def __init__(self, storage: Storage) -> None:
         """Raises FormatError, OSError."""
         self._storage = storage
         self.superblock = block = read_superblock(storage)
@@ -237,7 +237,7 @@ class ColumnsFile:
 class ColumnsWriter:
     """Writes the entries of a BASE.cols."""
 
-    def __init__(self, storage: FileStorage, contid: int) -> None:
+    def __init__(self, storage: Storage, contid: int) -> None:
         self._kv = KVSeq.create(
             storage, purpose=PURPOSE_COLUMNS, keyrepr=FIXED, valrepr=LONG, kvdelfl=0, align=8,
             contid=contid, extra={"DATAEND": 0, CHUNKS: 0},

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from winkformats.disk.directory import open_file
 from winkformats.errors import CorruptError, FormatError
-from winkformats.storage import FileStorage, publish
 from winkformats.superblock import read_superblock
 from winkfs.basepath import base_of
 from winkfs.columns import Columns
@@ -22,7 +21,6 @@ from winkfs.columnschunks import ColumnsFile as ColumnsFile
 from winkfs.columnschunks import ColumnsWriter
 from winkfs.columntrail import ColumnTrail
 from winkfs.store import NO_ROOM, Store
-from winkfs.timeindex import fresh
 
 FILES: Final = 1 << 16  # of a chunk
 NAMES: Final = 1 << 28  # bytes of the names of a chunk, about: int32 offsets hold them
@@ -36,7 +34,7 @@ def open_columns(store: Store | str) -> ColumnsFile | None:
     cost    0.2 ms
     """
     if isinstance(store, str):
-        with FileStorage(base_of(store) + ".data") as data:
+        with open_file(base_of(store) + ".data") as data:
             block = read_superblock(data)
             contid, end = block.get("CONTID", 0), block.get("FILESIZE", -1)
             if end > data.size():  # cut short: the columns would name what is not there
@@ -52,7 +50,7 @@ def _open(
     path: str, contid: int, end: int, note: Callable[[CorruptError], None] | None
 ) -> ColumnsFile | None:
     try:
-        storage = FileStorage(path)
+        storage = open_file(path)
     except OSError:
         return None
     try:
@@ -110,22 +108,18 @@ def write_columns(store: Store, rows: Iterable[Columns] | None = None) -> None:
         return
     if not store.writable or store.kv.end != store.synced:
         raise ValueError("columns are written by a writer that has synced")
-    path = store.base + ".cols"
-    storage = fresh(path + ".tmp", uncached=True)
     try:
-        writer = ColumnsWriter(storage, store.settings.contid)
-        trail = store.columns or ColumnTrail()
-        for chunk in _chunks(trail.rows(store) if rows is None else rows):
-            writer.add(chunk)
-        now = store.kv.superblock.get("SYNCTIME", int(time.time()))
-        writer.finish(store.kv.end, now)
-        publish(path + ".tmp", path)
-    except BaseException as error:
-        Path(path + ".tmp").unlink(missing_ok=True)
-        if not isinstance(error, OSError) or error.errno not in NO_ROOM:
-            raise
-    finally:
+        with store.deriving(".cols", uncached=True) as storage:
+            writer = ColumnsWriter(storage, store.settings.contid)
+            trail = store.columns or ColumnTrail()
+            for chunk in _chunks(trail.rows(store) if rows is None else rows):
+                writer.add(chunk)
+            now = store.kv.superblock.get("SYNCTIME", int(time.time()))
+            writer.finish(store.kv.end, now)
         storage.close()
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
 
 
 def _chunks(parts: Iterable[Columns]) -> Iterator[Columns]:

@@ -5,21 +5,20 @@ What is derived from it, to find inodes by their keys, is the affair of `store`.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import time
-from pathlib import Path
 
+from winkformats.disk.directory import Directory, locate
+from winkformats.disk.replace import TEMPORARY
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
 from winkformats.kvseq import KVSeq
-from winkformats.storage import FileStorage
 from winkformats.superblock import Superblock
-from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.inode import Inode
 from winkfs.lock import WriterLock
 from winkfs.rebuild import rebuild
 from winkfs.settings import Settings
-from winkfs.timeindex import write_new
 
 
 class DataFile:
@@ -35,21 +34,30 @@ class DataFile:
         self.notes: list[str] = []
         self.doomed: list[int] = []
         self.lock: WriterLock | None = None
-        if not Path(base + ".data").exists():
+        self.directory, self.name = locate(base)
+        if self.directory.info(self.name + ".data", follow=True) is None:
             raise NoSuchFile("no such container (there is no BASE.data)", base)
-        if writable:
-            self.lock = WriterLock(base)
         try:
+            self._lock_data()
             self._open_data()
         except BaseException:
             self.abandon()
             raise
 
+    def _lock_data(self) -> None:
+        if self.writable:
+            self.lock = WriterLock(self.base)
+
     def _open_data(self) -> None:
         mode = "w" if self.writable else "r"
-        self.kv = KVSeq.open(
-            FileStorage(self.base + ".data", mode, uncached=True), writable=self.writable
-        )
+        storage = self.directory.open(self.name + ".data", mode, uncached=True)
+        try:
+            if self.lock and self.lock.identity != storage.info().identity:
+                raise Locked("another file took the place of BASE.data: try again", self.base)
+            self.kv = KVSeq.open(storage, writable=self.writable)
+        except BaseException:
+            storage.close()
+            raise
         self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
         if self.kv.truncated:
             self.notes.append(
@@ -62,8 +70,8 @@ class DataFile:
         self.filesize = self.synced.to_bytes(8, "big")
         names = list(block)
         self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
-        stat = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
-        self.owner = (stat.st_uid, stat.st_gid)
+        info = self.kv.storage.info()
+        self.owner = (info.uid, info.gid)
 
     def note(self, error: CorruptError) -> None:
         if len(self.notes) < 100:
@@ -120,12 +128,9 @@ class DataFile:
         return at > 0 and self.kv.view(0)[at : at + 8] != self.filesize
 
     def _replaced(self) -> bool:
-        mine = os.fstat(self.kv.storage.fd)  # type: ignore[attr-defined]
-        try:
-            now = Path(self.base + ".data").stat()
-        except FileNotFoundError:
-            return False  # gone: what we have open stays readable
-        return (mine.st_ino, mine.st_dev) != (now.st_ino, now.st_dev)
+        now = self.directory.info(self.name + ".data", follow=True)
+        # Where it is gone, what we have open stays readable.
+        return now is not None and now.identity != self.kv.storage.info().identity
 
     # --- durability ---
 
@@ -173,13 +178,36 @@ class DataFile:
 
 def create_files(base: str, block: Superblock) -> None:
     """Make the files of an empty container. Raises FileExists, Locked, OSError."""
+    directory, name = locate(base)
     lock = WriterLock(base)
     try:
-        data = base + ".data"
-        if Path(data).exists():
-            raise FileExists("the container exists already", base)
         for suffix in (".idx", ".time", ".names", ".cols"):
-            Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
-        write_new(data, [block.encode()])
+            if directory.exists(name + ".data"):
+                break
+            directory.unlink(name + suffix)  # of an earlier container of that name
+        _create_data(directory, name, block)
+    except FileExistsError:
+        raise FileExists("the container exists already", base) from None
     finally:
         lock.release()
+
+
+def _create_data(directory: Directory, name: str, block: Superblock) -> None:
+    """Make BASE.data, whole and durable, or not at all. Raises FileExistsError."""
+    data = name + ".data"
+    temporary = data + TEMPORARY
+    directory.unlink(temporary)
+    try:
+        with directory.create_new(temporary) as storage:
+            storage.write(0, [block.encode()])
+            storage.sync()
+        try:
+            directory.link(temporary, data)
+        except PermissionError:  # a file system without hard links
+            if directory.exists(data):
+                raise FileExistsError from None
+            directory.rename(temporary, data)
+        directory.sync()
+    finally:
+        with contextlib.suppress(OSError):
+            directory.unlink(temporary)

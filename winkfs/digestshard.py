@@ -30,12 +30,14 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing, table
+from winkformats.disk.directory import locate, open_file
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.gather import column, row_bytes, rows_at, texts_at
 from winkformats.hindex import HIndex
 from winkformats.kvscan import Batch, scan
 from winkformats.kvseq import KVSeq
-from winkformats.storage import FileStorage, MemoryStorage, Storage
 from winkformats.superblock import HINDEX, SBSIZE, Superblock
 from winkfs.entry import to_strs
 from winkfs.rows import Int64, doubles
@@ -81,7 +83,8 @@ class ShardWriter:
 
     def __init__(self, base: Path) -> None:
         self._base = base
-        storage = FileStorage(f"{base}.kvseq", "x", uncached=True)
+        directory, name = locate(f"{base}.kvseq")
+        storage = directory.create_new(name, uncached=True)
         self._kv = KVSeq.create(storage, purpose=PURPOSE_DATA, contid=secrets.randbits(63))
         self._s: list[hashing.UInt64] = []
         self._positions: list[Int64] = []
@@ -115,7 +118,8 @@ class ShardWriter:
         positions = np.concatenate([np.empty(0, np.int64), *self._positions])
         keep = self._last_of_each(s, positions)
         contid = kv.superblock["CONTID"]
-        with FileStorage(f"{self._base}.hindex", "x", uncached=True) as storage:
+        directory, name = locate(f"{self._base}.hindex")
+        with directory.create_new(name, uncached=True) as storage:
             write_index(storage, s[keep], positions[keep], contid, kv.end)
             storage.sync()
         size = kv.end
@@ -184,7 +188,7 @@ class Shard:
 
     def __init__(self, base: Path, contid: int, size: int) -> None:
         """contid, size: what the record of the set says of it."""
-        self._storage = storage = FileStorage(f"{base}.kvseq")
+        self._storage = storage = open_file(f"{base}.kvseq")
         try:
             kv = KVSeq.open(storage)
             if kv.superblock.purpose != PURPOSE_DATA or kv.superblock.get("CONTID") != contid:
@@ -206,7 +210,7 @@ class Shard:
 
     def _open_index(self, path: str, contid: int) -> tuple[mmap.mmap | memoryview, Superblock]:
         try:
-            with FileStorage(path) as storage:
+            with open_file(path) as storage:
                 block = HIndex.open(storage).superblock
                 ours = (block.purpose, block.get("CONTID"), block.get("DATAEND"), block["HTALGO"])
                 if ours == (PURPOSE_INDEX, contid, self._end, hashing.XXH3):

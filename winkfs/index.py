@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from winkformats import hashing, table
-from winkformats.storage import MemoryStorage
+from winkformats.disk.memory import MemoryStorage
 from winkfs.indexfile import Base
 from winkfs.nametrail import NameTrail
 from winkfs.rows import Column, Int64, Rows, doubles, hash_rows, join_rows

@@ -10,8 +10,9 @@ from typing import Final
 import numpy as np
 
 from winkformats import table
+from winkformats.disk.directory import open_file
+from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
-from winkformats.storage import FileStorage, Storage
 from winkformats.superblock import HINDEX, SBSIZE, Superblock, read_superblock
 from winkfs.rows import Int64, Rows
 from winkfs.settings import PURPOSE_INDEX, Settings
@@ -64,7 +65,7 @@ def open_base(path: str, settings: Settings, block: Mapping[str, int], end: int)
     cost    one read; a classic one is counted through, for nothing else tells a stale one
     """
     try:
-        storage = FileStorage(path)
+        storage = open_file(path)
     except OSError:
         return None
     try:
@@ -77,7 +78,7 @@ def open_base(path: str, settings: Settings, block: Mapping[str, int], end: int)
 
 
 def _believe(
-    storage: FileStorage, settings: Settings, block: Mapping[str, int], end: int
+    storage: Storage, settings: Settings, block: Mapping[str, int], end: int
 ) -> Base | None:
     mine = read_superblock(storage)
     mine.check_known(storage.name)

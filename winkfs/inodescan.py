@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.storage import Storage
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError
 from winkformats.gather import texts_at
 from winkformats.kvscan import Batch, scan
-from winkformats.storage import Storage
 from winkfs.inode import HEAD, Inode
 from winkfs.inodekeys import SUFFIX
 from winkfs.rows import Rows, hash_rows

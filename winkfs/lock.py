@@ -1,45 +1,98 @@
-"""The lock of the one writer: flock on BASE.lock, with the holder's pid inside."""
+"""The lock of the one writer: on BASE.data itself, and on BASE.lock, which names the holder's pid.
+
+The first decides, for a container has one data file, whatever names lead to it and whatever becomes
+of BASE.lock. The second is for other programs that know these formats, and for the message.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
+from typing import Final
 
-from winkfs.errors import Locked
+from winkformats.disk.directory import Lock, locate
+from winkformats.disk.storage import Info, Kind
+from winkfs.errors import Locked, WinkError
+
+SUFFIX: Final = ".lock"
 
 
 class WriterLock:
-    """Held from construction to `release`; the kernel lets go of it when the process dies."""
+    """Held from construction to `release`; the kernel lets go of it when the process ends.
+
+    identity   of the data file that is locked, see `Info`; None while there is none
+    """
 
     def __init__(self, base: str) -> None:
         """Raises Locked, naming the holder's pid; OSError where the directory is not writable."""
-        self.path = base + ".lock"
-        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        if os.geteuid() == 0:
-            with contextlib.suppress(OSError):  # the data file may not be there yet
-                data = os.stat(base + ".data")
-                os.fchown(self.fd, data.st_uid, data.st_gid)  # or its owner could not write again
+        self.base = base
+        self._directory, self._name = locate(base)
+        self._locks: list[Lock] = []
+        self.identity: tuple[int, int] | None = None
         try:
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.pread(self.fd, 32, 0).split(b"\n")[0].decode("ascii", "replace") or "unknown"
-            self.forget()
-            raise Locked(
-                f"another writer has it open (process {pid}); wait for it or stop it", base
-            ) from None
-        with contextlib.suppress(OSError):  # a full disk: the pid is a courtesy
-            os.ftruncate(self.fd, 0)
-            os.pwrite(self.fd, b"%d\n" % os.getpid(), 0)
+            self._make()
+            self._locks.append(self._lock(SUFFIX))
+            if self._directory.info(self._name + ".data") is not None:
+                self._locks.append(self._lock(".data"))
+                self.identity = self._locks[-1].identity
+            self._say(b"%d\n" % os.getpid())
+        except BaseException:
+            self.release()
+            raise
+
+    def _make(self) -> None:
+        """Make BASE.lock. Whoever may write to the directory may have put anything there."""
+        name = self._name + SUFFIX
+        there = self._directory.info(name)
+        if there is None:
+            model = None
+            with contextlib.suppress(OSError):  # the data file may not be there yet
+                model = self._directory.open(self._name + ".data")
+            with contextlib.suppress(FileExistsError):  # another writer was faster
+                self._directory.create_new(name, like=model).close()
+            if model is not None:
+                model.close()
+            there = self._directory.info(name)
+        if there is not None and not _is_plain(there):
+            what = f"BASE.lock is a {there.kind.value} with {there.links} names: remove it"
+            raise WinkError(what, self.base)
+
+    def _lock(self, suffix: str) -> Lock:
+        lock = self._directory.lock(self._name + suffix)
+        if lock is None:
+            who = self._holder()
+            raise Locked(f"another writer has it open ({who}); wait for it or stop it", self.base)
+        return lock
+
+    def _holder(self) -> str:
+        with contextlib.suppress(OSError):
+            with self._directory.open(self._name + SUFFIX, follow=False) as storage:
+                pid = storage.read(0, 32).split(b"\n")[0].decode("ascii", "replace")
+            mine = ", this one" if pid == str(os.getpid()) else ""
+            return f"process {pid or 'unknown'}{mine}"
+        return "process unknown"
+
+    def _say(self, text: bytes) -> None:
+        """Put a text into BASE.lock, as far as the disk and our rights let us: it is a courtesy."""
+        with (
+            contextlib.suppress(OSError),
+            self._directory.open(self._name + SUFFIX, "w", follow=False) as storage,
+        ):
+            if _is_plain(storage.info()):
+                storage.truncate(0)
+                storage.write(0, [text] if text else [])
 
     def release(self) -> None:
-        if self.fd >= 0:
-            os.ftruncate(self.fd, 0)
-            fcntl.flock(self.fd, fcntl.LOCK_UN)
-            self.forget()
+        """Let go. A second call does nothing."""
+        if self._locks:
+            self._say(b"")
+        while self._locks:
+            self._locks.pop().release()
 
     def forget(self) -> None:
-        """Close without unlocking: what a forked child does with its parent's lock."""
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1  # first: a second time must not close a stranger's file
-            os.close(fd)
+        """In a forked child, which does not have the parent's lock: nothing to release."""
+        self._locks = []
+
+
+def _is_plain(info: Info) -> bool:
+    return info.kind is Kind.FILE and info.links <= 1

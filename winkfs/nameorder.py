@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from winkformats import hashing
+from winkformats.disk.directory import open_file
 from winkformats.errors import FormatError
 from winkformats.perm import PAIR, Perm
-from winkformats.storage import FileStorage
 from winkformats.superblock import Superblock, read_superblock
 from winkfs.inodekeys import SUFFIX, InodeKeys
 from winkfs.replay import Changes, Replay
@@ -118,7 +118,7 @@ def open_order(store: Store) -> NameOrder | None:
     cost    one read; the file is mapped
     """
     try:
-        storage = FileStorage(store.base + ".names")
+        storage = open_file(store.base + ".names")
     except OSError:
         return None
     try:
@@ -154,7 +154,7 @@ def order_in(store: Store, perm: Perm, covered: int, clashes: int) -> NameOrder:
 def stands_for(path: str, settings: Settings, end: int) -> bool:
     """Whether BASE.names may stay beside a data file that ends at `end`: what it says is true."""
     try:
-        with FileStorage(path) as storage:
+        with open_file(path) as storage:
             block = read_superblock(storage)
     except (FormatError, OSError):
         return False

@@ -8,14 +8,12 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from winkformats.errors import CorruptError
 from winkformats.perm import Perm
-from winkformats.storage import publish, unnamed
 from winkfs.inodekeys import SUFFIX, InodeKeys
 from winkfs.nameorder import CLASHES, NameOrder, key_hashes, open_order, order_in, tail
 from winkfs.namesmerge import Merge
@@ -24,7 +22,6 @@ from winkfs.nametrail import NameTrail
 from winkfs.rows import Int64
 from winkfs.settings import PURPOSE_NAMES
 from winkfs.store import NO_ROOM, Store
-from winkfs.timeindex import fresh
 
 SPAN: Final = 8 << 20  # bytes of the data file read at once
 LONGEST: Final = 65_000 + 64  # bytes of a key, and of what stands before it
@@ -150,7 +147,7 @@ def follow_names(store: Store) -> None:
 
 def new_sorter(store: Store) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
-    return NameSorter(lambda: unnamed(store.base))
+    return NameSorter(store.directory.scratch)
 
 
 def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:
@@ -175,22 +172,16 @@ def _fill_merged(store: Store, perm: Perm, work: Merge, covered: int) -> int:
 
 def _write(store: Store, fill: Fill, covered: int) -> NameOrder:
     """Write BASE.names. `fill` adds the pairs and returns the number of clashes."""
-    path, settings = store.base + ".names", store.settings
+    settings = store.settings
     extra = {"SYNCSIZE": 0, "SYNCTIME": 0, "CONTID": settings.contid, "DATAEND": 0, CLASHES: 0}
-    storage = fresh(path + ".tmp")
-    try:
+    with store.deriving(".names") as storage:
         perm = Perm.create(storage, htalgo=settings.htalgo, purpose=PURPOSE_NAMES, extra=extra)
         clashes = fill(perm)
         now = store.kv.superblock.get("SYNCTIME", int(time.time()))
         perm.sync({"DATAEND": covered, CLASHES: clashes}, now=now)
         order = order_in(store, perm, covered, clashes)
-        publish(path + ".tmp", path)
-        return order
-    except BaseException:
-        Path(path + ".tmp").unlink(missing_ok=True)
-        raise
-    finally:
-        storage.close()
+    storage.close()
+    return order
 
 
 def _files_among(store: Store, names: list[bytes]) -> int:

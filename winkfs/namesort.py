@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.gather import texts_at
-from winkformats.storage import Storage
 from winkfs.clashes import ClashFinder
 from winkfs.rows import Int64
 

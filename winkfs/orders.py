@@ -23,9 +23,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.directory import locate, open_file
 from winkformats.errors import CorruptError, FormatError
 from winkformats.perm import Perm
-from winkformats.storage import FileStorage
 from winkfs import results
 
 Int64 = npt.NDArray[np.int64]
@@ -118,7 +118,7 @@ class Order:
     def _pairs(self, part: int) -> npt.NDArray[Any]:
         """-> ">i8"[n, 2], mapped."""
         path = self.folder / self.parts[part].file
-        with FileStorage(path) as storage:
+        with open_file(path) as storage:
             perm = Perm.open(storage)
             if perm.superblock.purpose != PURPOSE or len(perm) != self.parts[part].rows:
                 raise CorruptError("not the part of this order", file=str(path), offset=0,
@@ -144,7 +144,8 @@ def write_part(path: Path, blocks: Iterable[Rows], size: int = 0) -> Part:
 
     raises  ValueError where a number is too large; OSError
     """
-    with FileStorage(path, "x", uncached=True) as storage:
+    directory, name = locate(path)
+    with directory.create_new(name, uncached=True) as storage:
         perm = Perm.create(storage, purpose=PURPOSE)
         last = -1
         for rows in blocks:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from winkformats.storage import sync_directory
+from winkformats.disk.directory import sync_directory
 from winkfs.basepath import base_of
 from winkfs.bulkput import Row
 from winkfs.container import Container, create
@@ -169,7 +169,7 @@ def _remove(base: str) -> None:
     try:
         for suffix in (".data", *DERIVED):
             Path(base + suffix).unlink(missing_ok=True)
-        Path(lock.path).unlink()
+        Path(base + ".lock").unlink(missing_ok=True)
     finally:
         lock.release()
 

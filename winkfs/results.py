@@ -16,8 +16,9 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
+from winkformats.disk.directory import directory_of
+from winkformats.disk.replace import replacing
 from winkformats.errors import FormatError
-from winkformats.storage import publish, sync_directory
 from winkfs.errors import NoSuchFile, WinkError
 
 JOB: Final = re.compile(r"job-[0-9a-f]{16}")
@@ -49,16 +50,12 @@ def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
     raises  OSError: the result before stays
     """
     root = folder.parent
-    sync_directory(folder / "any")
-    sync_directory(folder)
+    directory_of(str(folder)).sync()
+    directory_of(str(root)).sync()
     head = {"format": f"winkfs {name}", "version": VERSION, "job": folder.name}
-    temporary = folder / f"{name}.json"
-    with temporary.open("w") as file:
-        json.dump(head | record, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    publish(str(temporary), str(root / f"{name}.json"))
+    with replacing(directory_of(str(root)), f"{name}.json") as storage:
+        storage.write(0, [json.dumps(head | record, indent=1).encode() + b"\n"])
+    storage.close()
     for entry in os.listdir(root):
         if JOB.fullmatch(entry) and entry != folder.name:
             shutil.rmtree(root / entry, ignore_errors=True)

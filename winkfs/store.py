@@ -10,12 +10,14 @@ import contextlib
 import errno
 import re
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from winkformats import table
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.replace import TEMPORARY, replacing
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.storage import FileStorage, MemoryStorage, publish
 from winkformats.superblock import SBSIZE, read_superblock
 from winkfs.datafile import DataFile
 from winkfs.finish import finish, finish_rebuilt
@@ -26,7 +28,7 @@ from winkfs.nameorder import stands_for
 from winkfs.rebuild import Rebuilt, rebuild
 from winkfs.replay import Replay
 from winkfs.rows import Int64, Rows
-from winkfs.timeindex import TimeIndex, fresh
+from winkfs.timeindex import TimeIndex
 
 if TYPE_CHECKING:
     from winkfs.columntrail import ColumnTrail
@@ -77,9 +79,9 @@ class Store(DataFile):
         kv, settings, block = self.kv, self.settings, self.kv.superblock
         names = self.base + ".names"
         if self.writable:
-            Path(names + ".tmp").unlink(missing_ok=True)  # of a writer that was killed
+            self.directory.unlink(self.name + ".names" + TEMPORARY)  # of a writer that was killed
             if not stands_for(names, settings, kv.end):
-                Path(names).unlink(missing_ok=True)  # before the data file grows up to its DATAEND
+                self.directory.unlink(self.name + ".names")  # before .data grows to its DATAEND
             self._drop_columns()
         base: Base | None = open_base(self.base + ".idx", settings, block, kv.end)
         self.index.replace(base)
@@ -108,18 +110,18 @@ class Store(DataFile):
 
     def _drop_columns(self) -> None:
         """Remove a BASE.cols that the data file, growing, might come to fit by chance."""
-        path = Path(self.base + ".cols")
-        path.with_name(path.name + ".tmp").unlink(missing_ok=True)  # of a writer that was killed
+        name = self.name + ".cols"
+        self.directory.unlink(name + TEMPORARY)  # of a writer that was killed
         try:
-            with FileStorage(path) as storage:
+            with self.directory.open(name) as storage:
                 block = read_superblock(storage)
             foreign = block.get("CONTID") != self.settings.contid
             if foreign or not 0 <= block.get("DATAEND", -1) <= self.kv.end:
-                path.unlink()
+                self.directory.unlink(name)
         except FileNotFoundError:
             return
         except (FormatError, OSError):
-            path.unlink(missing_ok=True)
+            self.directory.unlink(name)
 
     def _plausible(self, base: Base) -> bool:
         """Whether some cells hold what they should: names that are found where they stand.
@@ -194,25 +196,22 @@ class Store(DataFile):
     def _write_index(
         self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
     ) -> Base:
-        path = self.base + ".idx"
-        storage = fresh(path + ".tmp")
-        try:
-            base = write_base(storage, self.settings, rows, extra, variables)
-            storage.sync()
-            publish(path + ".tmp", path)
-        except BaseException:
-            storage.close()
-            Path(path + ".tmp").unlink(missing_ok=True)
-            raise
-        storage.name = path
-        return base
+        with self.deriving(".idx") as storage:
+            return write_base(storage, self.settings, rows, extra, variables)
+
+    @contextlib.contextmanager
+    def deriving(self, suffix: str, *, uncached: bool = False) -> Iterator[Storage]:
+        """A new derived file, see `replacing`; it has mode and owner of the data file."""
+        name, like = self.name + suffix, self.kv.storage
+        with replacing(self.directory, name, like=like, uncached=uncached) as storage:
+            yield storage
 
     def drop_names(self) -> None:
         """Entries up to here do not say all that happened to names: forget an older BASE.names."""
         self.names_from = self.kv.end
         self.index.drop_trail()
         if self.writable:
-            Path(self.base + ".names").unlink(missing_ok=True)
+            self.directory.unlink(self.name + ".names")
 
     def rewritten(self, pos: int) -> None:
         """Another inode stands in the place of the one at `pos`."""
@@ -273,7 +272,9 @@ class Store(DataFile):
         if self.times is None:
             return
         try:
-            self.times.save(self.base + ".time", self.settings, self.kv.superblock)
+            with self.deriving(".time") as storage:
+                storage.write(0, self.times.encode(self.settings, self.kv.superblock))
+            storage.close()
             self.times_current = True
         except OSError as error:
             if error.errno not in NO_ROOM:

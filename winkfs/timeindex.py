@@ -11,16 +11,15 @@ import bisect
 import struct
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.directory import open_file
 from winkformats.entry import Layout
 from winkformats.errors import FormatError
 from winkformats.kvscan import scan
-from winkformats.storage import FileStorage, publish
 from winkformats.superblock import KVSEQ, Superblock, read_superblock
 from winkfs.settings import PURPOSE_TIME, Settings
 from winkfs.units import NANO
@@ -92,7 +91,7 @@ class TimeIndex:
         ->      None where the file is missing, foreign, damaged or newer than the data file
         """
         try:
-            with FileStorage(path) as storage:
+            with open_file(path) as storage:
                 mine = read_superblock(storage)
                 layout = Layout.of(mine, path)
                 trusted = (
@@ -133,8 +132,8 @@ class TimeIndex:
         inside = all(0 < p < end for p in self.positions)
         return rising and inside and self.positions == sorted(self.positions)
 
-    def save(self, path: str, settings: Settings, block: Mapping[str, int]) -> None:
-        """Write the whole file beside the old one, and rename it there. Durable on return."""
+    def encode(self, settings: Settings, block: Mapping[str, int]) -> list[bytes]:
+        """-> the bytes of BASE.time, in parts. `block`: the data file's superblock."""
         size = 4096 + 16 * len(self.marks)
         variables = {"FILESIZE": size, "SYNCSIZE": size}
         variables["SYNCTIME"] = block.get("SYNCTIME", int(time.time()))
@@ -149,27 +148,4 @@ class TimeIndex:
             variables |= {"SBCKSUM": 0, "CONTID": settings.contid, "DATAEND": block["FILESIZE"]}
         data = Superblock.new(KVSEQ, PURPOSE_TIME, variables).encode()
         pairs = zip(self.marks, self.positions, strict=True)
-        write_new(path, [data, b"".join([MARK.pack(*pair) for pair in pairs])])
-
-
-def write_new(path: str, buffers: list[bytes]) -> None:
-    """Write a whole file beside the old one and rename it there. Durable on return."""
-    temporary = path + ".tmp"
-    try:
-        with fresh(temporary) as storage:
-            storage.write(0, buffers)
-            storage.sync()
-        publish(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def fresh(path: str, *, uncached: bool = False) -> FileStorage:
-    """An empty file, over one that an interrupted run may have left."""
-    try:
-        return FileStorage(path, "x", uncached=uncached)
-    except FileExistsError:
-        storage = FileStorage(path, "w", uncached=uncached)
-        storage.truncate(0)
-        return storage
+        return [data, b"".join([MARK.pack(*pair) for pair in pairs])]

@@ -9,20 +9,20 @@ Order of durable changes
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import stat
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.directory import locate, scheme_of
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.replace import replacing
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.storage import FileStorage, MemoryStorage, Storage, publish
 from winkformats.superblock import FORMAT_NAMES, Superblock, read_superblock
 
 MAX_INT64: Final = (1 << 63) - 1
@@ -176,23 +176,16 @@ def replace(storage: Storage, fill: Callable[[Storage], None]) -> Storage:
     ->      the storage to go on with; the old one is closed
     raises  OSError, and what `fill` raises; the old file is then untouched
     """
-    if not isinstance(storage, FileStorage):
+    if isinstance(storage, MemoryStorage):
         memory = MemoryStorage(name=storage.name)
         fill(memory)
         storage.truncate(memory.size())
         storage.write(0, [memory.data])
         return storage
-    final = os.path.realpath(storage.name)  # a symbolic link goes on pointing at the new file
-    new = _beside(final, ".new", uncached=storage.uncached)
-    try:
-        os.fchmod(new.fd, stat.S_IMODE(os.fstat(storage.fd).st_mode))
+    # A symbolic link goes on pointing at the new file.
+    directory, name = locate(_real(storage.name))
+    with replacing(directory, name, like=storage, uncached=storage.uncached) as new:
         fill(new)
-        new.sync()
-        publish(new.name, final)
-    except BaseException:
-        new.close()
-        Path(new.name).unlink(missing_ok=True)
-        raise
     new.name = storage.name
     storage.close()
     return new
@@ -200,14 +193,10 @@ def replace(storage: Storage, fill: Callable[[Storage], None]) -> Storage:
 
 def scratch(storage: Storage) -> Storage:
     """-> an empty file without a name on the disk of `storage`; it is gone when it is closed."""
-    if not isinstance(storage, FileStorage):
+    if isinstance(storage, MemoryStorage):
         return MemoryStorage(name=f"{storage.name}.runs")
-    runs = _beside(os.path.realpath(storage.name), ".runs", uncached=True)
-    Path(runs.name).unlink()  # nothing to clean up after a kill
-    return runs
+    return locate(_real(storage.name))[0].scratch()
 
 
-def _beside(path: str, suffix: str, *, uncached: bool) -> FileStorage:
-    with contextlib.suppress(FileNotFoundError):
-        Path(path + suffix).unlink()  # what a killed writer left
-    return FileStorage(path + suffix, "x", uncached=uncached)
+def _real(path: str) -> str:
+    return path if scheme_of(path) else os.path.realpath(path)

@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.storage import Storage
 
 Pairs = npt.NDArray[np.int64]  # shape (n, 2): left and right integers
 Pair = tuple[int, int]

@@ -13,9 +13,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
+from winkformats.disk.storage import Buffer, Storage
+from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError
-from winkformats.pipeline import WriteBehind
-from winkformats.storage import Buffer, Storage
 from winkformats.superblock import Superblock
 
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says

@@ -29,9 +29,9 @@ from winkformats.cells import (
     need_variable,
     open_superblock,
 )
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.hashing import UInt64
-from winkformats.storage import Storage
 from winkformats.superblock import HINDEX, SBSIZE, Superblock
 from winkformats.table import BUCKET, LOAD, Int64, Shape
 

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from winkformats.disk.posix import WINDOW
+from winkformats.disk.storage import Storage
 from winkformats.entry import MASK64, PREFIXES, KVEntry, Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.gather import rows_at
 from winkformats.heap import keep_heap
-from winkformats.storage import WINDOW, Storage
 
 Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]

@@ -17,11 +17,11 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.storage import Buffer, Storage
 from winkformats.entry import KVEntry, Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.growing import GrowingFile
 from winkformats.kvscan import scan
-from winkformats.storage import Buffer, Storage
 from winkformats.superblock import KVSEQ, Superblock, read_superblock
 
 LARGE: Final = 32 << 10  # bytes of a value that is not copied

@@ -29,9 +29,9 @@ from winkformats.cells import (
     open_superblock,
     scratch,
 )
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.extsort import ByKey, ByRight, Pair, Pairs, Run, order_ties, sort_run, write_run
-from winkformats.storage import Storage
 from winkformats.superblock import PERM, SBSIZE, Superblock
 
 PAIR: Final = struct.Struct(">qq")

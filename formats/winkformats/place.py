@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.disk.storage import Storage
 from winkformats.hashing import UInt64
-from winkformats.storage import Storage
 from winkformats.table import BUCKET, Cells, Int64, Shape
 
 NEAR: Final = 256  # cells; changed ones closer than this are written together, a page at CELLSZ 2

@@ -21,8 +21,8 @@ from typing import Final, Self
 
 import xxhash
 
+from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.storage import Storage
 
 MAGIC: Final = b"#!WINKME"
 PAIR: Final = struct.Struct(">8sq")

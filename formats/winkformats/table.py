@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.storage import Storage
 from winkformats.hashing import MASK63, UInt64
-from winkformats.storage import Storage
 
 Int64 = npt.NDArray[np.int64]
 Indices = npt.NDArray[Any]

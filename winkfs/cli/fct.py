@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -142,7 +141,7 @@ def create(
     **shape: int | None,
 ) -> None:
     """Create an empty FILE; a file that exists is left alone."""
-    from winkformats.storage import FileStorage, sync_directory
+    from winkformats.disk.directory import locate
 
     given = {name: value for name, value in shape.items() if value is not None}
     for name in given.keys() - OPTIONS_OF[form]:
@@ -151,10 +150,11 @@ def create(
     options["extra"] = dict(parse_variable(name, value) for name, value in variables)
     if form == "hindex":
         options.setdefault("htsize", 65)  # it grows
-    with FileStorage(file, "x") as storage:
+    directory, name = locate(file)
+    with directory.create_new(name) as storage:
         try:
             format_class(form).create(storage, purpose=purpose, sbsize=sbsize, **options).close()
-            sync_directory(file)
+            directory.sync()
         except BaseException:
-            Path(file).unlink()
+            directory.unlink(name)
             raise

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:  # the commands import what they need when they run: --help has to be quick
+    from winkformats.disk.storage import Storage
     from winkformats.hindex import KeyOf
-    from winkformats.storage import FileStorage
 
 CONTAINER_SUFFIXES: Final = (".data", ".idx", ".time", ".names", ".cols")
 FILE = click.argument("file", type=click.Path(dir_okay=False))
@@ -46,20 +46,20 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def opened(file: str, *, writable: bool = False) -> Iterator[FileStorage]:
+def opened(file: str, *, writable: bool = False) -> Iterator[Storage]:
     """The file; who writes a container's file holds the container's lock meanwhile."""
-    from winkformats.storage import FileStorage
+    from winkformats.disk.directory import open_file
     from winkformats.superblock import read_superblock
     from winkfs.lock import WriterLock
 
     with contextlib.ExitStack() as stack:
         path = Path(file)
         if writable and path.suffix in CONTAINER_SUFFIXES:
-            with FileStorage(file) as storage:
+            with open_file(file) as storage:
                 belongs = read_superblock(storage).purpose.startswith("FSYS")
             if belongs:  # the lock comes before the file is opened: a writer may replace it
                 stack.callback(WriterLock(str(path.with_suffix(""))).release)
-        yield stack.enter_context(FileStorage(file, "w" if writable else "r"))
+        yield stack.enter_context(open_file(file, "w" if writable else "r"))
 
 
 @contextlib.contextmanager
@@ -107,10 +107,10 @@ def stored_hash(file: str, cellsz: int, key: bytes) -> KeyOf:
 @contextlib.contextmanager
 def keys_in(data: str) -> Iterator[KeyOf]:
     """kv_pointer -> key of a kvseq file."""
+    from winkformats.disk.directory import open_file
     from winkformats.kvseq import KVSeq
-    from winkformats.storage import FileStorage
 
-    with FileStorage(data) as storage:
+    with open_file(data) as storage:
         container = KVSeq.open(storage)
         yield lambda pointer: container.get(pointer).key
 

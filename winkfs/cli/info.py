@@ -167,10 +167,10 @@ def _sizes(base: str) -> Record:
 
 def file_record(file: str) -> Record:
     """Raises FormatError where it is none of ours; OSError."""
-    from winkformats.storage import FileStorage
+    from winkformats.disk.directory import open_file
     from winkformats.superblock import FORMAT_NAMES, read_superblock
 
-    with FileStorage(file) as storage:
+    with open_file(file) as storage:
         block = read_superblock(storage)
         form, purpose = block["FORMAT"], block.purpose
         record: Record = {"file": file, "format": FORMAT_NAMES.get(form, f"{form:#x}")}

@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol
 
+from winkformats.disk.directory import sync_directory
 from winkformats.errors import FormatError
-from winkformats.storage import sync_directory
 from winkfs.dataset.records import Manifest, State
 from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
 from winkfs.units import NANO

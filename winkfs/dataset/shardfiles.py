@@ -16,8 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.disk.directory import open_file
+from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
-from winkformats.storage import FileStorage, Storage
 from winkfs.columns import BY_INODE, Columns
 from winkfs.columnsfile import ColumnsFile
 from winkfs.content import Content
@@ -103,7 +104,7 @@ class ShardFiles:
         """All chunks of BASE.cols, each checked; None where they cannot be believed."""
         path = self.base + ".cols"
         try:
-            storage = FileStorage(path)
+            storage = open_file(path)
         except OSError:
             return None
         try:

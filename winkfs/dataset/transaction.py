@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from winkformats.storage import sync_directory
+from winkformats.disk.directory import sync_directory
 from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
 from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import DERIVED

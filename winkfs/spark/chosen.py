@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from winkformats.disk.directory import open_file
 from winkformats.errors import CorruptError
-from winkformats.storage import FileStorage
 from winkfs import orders
 from winkfs.columns import Columns
 from winkfs.columnsfile import open_columns
@@ -38,7 +38,7 @@ def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
 @contextlib.contextmanager
 def _opened(shard: Shard) -> Iterator[Store]:
     """Open for a moment that leaves the page cache as it was, save for the index."""
-    with FileStorage(shard.base + ".data") as data:
+    with open_file(shard.base + ".data") as data:
         drop = data.dropper(0, data.size())
         store = shard.open()
         try:

@@ -13,11 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
+from winkformats.disk.pagecache import Dropper
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
 from winkformats.gather import column, rows_at
-from winkformats.pagecache import Dropper
-from winkformats.storage import FileStorage
 from winkfs.columns import BY_INODE, EMPTY
 from winkfs.content import attributes
 from winkfs.extent import assemble, cut
@@ -42,7 +41,6 @@ class Contents:
 
     def __init__(self, store: Store, low: int, high: int, *, verify: bool = True) -> None:
         storage = store.kv.storage
-        assert isinstance(storage, FileStorage)
         self.store, self._storage, self._name = store, storage, storage.name
         self._layout, self._form, self._end = store.kv.layout, store.settings.form, store.kv.end
         layout = self._layout

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from winkformats.storage import sync_directory
+from winkformats.disk.directory import sync_directory
 from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot, snapshot

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from winkformats.storage import Buffer, Storage
+from winkformats.disk.storage import Buffer, Storage
 
 DEPTH: Final = 3  # chunks in flight; memory is DEPTH + 1 chunks
 

@@ -20,20 +20,20 @@ _SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
 _SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
 
 
-def _libc(name: str, *types: Any) -> Any:
+def libc(name: str, *types: Any, result: Any = ctypes.c_int) -> Any:
     """A function of the C library that Python's os does not offer, or None."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is not None:
-        function.argtypes = types
+        function.argtypes, function.restype = types, result
     return function
 
 
-_sync_file_range = _libc(
+_sync_file_range = libc(
     "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
 )
-_syscall = _libc("syscall")
+_syscall = libc("syscall", result=ctypes.c_long)
 _CACHESTAT: Final = 451  # Linux 6.5, on all processors; the C library has no name for it
-_mincore = _libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+_mincore = libc("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def runs(marks: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:

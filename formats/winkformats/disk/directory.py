@@ -1,0 +1,183 @@
+"""Directory: files by name, and which disk a path is on.
+
+    locate("corpus")          a Directory of this machine, and "corpus"
+    locate("sim:1/corpus")    one of the disk that registered the scheme "sim"
+
+Whoever opens, names or removes a file goes through here, so that another disk can stand below.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, Protocol, Self
+
+from winkformats.disk.storage import Info, Kind, Storage
+
+
+class Lock(Protocol):
+    """Held until `release`, or until the process ends. `identity` of the file: see `Info`."""
+
+    identity: tuple[int, int]
+
+    def release(self) -> None: ...
+
+
+class Directory(ABC):
+    """A directory. Names are relative to it and may have slashes in them.
+
+    path    of the directory, for messages and for `locate`
+    All methods raise OSError.
+    """
+
+    path: str
+
+    @abstractmethod
+    def open(
+        self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
+    ) -> Storage:
+        """Open a regular file: "r" for reading, "w" for reading and writing.
+
+        follow  whether the name may be a symbolic link
+        raises  OSError: there is none, or it is a fifo, a device or a directory
+        """
+
+    @abstractmethod
+    def create_new(
+        self, name: str, *, like: Storage | None = None, uncached: bool = False
+    ) -> Storage:
+        """Make an empty file, open for reading and writing.
+
+        like    a file whose mode and owner it gets, as far as we may
+        raises  FileExistsError where the name is taken, also by a symbolic link
+        """
+
+    @abstractmethod
+    def rename(self, old: str, new: str) -> None:
+        """Give a file or directory another name; a file that has it is replaced."""
+
+    @abstractmethod
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name. Raises FileExistsError."""
+
+    @abstractmethod
+    def unlink(self, name: str) -> None:
+        """Remove a name, that of a symbolic link and not what it points to.
+
+        A missing one is none to remove.
+        """
+
+    @abstractmethod
+    def list(self) -> list[str]:
+        """The names, in no order."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when the names in this directory are on the disk. See `Storage.sync`."""
+
+    @abstractmethod
+    def info(self, name: str = "", *, follow: bool = False) -> Info | None:
+        """What stands under a name, None where nothing does; without one: of the directory itself.
+
+        follow  of what a symbolic link points to
+        """
+
+    @abstractmethod
+    def mkdir(self, name: str) -> None:
+        """Raises FileExistsError."""
+
+    @abstractmethod
+    def rmdir(self, name: str) -> None:
+        """Remove an empty directory."""
+
+    @abstractmethod
+    def subdirectory(self, name: str) -> Self:
+        """The directory of that name; a symbolic link is refused with NotADirectoryError."""
+
+    @abstractmethod
+    def scratch(self) -> Storage:
+        """An empty file without a name; it is gone when it is closed."""
+
+    @abstractmethod
+    def lock(self, name: str) -> Lock | None:
+        """Lock a file against others who lock it -> None where somebody else has it locked.
+
+        The lock is on the file, whatever becomes of its name.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most have nothing open
+        """Let go of the directory. A second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def exists(self, name: str) -> bool:
+        return self.info(name) is not None
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a directory with all that is below it; symbolic links are removed, not followed.
+
+        A missing one is none to remove.
+        """
+        try:
+            folder = self.subdirectory(name)
+        except FileNotFoundError:
+            return
+        with folder:
+            for entry in folder.list():
+                found = folder.info(entry)
+                if found is not None and found.kind is Kind.DIRECTORY:
+                    folder.remove_tree(entry)
+                else:
+                    folder.unlink(entry)
+        self.rmdir(name)
+
+
+Factory = Callable[[str], Directory]
+_schemes: Final[dict[str, Factory]] = {}
+
+
+def register(scheme: str, factory: Factory) -> None:
+    """Have `factory` make the directories of all paths that begin with `scheme` and a colon."""
+    _schemes[scheme] = factory
+
+
+def scheme_of(path: str) -> str:
+    """The registered scheme that a path begins with, "" for a path of this machine."""
+    head, colon, _ = path.partition(":")
+    return head if colon and head in _schemes else ""
+
+
+def directory_of(path: str) -> Directory:
+    """The directory with this path. It need not be there yet."""
+    from winkformats.disk.posix import PosixDirectory  # which knows this module
+
+    scheme = scheme_of(path)
+    return _schemes[scheme](path) if scheme else PosixDirectory(path or ".")
+
+
+def locate(path: str | os.PathLike[str]) -> tuple[Directory, str]:
+    """-> the directory that a path is in, and its name there."""
+    text = os.fspath(path)
+    head, slash, name = text.rpartition("/")
+    return directory_of(head or slash), name
+
+
+def open_file(path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False) -> Storage:
+    """Open the file with this path, see `Directory.open`."""
+    directory, name = locate(path)
+    return directory.open(name, mode, uncached=uncached)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make the names in the directory of `path` durable."""
+    directory_of(os.path.dirname(os.path.abspath(path))).sync()
+
+
+def absolute(path: str) -> str:
+    """The path from the root on."""
+    return path if scheme_of(path) else os.path.abspath(path)

@@ -1,0 +1,55 @@
+"""MemoryStorage: a file in memory, where there shall be none on the disk, or can be none."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from winkformats.disk.storage import Buffer, Info, Kind, Storage
+
+
+class MemoryStorage(Storage):
+    """A file in memory. All duplicates are the same object, and closing does nothing."""
+
+    def __init__(self, data: bytes = b"", name: str = "memory") -> None:
+        self.name = name
+        self.data = bytearray(data)
+        self._lock = threading.RLock()  # one thread may reserve room while another one writes
+
+    def read_into(self, into: memoryview, offset: int) -> int:
+        data = self.data[offset : offset + len(into)]
+        into[: len(data)] = data
+        return len(data)
+
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
+        return memoryview(self.data).toreadonly()[:length]
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        data = b"".join(buffers)
+        with self._lock:
+            self.preallocate(offset + len(data))
+            self.data[offset : offset + len(data)] = data
+        return len(data)
+
+    def sync(self) -> None:
+        pass
+
+    def preallocate(self, length: int) -> None:
+        with self._lock:
+            super().preallocate(length)
+
+    def info(self) -> Info:
+        return Info(Kind.FILE, (0, id(self)), len(self.data), 0, 0o600, 0, 0)
+
+    def truncate(self, length: int) -> None:
+        # A new object, for one with views on it cannot change its size.
+        with self._lock:
+            self.data = bytearray(self.data[:length].ljust(length, b"\0"))
+
+    def duplicate(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,437 @@
+"""The disk of this machine.
+
+    FileStorage      one open file: positional reads and writes, mappings, the page cache
+    PosixDirectory   files by name
+    FileLock         a lock on a file that no child process inherits
+
+Page-cache policy
+    cached      ordinary reads and writes; the kernel keeps the pages
+    uncached    the pages a pass touches do not stay. Writes: RWF_DONTCACHE where kernel and
+                filesystem know it (6.14+), else sync_file_range and POSIX_FADV_DONTNEED in a window
+                that slides behind the write. Reads (`bulk`): ordinary reads, and DONTNEED behind
+                them for the pages that were not resident before. Sparse views: the same, for all of
+                the file, with each `drop_seen`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import stat
+import tempfile
+import weakref
+from collections.abc import Sequence
+from typing import Final, Self
+
+from winkformats.disk import pagecache
+from winkformats.disk.directory import Directory
+from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
+from winkformats.disk.storage import Buffer, Info, Kind, Storage
+
+RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
+WINDOW: Final = 8 << 20  # bytes of one bulk read
+BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
+RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
+SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
+MODES: Final = {
+    "r": os.O_RDONLY | os.O_CLOEXEC,
+    "w": os.O_RDWR | os.O_CLOEXEC,
+    "x": os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
+}
+DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+KINDS: Final = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.LINK}
+MADV_DONTFORK: Final = 10  # linux/mman.h
+MAP_FAILED: Final = ctypes.c_void_p(-1).value
+_void, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_mmap = pagecache.libc("mmap", _void, _size, _int, _int, _int, ctypes.c_int64, result=_void)
+_munmap = pagecache.libc("munmap", _void, _size)
+_madvise = pagecache.libc("madvise", _void, _size, _int)
+
+
+class FileStorage(Storage):
+    """One file of this machine.
+
+    path        the file
+    mode        "r": reading, "w": reading and writing, "x": the same, and the file must not exist
+    uncached    page-cache policy of `write`; `bulk` takes its own
+    raises      OSError as `open` does, and where it is no regular file
+    """
+
+    def __init__(self, path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False):
+        name = os.fspath(path)
+        self._adopt(_open_regular(name, MODES[mode], name), name, uncached)
+
+    @classmethod
+    def of(cls, fd: int, name: str, uncached: bool) -> Self:
+        """A file that is open already, and belongs to the storage from now on."""
+        storage = cls.__new__(cls)
+        storage._adopt(fd, name, uncached)
+        return storage
+
+    def _adopt(self, fd: int, name: str, uncached: bool) -> None:
+        self.fd, self.name, self.uncached = fd, name, uncached
+        self._dontcache = uncached
+        self._written = 0  # start of the window of dirty pages behind an uncached write
+        self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
+        self._sparse: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        self._not_resident: list[tuple[int, int]] = []  # pages
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self.fd, length, offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]  # a read may be cut at 2 GiB or by a signal
+        got = len(data)
+        while got < length and (data := os.pread(self.fd, length - got, offset + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_into(self, into: memoryview, offset: int) -> int:
+        got = 0
+        while got < len(into) and (n := os.preadv(self.fd, [into[got:]], offset + got)):
+            got += n
+        return got
+
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
+        if length == 0:
+            return memoryview(b"")
+        mapped = mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
+        if sparse:
+            mapped.madvise(mmap.MADV_RANDOM)
+            self._sparse.add(mapped)
+        return mapped
+
+    def remember_resident(self) -> None:
+        size = self.size()
+        absent = pagecache.absent(self.fd, size)
+        runs = [] if absent is None else pagecache.runs(absent)
+        if len(runs) > RUNS:
+            runs = sorted(runs, key=lambda run: run[0] - run[1])[:RUNS]
+        self._not_resident = [*runs, (-(-size // PAGE), 1 << 50)]
+
+    def drop_seen(self) -> None:
+        end = -(-self.size() // PAGE)
+        runs = [(i, min(j, end)) for i, j in self._not_resident if i < end]
+        if runs:
+            for mapped in self._sparse:
+                mapped.madvise(mmap.MADV_DONTNEED)  # pages that are mapped would stay
+        for i, j in runs:
+            pagecache.forget(self.fd, i, j)
+
+    def read_ahead(self, offset: int, length: int) -> None:
+        with contextlib.suppress(OSError):  # only advice
+            os.posix_fadvise(self.fd, offset, length, os.POSIX_FADV_WILLNEED)
+
+    def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
+        return BulkReader(self.read_into, self.dropper(start, stop) if uncached else None)
+
+    def dropper(self, start: int, stop: int) -> Dropper | None:
+        """For bytes of [start, stop); None where the page cache holds all, or nobody tells."""
+        stop = min(stop, self.size())
+        if pagecache.whole(self.fd, stop, start):
+            return None
+        absent = pagecache.absent(self.fd, stop, start)
+        return None if absent is None or not absent.any() else Dropper(self.fd, start, absent)
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        total = 0
+        flags = RWF_DONTCACHE if self._dontcache and sum(map(len, buffers)) >= SMALL else 0
+        for at in range(0, len(buffers), 1024):  # IOV_MAX
+            total += self._write(offset + total, list(buffers[at : at + 1024]), flags)
+        if self.uncached and not self._dontcache:
+            self._drop_behind(offset, offset + total)
+        elif self.uncached and total < SMALL:
+            low, high = self._small or (offset, 0)
+            self._small = (min(low, offset), max(high, offset + total))
+        return total
+
+    def patch(self, offset: int, data: Buffer) -> None:
+        done = os.pwrite(self.fd, data, offset)
+        if done < len(data):
+            self._write(offset + done, [memoryview(data)[done:]], 0)
+
+    def _write(self, offset: int, parts: list[Buffer], flags: int) -> int:
+        total = 0
+        while parts:
+            n = self._pwritev(parts, offset + total, flags)
+            total += n
+            while parts and n >= len(parts[0]):
+                n -= len(parts.pop(0))
+            if n:
+                parts[0] = memoryview(parts[0])[n:]
+        return total
+
+    def _pwritev(self, parts: list[Buffer], offset: int, flags: int) -> int:
+        if flags and self._dontcache:
+            try:
+                return os.pwritev(self.fd, parts, offset, flags)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+                self._dontcache = False
+        return os.pwritev(self.fd, parts, offset)
+
+    def _drop_behind(self, start: int, stop: int) -> None:
+        if start < self._written or self._written == 0:
+            self._written = start
+        if stop - self._written < BEHIND:
+            pagecache.write_back(self.fd, start, stop)
+            return
+        pagecache.drop(self.fd, self._written, stop)
+        self._written = stop
+
+    def sync(self) -> None:
+        os.fdatasync(self.fd)  # also flushes the size, where reading needs it
+        if self.uncached and not self._dontcache and self._written:
+            pagecache.drop(self.fd, self._written, self.size())
+            self._written = 0
+        if self._small:
+            os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
+                             os.POSIX_FADV_DONTNEED)  # fmt: skip
+            self._small = None
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def preallocate(self, length: int) -> None:
+        size = self.size()
+        if length <= size:
+            return
+        try:
+            os.posix_fallocate(self.fd, size, length - size)
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                return
+            os.ftruncate(self.fd, size)  # part of it may have been done
+            raise
+
+    def info(self) -> Info:
+        return _info(os.fstat(self.fd))
+
+    def truncate(self, length: int) -> None:
+        os.ftruncate(self.fd, length)
+
+    def duplicate(self) -> Self:
+        return self.of(os.dup(self.fd), self.name, self.uncached)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1  # first: a second close must not close a stranger's file
+            os.close(fd)
+
+
+class PosixDirectory(Directory):
+    """A directory of this machine.
+
+    fd    of the directory, for one that was reached without following symbolic links; None: names
+          are looked up by its path each time
+    """
+
+    def __init__(self, path: str, fd: int | None = None) -> None:
+        self.path, self._fd = path, fd
+
+    def _at(self, name: str) -> str:
+        """What a system call with `dir_fd` takes for a name."""
+        return name if self._fd is not None else self._full(name)
+
+    def _full(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}" if self.path != "." else name or "."
+
+    def open(
+        self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
+    ) -> FileStorage:
+        flags = MODES[mode] | (0 if follow else os.O_NOFOLLOW)
+        fd = _open_regular(self._at(name), flags, self._full(name), self._fd)
+        return FileStorage.of(fd, self._full(name), uncached)
+
+    def create_new(
+        self, name: str, *, like: Storage | None = None, uncached: bool = False
+    ) -> FileStorage:
+        model = like.info() if like is not None else None
+        # Never more than the model's mode, not for a moment: names and contents are in there.
+        mode = 0o666 if model is None else model.mode & 0o666
+        flags = MODES["x"] | os.O_NOFOLLOW
+        fd = os.open(self._at(name), flags, mode, dir_fd=self._fd)
+        if model is not None:
+            _take_after(fd, model)
+        return FileStorage.of(fd, self._full(name), uncached)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(self._at(old), self._at(new), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def link(self, old: str, new: str) -> None:
+        old_at, new_at = self._at(old), self._at(new)
+        os.link(old_at, new_at, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
+
+    def unlink(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._at(name), dir_fd=self._fd)
+
+    def list(self) -> list[str]:
+        return os.listdir(self.path if self._fd is None else self._fd)
+
+    def sync(self) -> None:
+        fd = os.open(self.path, DIRECTORY) if self._fd is None else self._fd
+        try:
+            os.fsync(fd)
+        finally:
+            if self._fd is None:
+                os.close(fd)
+
+    def info(self, name: str = "", *, follow: bool = False) -> Info | None:
+        try:
+            if not name and self._fd is not None:
+                return _info(os.fstat(self._fd))
+            links = follow or not name
+            return _info(os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=links))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def mkdir(self, name: str) -> None:
+        os.mkdir(self._at(name), dir_fd=self._fd)
+
+    def rmdir(self, name: str) -> None:
+        os.rmdir(self._at(name), dir_fd=self._fd)
+
+    def subdirectory(self, name: str) -> Self:
+        fd = os.open(self._at(name), DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
+        return type(self)(self._full(name), fd)
+
+    def scratch(self) -> FileStorage:
+        for folder in (self.path, tempfile.gettempdir()):  # ours may be read-only
+            try:
+                fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
+                    continue
+                if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+                    raise
+                fd, made = tempfile.mkstemp(prefix=".winkfs-", dir=folder)
+                os.unlink(made)
+            return FileStorage.of(fd, f"{folder}/(scratch file)", False)
+        raise PermissionError(errno.EACCES, "no directory for temporary files", self.path)
+
+    def lock(self, name: str) -> FileLock | None:
+        lock = FileLock(self._full(name))
+        return lock if lock.held else None
+
+    def close(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+
+class FileLock:
+    """flock on a file, which no child process inherits.
+
+    The kernel keeps the lock for as long as anything refers to the open file, and a process that C
+    code forks, unseen by Python, has copies of all our descriptors. So it is a mapping that refers
+    to it, never touched, and one that a fork leaves out; the descriptor is closed.
+
+    held      False where somebody else has the lock
+    identity  of the file, see `Info`
+    raises    OSError where the file cannot be opened
+    """
+
+    def __init__(self, path: str) -> None:
+        self._fd, self._at, self._pid = _open_regular(path, MODES["r"], path), 0, os.getpid()
+        self.identity = _info(os.fstat(self._fd)).identity
+        try:
+            self.held = self._take()
+            if self.held and self._map():
+                os.close(self._fd)
+                self._fd = -1
+                if not self._is_kept():  # overlayfs: a mapping there refers to the file below
+                    self._unmap()
+                    self._fd = _open_regular(path, MODES["r"], path)
+                    self.held = self._take() and self.identity == _info(os.fstat(self._fd)).identity
+        except BaseException:
+            self.held = False
+            raise
+        finally:
+            if not self.held:
+                self.release()
+
+    def _take(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _map(self) -> bool:
+        """-> whether there is a mapping that keeps the file open."""
+        if _mmap is None or _munmap is None or _madvise is None:
+            return False
+        at = _mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, self._fd, 0)
+        if at in (None, MAP_FAILED):
+            return False
+        self._at = at
+        if _madvise(at, PAGE, MADV_DONTFORK) == 0:
+            return True
+        self._unmap()
+        return False
+
+    def _unmap(self) -> None:
+        at, self._at = self._at, 0
+        if at:
+            _munmap(at, PAGE)
+
+    def _is_kept(self) -> bool:
+        """Whether the kernel lists the lock, now that the descriptor is closed."""
+        device, inode = self.identity
+        wanted = b"%02x:%02x:%d" % (os.major(device), os.minor(device), inode)
+        try:
+            with open("/proc/locks", "rb") as file:  # noqa: PTH123 - not a method of a new Path
+                lines = [line.split() for line in file]
+        except OSError:
+            return False
+        pid = b"%d" % self._pid
+        return any(b"FLOCK" in line and pid in line and wanted in line for line in lines)
+
+    def release(self) -> None:
+        """Let go of the lock. A second call does nothing."""
+        if self._pid != os.getpid():
+            self._at = 0  # a forked child does not have the mapping
+        self._unmap()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if self.held and self._pid == os.getpid():
+                fcntl.flock(fd, fcntl.LOCK_UN)  # a child may have it open
+            os.close(fd)
+
+
+def _open_regular(at: str, flags: int, path: str, dir_fd: int | None = None) -> int:
+    """-> descriptor. Raises OSError, also for a fifo, which would wait for its other end."""
+    fd = os.open(at, flags | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
+    if stat.S_ISREG(mode := os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "a directory, not a file", path)
+    raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def _info(found: os.stat_result) -> Info:
+    kind = KINDS.get(stat.S_IFMT(found.st_mode), Kind.OTHER)
+    identity = (found.st_dev, found.st_ino)
+    mode = stat.S_IMODE(found.st_mode)
+    return Info(
+        kind, identity, found.st_size, found.st_mtime, mode, found.st_uid, found.st_gid,
+        found.st_nlink,
+    )  # fmt: skip
+
+
+def _take_after(fd: int, model: Info) -> None:
+    """Give a new file mode and owner of another, as far as we may."""
+    mine = os.fstat(fd)
+    if (mine.st_uid, mine.st_gid) != (model.uid, model.gid):
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, model.uid, model.gid)
+    with contextlib.suppress(PermissionError):
+        os.fchmod(fd, model.mode & 0o666)

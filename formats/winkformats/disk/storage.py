@@ -1,0 +1,154 @@
+"""Storage: one open file, and `Info`: what a disk says of a file.
+
+A disk implements seven methods. The others are built on them; a disk that does one of them better
+overrides it.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+from winkformats.disk.pagecache import BulkReader, Dropper
+
+Buffer = bytes | bytearray | memoryview | mmap.mmap
+
+
+class Kind(enum.Enum):
+    """What stands under a name of a directory."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    LINK = "symbolic link"
+    OTHER = "special file"
+
+
+class Info(NamedTuple):
+    """What a disk says of a file.
+
+    identity   equal for two names or handles of one file, and only for those
+    size       bytes; mtime: seconds since the epoch
+    mode       permission bits
+    links      names that the file has
+    """
+
+    kind: Kind
+    identity: tuple[int, int]
+    size: int
+    mtime: float
+    mode: int
+    uid: int
+    gid: int
+    links: int = 1
+
+
+class Storage(ABC):
+    """One open file. Offsets and lengths are bytes from the start of the file.
+
+    name       the path, for messages
+    uncached   page-cache policy of `write`: the pages written do not stay in the page cache
+    """
+
+    name: str
+    uncached: bool = False
+
+    # --- what a disk implements; all raise OSError ---
+
+    @abstractmethod
+    def read_into(self, into: memoryview, offset: int) -> int:
+        """Fill `into` from `offset` -> bytes read, fewer only at the end of the file."""
+
+    @abstractmethod
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        """Write all buffers back to back from `offset` -> bytes written."""
+
+    @abstractmethod
+    def truncate(self, length: int) -> None:
+        """Cut or grow the file to `length` bytes; what grows is zeros."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when everything written is on the disk.
+
+        After a failure nothing is known of what was written since the last success: the system may
+        have dropped it, and a second call may succeed all the same.
+        """
+
+    @abstractmethod
+    def info(self) -> Info:
+        """What the disk says of the file now."""
+
+    @abstractmethod
+    def duplicate(self) -> Self:
+        """The same file, to be closed on its own."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the file. A second call does nothing."""
+
+    # --- what follows from it ---
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self.info().size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset`; fewer only at the end of the file."""
+        data = bytearray(length)
+        return bytes(data[: self.read_into(memoryview(data), offset)])
+
+    def patch(self, offset: int, data: Buffer) -> None:
+        """Change a few bytes of what was written long ago; always through the page cache."""
+        self.write(offset, [data])
+
+    def preallocate(self, length: int) -> None:
+        """Make the file at least `length` bytes long with blocks behind it, where the disk can.
+
+        raises  OSError ENOSPC: no room, and nothing is changed
+        """
+        if length > self.size():
+            self.truncate(length)
+
+    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
+        """The first `length` bytes, read-only; later writes may show through.
+
+        A mapping where the disk has them, which costs nothing until it is read, but kills the
+        process where the file was cut short or the disk fails: not for who serves others.
+
+        sparse  only the pages touched are read, and none around them
+        """
+        return memoryview(self.read(0, length))
+
+    def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
+        """A reader for one pass over [start, stop) through a reused buffer.
+
+        uncached    pages that were not in the page cache before the pass do not stay in it
+        """
+        return BulkReader(self.read_into, None)
+
+    # --- the page cache, where there is one ---
+
+    def dropper(self, start: int, stop: int) -> Dropper | None:
+        """For bytes of [start, stop); None where the page cache holds all, or nobody tells."""
+        return None
+
+    def remember_resident(self) -> None:  # noqa: B027 - there may be none
+        """What is in the page cache now stays there in `drop_seen`. Cost: 1 ms a GiB."""
+
+    def drop_seen(self) -> None:  # noqa: B027
+        """Take what was read since, also through sparse views, out of the page cache.
+
+        cost    4 us a cold file; reading with RWF_DONTCACHE instead takes 80
+        """
+
+    def read_ahead(self, offset: int, length: int) -> None:  # noqa: B027
+        """Have these bytes brought into the page cache, in the background."""
