@@ -167,6 +167,14 @@ NEW = CLASSIC | {
     "HTALGO": 2, "CELLSZ": 2, "INCOMPAT": 1 | 2 | 4 | 8 | 16, "SBCKSUM": 0, "CONTID": CONTID,
     "KVCKSUM": 1, "CKALGO": 2, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1, "PAIROFF": 1,
 }  # fmt: skip
+PLAIN = NEW | {"SYNCTIME": NOW}  # what containers had before they had two superblocks
+
+
+def append_only(**more: int) -> dict[str, int]:
+    """The same for those that only append, in the order in which they were written."""
+    classic = {name: PLAIN[name] for name in CLASSIC}
+    others = {name: value for name, value in PLAIN.items() if name not in {*CLASSIC, "PAIROFF"}}
+    return classic | {"HAVEAO": 1, "TIMEMP": 60} | others | {"INCOMPAT": 1 | 2 | 16} | more
 
 
 def less(variables: dict[str, int], *names: str, **more: int) -> dict[str, int]:
@@ -175,19 +183,24 @@ def less(variables: dict[str, int], *names: str, **more: int) -> dict[str, int]:
 
 
 CREATED: dict[str, tuple[Life, dict[str, bool | int]]] = {
-    "plain": (life, {}),
-    "plain-htalgo1": (life, {"htalgo": 1}),
-    "plain-htalgo3": (life, {"htalgo": 3}),
-    "plain-empty": (nothing, {}),
+    "two": (life, {}),
+    "two-htalgo1": (life, {"htalgo": 1}),
+    "two-empty": (nothing, {}),
+    "two-ao": (append_only_life, {"ao": True}),
+    "two-ao-timemp7": (append_only_life, {"ao": True, "timemp": 7, "htalgo": 3}),
     "classic": (life, {"classic": True}),
     "classic-htalgo2": (life, {"classic": True, "htalgo": 2}),
     "classic-empty": (nothing, {"classic": True}),
-    "ao": (append_only_life, {"ao": True}),
-    "ao-timemp7": (append_only_life, {"ao": True, "timemp": 7, "htalgo": 3}),
-    "ao-empty": (nothing, {"ao": True}),
     "ao-classic": (append_only_life, {"ao": True, "classic": True}),
 }
 BEGUN: dict[str, tuple[Life, int, dict[str, int]]] = {
+    "plain": (life, 4096, PLAIN),
+    "plain-htalgo1": (life, 4096, less(PLAIN, HTALGO=1)),
+    "plain-htalgo3": (life, 4096, less(PLAIN, HTALGO=3)),
+    "plain-empty": (nothing, 4096, PLAIN),
+    "ao": (append_only_life, 4096, append_only()),
+    "ao-timemp7": (append_only_life, 4096, append_only(TIMEMP=7, HTALGO=3)),
+    "ao-empty": (nothing, 4096, append_only()),
     "seqdb": (life, 4096, less(CLASSIC, KEYREPR=0, VALREPR=3, ISZ=512, MYVAR=-5)),
     "minimal": (life, 4096, {"KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2}),
     "limited-keys": (life, 4096, less(CLASSIC, KEYREPR=459)),

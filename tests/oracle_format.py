@@ -71,6 +71,14 @@ def read_superblock(label: str, raw: bytes, file_format: int, purpose: str | Non
     sbsize = int64(raw, 16)
     expect(64 <= sbsize <= len(raw), "SBSIZE", label, f"64 to {len(raw)}", sbsize)
     variables, end = read_variables(label, raw[:sbsize])
+    if "SBSEQ" in variables:
+        equal("SBSIZE of two superblocks", label, 8192, sbsize)
+        sbsize = 4096
+        second, _ = read_variables(label, raw[4096:8192])
+        equal("variables of the second superblock", label, list(variables), list(second))
+        late = variables["SBSEQ"] - second["SBSEQ"]
+        expect(0 <= late <= 1, "SBSEQ of the second", label, "0 or 1 less", f"{late} less")
+        check_sbcksum(Superblock(label, raw[4096:], second, ""))
     equal("variable order", label, ["SBSIZE", "FORMAT", "PURPOSE"], list(variables)[:3])
     equal("FORMAT", label, file_format, variables["FORMAT"])
     equal("superblock rest zero", f"{label} byte {end}", b"", raw[end:sbsize].strip(b"\0"))
@@ -120,7 +128,7 @@ def check_sbcksum(sb: Superblock) -> None:
     count = len(sb.variables)
     most = MAX_CHECKSUMMED_VARIABLES
     expect(count <= most, "at most 31 variables", sb.label, f"<= {most}", count)
-    block = bytearray(sb.raw[: sb.sbsize])
+    block = bytearray(sb.raw[: 4096 if "SBSEQ" in sb.variables else sb.sbsize])
     value = 8 + 16 * list(sb.variables).index("SBCKSUM") + 8
     block[value : value + 8] = bytes(8)
     stored = sb.variables["SBCKSUM"] & LOW64

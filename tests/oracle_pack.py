@@ -52,7 +52,7 @@ def pack_string(data: bytes, representation: int) -> bytes:
 
 
 def pack_superblock(variables: dict[str, int], purpose: bytes, checksummed: bool) -> bytes:
-    """SBSIZE bytes; `purpose` stands in the place of the variable's number."""
+    """SBSIZE bytes; `purpose` stands in the place of the variable's number. SBSEQ: two halves."""
     variables = dict(variables)
     variables["PURPOSE"] = int.from_bytes(purpose.ljust(8, b"\0"), "big")
     if checksummed:
@@ -61,13 +61,14 @@ def pack_superblock(variables: dict[str, int], purpose: bytes, checksummed: bool
     for name, value in variables.items():
         block += name.encode().ljust(8) + struct.pack(">q", value)
     block += bytes(8)
-    assert len(block) <= variables["SBSIZE"]
-    block += bytes(variables["SBSIZE"] - len(block))
+    halves = 2 if "SBSEQ" in variables else 1
+    assert len(block) <= variables["SBSIZE"] // halves
+    block += bytes(variables["SBSIZE"] // halves - len(block))
     if checksummed:
         digest = xxhash.xxh3_64_digest(block)
         at = block.index(b"SBCKSUM ") + 8
         block = block[:at] + digest + block[at + 8 :]
-    return block
+    return block * halves
 
 
 def slot_and_word(key: bytes, algorithm: int, htsize: int) -> tuple[int, bytes]:

@@ -143,8 +143,8 @@ def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
         c.truncate("1", 5)
         c.sync()
         store = c.parts()[0]
-        skipped = Inode(9, 6, FileType.FILE, 0, [Extent(4096, 4, 6)])
-        first = Inode(10, 10, FileType.FILE, 0, [Extent(4096, 0, 10)])
+        skipped = Inode(9, 6, FileType.FILE, 0, [Extent(8192, 4, 6)])
+        first = Inode(10, 10, FileType.FILE, 0, [Extent(8192, 0, 10)])
         for name, inode in ((b"skipped", skipped), (b"first", first)):
             value = inode.encode(store.settings.form, 128)
             store.index.assign(name + b"/I0", store.kv.append(name + b"/I0", value))
@@ -153,7 +153,7 @@ def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
         found = Columns.of(store)
         kinds = {found.name(i): int(found.pointer[i]) for i in range(len(found))}
     assert kinds[b"1"] == kinds[b"skipped"] == BY_INODE
-    assert kinds[b"first"] == kinds[b"0"] == 4096  # each had its own entry in a sound container
+    assert kinds[b"first"] == kinds[b"0"] == 8192  # each had its own entry in a sound container
 
 
 def test_positions_that_are_none_are_corrupt(tmp_path: Path) -> None:

@@ -262,8 +262,8 @@ def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         number = errno.ENOSPC
         write_columns(store)  # there is simply none
         number = errno.EIO
-        with pytest.raises(OSError, match="refused"):
-            write_columns(store)
+        write_columns(store)  # which is told, but what it is derived from is safe
+        assert [note for note in store.notes if "refused" in note]
     assert not list(tmp_path.glob("*.cols*"))
 
 

@@ -106,16 +106,16 @@ def test_a_synced_extent_is_never_written_again(base: Path) -> None:
         container.put("a", b"0123456789" * 100)
         container.sync()
         end = container.superblock["FILESIZE"]
-        before = path_of(base, ".data").read_bytes()[4096:end]
+        before = path_of(base, ".data").read_bytes()[8192:end]
         container.write("a", 5, b"X")
         container.truncate("a", 500)
         container.append("a", b"more")
         container.rename("a", "b")
         container.utime("b", 5)
         container.sync()
-        after = path_of(base, ".data").read_bytes()[4096:end]
+        after = path_of(base, ".data").read_bytes()[8192:end]
     entries = check(base).entries
-    flags = {entry.pos - 4096 for entry in entries}
+    flags = {entry.pos - 8192 for entry in entries}
     assert all(i in flags for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b)
 
 

@@ -233,7 +233,8 @@ def test_superblock_of_a_new_file():
     assert (block.purpose, block["HTALGO"], block["ALIGN"]) == ("ABC", 3, 16)
     assert (block["KVDELFL"], block["KEYREPR"], block["VALREPR"]) == (1, 1, 2)
     assert (block["KVCKSUM"], block["INCOMPAT"], block["CONTID"]) == (1, 1, 7)
-    assert (block["FILESIZE"], block["SYNCSIZE"], block["FILEINCR"]) == (4096, 4096, FILEINCR)
+    assert (block["FILESIZE"], block["SYNCSIZE"], block["FILEINCR"]) == (8192, 8192, FILEINCR)
+    assert kv.storage.read(0, 4096) == kv.storage.read(4096, 4096)  # two superblocks
 
 
 def test_superblock_without_extensions():
@@ -610,7 +611,7 @@ class Log(MemoryStorage):
         self.calls: list[str] = []
 
     def write(self, offset, buffers):
-        self.calls.append("superblock" if offset == 0 else "data")
+        self.calls.append({0: "superblock", 4096: "second"}.get(offset, "data"))
         return super().write(offset, buffers)
 
     def sync(self):
@@ -622,18 +623,21 @@ def test_sync_writes_data_then_the_superblock_each_made_durable():
     kv.append(b"a", b"b")
     kv.storage.calls.clear()
     kv.sync()
-    assert kv.storage.calls == ["data", "sync", "superblock", "sync"]
+    assert kv.storage.calls == ["data", "sync", "superblock", "sync", "second"]
+    kv.append(b"b", b"c")
+    kv.sync()  # which makes the second superblock durable before it changes the first
+    assert kv.storage.calls[5:] == ["data", "sync", "superblock", "sync", "second"]
 
 
-def test_superblock_of_31_variables_is_one_sector_of_512_bytes():
+def test_superblocks_of_31_variables_are_one_sector_of_512_bytes_each():
     sizes = []
-    extra = {f"V{i}": 1 for i in range(31 - 16)}
+    extra = {f"V{i}": 1 for i in range(31 - 17)}
     kv = KVSeq.create(Log(), contid=1, extra=extra)
     assert len(kv.superblock) == 31
     real = kv.storage.write
     kv.storage.write = lambda at, parts: (sizes.append((at, sum(map(len, parts)))), real(at, parts))
-    kv.write_superblock()
-    assert sizes == [(0, 512)]
+    kv.sync()
+    assert sizes == [(0, 512), (4096, 512)]
 
 
 def test_what_was_not_synced_is_not_there_after_a_kill(tmp_path):
@@ -658,7 +662,7 @@ def test_reserve_does_not_move_the_end_and_goes_when_the_file_is_closed(tmp_path
     kv.append(b"a", b"b")
     kv.sync()
     assert path.stat().st_size == FILEINCR
-    assert read_superblock(kv.storage)["FILESIZE"] == kv.end < 5000
+    assert read_superblock(kv.storage)["FILESIZE"] == kv.end < 9000
     kv.close()
     assert path.stat().st_size == kv.end
 

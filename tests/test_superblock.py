@@ -18,6 +18,8 @@ from winkformats.superblock import (
     read_superblock,
     text_value,
     value_text,
+    write_first,
+    write_second,
 )
 
 RESERVED = ("SBSIZE", "FORMAT", "PURPOSE", "FILESIZE", "SBCKSUM", "INCOMPAT")
@@ -278,3 +280,84 @@ def test_any_size_is_read_whole(size):
         del block["FILESIZE"]
     storage = MemoryStorage(block.encode() + b"entries")
     assert read_superblock(storage) == block
+
+
+# --- two superblocks ---------------------------------------------------------------------------
+
+
+def two(first: int = 5, second: int = 5, **more: int) -> bytes:
+    """The start of a file with two superblocks of these SBSEQ; FILESIZE tells them apart."""
+    halves = []
+    for sequence in (first, second):
+        variables = {"SBCKSUM": 0, "SBSEQ": sequence, "CONTID": 7, **more}
+        block = Superblock.new(KVSEQ, "TEST", variables, sbsize=8192)
+        block["FILESIZE"] = 8192 + sequence
+        halves.append(block.encode())
+    return b"".join(halves)
+
+
+@pytest.mark.parametrize(("first", "second", "counts"), [(5, 5, 5), (6, 5, 6), (5, 6, 6)])
+def test_of_two_superblocks_the_higher_number_counts(first, second, counts):
+    block = decode(two(first, second))
+    assert (block["FILESIZE"], block.double) == (8192 + counts, True)
+    assert (block.damage is not None) == (second > first)  # the first is always written first
+
+
+def test_any_flipped_bit_of_one_superblock_leaves_the_other():
+    good = two(6, 5)
+    for bit in random.Random(1).sample(range(4096 * 8), 2000) + list(range(600 * 8)):
+        for half, counts in ((0, 5), (4096, 6)):
+            data = bytearray(good)
+            data[half + bit // 8] ^= 1 << bit % 8
+            block = decode(bytes(data))
+            assert (block["FILESIZE"], block["SBSEQ"]) == (8192 + counts, counts), bit
+            assert isinstance(block.damage, FormatError), bit
+
+
+@pytest.mark.parametrize("half", [0, 4096])
+def test_superblock_torn_at_any_byte_leaves_the_other(half):
+    old, new = two(5, 5), two(6, 6)
+    for cut in range(1, 513):
+        data = bytearray(old)
+        data[half : half + cut] = new[half : half + cut]
+        assert decode(bytes(data))["SBSEQ"] in (5, 6), cut
+
+
+def test_two_damaged_superblocks_are_refused_with_what_is_wrong_with_the_first():
+    data = bytearray(two())
+    data[100] ^= 1
+    data[4096 + 200] ^= 1
+    with pytest.raises(CorruptError, match="at byte 80"):
+        decode(bytes(data))
+
+
+def test_second_superblock_is_told_by_its_own_place():
+    data = bytearray(two(6, 5))
+    data[4096 + 300] ^= 1
+    assert "at byte 4176" in str(decode(bytes(data)).damage)
+
+
+@pytest.mark.parametrize("more", [{"SBSIZE": 4096}, {"SBSIZE": 16384}])
+def test_two_superblocks_have_one_size(more):
+    block = Superblock.new(KVSEQ, "TEST", {"SBCKSUM": 0, "SBSEQ": 1}, sbsize=8192)
+    block.update(more)
+    with pytest.raises(ValueError, match="8192"):
+        block.encode()
+
+
+def test_superblocks_are_written_one_after_the_other_and_healed():
+    data = bytearray(two(5, 5))
+    data[3000] ^= 1  # in the zeros, which a sector of variables does not write
+    storage = MemoryStorage(bytes(data))
+    block = read_superblock(storage)
+    write_first(storage, block)
+    assert decode(bytes(storage.data)).damage is None
+    assert (decode(bytes(storage.data))["SBSEQ"], storage.data[3000]) == (6, 0)
+    write_second(storage, block)
+    assert storage.data[:4096] == storage.data[4096:]
+
+
+def test_file_with_one_superblock_does_not_take_its_content_for_a_second():
+    one = Superblock.new(KVSEQ, "TEST", {"SBCKSUM": 0}, sbsize=4096).encode()
+    block = decode(one + two()[4096:])
+    assert not block.double

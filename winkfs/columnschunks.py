@@ -29,7 +29,7 @@ from winkformats.disk.storage import Storage
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvseq import KVSeq
-from winkformats.superblock import KVSEQ, read_superblock
+from winkformats.superblock import KVSEQ, SBSIZE, read_superblock
 from winkfs.columns import Columns
 from winkfs.rows import Int64
 from winkfs.settings import PURPOSE_COLUMNS
@@ -240,7 +240,7 @@ class ColumnsWriter:
     def __init__(self, storage: Storage, contid: int) -> None:
         self._kv = KVSeq.create(
             storage, purpose=PURPOSE_COLUMNS, keyrepr=FIXED, valrepr=LONG, kvdelfl=0, align=8,
-            contid=contid, extra={"DATAEND": 0, CHUNKS: 0},
+            sbsize=SBSIZE, contid=contid, extra={"DATAEND": 0, CHUNKS: 0},
         )  # fmt: skip
         self._table: list[Chunk] = []
 

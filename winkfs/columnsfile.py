@@ -20,7 +20,7 @@ from winkfs.columns import Columns
 from winkfs.columnschunks import ColumnsFile as ColumnsFile
 from winkfs.columnschunks import ColumnsWriter
 from winkfs.columntrail import ColumnTrail
-from winkfs.store import NO_ROOM, Store
+from winkfs.store import Store
 
 FILES: Final = 1 << 16  # of a chunk
 NAMES: Final = 1 << 28  # bytes of the names of a chunk, about: int32 offsets hold them
@@ -118,8 +118,7 @@ def write_columns(store: Store, rows: Iterable[Columns] | None = None) -> None:
             writer.finish(store.kv.end, now)
         storage.close()
     except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
+        store.excuse(error)
 
 
 def _chunks(parts: Iterable[Columns]) -> Iterator[Columns]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import Final
 
 from winkformats.disk.directory import Directory, locate
 from winkformats.disk.replace import TEMPORARY
@@ -19,6 +20,8 @@ from winkfs.inode import Inode
 from winkfs.lock import WriterLock
 from winkfs.rebuild import rebuild
 from winkfs.settings import Settings
+
+NOTES: Final = 100
 
 
 class DataFile:
@@ -60,22 +63,46 @@ class DataFile:
             raise
         self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
         if self.kv.truncated:
-            self.notes.append(
+            self.note(
                 f"{self.kv.storage.name}: cut short, only its first {self.kv.end} bytes are there"
             )
         block = self.kv.superblock
+        if block.damage is not None:
+            self.note(f"{block.damage}; the second superblock is good")
+        size = self.kv.storage.size()
+        if block.damage is not None:
+            # Its sync came after that of the entries: they are there even if it is not.
+            self._roll_forward(size)
+        elif size > self.kv.end and any(self.kv.storage.read(size - 8, 8)):
+            # Only a close leaves no reserve behind the last entry, and it has synced that.
+            self._roll_forward(size, exactly=True)
         self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         self.synced = block.get("FILESIZE", self.kv.end)
-        self.filesize = self.synced.to_bytes(8, "big")
         names = list(block)
         self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
+        self._remember_filesize()
         info = self.kv.storage.info()
         self.owner = (info.uid, info.gid)
 
-    def note(self, error: CorruptError) -> None:
-        if len(self.notes) < 100:
-            self.notes.append(str(error))
+    def _roll_forward(self, stop: int, *, exactly: bool = False) -> None:
+        """Take in entries behind FILESIZE, of a sync that the superblock has lost.
+
+        stop      where they end at most
+        exactly   only if all up to there are good
+        """
+        kv = self.kv
+        end = kv.whole_until(kv.end, stop) if kv.layout.checksum else kv.end
+        if end > kv.end and (end == stop or not exactly):
+            self.note(
+                f"{kv.storage.name}: the superblock has lost a sync, {end - kv.end} bytes of "
+                "entries behind its end were found"
+            )
+            kv.extend(end)
+
+    def note(self, problem: CorruptError | str) -> None:
+        if len(self.notes) < NOTES and (text := str(problem)) not in self.notes:
+            self.notes.append(text)
 
     # --- entries and inodes by position ---
 
@@ -123,9 +150,15 @@ class DataFile:
     # --- staying current ---
 
     def moved(self) -> bool:
-        """Whether FILESIZE in the file is not the one we know. Cost: a look at a mapped page."""
+        """Whether FILESIZE in the file has changed. Cost: a look at a mapped page."""
         at = self.filesize_at
         return at > 0 and self.kv.view(0)[at : at + 8] != self.filesize
+
+    def _remember_filesize(self) -> None:
+        """Note how FILESIZE stands in the first superblock, for `moved` and its like."""
+        self.filesize = self.synced.to_bytes(8, "big")
+        if self.kv.superblock.damage is not None:  # it may stand there in any way
+            self.filesize = self.kv.storage.read(self.filesize_at, 8)
 
     def _replaced(self) -> bool:
         now = self.directory.info(self.name + ".data", follow=True)
@@ -151,14 +184,19 @@ class DataFile:
         now = int(time.time())
         if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
             now = max(now, block.get("SYNCTIME", 0) + 1)
+        # Nobody has seen what lies behind the last sync, and it comes into being all at once: its
+        # flags are durable with it. A data entry that no inode ever named has no later chance.
+        self._set_delflags(self.synced)
         self.kv.sync(known, now=now)
         self.synced = self.kv.end
         self._set_delflags()
 
-    def _set_delflags(self) -> None:
-        if self.doomed:
-            self.kv.mark_deleted(self.doomed)
-            self.doomed = []  # only now: where a write failed, all are set again
+    def _set_delflags(self, start: int = 0) -> None:
+        """Mark what is doomed from `start` on."""
+        chosen = [pos for pos in self.doomed if pos >= start] if start else self.doomed
+        if chosen:
+            self.kv.mark_deleted(chosen)
+            self.doomed = [pos for pos in self.doomed if pos < start]  # only once all are written
 
     def close(self) -> None:
         """Give preallocated space back and let go of everything. The caller has synced."""
@@ -199,7 +237,7 @@ def _create_data(directory: Directory, name: str, block: Superblock) -> None:
     directory.unlink(temporary)
     try:
         with directory.create_new(temporary) as storage:
-            storage.write(0, [block.encode()])
+            storage.write(0, block.images())
             storage.sync()
         try:
             directory.link(temporary, data)

@@ -119,9 +119,11 @@ class _Places:
         """At which of these ascending positions an entry lies."""
         found = np.zeros(len(positions), bool)
         part = np.searchsorted(np.array(self._bases, np.int64), positions, "right") - 1
-        starts = np.flatnonzero(np.diff(part, prepend=-1))
+        starts = np.flatnonzero(np.diff(part, prepend=-2))  # -1: before all of them
         for a, b in zip(starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
             k = int(part[a])
+            if k < 0:
+                continue
             found[a:b] = _among(positions[a:b] - self._bases[k], self._offsets[k].astype(np.int64))
         return found
 

@@ -24,7 +24,7 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
         kv.aentries -= done + finish(data, found.dead.tolist(), found.heirs)
     counters["AENTRIES"] = kv.aentries
     wrong = any(block[name] != value for name, value in counters.items() if name in block)
-    if wrong or unclean:
+    if wrong or unclean or block.damage is not None:
         data.sync_data()
 
 

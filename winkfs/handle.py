@@ -33,6 +33,7 @@ class Handle:
         self._attach()
         self._closed = ""
         self._unsure = False  # whether the last call was broken off half-way
+        self._lost: OSError | None = None  # a sync failed, and what was not synced is gone
         self.troubles = 0  # how often that happened: what was not synced may be lost
         self._looked = time.monotonic()
         _open_handles.add(self)
@@ -85,11 +86,15 @@ class Handle:
         return f"<winkfs container {self.base} ({state})>"
 
     def close(self) -> None:
-        """Sync, write the index, let go of the lock. A second time does nothing."""
+        """Sync, write the index, let go of the lock. A second time does nothing.
+
+        raises  OSError, also where an earlier sync failed; the handle is closed all the same
+        """
         with self._lock:
             if self._closed:
                 return
             try:
+                self._check_lost()
                 if self.writable:
                     if self._unsure:
                         self._recover()
@@ -102,9 +107,15 @@ class Handle:
                 _open_handles.discard(self)
 
     def sync(self) -> None:
-        """Make everything durable; other processes see it from now on. Raises OSError."""
+        """Make everything durable; other processes see it from now on.
+
+        raises  OSError. Where the disk refuses to sync, it may have dropped anything written since
+                the last sync: from then on the handle reads what that one left, and refuses to
+                write; open the container again to go on
+        """
         with self._lock:
             self._check()
+            self._check_lost()
             if self.writable:
                 self._guard(self._changes.sync)
 
@@ -183,8 +194,13 @@ class Handle:
         if store.generation != self._generation:
             self._attach()
 
+    def _check_lost(self) -> None:
+        if self._lost is not None:
+            raise OSError(self._lost.errno, self._lost.strerror, self._lost.filename)
+
     def _check_write(self) -> None:
         self._check()
+        self._check_lost()
         if not self.writable:
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
 
@@ -196,11 +212,24 @@ class Handle:
         try:
             return action()
         except BaseException as error:
+            kv = self._store.kv
             sure = isinstance(error, Exception) and not isinstance(error, MemoryError)
-            if not sure or self._store.kv.broken:
+            if not sure or kv.broken:
                 self._unsure, self._fast = True, None
                 self.troubles += 1
+            if kv.lost is not None:
+                self._fall_back()
             raise
+
+    def _fall_back(self) -> None:
+        """After a failed sync: read on, as the last sync left everything."""
+        try:
+            self._store.kv.check_lost()
+        except OSError as error:
+            self._lost = error
+        self._store.fall_back()
+        self._attach()
+        self._unsure = False
 
     def _recover(self) -> None:
         self._changes.recover()

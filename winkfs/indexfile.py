@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -75,6 +76,28 @@ def open_base(path: str, settings: Settings, block: Mapping[str, int], end: int)
     if base is None:
         storage.close()
     return base
+
+
+def covered_by(path: str, settings: Settings) -> int:
+    """DATAEND of a BASE.idx of this container, 0 where there is none to go by."""
+    with contextlib.suppress(FormatError, OSError), open_file(path) as storage:
+        mine = read_superblock(storage)
+        if settings.contid and mine.get("CONTID") == settings.contid and "SBCKSUM" in mine:
+            return mine.get("DATAEND", 0)
+    return 0
+
+
+def named_positions(path: str, settings: Settings) -> list[int]:
+    """What the cells of a BASE.idx point to, ascending, whether it is to be believed or not."""
+    with contextlib.suppress(FormatError, OSError, KeyError), open_file(path) as storage:
+        mine = read_superblock(storage)
+        shape = table.Shape.of(mine)
+        size = storage.size() - mine["SBSIZE"]
+        if 1 <= shape.cellsz <= 1024 and 0 < shape.htsize * shape.width <= size:
+            base = Base(storage, shape, mine["SBSIZE"], 0, 0, 0)
+            marks = (settings.htfree, settings.htdel)
+            return sorted({pos for part in base.pointers() for pos in part.tolist()} - set(marks))
+    return []
 
 
 def _believe(

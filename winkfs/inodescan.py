@@ -13,7 +13,7 @@ from winkformats.disk.storage import Storage
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError
 from winkformats.gather import texts_at
-from winkformats.kvscan import Batch, scan
+from winkformats.kvscan import Batch, scan, scan_intact
 from winkfs.inode import HEAD, Inode
 from winkfs.inodekeys import SUFFIX
 from winkfs.rows import Rows, hash_rows
@@ -22,6 +22,7 @@ from winkfs.settings import Settings
 Int64 = npt.NDArray[np.int64]
 HEX: Final = np.full(256, -1, np.int64)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = 7  # int64 words of an inode before its pairs
 
 
@@ -197,7 +198,18 @@ def inode_rows(
     *,
     problem: Callable[[CorruptError], None],
     progress: Callable[[int], None] | None = None,
+    checked: bool = True,
 ) -> Iterator[tuple[Batch, InodeRows]]:
-    """Every batch of [start, stop) with its inode entries."""
+    """Every batch of [start, stop) with its inode entries.
+
+    problem  is told of what is damaged, which is passed over
+    checked  False: of all entries only the inodes are checked
+    raises   CorruptError where the chain of entries breaks and there are no checksums to find where
+             it goes on, or `checked` is False
+    """
+    if checked:
+        for batch in scan_intact(storage, layout, start, stop, problem=problem, progress=progress):
+            yield batch, rows_of(batch, settings, problem, NONE)
+        return
     for batch in scan(storage, layout, start, stop, progress=progress):
         yield batch, rows_of(batch, settings, problem)

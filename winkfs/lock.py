@@ -32,7 +32,7 @@ class WriterLock:
         try:
             self._make()
             self._locks.append(self._lock(SUFFIX))
-            if self._directory.info(self._name + ".data") is not None:
+            if self._directory.info(self._name + ".data", follow=True) is not None:
                 self._locks.append(self._lock(".data"))
                 self.identity = self._locks[-1].identity
             self._say(b"%d\n" % os.getpid())

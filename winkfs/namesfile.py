@@ -21,7 +21,7 @@ from winkfs.namesort import NameSorter, Sorted
 from winkfs.nametrail import NameTrail
 from winkfs.rows import Int64
 from winkfs.settings import PURPOSE_NAMES
-from winkfs.store import NO_ROOM, Store
+from winkfs.store import Store
 
 SPAN: Final = 8 << 20  # bytes of the data file read at once
 LONGEST: Final = 65_000 + 64  # bytes of a key, and of what stands before it
@@ -51,8 +51,7 @@ def build(store: Store, *, save: bool = True) -> NameOrder:
             try:
                 return write_sorted(store, sorter, covered)
             except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
+                store.excuse(error)
         positions = _column(sorter.count, sorter.pairs())
         return NameOrder(store, positions, covered, _files_among(store, sorter.clashing))
     finally:
@@ -75,8 +74,7 @@ def merge(
         try:
             return _write(store, lambda perm: _fill_merged(store, perm, work, covered), covered)
         except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
+            store.excuse(error)
     positions = _column(order.count + len(changes), work.pairs())
     new = NameOrder(store, positions, covered, 0)
     new.clashes = work.clashes(new, lambda names: _files_among(store, names))
@@ -103,8 +101,7 @@ def save_order(store: Store, names: NameSorter | None = None) -> None:
     except CorruptError as error:
         store.note(error)
     except OSError as error:
-        if error.errno not in NO_ROOM:
-            raise
+        store.excuse(error)
     finally:
         if order is not None:
             order.close()

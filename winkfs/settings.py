@@ -14,7 +14,7 @@ import numpy.typing as npt
 from winkformats import hashing
 from winkformats.errors import FormatError
 from winkformats.kvseq import FILEINCR
-from winkformats.superblock import KVSEQ, SBSIZE, Superblock
+from winkformats.superblock import HALF, KVSEQ, SBSIZE, Superblock
 from winkfs.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 from winkfs.units import NANO
 
@@ -24,8 +24,11 @@ PURPOSE_TIME: Final = "FSYSTIME"
 PURPOSE_NAMES: Final = "FSYSNAME"
 PURPOSE_COLUMNS: Final = "FSYSCOLS"
 EXTENSIONS: Final = frozenset(
-    ["INCOMPAT", "SBCKSUM", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS", "PAIROFF", "ATTRS"]
-)
+    [
+        "INCOMPAT", "SBCKSUM", "SBSEQ", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS",
+        "PAIROFF", "ATTRS",
+    ]
+)  # fmt: skip
 HOLES: Final = 4  # bit of INCOMPAT
 
 
@@ -104,7 +107,8 @@ def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) 
     algorithm = (1 if classic else 2) if htalgo is None else htalgo
     if algorithm not in (hashing.MD5, hashing.XXH3, hashing.MURMUR3):
         raise ValueError(f"htalgo must be 1, 2 or 3, not {algorithm}")
-    variables = {"FILEINCR": FILEINCR, "SYNCSIZE": SBSIZE, "SYNCTIME": int(time.time())}
+    sbsize = SBSIZE if classic else 2 * HALF
+    variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
     variables |= {"KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2, "ENTRIES": 0, "AENTRIES": 0}
     variables |= {"ISZ": ISZ, "ITOTSZ": 0, "DTOTSZ": 0, "HAVEDUPS": 0, "HTALGO": algorithm}
     variables |= {"CELLSZ": 1 if classic else 2, "HTFREE": 0, "HTDEL": 1}
@@ -112,7 +116,8 @@ def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) 
         variables |= {"HAVEAO": 1, "TIMEMP": timemp}
     if not classic:
         bits = 1 | 2 | 16 | (0 if ao else HOLES | 8)
-        variables |= {"INCOMPAT": bits, "SBCKSUM": 0, "CONTID": secrets.randbits(62) + 1}
+        variables |= {"INCOMPAT": bits, "SBCKSUM": 0, "SBSEQ": 1}
+        variables |= {"CONTID": secrets.randbits(62) + 1}
         variables |= {"KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1}
         variables |= {} if ao else {"PAIROFF": 1}
-    return Superblock.new(KVSEQ, PURPOSE_DATA, variables)
+    return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from winkformats import table
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.replace import TEMPORARY, replacing
@@ -22,12 +24,13 @@ from winkformats.superblock import SBSIZE, read_superblock
 from winkfs.datafile import DataFile
 from winkfs.finish import finish, finish_rebuilt
 from winkfs.index import Index
-from winkfs.indexfile import Base, open_base, write_base
+from winkfs.indexfile import Base, covered_by, named_positions, open_base, write_base
 from winkfs.inode import FileType
+from winkfs.inodekeys import SUFFIX
 from winkfs.nameorder import stands_for
 from winkfs.rebuild import Rebuilt, rebuild
 from winkfs.replay import Replay
-from winkfs.rows import Int64, Rows
+from winkfs.rows import Int64, Rows, hash_rows, join_rows
 from winkfs.timeindex import TimeIndex
 
 if TYPE_CHECKING:
@@ -59,6 +62,8 @@ class Store(DataFile):
                 self._load()
                 if not writable:
                     self.refresh()
+                elif self.kv.superblock.damage is not None:
+                    self.sync_data()
                 self.kv.read_sparse(False)
         except BaseException:
             self.abandon()
@@ -83,7 +88,7 @@ class Store(DataFile):
             if not stands_for(names, settings, kv.end):
                 self.directory.unlink(self.name + ".names")  # before .data grows to its DATAEND
             self._drop_columns()
-        base: Base | None = open_base(self.base + ".idx", settings, block, kv.end)
+        base: Base | None = open_base(self.base + ".idx", settings, block, self._covered())
         self.index.replace(base)
         if base is not None and not self._plausible(base):
             with contextlib.suppress(CorruptError):  # else there is nothing better than it
@@ -107,6 +112,20 @@ class Store(DataFile):
             self._catch_up(min(base.covered, times_from), base.covered, times_from)
         except CorruptError:
             self._rebuild()
+
+    def _covered(self) -> int:
+        """The end of the data file: FILESIZE, or what an index covers that was written later.
+
+        An index is only ever written of what is durable: a superblock that knows less has lost a
+        write of the disk. Readers look again, for a writer may have gone on.
+        """
+        kv = self.kv
+        covered = covered_by(self.base + ".idx", self.settings)
+        if covered > kv.end and covered <= kv.storage.size() and kv.layout.checksum:
+            block = read_superblock(kv.storage)
+            if block.get("FILESIZE") == kv.superblock.get("FILESIZE"):
+                self._roll_forward(covered, exactly=True)
+        return kv.end
 
     def _drop_columns(self) -> None:
         """Remove a BASE.cols that the data file, growing, might come to fit by chance."""
@@ -154,7 +173,13 @@ class Store(DataFile):
             behind.run(start, covered, times_from, self.note)
             start = covered
         replay = Replay(self.kv, self.settings, self.index, self.times)
-        replay.run(start, self.kv.end, times_from, self.note)
+        try:
+            replay.run(start, self.kv.end, times_from, self.note)
+        except CorruptError as error:
+            if self.writable or self.kv.layout.checksum:
+                raise
+            self.note(error)  # what the index names is there all the same
+            return
         if not replay.known:
             self.drop_names()
             self._rebuild()
@@ -164,7 +189,29 @@ class Store(DataFile):
     def _rebuild(self) -> None:
         """Make index, time index and counters from the data file: on disk for a writer."""
         found = rebuild(self.kv, self.settings, problem=self.note)
+        if not (found.whole or self.kv.layout.checksum or self.writable):
+            self._take_cells(found)
         self.take(found)
+
+    def _take_cells(self, found: Rebuilt) -> None:
+        """Add the files behind the place where a chain without checksums breaks.
+
+        BASE.idx names them, whatever else is to be said of it: inodes have a checksum of their own.
+        """
+        keys, positions = [], []
+        for pos in named_positions(self.base + ".idx", self.settings):
+            if not found.end <= pos < self.kv.end:
+                continue
+            with contextlib.suppress(CorruptError):
+                key, _, deleted = self.inode_at(pos)
+                if key.endswith(SUFFIX) and not deleted:
+                    keys.append(key)
+                    positions.append(pos)
+        later = hash_rows(self.settings.htalgo, keys, np.array(positions, np.int64))
+        keep = ~np.isin(found.rows.s, later.s)  # older ones of those names
+        bits = None if found.rows.bits is None else found.rows.bits[keep]
+        earlier = Rows(found.rows.s[keep], bits, found.rows.pos[keep])
+        found.rows = join_rows([earlier, later])
 
     def take(self, found: Rebuilt) -> None:
         """Go on with what a rebuild found."""
@@ -173,18 +220,17 @@ class Store(DataFile):
         self.kv.entries, self.kv.aentries = found.entries, found.aentries
         self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
         self.nextfid = max(self.nextfid, found.nextfid)
-        variables = self._derived()
         if not self.writable:
-            self.index.replace(self._memory_index(found.rows, variables))
+            self.index.replace(self._memory_index(found.rows, self._derived()))
             return
-        try:
-            base = self._write_index(found.rows, variables)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            base = self._memory_index(found.rows, variables)
-        self.index.replace(base)
         finish_rebuilt(self, found)
+        self.kv.sync_storage()  # delflags: an index never covers what is not finished
+        try:
+            base = self._write_index(found.rows, self._derived())
+        except OSError as error:
+            self.excuse(error)
+            base = self._memory_index(found.rows, self._derived())
+        self.index.replace(base)
         self._save_times()
 
     def _memory_index(self, rows: Rows, variables: dict[str, int]) -> Base:
@@ -235,17 +281,26 @@ class Store(DataFile):
                 return
             old, self.synced = self.kv.end, end
             self.kv.advance(block)
-            self.filesize = end.to_bytes(8, "big")
+            self._remember_filesize()
             self._catch_up(old, old, old)
         if len(self.index.overlay) > MERGE_OVERLAY:
             self.index.close()
             self._load()
+
+    def fall_back(self) -> None:
+        """After a failed sync: go on as a reader of what the last one left, but keep the lock."""
+        with contextlib.suppress(OSError):
+            self.kv.release()
+        self.writable, self.doomed, self.columns = False, [], None
+        self.index.drop_trail()
+        self.reopen()
 
     def reopen(self) -> None:
         """Open everything anew: other files are in our files' place."""
         self.generation += 1
         self.index.close()
         self.kv.storage.close()
+        self.kv.drop_view()
         self._open_data()
         self._load()
 
@@ -257,16 +312,27 @@ class Store(DataFile):
         return {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now}
 
     def merge(self) -> None:
-        """Write index and time index anew, for all that is durable now."""
-        self.kv.storage.sync()  # delflags: an index never covers what is not finished
+        """Write index and time index anew, for all that is durable now.
+
+        raises  OSError where the data file cannot be synced
+        """
+        self.kv.sync_storage()  # delflags: an index never covers what is not finished
         try:
             rows, extra = self.index.merged()
             self.index.replace(self._write_index(rows, self._derived(), extra))
         except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            self.index.fold()  # no room for a derived file: the tail will be replayed
+            self.excuse(error)
+            self.index.fold()  # the tail will be replayed
         self._save_times()
+
+    def excuse(self, error: OSError) -> None:
+        """A derived file could not be written: the data is as durable as before, and nothing lost.
+
+        That is noted, save where the disk is full.
+        """
+        if error.errno not in NO_ROOM:
+            self.note(f"{error.filename or self.base}: {error.strerror}: a derived file was not "
+                      "written, reindex makes it anew")  # fmt: skip
 
     def _save_times(self) -> None:
         if self.times is None:
@@ -277,8 +343,7 @@ class Store(DataFile):
             storage.close()
             self.times_current = True
         except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
+            self.excuse(error)
 
     @property
     def should_merge(self) -> bool:
@@ -295,10 +360,11 @@ class Store(DataFile):
     def recover(self, broken: bool) -> None:
         """After a failed write (`broken`) or an interrupted call: count anew what is in the file.
 
-        The caller has settled `kv`.
+        The caller has settled `kv`. What is not whole is dropped before anything is published.
         """
         if broken:
             self.doomed = []  # what replaces them may be lost
+        self.kv.cut(self.synced)
         self.drop_names()  # half a rename may be in the file
         self.columns = None  # the places of what was lost are taken by others
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.

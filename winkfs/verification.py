@@ -11,14 +11,13 @@ from typing import Final
 import numpy as np
 
 from winkformats.errors import CorruptError, FormatError
-from winkformats.kvscan import scan
 from winkfs.basepath import base_of
 from winkfs.cellcheck import count_used, lost_rows, same_files
 from winkfs.columnscheck import ColumnsCheck
 from winkfs.extents import Extents
 from winkfs.indexfile import Base, open_base
 from winkfs.inode import FileType
-from winkfs.inodescan import InodeRows, rows_of
+from winkfs.inodescan import InodeRows, inode_rows
 from winkfs.nameorder import NameOrder, open_order
 from winkfs.namescheck import same_names, were_names
 from winkfs.namesfile import new_sorter
@@ -83,18 +82,17 @@ class _Check:
         self._name = store.kv.storage.name
         self._extents = Extents(store, report.add)
         self._last_mtime: int | None = None
+        self._damaged = False
 
     def run(self, progress: Callable[[int], None] | None) -> None:
         store, kv, report = self._store, self._store.kv, self._report
         order = open_order(store)
         names = new_sorter(store) if order and order.covered == kv.end else None
         resolver = Resolver(kv, store.settings, names)
-        for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
-            bad = batch.bad()
-            for i in bad.tolist():
-                report.add(f"{self._name}: bad entry (delflag, length or checksum) at byte "
-                           f"{batch.pos[i]}")  # fmt: skip
-            rows = rows_of(batch, store.settings, self._ignore, bad)
+        for batch, rows in inode_rows(
+            kv.storage, kv.layout, store.settings, kv.start, kv.end,
+            problem=self._damage, progress=progress,
+        ):  # fmt: skip
             resolver.take(batch, rows)
             self._check_fields(rows)
             self._extents.take(batch, rows)
@@ -103,6 +101,8 @@ class _Check:
         report.files, report.entries = len(found.rows.pos), found.entries
         report.bytes = found.dtotsz
         self._extents.check(found.rows.pos)
+        if self._damaged:
+            return  # what is derived from whole entries says other things than what is left
         self._check_counters(found)
         self._check_index(found)
         self._check_times(found.times)
@@ -110,10 +110,9 @@ class _Check:
         if order:
             self._check_names(order, names, found)
 
-    def _ignore(self, error: CorruptError) -> None:
-        """Bad entries are reported by the check of all entries."""
-        if not self._store.kv.layout.checksum:
-            self._report.add(str(error))
+    def _damage(self, error: CorruptError) -> None:
+        self._damaged = True
+        self._report.add(str(error))
 
     def _check_fields(self, rows: InodeRows) -> None:
         """Types, directories, and in the append-only variant the order of mtimes."""

@@ -16,11 +16,10 @@ from typing import Final, Self
 from winkformats.disk.storage import Buffer, Storage
 from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError
-from winkformats.superblock import Superblock
+from winkformats.superblock import Superblock, write_first, write_second
 
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
 AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
-SECTOR: Final = 512
 
 
 class GrowingFile:
@@ -52,6 +51,7 @@ class GrowingFile:
         self._behind: WriteBehind | None = None
         self._map: mmap.mmap | memoryview = memoryview(b"")
         self._failed = False
+        self.lost: OSError | None = None  # a sync failed: what was written since the last is unsure
         self._patched = False  # entries were changed in place since the last sync
         self._visible = 0  # the view holds everything below
         self._sparse = False
@@ -124,9 +124,20 @@ class GrowingFile:
     def _check_writable(self) -> None:
         if not self.writable:
             raise PermissionError(1, f"{self.storage.name} is open for reading only")
+        self.check_lost()
         if self._failed:
             what = "an earlier write failed, `settle` what it lost before going on"
             raise OSError(errno.EIO, what, self.storage.name)
+
+    def check_lost(self) -> None:
+        """Raise OSError where a sync has failed.
+
+        The system drops what it could not write, and says so once: the next sync would succeed
+        without it.
+        """
+        if self.lost is not None:
+            what = f"a sync failed ({self.lost.strerror}): what was not synced before is lost"
+            raise OSError(self.lost.errno, f"{what}; open it again to go on", self.storage.name)
 
     # --- seeing ---
 
@@ -166,34 +177,45 @@ class GrowingFile:
 
         variables  further ones to store in the same write
         now        SYNCTIME, seconds since the epoch
+        raises     OSError; where the disk refused to sync, each later call does so, too
         """
         self._check_writable()
         self.flush()
         self.drain()
-        try:
-            self.storage.sync()  # a superblock must never name bytes that are not there
-        except OSError:
-            self._failed = True
-            raise
+        self.sync_storage()  # a superblock must never name bytes that are not there
         block = self.superblock
         block["FILESIZE"] = self.end
         known = {"SYNCSIZE": self.end, "SYNCTIME": int(time.time()) if now is None else now}
         known |= {"ENTRIES": self.entries, "AENTRIES": self.aentries}
         block.update({name: value for name, value in known.items() if name in block})
         block.update(variables or {})
-        self.write_superblock()
-        self.storage.sync()
+        try:
+            write_first(self.storage, block)
+        except OSError:
+            self._failed = True
+            raise
+        self.sync_storage()
         self._patched = False
+        with contextlib.suppress(OSError):  # durable with the next sync; the first one says it all
+            write_second(self.storage, block)
 
-    def write_superblock(self) -> None:
-        """Write the sectors that the variables fill: one, for up to 31 of them."""
-        used = -(-(8 + 16 * len(self.superblock) + 8) // SECTOR) * SECTOR
-        self.storage.write(0, [self.superblock.encode()[:used]])
+    def sync_storage(self) -> None:
+        """Sync the file as it is. A failure is final, see `check_lost`."""
+        self.check_lost()
+        try:
+            self.storage.sync()
+        except OSError as error:
+            self.lost = error
+            raise
 
     @property
     def broken(self) -> bool:
         """Whether a write failed: then `settle` must come before anything else."""
-        return self._failed or (self._behind is not None and self._behind.failed is not None)
+        return (
+            self._failed
+            or self.lost is not None
+            or (self._behind is not None and self._behind.failed is not None)
+        )
 
     def settle(self) -> None:
         """After a failed write, or a call that a signal interrupted: be whole again.
@@ -215,11 +237,13 @@ class GrowingFile:
         """Sync what is not synced, give preallocated space back, and close the storage.
 
         After a failed write nothing is synced: the file stays as its last sync left it.
+        raises  OSError, also where an earlier sync failed
         """
         try:
             changed = self._patched or self.end != self.superblock.get("FILESIZE")
             if self.writable and changed and not self._failed:
                 self.sync()
+            self.check_lost()
         finally:
             try:
                 self.release()

@@ -9,6 +9,7 @@ AENTRIES (not deleted) are kept where they stand in the superblock.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from winkformats.entry import KVEntry, Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.growing import GrowingFile
 from winkformats.kvscan import scan
-from winkformats.superblock import KVSEQ, Superblock, read_superblock
+from winkformats.superblock import HALF, KVSEQ, SBSIZE, Superblock, read_superblock
 
 LARGE: Final = 32 << 10  # bytes of a value that is not copied
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower
@@ -58,24 +59,27 @@ class KVSeq(GrowingFile):
         kvcksum: int = 1,
         contid: int | None = None,
         htalgo: int | None = None,
-        sbsize: int = 4096,
+        sbsize: int | None = None,
         extra: Mapping[str, int] | None = None,
     ) -> Self:
         """Make an empty file in `storage`; its superblock is written and synced.
 
+        sbsize  None: 8192, which makes two superblocks, or 4096 without KVCKSUM
         raises  FormatError for a KEYREPR or VALREPR not defined; OSError from the disk
         """
+        sbsize = sbsize or (2 * HALF if kvcksum else SBSIZE)
         variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
         variables |= {"KVDELFL": kvdelfl, "KEYREPR": keyrepr, "VALREPR": valrepr}
         variables |= {"ALIGN": align} if align else {}
         variables |= {"ENTRIES": 0, "AENTRIES": 0}
         if kvcksum:
             variables |= {"KVCKSUM": 1, "INCOMPAT": 1, "SBCKSUM": 0}
+            variables |= {"SBSEQ": 1} if sbsize == 2 * HALF else {}
             variables["CONTID"] = secrets.randbits(63) if contid is None else contid
         variables |= {} if htalgo is None else {"HTALGO": htalgo}
         block = Superblock.new(KVSEQ, purpose, {**variables, **(extra or {})}, sbsize)
         Layout.of(block, storage.name)  # refuses before anything is written
-        storage.write(0, [block.encode()])
+        storage.write(0, block.images())
         storage.sync()
         return cls(storage, block, writable=True)
 
@@ -177,6 +181,32 @@ class KVSeq(GrowingFile):
         self._patched = self._patched or len(positions) > 0
         for pos in positions:
             self.storage.patch(pos, b"\1")
+
+    def cut(self, start: int) -> None:
+        """Drop what follows the last whole entry, of those from position `start` on.
+
+        The counters are the caller's affair. For what was not synced yet.
+        """
+        self.flush()
+        self.drain()
+        self.end = self._written = self.whole_until(start, self.end)
+        self.drop_view()
+
+    def extend(self, end: int) -> None:
+        """Take in entries that stand behind the end, up to `end`."""
+        self.end = self._written = end
+
+    def whole_until(self, start: int, stop: int) -> int:
+        """Where the entries from `start` on, before `stop`, end to be good one after the other."""
+        end = start
+        with contextlib.suppress(FormatError):
+            for batch in scan(self.storage, self.layout, start, stop, uncached=False):
+                bad = batch.bad()
+                if len(bad):
+                    good = int(bad[0])
+                    return int(batch.first(good).end[-1] + batch.base) if good else end
+                end = int(batch.base + batch.end[-1])
+        return end
 
     # --- reading ---
 

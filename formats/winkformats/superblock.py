@@ -10,6 +10,10 @@
 Big-endian. SBSIZE, FORMAT, PURPOSE are the first three variables, in that order; unknown variables
 are kept. SBCKSUM, where it stands, is XXH3-64 of the SBSIZE bytes with its own value as zero.
 A file of at most 31 variables keeps them all in its first 512 bytes, one sector.
+
+With the variable SBSEQ there are two of them: SBSIZE is 8192, each half is a superblock of its own
+(magic, variables, end, zeros), SBCKSUM covers its own half, and of those that are good the one with
+the higher SBSEQ counts.
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ FORMAT_NAMES: Final = {KVSEQ: "kvseq", HINDEX: "hindex", PERM: "perm"}
 
 SBSIZE: Final = 4096
 MAX_SBSIZE: Final = 1 << 26  # bytes; a larger claim is damage, not a file to allocate for
-FILESIZE_OFFSET: Final = 64  # of the value, where FILESIZE is the fourth variable, as we write it
+HALF: Final = 4096  # bytes of each of two superblocks
+SECTOR: Final = 512
 
 INCOMPAT_BITS: Final = {
     1: "KVCKSUM",
@@ -65,7 +70,11 @@ class Superblock(dict[str, int]):
     """The variables of one file, in file order.
 
     A dict of name -> int64. Missing variables are missing keys: `get` says the default on the spot.
+
+    damage   what is wrong with the other one of two superblocks, None: nothing
     """
+
+    damage: FormatError | None = None
 
     @classmethod
     def new(
@@ -80,9 +89,17 @@ class Superblock(dict[str, int]):
     def purpose(self) -> str:
         return value_text(self["PURPOSE"])
 
+    @property
+    def double(self) -> bool:
+        """Whether the file has two superblocks."""
+        return "SBSEQ" in self
+
     def encode(self) -> bytes:
-        """-> bytes[SBSIZE]. Raises ValueError where the variables do not fit or are no int64."""
-        size = self["SBSIZE"]
+        """-> bytes[SBSIZE], or the HALF that is one of two.
+
+        raises  ValueError where the variables do not fit or are no int64
+        """
+        size = HALF if self.double else self["SBSIZE"]
         if 8 + 16 * len(self) + 8 > size:
             raise ValueError(f"{len(self)} variables do not fit into SBSIZE {size}")
         out = bytearray(size)
@@ -95,6 +112,8 @@ class Superblock(dict[str, int]):
                 PAIR.pack_into(out, 8 + 16 * i, key, value)
             except struct.error:
                 raise ValueError(f"{name}={value} does not fit into 64 bits") from None
+        if self.double and self["SBSIZE"] != 2 * HALF:
+            raise ValueError(f"two superblocks need SBSIZE {2 * HALF}, not {self['SBSIZE']}")
         if "SBCKSUM" in self:
             at = 16 + 16 * list(self).index("SBCKSUM")
             out[at : at + 8] = bytes(8)
@@ -102,9 +121,45 @@ class Superblock(dict[str, int]):
             self["SBCKSUM"] = int.from_bytes(out[at : at + 8], "big", signed=True)
         return bytes(out)
 
+    def images(self) -> list[bytes]:
+        """-> the SBSIZE bytes of a new file, in parts. Raises ValueError as `encode`."""
+        return [self.encode()] * (2 if self.double else 1)
+
     @classmethod
     def decode(cls, data: bytes, *, file: str) -> Self:
-        """Parse and check. `data` holds at least the SBSIZE bytes. Raises FormatError."""
+        """Parse and check. `data` holds at least the SBSIZE bytes.
+
+        Of two superblocks the one that counts; `damage` then says what is wrong with the other.
+        raises  FormatError
+        """
+        try:
+            first = cls._decode(data, 0, file)
+        except FormatError as error:
+            with contextlib.suppress(FormatError):  # then the first one is what there is to tell of
+                second = cls._decode(data, HALF, file)
+                second.damage = error
+                return second
+            raise
+        if not first.double:
+            return first
+        try:
+            second = cls._decode(data, HALF, file)
+        except FormatError as error:
+            first.damage = error
+            return first
+        if second["SBSEQ"] <= first["SBSEQ"]:
+            return first
+        # The first is always written first: that it is older means that the disk lost a write.
+        second.damage = CorruptError(
+            "SBSEQ of an older superblock", file=file, offset=0,
+            expected=second["SBSEQ"], found=first["SBSEQ"],
+        )  # fmt: skip
+        return second
+
+    @classmethod
+    def _decode(cls, whole: bytes, at: int, file: str) -> Self:
+        """The superblock that stands at `at`, 0 or HALF."""
+        data = whole[at:]
         if len(data) < 24 or data[:8] != MAGIC:
             what = "empty" if not data else "not a wink file (no #!WINKME at its start)"
             raise FormatError(f"{file}: {what}")
@@ -114,18 +169,26 @@ class Superblock(dict[str, int]):
             raise CorruptError(
                 "SBSIZE is not a sane first variable", file=file, offset=8, found=data[8:24].hex()
             )
-        if len(data) < size:
-            raise CorruptError("superblock cut short", file=file, offset=len(data), expected=size)
-        block._take_variables(data[:size], file)
+        cut = CorruptError("superblock cut short", file=file, offset=len(whole), expected=size)
+        if len(whole) < min(size, HALF):
+            raise cut
+        block._take_variables(data[:size], file, at)
         if list(block)[:3] != ["SBSIZE", "FORMAT", "PURPOSE"]:
             raise CorruptError(
                 "first variables must be SBSIZE, FORMAT, PURPOSE",
-                file=file, offset=8, found=", ".join(list(block)[:3]),
+                file=file, offset=at + 8, found=", ".join(list(block)[:3]),
             )  # fmt: skip
-        block._check_sum(data[:size], file)
+        if block.double and (size != 2 * HALF or "SBCKSUM" not in block):
+            raise CorruptError("two superblocks need SBSIZE 8192 and SBCKSUM", file=file, offset=at,
+                               found=size)  # fmt: skip
+        if len(data) < (HALF if block.double else size):
+            raise cut
+        if at and not block.double:
+            raise CorruptError("no second superblock", file=file, offset=at)
+        block._check_sum(data[: HALF if block.double else size], file, at)
         return block
 
-    def _take_variables(self, data: bytes, file: str) -> None:
+    def _take_variables(self, data: bytes, file: str, start: int) -> None:
         """Add the variables of a superblock. Raises CorruptError for what `encode` cannot write."""
         for at in range(8, len(data), 16):
             if data[at : at + 8] == bytes(8):
@@ -135,13 +198,15 @@ class Superblock(dict[str, int]):
             raw, value = PAIR.unpack_from(data, at)
             name = raw.rstrip(b" \0").decode("ascii", "replace")
             if not (name.isascii() and name.isprintable() and name):
-                raise CorruptError("not the name of a variable", file=file, offset=at, found=raw)
+                raise CorruptError(
+                    "not the name of a variable", file=file, offset=start + at, found=raw
+                )
             if name in self:
-                raise CorruptError(f"variable {name} stands twice", file=file, offset=at)
+                raise CorruptError(f"variable {name} stands twice", file=file, offset=start + at)
             self[name] = value
-        raise CorruptError("superblock has no end", file=file, offset=len(data))
+        raise CorruptError("superblock has no end", file=file, offset=start + len(data))
 
-    def _check_sum(self, data: bytes, file: str) -> None:
+    def _check_sum(self, data: bytes, file: str, start: int) -> None:
         if "SBCKSUM" not in self:
             return
         at = 16 + 16 * list(self).index("SBCKSUM")
@@ -150,7 +215,7 @@ class Superblock(dict[str, int]):
         found = int.from_bytes(xxhash.xxh3_64_digest(image), "big", signed=True)
         if found != self["SBCKSUM"]:
             raise CorruptError(
-                "superblock checksum is wrong", file=file, offset=at,
+                "superblock checksum is wrong", file=file, offset=start + at,
                 expected=self["SBCKSUM"], found=found,
             )  # fmt: skip
 
@@ -169,22 +234,46 @@ def read_superblock(storage: Storage, *, tries: int = 100) -> Superblock:
     """Read until two reads agree and the block is good, for a writer may be at it.
 
     raises  FormatError: no superblock, or still a bad one after `tries` reads
-    cost    two reads of SBSIZE bytes
+    cost    two reads of SBSIZE bytes; `tries` reads where one of two superblocks is damaged
     """
     last = _read_once(storage)
     for _ in range(tries):
         again = _read_once(storage)
         if again == last:
             with contextlib.suppress(FormatError):  # torn: a writer may have stopped half-way
-                return Superblock.decode(again, file=storage.name)
+                block = Superblock.decode(again, file=storage.name)
+                if block.damage is None:
+                    return block
         last = again
-    return Superblock.decode(last, file=storage.name)
+    return Superblock.decode(storage.read(0, max(len(last), 2 * HALF)), file=storage.name)
 
 
 def _read_once(storage: Storage) -> bytes:
-    data = storage.read(0, SBSIZE)
+    data = storage.read(0, 2 * HALF)  # where the first is damaged the second may be good
     if data[8:16] == b"SBSIZE  ":
         size = PAIR.unpack_from(data.ljust(24, b"\0"), 8)[1]
-        known = SBSIZE < size <= MAX_SBSIZE
-        data = storage.read(0, size) if known else data[: max(size, 64)]
+        if 2 * HALF < size <= MAX_SBSIZE:
+            return storage.read(0, size)
+        if 64 <= size <= HALF:
+            return data[:size]  # what lies behind may be changing
     return data
+
+
+def write_first(storage: Storage, block: Superblock) -> None:
+    """Write a superblock, not synced: of two the first, numbered one higher than before."""
+    if block.double:
+        block["SBSEQ"] += 1
+    storage.write(0, [_sectors(block)])
+
+
+def write_second(storage: Storage, block: Superblock) -> None:
+    """Write the second one of two, where there are, once the first is on the disk."""
+    if block.double:
+        storage.write(HALF, [_sectors(block)])
+        block.damage = None
+
+
+def _sectors(block: Superblock) -> bytes:
+    """The sectors that the variables fill, one for up to 31 of them; all where there is damage."""
+    used = -(-(8 + 16 * len(block) + 8) // SECTOR) * SECTOR
+    return block.encode()[: None if block.damage else used]

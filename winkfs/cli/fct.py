@@ -64,7 +64,7 @@ def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -
     --set changes variables first; SBCKSUM stays right. Nothing else in the file is touched and
     nothing checks that the values make sense for it.
     """
-    from winkformats.superblock import read_superblock
+    from winkformats.superblock import read_superblock, write_first, write_second
 
     values = dict(parse_variable(name, value) for name, value in changes)
     for name in values.keys() & set(FIXED):
@@ -73,8 +73,9 @@ def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -
         block = read_superblock(storage)
         if values:
             block.update(values)
-            storage.write(0, [block.encode()])
+            write_first(storage, block)
             storage.sync()
+            write_second(storage, block)
     if as_json:
         click.echo(json.dumps({**block, "PURPOSE": block.purpose}))
         return

@@ -1,0 +1,226 @@
+"""A sync that the disk refuses is final: nothing is acknowledged over what it may have dropped."""
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from container_checks import path_of
+
+import winkfs
+from winkformats.disk.posix import FileStorage, PosixDirectory
+
+Files = dict[str, bytes]
+
+
+def files_of(base: Path) -> Files:
+    with winkfs.open(base) as c:
+        return {name: c.read(name) for name in c.names()}
+
+
+class Refusing:
+    """fdatasync of BASE.data number `at` fails, and what it should have written is gone."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at, self.count, self.base = 0, 0, base
+        real = FileStorage.sync
+
+        def sync(storage: FileStorage) -> None:
+            if not storage.name.endswith(".data"):
+                real(storage)
+                return
+            self.count += 1
+            if self.count == self.at:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), storage.name)
+            real(storage)
+
+        monkeypatch.setattr(FileStorage, "sync", sync)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("old", b"acknowledged")
+    return tmp_path / "c"
+
+
+@pytest.mark.parametrize("at", [1, 2])  # of the entries, of the superblock
+def test_no_later_call_succeeds(base: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    disk = Refusing(base, monkeypatch)
+    c = winkfs.open(base, "a")
+    disk.at, disk.count = at, 0
+    c.put("new", b"1")
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        c.sync()
+    assert caught.value.errno == errno.EIO
+    for again in (c.sync, lambda: c.put("x", b""), lambda: c.put_many([("y", b"")]),
+                  lambda: c.delete("old"), c.save_names):  # fmt: skip
+        with pytest.raises(OSError, match=r"a sync failed .* open it again") as caught:
+            again()
+        assert "\n" not in str(caught.value)
+    assert c.read("old") == b"acknowledged"
+    with pytest.raises(OSError, match="a sync failed"):
+        c.close()
+    c.close()  # it is closed all the same
+    found = files_of(base)
+    assert found == {"old": b"acknowledged"} | ({"new": b"1"} if at == 2 else {})
+    with winkfs.open(base, "a") as again_open:  # the lock is free
+        again_open.put("after", b"2")
+    assert files_of(base) == found | {"after": b"2"}
+    assert winkfs.verify(base).problems == []
+
+
+def test_nothing_is_written_over_what_was_dropped(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel marks the pages clean: a later fdatasync would succeed without them."""
+    before = path_of(base, ".data").read_bytes()
+    disk = Refusing(base, monkeypatch)
+    with pytest.raises(OSError, match="a sync failed"), winkfs.open(base, "a") as c:
+        disk.at, disk.count = 1, 0
+        c.put("new", b"x" * 100_000)
+        with pytest.raises(OSError, match="Input/output error"):
+            c.sync()
+    assert path_of(base, ".data").read_bytes()[: len(before)] == before
+
+
+def test_a_handle_that_only_reads_what_it_had_goes_on(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Refusing(base, monkeypatch)
+    c = winkfs.open(base, "a")
+    c.put("draft", b"never written")
+    c.append("draft", b", either")
+    disk.at, disk.count = 1, 0
+    with pytest.raises(OSError):
+        c.sync()
+    assert list(c.names()) == ["old"]
+    assert "draft" not in c and len(c) == 1
+    assert list(c.get_many(["old"])) == [b"acknowledged"]
+    with pytest.raises(OSError):
+        c.close()
+
+
+@pytest.mark.parametrize("what", ["sync", "rename", "directory"])
+def test_derived_file_that_cannot_be_written_is_told_and_loses_nothing(
+    base: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), f"{base}.idx")
+
+    with monkeypatch.context() as patch:
+        c = winkfs.open(base, "a")
+        c.put("new", b"1")
+        if what == "sync":
+            real = FileStorage.sync
+            patch.setattr(
+                FileStorage, "sync", lambda s: real(s) if s.name.endswith(".data") else refuse()
+            )
+        else:
+            owner = {"rename": "rename", "directory": "sync"}[what]
+            patch.setattr(PosixDirectory, owner, refuse)
+        c.close()  # the data is as durable as ever
+        assert [note for note in c.notes if "a derived file was not written" in note]
+    assert files_of(base) == {"old": b"acknowledged", "new": b"1"}
+    assert winkfs.reindex(base) == 2
+
+
+# --- a real disk ------------------------------------------------------------------------------
+
+
+class ThinDisk:
+    """ext4 without a journal on a loop device, whose backing store is on a small tmpfs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store, self.mounted = folder / "store", folder / "disk"
+        self.filler = self.store / "filler"
+        self.image = self.store / "image"
+        self.store.mkdir()
+        self.mounted.mkdir()
+        self.run("mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", self.store)
+        self.run("truncate", "-s", "64M", self.image)
+        self.run("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0", self.image)
+        self.mount()
+
+    def run(self, *command: object) -> None:
+        subprocess.run([str(c) for c in command], check=True, capture_output=True, timeout=60)
+
+    def mount(self) -> None:
+        self.run("mount", "-o", "loop", self.image, self.mounted)
+
+    def remount(self) -> None:
+        """What the page cache held and the disk did not take is gone after this."""
+        self.run("umount", self.mounted)
+        self.mount()
+
+    def fill(self) -> None:
+        free = os.statvfs(self.store)
+        with self.filler.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+
+    def close(self) -> None:
+        self.filler.unlink(missing_ok=True)
+        for path in (self.mounted, self.store):
+            subprocess.run(["umount", "-l", path], capture_output=True, check=False)
+
+
+@pytest.fixture
+def thin(tmp_path: Path) -> Iterator[ThinDisk]:
+    if os.geteuid() != 0 or not shutil.which("mkfs.ext4"):
+        pytest.skip("needs root and mkfs.ext4")
+    disk = None
+    try:
+        disk = ThinDisk(tmp_path)
+    except subprocess.CalledProcessError as error:
+        subprocess.run(["umount", "-l", tmp_path / "store"], capture_output=True, check=False)
+        pytest.skip(f"no loop devices here: {error.stderr.decode(errors='replace').strip()}")
+    yield disk
+    disk.close()
+
+
+@pytest.mark.parametrize("variant", [{}, {"ao": True}, {"classic": True}], ids=str)
+def test_disk_that_was_full_below_for_a_moment_loses_nothing_acknowledged(
+    thin: ThinDisk, variant: dict[str, bool]
+) -> None:
+    base = thin.mounted / "c"
+    acknowledged: Files = {"first": os.urandom(100_000)}
+    with winkfs.create(base, **variant) as c:
+        c.put("first", acknowledged["first"])
+    thin.remount()
+    failed = 0
+    thin.fill()
+    for round_ in range(6):
+        if round_ == 3:
+            thin.filler.unlink()  # there is room again
+        writes = {f"r{round_}/{i}": os.urandom(300_000) for i in range(4)}
+        try:
+            c = winkfs.open(base, "a")
+        except OSError:
+            failed += 1
+            continue
+        try:
+            for name, content in writes.items():
+                c.put(name, content)
+            c.sync()
+            acknowledged |= writes
+            c.put("later", b"%d" % round_)
+            c.sync()
+            acknowledged["later"] = b"%d" % round_
+        except OSError:
+            failed += 1
+            for _ in range(3):  # the same handle never acknowledges again
+                with pytest.raises(OSError):
+                    c.sync()
+        try:
+            c.close()
+        except OSError:
+            failed += 1
+    assert failed, "the disk was never full: the test shows nothing"
+    thin.remount()
+    found = files_of(base)
+    lost = {name for name, content in acknowledged.items() if found.get(name) != content}
+    assert not lost
+    assert winkfs.verify(base).problems == []

@@ -1,0 +1,223 @@
+"""The lock of the one writer, and what else may stand where a writer makes its files."""
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import winkfs
+from winkformats.disk.posix import PosixDirectory
+from winkfs import WinkError
+from winkfs.errors import Locked
+from winkfs.lock import WriterLock
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"acknowledged")
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A file of somebody else, as it must stay."""
+    path = tmp_path / "victim"
+    path.write_bytes(b"secret")
+    path.chmod(0o600)
+    return path
+
+
+def test_lock_that_is_a_symbolic_link_is_refused_and_not_followed(base: Path, victim: Path) -> None:
+    Path(f"{base}.lock").unlink()
+    Path(f"{base}.lock").symlink_to(victim)
+    before = victim.stat()
+    with pytest.raises(WinkError, match=r"BASE\.lock is a symbolic link.*remove it"):
+        winkfs.open(base, "a")
+    with pytest.raises(WinkError, match="remove it"):
+        winkfs.reindex(base)
+    assert victim.read_bytes() == b"secret"
+    assert (victim.stat().st_uid, victim.stat().st_mode) == (before.st_uid, before.st_mode)
+    assert winkfs.open(base).read("a") == b"acknowledged"  # a reader takes no lock
+
+
+def test_lock_that_is_another_name_of_a_file_is_refused(base: Path, victim: Path) -> None:
+    Path(f"{base}.lock").unlink()
+    os.link(victim, f"{base}.lock")
+    with pytest.raises(WinkError, match="2 names: remove it"):
+        winkfs.open(base, "a")
+    assert victim.read_bytes() == b"secret"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_lock_made_by_root_is_the_owners(base: Path) -> None:
+    Path(f"{base}.lock").unlink()
+    os.chown(f"{base}.data", 12_345, 23_456)
+    winkfs.open(base, "a").close()
+    found = Path(f"{base}.lock").stat()
+    assert (found.st_uid, found.st_gid) == (12_345, 23_456)
+
+
+@pytest.mark.parametrize("suffix", [".idx", ".names"])
+def test_temporary_file_that_is_a_symbolic_link_is_not_followed(
+    base: Path, victim: Path, suffix: str
+) -> None:
+    Path(f"{base}{suffix}.tmp").symlink_to(victim)
+    winkfs.reindex(base)
+    assert victim.read_bytes() == b"secret"
+    assert winkfs.open(base).read("a") == b"acknowledged"
+    assert not os.path.lexists(f"{base}{suffix}.tmp")
+
+
+def test_new_container_follows_no_link(tmp_path: Path, victim: Path) -> None:
+    for name in ("new.data", "new.data.tmp", "new.idx", "new.idx.tmp"):
+        (tmp_path / name).symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        winkfs.create(tmp_path / "new")
+    (tmp_path / "new.data").unlink()
+    winkfs.create(tmp_path / "new").close()
+    assert victim.read_bytes() == b"secret"
+    (tmp_path / "dangling.data").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError):
+        winkfs.create(tmp_path / "dangling")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_removed_lock_file_lets_no_second_writer_in(base: Path) -> None:
+    with winkfs.open(base, "a") as first:
+        first.put("x", b"1")
+        Path(f"{base}.lock").unlink()
+        with pytest.raises(Locked):
+            winkfs.open(base, "a")
+        Path(f"{base}.lock").write_bytes(b"")  # another one in its place
+        with pytest.raises(Locked):
+            winkfs.open(base, "a")
+    assert winkfs.open(base).read("x") == b"1"
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_another_name_of_the_data_file_is_the_same_container(base: Path, link: object) -> None:
+    link(f"{base}.data", f"{base}-too.data")  # type: ignore[operator]
+    with winkfs.open(base, "a"), pytest.raises(Locked):
+        winkfs.open(f"{base}-too", "a")
+    winkfs.open(f"{base}-too", "a").close()
+
+
+def test_data_file_that_is_replaced_meanwhile_is_not_written(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    winkfs.create(other).close()
+    real = WriterLock.__init__
+
+    def lock_then_replace(self: WriterLock, of: str) -> None:
+        real(self, of)
+        os.replace(f"{other}.data", f"{base}.data")
+
+    monkeypatch.setattr(WriterLock, "__init__", lock_then_replace)
+    with pytest.raises(Locked, match="try again"):
+        winkfs.open(base, "a")
+
+
+HOLDER = """
+import ctypes, os, sys, time, winkfs
+c = winkfs.open(sys.argv[1], "a")
+if ctypes.CDLL(None).fork() == 0:  # as C code forks: Python knows nothing of it
+    time.sleep(60)
+    os._exit(0)
+print("forked", flush=True)
+time.sleep(60)
+"""
+
+
+def test_lock_goes_with_its_process_whatever_children_live(base: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(base)], stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"forked\n"
+        with pytest.raises(Locked, match=f"process {holder.pid}"):
+            winkfs.open(base, "a")
+        holder.kill()
+        holder.wait()
+        deadline = time.monotonic() + 10
+        while True:  # the kernel tears the process down
+            try:
+                winkfs.open(base, "a").close()
+                break
+            except Locked:
+                assert time.monotonic() < deadline, "the child holds the lock"
+                time.sleep(0.05)
+    finally:
+        os.killpg(holder.pid, signal.SIGKILL)
+        holder.wait()
+        assert holder.stdout is not None
+        holder.stdout.close()
+
+
+def test_lock_is_kept_where_a_mapping_does_not_keep_it(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on overlayfs, where a mapping refers to the file below."""
+    monkeypatch.setattr("winkformats.disk.posix.FileLock._is_kept", lambda lock: False)
+    with winkfs.open(base, "a"), pytest.raises(Locked):
+        winkfs.open(base, "a")
+    winkfs.open(base, "a").close()
+
+
+def test_lock_of_a_read_only_file_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"")
+    (tmp_path / "f").chmod(0o400)
+    lock = PosixDirectory(str(tmp_path)).lock("f")
+    assert lock is not None
+    assert PosixDirectory(str(tmp_path)).lock("f") is None
+    lock.release()
+    lock.release()
+    again = PosixDirectory(str(tmp_path)).lock("f")
+    assert again is not None
+    again.release()
+
+
+def test_data_file_that_is_a_fifo_is_refused(tmp_path: Path, base: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.data")
+    for mode in ("r", "a"):
+        with pytest.raises(OSError, match="not a regular file") as caught:
+            winkfs.open(tmp_path / "pipe", mode)
+        assert caught.value.errno == errno.EINVAL
+    Path(f"{base}.idx").unlink()
+    os.mkfifo(f"{base}.idx")
+    assert winkfs.open(base).read("a") == b"acknowledged"  # without the index
+    (tmp_path / "folder.data").mkdir()
+    with pytest.raises(IsADirectoryError):
+        winkfs.open(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_derived_files_have_the_mode_of_the_data_file(base: Path, umask: int) -> None:
+    for mode in (0o600, 0o640, 0o664):
+        for suffix in (".idx", ".names", ".cols", ".lock"):
+            Path(f"{base}{suffix}").unlink(missing_ok=True)
+        Path(f"{base}.data").chmod(mode)
+        old = os.umask(umask)
+        try:
+            winkfs.reindex(base, cols=True)
+        finally:
+            os.umask(old)
+        for suffix in (".idx", ".names", ".cols", ".lock"):
+            found = stat.S_IMODE(Path(f"{base}{suffix}").stat().st_mode)
+            assert found == mode, (suffix, oct(found))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+def test_derived_files_have_the_owner_of_the_data_file(base: Path) -> None:
+    os.chown(f"{base}.data", 12_345, 23_456)
+    winkfs.reindex(base, cols=True)
+    for suffix in (".idx", ".names", ".cols"):
+        found = Path(f"{base}{suffix}").stat()
+        assert (found.st_uid, found.st_gid) == (12_345, 23_456), suffix
