@@ -158,6 +158,16 @@ def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:
     return _write(store, fill, covered)
 
 
+def write_pairs(store: Store, pairs: Int64, clashes: int) -> NameOrder:
+    """Write BASE.names from its pairs, int64[n, 2]. The writer has synced."""
+
+    def fill(perm: Perm) -> int:
+        perm.extend([pairs])
+        return clashes
+
+    return _write(store, fill, store.kv.end)
+
+
 def _fill_merged(store: Store, perm: Perm, work: Merge, covered: int) -> int:
     perm.extend(work.pairs())
     new = order_in(store, perm, covered, 0)

@@ -160,7 +160,7 @@ def rebuild(
               where it goes on; for a reader, or in a file cut short, it just ends there
     cost      1.4 million entries/s warm; memory: 21 bytes an inode entry, and 12 more while sorting
     """
-    if not kv.layout.checksum or "ENTRIES" in _sums(kv):
+    if not kv.layout.checksum or "ENTRIES" in known_sums(kv):
         found = _rebuild_quickly(kv, settings, progress, names)
         if found is not None:
             return found
@@ -212,11 +212,11 @@ def _rebuild_quickly(
     except CorruptError:
         return None
     sums = {"ENTRIES": found.entries, "ITOTSZ": found.itotsz, "DTOTSZ": found.dtotsz}
-    known = _sums(kv)
+    known = known_sums(kv)
     return found if all(sums[name] == known[name] for name in known) else None
 
 
-def _sums(kv: KVSeq) -> dict[str, int]:
+def known_sums(kv: KVSeq) -> dict[str, int]:
     """Counters of the superblock that are right if nothing is damaged; empty after an unclean end.
 
     Of AENTRIES a kill between two delflags leaves too many.

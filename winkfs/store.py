@@ -84,7 +84,8 @@ class Store(DataFile):
         kv, settings, block = self.kv, self.settings, self.kv.superblock
         names = self.base + ".names"
         if self.writable:
-            self.directory.unlink(self.name + ".names" + TEMPORARY)  # of a writer that was killed
+            for suffix in (".data", ".names"):  # of a writer that was killed
+                self.directory.unlink(self.name + suffix + TEMPORARY)
             if not stands_for(names, settings, kv.end):
                 self.directory.unlink(self.name + ".names")  # before .data grows to its DATAEND
             self._drop_columns()

@@ -29,6 +29,7 @@ COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
     "info": ("info", "Show the state of a container, of a mount, or of any one file."),
     "reindex": ("reindex", "Build the index anew from the data file."),
     "verify": ("verify", "Check every entry, inode and checksum."),
+    "compact": ("compact", "Give back the space of deleted and replaced files."),
     "dataset": ("dataset", "Make, compact, vacuum data sets: folders of containers."),
     "mount": ("mount", "Mount a container as a directory."),
     "umount": ("mount", "Unmount a directory."),

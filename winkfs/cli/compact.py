@@ -1,0 +1,32 @@
+"""`winkfs compact`"""
+
+from __future__ import annotations
+
+import click
+
+from winkfs.cli._common import BASE, JSON, Progress, emit, size_of
+
+
+@click.command()
+@BASE
+@click.option("--order", type=click.Choice(["disk", "name"]), default="disk", show_default=True,
+              help="Of the files in the new BASE.data.")  # fmt: skip
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what it would give.")
+@JSON
+def compact(base: str, order: str, dry_run: bool, as_json: bool) -> None:
+    """Give back the space of files that were deleted or replaced.
+
+    The live files go to a new BASE.data, which takes the place of the old one when all of it is on
+    the disk: the disk needs room for both. Nobody may be writing; readers go on. A run that is
+    killed leaves the container as it was. Of a data set: `winkfs dataset compact`.
+    """
+    from winkfs.compact import compact as run
+
+    with Progress("compacting", "bytes", size_of(base)) as bar:
+        done = run(base, order=order, dry_run=dry_run, progress=bar)
+    if as_json:
+        counts = {"bytes_before": done.before, "bytes_after": done.after, "files": done.files}
+        emit({"base": base, "dry_run": dry_run, **counts})
+        return
+    verb = "would become" if dry_run else "became"
+    click.echo(f"{base}: {done.before} bytes {verb} {done.after}, {done.files} files")
