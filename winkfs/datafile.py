@@ -58,6 +58,11 @@ class DataFile:
             if self.lock and self.lock.identity != storage.info().identity:
                 raise Locked("another file took the place of BASE.data: try again", self.base)
             self.kv = KVSeq.open(storage, writable=self.writable)
+        except CorruptError as error:
+            storage.close()
+            what = f"{error.what} (winkfs repair mends it)"
+            raise CorruptError(what, file=error.file, offset=error.offset,
+                               expected=error.expected, found=error.found) from None  # fmt: skip
         except BaseException:
             storage.close()
             raise

@@ -84,10 +84,12 @@ class WriterLock:
 
     def release(self) -> None:
         """Let go. A second call does nothing."""
-        if self._locks:
-            self._say(b"")
-        while self._locks:
-            self._locks.pop().release()
+        try:
+            if self._locks:
+                self._say(b"")
+        finally:
+            while self._locks:
+                self._locks.pop().release()
 
     def forget(self) -> None:
         """In a forked child, which does not have the parent's lock: nothing to release."""

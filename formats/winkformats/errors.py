@@ -28,3 +28,21 @@ class CorruptError(FormatError):
 
 def _made(what: str, file: str, offset: int, expected: object, found: object) -> CorruptError:
     return CorruptError(what, file=file, offset=offset, expected=expected, found=found)
+
+
+class DamagedRange(CorruptError):
+    """Bytes of a kvseq that are no good entries: from `offset` to `stop`, where one is again."""
+
+    def __init__(self, *, file: str, offset: int, stop: int, last: bool) -> None:
+        behind = "no good one behind it" if last else f"next good one at byte {stop}"
+        super().__init__(
+            f"bad entry (delflag, length or checksum; {behind})", file=file, offset=offset
+        )
+        self.stop, self.last = stop, last
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _range, (self.file, self.offset, self.stop, self.last)
+
+
+def _range(file: str, offset: int, stop: int, last: bool) -> DamagedRange:
+    return DamagedRange(file=file, offset=offset, stop=stop, last=last)

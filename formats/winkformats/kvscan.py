@@ -17,7 +17,7 @@ import xxhash
 from winkformats.disk.posix import WINDOW
 from winkformats.disk.storage import Storage
 from winkformats.entry import MASK64, PREFIXES, Field, KVEntry, Layout
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import CorruptError, DamagedRange, FormatError
 from winkformats.gather import rows_at
 from winkformats.heap import keep_heap
 
@@ -241,9 +241,7 @@ def scan_intact(
             if not layout.checksum:
                 raise
         found = _next_good(storage, layout, pos, stop)
-        behind = f"next good one at byte {found}" if found < stop else "no good one behind it"
-        what = f"bad entry (delflag, length or checksum; {behind})"
-        problem(CorruptError(what, file=storage.name, offset=pos))
+        problem(DamagedRange(file=storage.name, offset=pos, stop=found, last=found >= stop))
         pos = found
 
 

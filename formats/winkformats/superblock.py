@@ -259,6 +259,21 @@ def _read_once(storage: Storage) -> bytes:
     return data
 
 
+def superblocks(storage: Storage) -> list[Superblock]:
+    """The good ones of two, in the order in which they stand; the one, where there is no second.
+
+    raises  FormatError where none is good
+    """
+    newest = read_superblock(storage)
+    if not newest.double:
+        return [newest]
+    data, found = storage.read(0, 2 * HALF), []
+    for at in (0, HALF):
+        with contextlib.suppress(FormatError):
+            found.append(Superblock._decode(data, at, storage.name))
+    return found
+
+
 def write_first(storage: Storage, block: Superblock) -> None:
     """Write a superblock, not synced: of two the first, numbered one higher than before."""
     if block.double:

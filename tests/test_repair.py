@@ -1,0 +1,421 @@
+"""Repair, rollback, salvage: what is intact comes back, what is taken out is kept."""
+
+import json
+import os
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Run
+from commands import run as run
+from container_checks import path_of
+from oracle_read import check
+
+import winkfs
+from winkformats.disk.posix import FileStorage
+from winkformats.errors import CorruptError, FormatError
+from winkfs import WinkError
+from winkfs.errors import Locked, NoSuchFile
+from winkfs.repair import repair, rollback
+from winkfs.salvage import salvage
+
+Files = dict[str, bytes]
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "ao": {"ao": True},
+    "classic": {"classic": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Damage is warned of, which is not what these tests are about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def make(base: Path, **options: Any) -> Files:
+    dice, files = random.Random(3), {}
+    with winkfs.create(base, **options) as c:
+        for i in range(100):
+            files[f"d/{i:02}"] = dice.randbytes(dice.choice([0, 10, 3000]))
+            c.put(f"d/{i:02}", files[f"d/{i:02}"], mtime=i)
+        files["large"] = dice.randbytes(2_500_000)
+        c.put("large", files["large"], mtime=1000)
+        c.delete("d/03")
+    del files["d/03"]
+    return files
+
+
+def files_of(base: Path | str) -> Files:
+    with winkfs.open(base) as c:
+        return {name: c.read(name) for name in c.names()}
+
+
+def entry_of(base: Path, key: bytes) -> tuple[int, int]:
+    """Start and end of the last entry with a key."""
+    with winkfs.open(base) as c:
+        found = [e for e in c.parts()[0].kv.iterate() if e.key == key]
+    return found[-1].pos, found[-1].pos + found[-1].size
+
+
+def change(base: Path, at: int, data: bytes) -> None:
+    with path_of(base, ".data").open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def drop_derived(base: Path) -> None:
+    for suffix in (".idx", ".names", ".time"):
+        path_of(base, suffix).unlink(missing_ok=True)
+
+
+# --- salvage ---
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_salvage_of_a_sound_container_copies_it(variant: str, tmp_path: Path) -> None:
+    files = make(tmp_path / "c", **VARIANTS[variant])
+    before = path_of(tmp_path / "c", ".data").read_bytes()
+    done = salvage(tmp_path / "c", tmp_path / "out")
+    assert (done.files, done.partial, done.orphans) == (len(files), 0, 0)
+    assert (done.problems, done.guessed) == ([], "")
+    assert files_of(tmp_path / "out") == files
+    assert path_of(tmp_path / "c", ".data").read_bytes() == before
+    with winkfs.open(tmp_path / "c") as old, winkfs.open(tmp_path / "out") as new:
+        assert [old.stat(n).mtime_ns for n in files] == [new.stat(n).mtime_ns for n in files]
+        assert old.ao == new.ao
+    assert winkfs.verify(tmp_path / "out").problems == []
+
+
+@pytest.mark.parametrize("how", ["index", "readable", "given"])
+@pytest.mark.parametrize("variant", ["plain", "ao"])
+def test_salvage_without_superblocks(variant: str, how: str, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base, **VARIANTS[variant])
+    with winkfs.open(base) as c:
+        contid = c.superblock["CONTID"]
+    if how == "readable":
+        for half in (0, 4096):
+            change(base, half + 40, b"\xff")
+    else:
+        change(base, 0, bytes(8192))
+    if how != "index":
+        drop_derived(base)
+    if how == "given":
+        with pytest.raises(FormatError, match="CONTID"):
+            salvage(base, tmp_path / "out")
+        assert not path_of(tmp_path / "out", ".data").exists()
+    done = salvage(f"{base}.data", tmp_path / "out", contid=contid if how == "given" else None)
+    assert done.guessed
+    assert files_of(tmp_path / "out") == files
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("damage", ["hole", "garbage", "cut", "more"])
+def test_salvage_gets_what_is_intact(variant: str, damage: str, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base, **VARIANTS[variant])
+    drop_derived(base)
+    data = bytearray(path_of(base, ".data").read_bytes())
+    dice = random.Random(1)
+    if damage == "cut":
+        del data[60_000:]
+    elif damage == "more":
+        data += dice.randbytes(5000)
+    else:
+        data[30_000:50_000] = bytes(20_000) if damage == "hole" else dice.randbytes(20_000)
+    path_of(base, ".data").write_bytes(data)
+    done = salvage(base, tmp_path / "out")
+    found = files_of(tmp_path / "out")
+    whole = {n: c for n, c in found.items() if not n.startswith("lost+found/")}
+    assert all(files[name] == content for name, content in whole.items())
+    least = {"hole": 60, "garbage": 60, "cut": 30, "more": len(files)}[damage]
+    assert len(whole) == done.files >= least
+    assert done.problems
+
+
+def test_salvage_keeps_what_is_left_of_a_file(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base)
+    with winkfs.open(base) as c:
+        second = c.extents("large")[1]
+    change(base, second.pointer + 500_000, b"!")
+    done = salvage(base, tmp_path / "out")
+    assert done.partial == 1
+    left = files_of(tmp_path / "out")["lost+found/large"]
+    size = second.size
+    assert left[:size] == files["large"][:size]
+    assert left[size : 2 * size] == bytes(size)
+    assert left[2 * size :] == files["large"][2 * size :]
+
+
+def test_salvage_keeps_content_whose_inode_is_lost(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base)
+    start, _ = entry_of(base, b"d/02/I0")
+    change(base, start + 5, b"!")
+    done = salvage(base, tmp_path / "out")
+    assert done.orphans == 1
+    orphan = [c for n, c in files_of(tmp_path / "out").items() if n.startswith("lost+found/")]
+    assert orphan == [files["d/02"]]
+
+
+def test_salvage_refuses(tmp_path: Path) -> None:
+    make(tmp_path / "c")
+    with pytest.raises(NoSuchFile):
+        salvage(tmp_path / "none", tmp_path / "out")
+    with pytest.raises(FileExistsError):
+        salvage(tmp_path / "c", tmp_path / "c")
+    (tmp_path / "text").write_text("no container at all\n" * 1000)
+    with pytest.raises(FormatError):
+        salvage(tmp_path / "text", tmp_path / "out")
+    assert not path_of(tmp_path / "out", ".data").exists()
+
+
+# --- repair ---
+
+
+def test_nothing_to_repair(tmp_path: Path) -> None:
+    make(tmp_path / "c")
+    before = path_of(tmp_path / "c", ".data").read_bytes()
+    for apply in (False, True):
+        done = repair(tmp_path / "c", apply=apply)
+        assert (done.steps, done.lost, done.removed) == ([], [], "")
+    assert path_of(tmp_path / "c", ".data").read_bytes() == before
+
+
+DAMAGES = ["inode", "content", "length", "first superblock", "both superblocks", "cut", "zeros"]
+
+
+def damage(base: Path, what: str) -> set[str]:
+    """Damage a container made by `make` -> the names that are lost, at most."""
+    if what == "inode":
+        change(base, entry_of(base, b"d/10/I0")[0] + 9, b"!")
+        return {"d/10"}
+    if what == "content":
+        with winkfs.open(base) as c:
+            change(base, c.extents("large")[0].pointer + 1000, b"!")
+        return {"large"}
+    if what == "length":
+        change(base, entry_of(base, b"d/10/I0")[0] + 2, b"\xf0")
+        return {"d/10"}
+    if what == "cut":
+        start, end = entry_of(base, b"large/I0")
+        os.truncate(f"{base}.data", (start + end) // 2)
+        return {"large"}
+    if what == "zeros":
+        change(base, 20_000, bytes(512))
+        return {f"d/{i:02}" for i in range(100)}
+    change(base, 100, b"!")
+    if what == "both superblocks":
+        change(base, 4096 + 300, b"!")
+    return set()
+
+
+@pytest.mark.parametrize("variant", ["plain", "ao"])
+@pytest.mark.parametrize("what", DAMAGES)
+def test_repair_makes_it_sound(variant: str, what: str, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base, **VARIANTS[variant])
+    lost = damage(base, what)
+    before = path_of(base, ".data").read_bytes()
+    plan = repair(base)
+    assert plan.steps and not plan.removed
+    assert path_of(base, ".data").read_bytes() == before
+    done = repair(base, apply=True)
+    assert (done.steps, done.lost) == (plan.steps, plan.lost)
+    found = files_of(base)
+    assert set(files) - set(found) <= lost
+    assert len(files) - len(found) <= 3
+    assert all(files[name] == content for name, content in found.items())
+    assert winkfs.verify(base).problems == []
+    check(base)  # by the oracle
+    assert repair(base).steps == []
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"it goes on", mtime=2000)
+    assert winkfs.verify(base).problems == []
+
+
+def test_repair_keeps_what_it_takes_out(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base)
+    with winkfs.open(base) as c:
+        first = c.extents("large")[0]
+    start, end = entry_of(base, b"d/10/I0")
+    change(base, first.pointer + 1000, b"!")
+    change(base, start + 9, b"!")
+    raw = path_of(base, ".data").read_bytes()
+    done = repair(base, apply=True)
+    assert done.lost == ["large"] and done.removed
+    kept = files_of(done.removed)
+    assert kept[f"ranges/{start}-{end}"] == raw[start:end]
+    left = kept["files/large"]
+    assert left[first.size :] == files["large"][first.size :]
+    assert left[: first.size] == bytes(first.size)
+
+
+def interrupted(
+    call: Callable[[], object], base: Path, at: int, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Run something that is interrupted at its write or sync of BASE.data number `at`."""
+    real_write, real_sync, calls = FileStorage.write, FileStorage.sync, [0]
+
+    def count(storage: FileStorage) -> None:
+        if storage.name == f"{base}.data":
+            calls[0] += 1
+            if calls[0] == at:
+                raise KeyboardInterrupt
+
+    def write(storage: FileStorage, offset: int, buffers: Any) -> int:
+        count(storage)
+        return real_write(storage, offset, buffers)
+
+    def sync(storage: FileStorage) -> None:
+        count(storage)
+        real_sync(storage)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStorage, "write", write)
+        patch.setattr(FileStorage, "sync", sync)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def test_repair_that_is_killed_can_be_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = make(tmp_path / "whole")
+    damage(tmp_path / "whole", "inode")
+    damage(tmp_path / "whole", "first superblock")
+    broken = path_of(tmp_path / "whole", ".data").read_bytes()
+    for at in range(1, 40):
+        base = tmp_path / f"c{at}"
+        path_of(base, ".data").write_bytes(broken)
+        if not interrupted(lambda base=base: repair(base, apply=True), base, at, monkeypatch):
+            break
+        repair(base, apply=True)
+        assert files_of(base).keys() >= files.keys() - {"d/10"}
+        assert winkfs.verify(base).problems == []
+    assert at > 5
+
+
+def test_what_can_only_be_salvaged_is_said(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    make(base, classic=True)
+    drop_derived(base)
+    start, _ = entry_of(base, b"d/10/I0")
+    change(base, start + 2, b"\xf0")
+    drop_derived(base)
+    before = path_of(base, ".data").read_bytes()
+    with pytest.raises(WinkError, match="salvage"):
+        repair(base, apply=True)
+    assert path_of(base, ".data").read_bytes() == before
+
+
+def test_repair_waits_for_no_writer(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c"), pytest.raises(Locked):
+        repair(tmp_path / "c", apply=True)
+    with pytest.raises(NoSuchFile):
+        repair(tmp_path / "none")
+
+
+# --- rollback ---
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rollback_of_what_was_not_synced(variant: str, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base, **VARIANTS[variant])
+    with winkfs.open(base, "a") as c:
+        kv = c.parts()[0].kv
+        c.put("new", b"x", mtime=5000)
+        kv.flush()
+        image = path_of(base, ".data").read_bytes()  # as a kill leaves it
+    path_of(base, ".data").write_bytes(image)
+    drop_derived(base)
+    done = rollback(base)
+    assert files_of(base) == files
+    assert path_of(base, ".data").stat().st_size == done.after < done.before
+    assert winkfs.verify(base).problems == []
+
+
+def test_rollback_to_the_sync_before(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base)
+    c = winkfs.open(base, "a")
+    kv = c.parts()[0].kv
+    c.put("d/01", b"replaced")
+    c.delete("d/02")
+    c.rename("d/04", "renamed")
+    c.put("new", b"1")
+    second = kv.storage.read(4096, 4096)
+    c.sync()
+    image = path_of(base, ".data").read_bytes()
+    c.close()
+    # As a power cut leaves it between the two superblocks; the delflags may be there already.
+    path_of(base, ".data").write_bytes(image[:4096] + second + image[8192:])
+    drop_derived(base)
+    would = rollback(base, previous=True, dry_run=True)
+    assert would.names == ["d/01", "d/02", "d/04", "new", "renamed"]
+    assert files_of(base).keys() == (files.keys() | {"new", "renamed"}) - {"d/02", "d/04"}
+    done = rollback(base, previous=True)
+    assert done.names == would.names
+    assert files_of(base) == files
+    assert winkfs.verify(base).problems == []
+    check(base)
+    assert Path(done.removed).read_bytes() == image[done.after :].rstrip(b"\0") or done.removed
+    with pytest.raises(WinkError, match="nothing is known"):
+        rollback(base, previous=True)
+
+
+def test_rollback_of_a_sound_container_changes_nothing(tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    files = make(base)
+    before = path_of(base, ".data").read_bytes()
+    done = rollback(base)
+    assert done.before == done.after and not done.removed
+    assert path_of(base, ".data").read_bytes() == before
+    assert files_of(base) == files
+
+
+# --- the commands ---
+
+
+def test_commands(run: Run) -> None:
+    files = make(Path("c"))
+    damage(Path("c"), "inode")
+    dry = run("repair", "c")
+    assert dry.status == 1 and b"would take out" in dry.out and b"--apply" in dry.out
+    done = run("repair", "--apply", "--json", "c")
+    record = json.loads(done.out)
+    assert done.status == 0 and record["applied"] and record["steps"] and record["removed"]
+    assert run("repair", "c").out == b"c: nothing to repair\n"
+    assert run("verify", "c").status == 0
+    assert run("rollback", "-n", "c").status == 0
+    assert run("salvage", "c.data", "copy").status == 0
+    assert files_of("copy").keys() == files.keys() - {"d/10"}
+    damage(Path("c"), "content")
+    kept = run("salvage", "c", "copy2")
+    assert kept.status == 1 and "large" in kept.err
+    for args in (["repair", "none"], ["rollback", "none"], ["salvage", "none", "x"]):
+        bad = run(*args)
+        assert bad.status == 1 and bad.err.count("\n") == 1, args
+
+
+def test_a_damaged_container_names_what_to_do(run: Run) -> None:
+    make(Path("c"))
+    for half in (0, 4096):
+        change(Path("c"), half + 100, b"!")
+    with pytest.raises(CorruptError):
+        winkfs.open("c")
+    assert "winkfs repair" in run("ls", "c").err
+    assert run("repair", "--apply", "c").status == 0
+    assert run("verify", "c").status == 0
