@@ -22,6 +22,7 @@ from winkfs.rebuild import rebuild
 from winkfs.settings import Settings
 
 NOTES: Final = 100
+HEAD: Final = 512  # bytes read first for a key of unknown length
 
 
 class DataFile:
@@ -31,9 +32,14 @@ class DataFile:
     notes    sentences for the user about what was found wrong and got round
     """
 
-    def __init__(self, base: str, *, writable: bool) -> None:
-        """Raises NoSuchFile, Locked, FormatError, OSError."""
-        self.base, self.writable = base, writable
+    def __init__(self, base: str, *, writable: bool, mapped: bool = True) -> None:
+        """Raises NoSuchFile, Locked, FormatError, OSError.
+
+        mapped  False: nothing is mapped, all is read by pread, which costs 1 us more a file. A file
+                that is cut short, or a disk that fails, is then an error and not the end of the
+                process: for who serves others
+        """
+        self.base, self.writable, self.mapped = base, writable, mapped
         self.notes: list[str] = []
         self.doomed: list[int] = []
         self.lock: WriterLock | None = None
@@ -54,6 +60,7 @@ class DataFile:
     def _open_data(self) -> None:
         mode = "w" if self.writable else "r"
         storage = self.directory.open(self.name + ".data", mode, uncached=True)
+        storage.mapped = self.mapped
         try:
             if self.lock and self.lock.identity != storage.info().identity:
                 raise Locked("another file took the place of BASE.data: try again", self.base)
@@ -111,6 +118,8 @@ class DataFile:
         kv = self.kv
         if not kv.superblock["SBSIZE"] <= pos < kv.end:
             raise CorruptError("no entry", file=kv.storage.name, offset=pos)
+        if not self.mapped:
+            return kv.get(pos)
         view = kv.view(pos)
         span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
         if span is None or span.end > kv.end:
@@ -122,11 +131,25 @@ class DataFile:
         kv = self.kv
         if not kv.superblock["SBSIZE"] <= pos < kv.end:
             return b""  # a cell that points nowhere names no file
+        if not self.mapped:
+            return self._read_key(pos)
         view = kv.view(pos)
         span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
         if span is None or span.end > kv.end:
             return b""
         return bytes(view[span.key : span.key + span.key_len])
+
+    def _read_key(self, pos: int) -> bytes:
+        kv = self.kv
+        kv.show(pos)
+        data = kv.storage.read(pos, HEAD)
+        span = kv.layout.locate(data, 0)
+        if span is None and len(data) == HEAD:  # a long key
+            data = kv.storage.read(pos, HEAD + kv.layout.key.limit)
+            span = kv.layout.locate(data, 0)
+        if span is None or pos + span.end > kv.end:
+            return b""
+        return data[span.key : span.key + span.key_len]
 
     def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
         """-> (key, inode, whether it is marked deleted). Raises CorruptError."""
@@ -142,7 +165,7 @@ class DataFile:
     def new_fileid(self) -> int:
         """A FILEID never used before in this container."""
         if not self.nextfid:  # classic: the highest + 1, by scan
-            self.kv.view(self.kv.end - 1)  # all of it written
+            self.kv.show(self.kv.end - 1)  # all of it written
             self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
         self.nextfid += 1
         return self.nextfid - 1
@@ -152,7 +175,11 @@ class DataFile:
     def moved(self) -> bool:
         """Whether FILESIZE in the file has changed. Cost: a look at a mapped page."""
         at = self.filesize_at
-        return at > 0 and self.kv.view(0)[at : at + 8] != self.filesize
+        if at == 0:
+            return False
+        if not self.mapped:
+            return self.kv.storage.read(at, 8) != self.filesize
+        return self.kv.view(0)[at : at + 8] != self.filesize
 
     def _remember_filesize(self) -> None:
         """Note how FILESIZE stands in the first superblock, for `moved` and its like."""

@@ -27,9 +27,10 @@ _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 class Handle:
     """One writer or one of many readers; threads may share it, a forked child may not."""
 
-    def __init__(self, base: str, mode: str) -> None:
+    def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
+        """`mapped`: see `DataFile`."""
         self._lock = threading.RLock()
-        self._store = Store(base, writable=mode == "a")
+        self._store = Store(base, writable=mode == "a", mapped=mapped)
         self._attach()
         self._closed = ""
         self._unsure = False  # whether the last call was broken off half-way

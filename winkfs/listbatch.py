@@ -8,15 +8,20 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from winkformats.errors import CorruptError
+from winkformats.gather import fetch
+from winkfs.arguments import nearest_ns
 from winkfs.inode import FileType, default_mode
 from winkfs.names import MAX_COMPONENT, MAX_PATH
 from winkfs.plain import bare_inodes, few_inodes
 from winkfs.rows import Int64
+from winkfs.settings import nearest_many
 from winkfs.store import Store
 from winkfs.units import NANO
 from winkmount.source import Attr
 
 FEW: Final = 64  # names that are cheaper one by one than as columns
+ROUND: Final = 384  # bytes of an entry beside its inode: a name up to 370 bytes
 UNKNOWN: Final = (b"", 0, 0, 0, 0)
 MODE_OF: Final = [stat.S_IFREG | default_mode(ftype) for ftype in range(256)]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
@@ -52,43 +57,51 @@ class Batch:
 
 
 class InodeBatch(Batch):
-    """What the inodes at some positions say."""
+    """What the inodes at some positions say. A name that is damaged is b""."""
 
     def __init__(self, store: Store, positions: Int64, cut: int) -> None:
         """`positions`: int64[n]; `cut`: bytes of each name up to what is below the directory."""
-        n = len(positions)
+        n, kv = len(positions), store.kv
+        kv.show(kv.end - 1)
+        inside = (positions >= kv.start) & (positions < kv.end)
+        if not inside.all():
+            positions = np.where(inside, positions, kv.start - 1)  # where no inode is
+        data, at = fetch(kv.storage, positions, store.inode_size + ROUND)
         if n <= FEW:
-            self._each(store, positions.tolist())
+            self._each(store, data, at.tolist(), positions.tolist())
         else:
-            self._all(store, positions)
+            self._all(store, data, at, positions)
         self.odd = [i for i, attr in enumerate(self.attrs) if attr is None]
         for i in self.odd:
-            self.names[i] = self.names[i] or store.key_at(int(positions[i]))[:-3]
+            self.names[i] = self.names[i] or name_at(store, int(positions[i]))
         self._cut(cut)
 
-    def _each(self, store: Store, positions: list[int]) -> None:
+    def _each(self, store: Store, data: bytes, at: list[int], positions: list[int]) -> None:
         kv, settings, (uid, gid) = store.kv, store.settings, store.owner
         unit = 1 if settings.nanoseconds else NANO
-        view = kv.view(kv.end - 1)
         self.names, self.attrs, self.ids, self.known = [], [], [], []
-        for found in few_inodes(view, positions, kv.layout, settings.form, store.inode_size):
+        for found in few_inodes(data, at, positions, kv.layout, settings.form, store.inode_size):
             name, fileid, size, ftype, mtime = found or UNKNOWN
             self.names.append(name)
             if fileid and ftype != FileType.DIR:
                 mode = MODE_OF[ftype & 255]
-                self.attrs.append(MAKE(Attr, (fileid, mode, size, mtime * unit, uid, gid)))
+                self.attrs.append(
+                    MAKE(Attr, (fileid, mode, size, nearest_ns(mtime * unit), uid, gid))
+                )
                 self.ids.append(fileid)
                 self.known.append(name)
             else:
                 self.attrs.append(None)
 
-    def _all(self, store: Store, positions: Int64) -> None:
-        kv, settings, n = store.kv, store.settings, len(positions)
-        rows = bare_inodes(memoryview(kv.view(kv.end - 1)), 0, positions, kv.layout, settings.form)
+    def _all(self, store: Store, data: bytes, at: Int64, positions: Int64) -> None:
+        settings, n = store.settings, len(positions)
+        rows = bare_inodes(data, at, positions, store.kv.layout, settings.form)
         files = rows.ftype != FileType.DIR
         rows = rows if files.all() else rows.take(files)
         self.ids, self.known = rows.fileid.tolist(), rows.names
-        times = rows.mtime if settings.nanoseconds else rows.mtime * NANO
+        times = rows.mtime
+        if not settings.nanoseconds:
+            times = nearest_many(times)
         attrs: list[Attr] = list(map(
             MAKE,
             repeat(Attr),
@@ -103,6 +116,18 @@ class InodeBatch(Batch):
         self.attrs, self.names = [None] * n, [b""] * n
         for i, attr, name in zip(rows.which.tolist(), attrs, rows.names, strict=True):
             self.attrs[i], self.names[i] = attr, name
+
+
+def name_at(store: Store, pos: int) -> bytes:
+    """The name of the inode at a position, b"" where it is not sure.
+
+    Where the inode is damaged, the hash that the index has of the key tells whether the key is.
+    """
+    try:
+        return store.inode_at(pos)[0][:-3]
+    except CorruptError:
+        key = store.key_at(pos)
+        return key[:-3] if key and store.index.lookup(key) == pos else b""
 
 
 def fine(short: bytes, path: bytes) -> bool:

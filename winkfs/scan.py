@@ -40,7 +40,7 @@ def scan(
     settings = store.settings
     low, high = to_ns(since), to_ns(until)
     with lock:
-        store.kv.view(store.kv.end - 1)  # all of it written
+        store.kv.show(store.kv.end - 1)  # all of it written
         positions = store.index.positions()
         if store.times is not None:
             positions = narrow(positions, store, low, high)

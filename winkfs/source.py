@@ -176,7 +176,7 @@ class ContainerSource(ContainerNames):
         since = self.tree.since
         try:
             changes = self._positions([*since.names()])
-            self.tree.renew(merge(self._store, self._name_order, changes))
+            self._renew_tree(merge(self._store, self._name_order, changes))
         except (OSError, FormatError) as error:  # the old one goes on, with all that changed
             log.error("the order of names stays as it is: %s", error)
 

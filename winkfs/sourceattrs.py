@@ -13,7 +13,11 @@ import os
 import stat
 from typing import Final
 
+from winkformats.errors import CorruptError
+from winkfs.arguments import nearest_ns
 from winkfs.container import Container
+from winkfs.errors import DerivedDamage
+from winkfs.goodorder import GoodOrder
 from winkfs.inode import Attrs, FileType
 from winkfs.light import Light
 from winkfs.listbatch import MODE_OF
@@ -66,7 +70,6 @@ class ContainerAttrs(PathView):
         self._store, self._changes, self._content = self._container.parts()
         self._generation = self._store.generation
         self._troubles = self._container.troubles
-        self._store.kv.read_sparse()
         self._light = Light(self._store.kv)
         self._look = Look(self._store, self._content)
         self._drafts = self._changes.drafts
@@ -78,13 +81,17 @@ class ContainerAttrs(PathView):
 
     def _new_tree(self) -> None:
         order, names = self._order()
-        self.tree = NameTree(order, self.entry)
+        self.tree = NameTree(GoodOrder(order), self.entry)
         self.tree.replay(names)
 
     @property
     def _name_order(self) -> NameOrder:
+        return self._good_order.order
+
+    @property
+    def _good_order(self) -> GoodOrder:
         order = self.tree.since.order
-        assert isinstance(order, NameOrder)
+        assert isinstance(order, GoodOrder)
         return order
 
     def _order(self) -> tuple[NameOrder, list[bytes]]:
@@ -112,7 +119,12 @@ class ContainerAttrs(PathView):
         draft = self._drafts.get(key)
         if draft is not None:
             return draft.ftype
-        found = self._look.find(key)
+        try:
+            found = self._look.find(key)
+        except DerivedDamage:
+            raise
+        except CorruptError:
+            return FileType.UNKNOWN
         return 0 if found is None else found.ftype or FileType.FILE
 
     def refresh(self) -> bool:
@@ -135,6 +147,35 @@ class ContainerAttrs(PathView):
         """Whether so much has changed in memory that it had better go into a new order."""
         return self.tree.weight > max(CHANGES, self.tree.since.order.count // 32)
 
+    def heal(self, error: Exception) -> bool:
+        """Make a damaged index or order of names anew: what failed by it can be done again."""
+        if not isinstance(error, DerivedDamage):
+            return False
+        log.warning("%s: made again, in memory", error)
+        if error.file.endswith(".names"):
+            self._new_order_in_memory()
+        else:
+            self._store.remake_index()
+        return True
+
+    def _new_order_in_memory(self) -> None:
+        if self.writable:
+            self._changes.settle()
+        self._store.drop_names()
+        new, old = build(self._store, save=False), self._good_order
+        if new.count == old.count and not any(self.tree.since.names()):
+            old.order, old.covered = new, new.covered  # listings go on where they are
+        else:
+            self._renew_tree(new)
+
+    def _renew_tree(self, order: NameOrder) -> None:
+        """Go on with an order of the names as they are now; files that are not in the container
+        yet are not in it."""
+        self.tree.renew(GoodOrder(order))
+        for path in self._alias:
+            if not self.entry(path):
+                self.tree.add(path)
+
     # names
 
     def attr(self, path: bytes) -> Attr | None:
@@ -152,7 +193,7 @@ class ContainerAttrs(PathView):
                     draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs
                 )
         else:
-            found = self._look.find(key)
+            found = self._find(path, key)
             self._found = key, found
             if found is None:
                 return self.directory_attr(path) if self.tree.implied(path) else None
@@ -171,11 +212,23 @@ class ContainerAttrs(PathView):
         self._light.touches(1)
         return attr
 
+    def _find(self, path: bytes, key: bytes) -> Found | None:
+        """The inode of a name; None too where it is damaged, but there are names below it. Raises
+        CorruptError."""
+        try:
+            return self._look.find(key)
+        except DerivedDamage:
+            raise
+        except CorruptError:
+            if self.tree.implied(path):
+                return None
+            raise
+
     def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
         """`mtime` as stored; `attrs` None: the defaults."""
         mode, settings = MODE_OF[ftype & 255], self._store.settings
         if not settings.nanoseconds:
-            mtime = settings.ns_of(mtime)
+            mtime = nearest_ns(settings.ns_of(mtime))
         if attrs is None:
             uid, gid = self._store.owner
         else:
@@ -198,11 +251,11 @@ class ContainerAttrs(PathView):
             if self._drafts[key].ftype == FileType.DIR:
                 stored = self._changes.stat(key)
                 mode, uid, gid, mtime_ns = stored.mode, stored.uid, stored.gid, stored.mtime_ns
-        elif (found := found or self._look.find(key)) and found.ftype == FileType.DIR:
+        elif (found := found or self._find(path, key)) and found.ftype == FileType.DIR:
             uid, gid = self._store.owner
             if found.attrs is not None:
                 mode, uid, gid = found.attrs.mode, found.attrs.uid, found.attrs.gid
-            mtime_ns = self._store.settings.ns_of(found.mtime)
+            mtime_ns = nearest_ns(self._store.settings.ns_of(found.mtime))
         self.places.note(id, path)
         mtime_ns = self._times.get(path, mtime_ns)
         return Attr(id, stat.S_IFDIR | stat.S_IMODE(mode), 0, mtime_ns, uid, gid)

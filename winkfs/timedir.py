@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
+from winkformats.errors import CorruptError
 from winkfs.inode import FileType
 from winkfs.inodescan import inode_rows
 from winkfs.look import Found
@@ -173,7 +174,7 @@ class ContainerTimes:
         store, times = self._store, self._store.times
         assert times is not None
         kv = store.kv
-        kv.view(kv.end - 1)  # all of it written
+        kv.show(kv.end - 1)  # all of it written
         begin = max(times.start(start), kv.start, offset - 1)
         end = times.stop(stop)
         for _, rows in inode_rows(
@@ -181,9 +182,16 @@ class ContainerTimes:
             problem=store.note,
         ):  # fmt: skip
             for key, pos in zip(rows.keys, rows.pos.tolist(), strict=True):
-                found = self._find(key) if pos >= offset else None
+                found = self._good(key) if pos >= offset else None
                 if found is not None and found.pos == pos:
                     yield self._timed(key[:-3], found)
+
+    def _good(self, key: bytes) -> Found | None:
+        try:
+            return self._find(key)
+        except CorruptError as error:
+            self._store.note(error)
+            return None
 
     def _timed(self, name: bytes, found: Found) -> Timed:
         ns = self._store.settings.ns_of(found.mtime)

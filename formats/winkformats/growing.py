@@ -53,7 +53,7 @@ class GrowingFile:
         self._failed = False
         self.lost: OSError | None = None  # a sync failed: what was written since the last is unsure
         self._patched = False  # entries were changed in place since the last sync
-        self._visible = 0  # the view holds everything below
+        self._visible = 0  # everything below is in the file
         self._sparse = False
 
     def __enter__(self) -> Self:
@@ -141,19 +141,24 @@ class GrowingFile:
 
     # --- seeing ---
 
-    def view(self, pos: int) -> mmap.mmap | memoryview:
-        """A read-only view of the file that holds at least the whole entry at `pos`."""
+    def show(self, pos: int) -> None:
+        """Have the entry at `pos` in the file, for reads of the storage."""
         if pos >= self._visible:
             self.flush()
             self.drain()
-            if len(self._map) < self._written:
-                self._map = self.storage.view(self.storage.size(), sparse=self._sparse)
             self._visible = self._written
+
+    def view(self, pos: int) -> mmap.mmap | memoryview:
+        """A read-only view of the file that holds at least the whole entry at `pos`."""
+        if pos >= self._visible:
+            self.show(pos)
+        if len(self._map) < self._visible:
+            self._map = self.storage.view(self.storage.size(), sparse=self._sparse)
         return self._map
 
     @property
     def visible(self) -> int:
-        """Bytes that the last view holds in any case: entries below need no new one."""
+        """Bytes that are in the file in any case: entries below need no `show`."""
         return self._visible
 
     def read_sparse(self, sparse: bool = True) -> None:

@@ -57,12 +57,16 @@ class Operations(Attributes, Contents):
     @operation
     def fill(self, fh: int, offset: int, take: Take) -> int:
         """List from `offset` on until there is no more room."""
-        listing = self.listings[fh]
-        while entries := self._next(listing, offset):
-            taken = take(entries, listing.given < self._plus)
-            offset = listing.took(taken)
-            if taken < len(entries):
-                break
+        listing, start = self.listings[fh], offset
+        try:
+            while entries := self._next(listing, offset):
+                taken = take(entries, listing.given < self._plus)
+                offset = listing.took(taken)
+                if taken < len(entries):
+                    break
+        except Exception:
+            if offset == start:  # else the next request meets it again, behind what it has now
+                raise
         return 0
 
     def _next(self, listing: Listing, offset: int) -> list[DirEntry]:

@@ -19,7 +19,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+UNREADABLE: Final = -1
+"""The size of an entry of a listing whose attributes cannot be read: its name is listed, asking for
+the file fails."""
 
 
 class Attr(NamedTuple):
@@ -174,6 +178,14 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Sync and let go. Files that are still open are kept as they stand. The last call."""
+
+
+@runtime_checkable
+class Healing(Protocol):
+    """What a Source has besides if it can get over damage to what it reads."""
+
+    def heal(self, error: Exception) -> bool:
+        """A call has failed so -> whether it may succeed when it is made again."""
 
 
 @runtime_checkable
