@@ -254,7 +254,7 @@ class ColumnsFile:
             head = self._storage.read(pos, VALUE_AT)
             return self._storage.read(pos, min(self._layout.reach(head), self._end - pos)), 0
         span = self._layout.locate(self._view, pos)
-        if span is not None:
+        if span is not None and span.end <= self._end:
             self._storage.read_ahead(pos, span.end - pos)
         return self._view, pos
 
