@@ -383,7 +383,7 @@ def test_tree_against_a_set_of_names(base: str, monkeypatch: pytest.MonkeyPatch)
         if chance.random() < 0.3:
             for path in sorted(model):
                 if path.endswith(b"/"):  # or it would go with the mount, if it is empty
-                    view.utime(at(view, os.fsdecode(path[:-1])), 1)
+                    view.utime(at(view, os.fsdecode(path[:-1])), 1, 2)
             view.close()
             assert walk(opened(base, "r")) == model
             view = opened(base)
@@ -497,7 +497,7 @@ def test_every_kind_of_inode_is_listed_as_it_is_found(
 
 def test_directory_in_the_place_of_another_keeps_its_time(base: str) -> None:
     view = opened(made(base, ("a", DIR), ("b", DIR), "b/f"))
-    view.utime(at(view, "a"), 5_000_000_000)
+    view.utime(at(view, "a"), 5_000_000_000, 6_000_000_000)
     view.unlink(at(view, "b"), b"f")
     view.rename(view.root, b"a", view.root, b"b")
     assert view.stat(at(view, "b")).mtime_ns == 5_000_000_000

@@ -98,7 +98,7 @@ class AppendOnlySource(TimeView, ContainerSource):
         if spool is None or spool.stored:
             super()._delete(id, path)
 
-    def _rename_file(self, id: int, old: bytes, new: bytes) -> None:
+    def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
         spool = self._spools.get(id)
         if spool is None or not spool.dirty:
             self._container.rename(old, new)
@@ -120,11 +120,11 @@ class AppendOnlySource(TimeView, ContainerSource):
 
     # attributes
 
-    def utime(self, id: int, mtime_ns: int) -> None:
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         if id in self._spools and mtime_ns < self._newest_ns:
             raise NotAllowed(f"{AO}: this is before the time of a stored file")
         if id in self._spools or self.stat(id).mtime_ns != mtime_ns:
-            super().utime(id, mtime_ns)
+            super().utime(id, mtime_ns, now_ns)
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         raise NotAllowed(f"{AO}: attributes cannot be set")

@@ -31,7 +31,7 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.kvseq import KVSeq
 from winkformats.superblock import KVSEQ, SBSIZE, read_superblock
 from winkfs.columns import Columns
-from winkfs.filearray import FileArray
+from winkfs.filearray import FileArray, OpenFile
 from winkfs.rows import Int64
 from winkfs.settings import PURPOSE_COLUMNS
 
@@ -82,8 +82,8 @@ class ColumnsFile:
     files, content    number of files, sum of their sizes
 
     Arrays that were handed out stay good after `close`. A damaged entry is a CorruptError when it
-    is first used. Where the storage is not mapped, `chunk` has a `FileArray` for each array, to be
-    used until `close`, and each call of the others reads anew.
+    is first used. Where the storage is not mapped, `chunk` has a `FileArray` for each array, and
+    each call of the others reads anew.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -105,6 +105,7 @@ class ColumnsFile:
         self._layout, self._end = layout, size
         storage.remember_resident()
         self._view = memoryview(storage.view(size, sparse=True)) if storage.mapped else None
+        self._file = None if storage.mapped else OpenFile(storage)
         self._good: dict[int, npt.NDArray[Any]] = {}  # entries that were checked, by position
         self._chunks: dict[int, Columns] = {}
         self.chunks = self._table(block.get(CHUNKS, 0))
@@ -121,8 +122,9 @@ class ColumnsFile:
     def close(self) -> None:
         """Let go of the file, and take what was read of it out of the page cache again."""
         self._storage.drop_seen()
-        self._storage.close()
-        self._view = None  # a mapping holds the file open
+        if self._file is None:
+            self._storage.close()
+        self._view = self._file = None  # both hold the file open
         self._good, self._chunks = {}, {}
 
     def __len__(self) -> int:
@@ -175,17 +177,18 @@ class ColumnsFile:
             rising = (np.diff(found.pos) > 0).all() and (np.diff(ends) > 0).all()
             if bounds != (row.first, row.last, 0, len(found.name_bytes)) or not rising:
                 raise CorruptError("chunk of columns", file=self._storage.name, offset=row.pos)
-            if self._view is None:
+            if self._file is not None:
                 found = self._in_file(number, found)
             self._chunks[number] = found
         return found
 
     def _in_file(self, number: int, chunk: Columns) -> Columns:
         """The same files, with arrays that stay in the file."""
+        assert self._file is not None
         arrays: list[Any] = []
         for column, array in enumerate(chunk.arrays()):
             value = int(self.chunks[number][STATS + column]) + VALUE_AT
-            arrays.append(FileArray(self._storage, value, TYPES[column], len(array)))
+            arrays.append(FileArray(self._file, value, TYPES[column], len(array)))
         return Columns(*arrays)
 
     def _touched(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:

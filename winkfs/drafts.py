@@ -14,7 +14,7 @@ import numpy as np
 from winkfs.arguments import check_directory
 from winkfs.bulkencode import append_drafts, can_append
 from winkfs.content import Content
-from winkfs.draft import Draft, DraftWriter
+from winkfs.draft import Draft, DraftWriter, with_ctime
 from winkfs.files import Files
 from winkfs.inode import Inode
 from winkfs.store import Store
@@ -59,8 +59,11 @@ class Drafts(Files):
             self.settle()
 
     def _touch(self, draft: Draft, count: int, ns: int | None = None) -> None:
-        draft.mtime = self._store.settings.mtime_of(time.time_ns() if ns is None else ns)
+        ns = time.time_ns() if ns is None else ns
+        draft.mtime = self._store.settings.mtime_of(ns)
         self._pending += count
+        if draft.attrs is not None and draft.attrs.ctime_ns is not None:
+            with_ctime(draft, ns, ns, self._content.owner)
 
     def _pop(self, key: bytes) -> Draft | None:
         draft = self.drafts.pop(key, None)

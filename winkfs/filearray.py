@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,14 @@ from winkfs.rows import Int64
 Array = npt.NDArray[Any]
 
 
+class OpenFile:
+    """A file that stays open as long as an array is in it."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        weakref.finalize(self, storage.close)
+
+
 class FileArray:
     """What a mount asks of a one-dimensional numpy array, whose bytes stay in the file.
 
@@ -22,10 +31,11 @@ class FileArray:
     cut short.
     """
 
-    def __init__(self, storage: Storage, offset: int, dtype: str, count: int) -> None:
+    def __init__(self, file: OpenFile, offset: int, dtype: str, count: int) -> None:
         """`count` numbers from byte `offset` of the file on."""
         self.dtype = np.dtype(dtype)
-        self._storage, self._offset, self._count = storage, offset, count
+        self._file, self._storage = file, file.storage
+        self._offset, self._count = offset, count
 
     def __len__(self) -> int:
         return self._count

@@ -11,9 +11,9 @@ import numpy as np
 from winkformats.errors import CorruptError
 from winkformats.gather import fetch
 from winkfs.arguments import nearest_ns
-from winkfs.inode import FileType, default_mode
+from winkfs.inode import Attrs, FileType, default_mode
 from winkfs.names import MAX_COMPONENT, MAX_PATH
-from winkfs.plain import bare_inodes, few_inodes
+from winkfs.plain import PlainInodes, few_inodes, good_inodes
 from winkfs.rows import Int64
 from winkfs.settings import nearest_many
 from winkfs.store import Store
@@ -22,6 +22,7 @@ from winkmount.source import Attr
 
 FEW: Final = 64  # names that are cheaper one by one than as columns
 ROUND: Final = 384  # bytes of an entry beside its inode: a name up to 370 bytes
+SPECIAL: Final = 1 << 10  # bytes of the attributes of a file that are read with those of others
 UNKNOWN: Final = (b"", 0, 0, 0, 0)
 MODE_OF: Final = [stat.S_IFREG | default_mode(ftype) for ftype in range(256)]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
@@ -86,7 +87,7 @@ class InodeBatch(Batch):
             if fileid and ftype != FileType.DIR:
                 mode = MODE_OF[ftype & 255]
                 self.attrs.append(
-                    MAKE(Attr, (fileid, mode, size, nearest_ns(mtime * unit), uid, gid))
+                    MAKE(Attr, (fileid, mode, size, nearest_ns(mtime * unit), uid, gid, 0))
                 )
                 self.ids.append(fileid)
                 self.known.append(name)
@@ -95,27 +96,59 @@ class InodeBatch(Batch):
 
     def _all(self, store: Store, data: bytes, at: Int64, positions: Int64) -> None:
         settings, n = store.settings, len(positions)
-        rows = bare_inodes(data, at, positions, store.kv.layout, settings.form)
+        rows = good_inodes(data, at, positions, store.kv.layout, settings.form)
         files = rows.ftype != FileType.DIR
         rows = rows if files.all() else rows.take(files)
         self.ids, self.known = rows.fileid.tolist(), rows.names
         times = rows.mtime
         if not settings.nanoseconds:
             times = nearest_many(times)
-        attrs: list[Attr] = list(map(
+        attrs: list[Attr | None] = list(map(
             MAKE,
             repeat(Attr),
             zip(
                 self.ids, MODES[rows.ftype & 255].tolist(), rows.lsize.tolist(), times.tolist(),
-                repeat(store.owner[0]), repeat(store.owner[1]),
+                repeat(store.owner[0]), repeat(store.owner[1]), repeat(0),
             ),
         ))  # fmt: skip
+        self._special(store, rows, attrs)
         if len(attrs) == n:
             self.attrs, self.names = [*attrs], rows.names
             return
         self.attrs, self.names = [None] * n, [b""] * n
         for i, attr, name in zip(rows.which.tolist(), attrs, rows.names, strict=True):
             self.attrs[i], self.names[i] = attr, name
+
+    @staticmethod
+    def _special(store: Store, rows: PlainInodes, attrs: list[Attr | None]) -> None:
+        """Put in what the attributes of files say, None where they are damaged."""
+        fields, kv = rows.fields, store.kv
+        which = np.flatnonzero((fields[:, 6] > 0) & (fields[:, -1] < 0))
+        places, sizes = fields[which, 7], -fields[which, -1]
+        inside = (places >= kv.start) & (places < kv.end) & (sizes <= SPECIAL)
+        for i in which[~inside].tolist():
+            attrs[i] = None
+        which, places, sizes = which[inside], places[inside], sizes[inside]
+        data, at = fetch(kv.storage, places, int(sizes.max(initial=0)) + ROUND)
+        each = zip(which.tolist(), at.tolist(), places.tolist(), sizes.tolist(), strict=True)
+        for i, start, pos, size in each:
+            attrs[i] = _with_attrs(store, attrs[i], data, start, pos, size)
+
+
+def _with_attrs(
+    store: Store, attr: Attr | None, data: bytes, at: int, pos: int, size: int
+) -> Attr | None:
+    """A file with the attributes that are the first bytes of an entry, None where it is damaged."""
+    name = store.kv.storage.name
+    try:
+        value = store.kv.layout.decode(data, at, pos, name).value
+        found = Attrs.decode(value[:size], file=name, offset=pos)
+    except CorruptError:
+        return None
+    if attr is None or len(value) < size:
+        return None
+    mode = stat.S_IFMT(attr.mode) | stat.S_IMODE(found.mode)
+    return attr._replace(mode=mode, uid=found.uid, gid=found.gid, ctime_ns=found.ctime_ns or 0)
 
 
 def name_at(store: Store, pos: int) -> bytes:

@@ -27,6 +27,7 @@ LARGE: Final = 64 << 10  # bytes from which a checked value is kept
 ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
 KEEP: Final = 4  # values kept, for reads in small steps of large files
 INODES: Final = 64  # inodes of several extents kept
+ATTRS: Final = 1 << 10  # attributes kept
 BUFFER: Final = (1 << 20) + (4 << 10)  # bytes of the largest entry read through the buffer
 
 
@@ -58,6 +59,7 @@ class Look:
         self._store, self._content = store, content
         self._inodes: dict[int, Inode] = {}  # by position
         self._values: dict[int, bytes] = {}  # position -> checked value
+        self._known_attrs: dict[int, Attrs] = {}  # by position
         self._buffer = memoryview(bytearray(0))
         self.find: Find = self._finder()
 
@@ -103,8 +105,12 @@ class Look:
         base, kv, settings = fitting(store), store.kv, store.settings
         if base is None:
             return self.find_any
-        pair = settings.form.pair
-        body = f"4x16xqqqqqq{'q' if settings.pairoff else ''}q{store.inode_size - 56 - pair}xI"
+        pair = "qqq" if settings.pairoff else "qq"
+        rest = store.inode_size - 56 - 16 * len(pair)
+        if rest < 0:
+            return self.find_any
+        body = f"4x16xqqqqq{pair}{pair}{rest}xI"
+        size_at = 6 + len(pair)  # where in the fields the size of the first pair is
         shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its entry, bytes
         read_cells, first, htsize = base.read, base.offset, base.shape.htsize
         last, htfree = first + 16 * htsize, base.shape.htfree
@@ -150,16 +156,34 @@ class Look:
             if fields[1] != key or (fields[0] and not frozen):
                 return by_inode(key, pos)
             _, _, fileid, size, ftype, mtime, count, pointer = fields[:8]
-            length, skip = fields[-2], fields[8] if pairoff else 0
+            length, skip, attrs = fields[size_at], fields[8] if pairoff else 0, None
+            if count and length < 0:
+                attrs = self._attrs(pointer, -length)
+                count, pointer = count - 1, fields[size_at + 1]
+                length, skip = fields[-2], fields[size_at + 2] if pairoff else 0
             if count == 0:
                 if size or fileid < 1:
                     return by_inode(key, pos)
-                return Found(pos, fileid, 0, ftype, mtime, 0, None)
+                return Found(pos, fileid, 0, ftype, mtime, 0, attrs)
             if count != 1 or length != size or pointer <= 0 or skip or fileid < 1 or size < 0:
                 return by_inode(key, pos)
-            return Found(pos, fileid, size, ftype, mtime, pointer, None)
+            return Found(pos, fileid, size, ftype, mtime, pointer, attrs)
 
         return find
+
+    def _attrs(self, pos: int, size: int) -> Attrs:
+        """The attributes that are the first `size` bytes of the entry at `pos`."""
+        known = self._known_attrs.get(pos)
+        if known is None:
+            file = self._store.kv.storage.name
+            value = self.value(pos, size)
+            if size > len(value):
+                raise CorruptError("attribute size", file=file, offset=pos)
+            known = Attrs.decode(value[:size], file=file, offset=pos)
+            if len(self._known_attrs) >= ATTRS:
+                self._known_attrs.clear()
+            self._known_attrs[pos] = known
+        return known
 
     def _find_damaged(self, key: bytes, pos: int) -> Found | None:
         """The ordinary way, where the index says that the key is at `pos`. A name that is not found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -56,26 +57,25 @@ class ContainerSource(ContainerNames):
         return path
 
     def chmod(self, id: int, mode: int) -> None:
-        if stat.S_IMODE(self.stat(id).mode) == mode:
-            return
+        same, now = stat.S_IMODE(self.stat(id).mode) == mode, time.time_ns()
         if id in self._spools:
             self._spools[id].mode = mode
         elif id == self.root:
             self._root_mode = mode
-        else:
-            self._container.chmod(self._entry_for(id), mode)
+        elif not same:
+            self._container.chmod(self._entry_for(id), mode, ctime_ns=now)
+        self._note_change(id, now)
 
     def chown(self, id: int, uid: int, gid: int) -> None:
-        attr = self.stat(id)
+        attr, now = self.stat(id), time.time_ns()
         uid, gid = attr.uid if uid == -1 else uid, attr.gid if gid == -1 else gid
-        if (attr.uid, attr.gid) == (uid, gid):
-            return
         if id in self._spools:
             self._spools[id].uid, self._spools[id].gid = uid, gid
-        else:
-            self._container.chown(self._entry_for(id), uid, gid)
+        elif (attr.uid, attr.gid) != (uid, gid):
+            self._container.chown(self._entry_for(id), uid, gid, ctime_ns=now)
+        self._note_change(id, now)
 
-    def utime(self, id: int, mtime_ns: int) -> None:
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         mtime_ns = nearest_ns(mtime_ns)
         if id in self._spools:
             self._spools[id].mtime_ns = mtime_ns
@@ -83,11 +83,14 @@ class ContainerSource(ContainerNames):
             self._times[b""] = mtime_ns
         else:
             path = self._entry_for(id)
-            self._container.utime(path, mtime_ns=mtime_ns)
+            self._container.utime(path, mtime_ns=mtime_ns, ctime_ns=now_ns)
             self._times.pop(path, None)
+        self._note_change(id, now_ns)
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
-        self._container.setxattrs(self._entry_for(id), dict(xattrs))
+        now = time.time_ns()
+        self._container.setxattrs(self._entry_for(id), dict(xattrs), ctime_ns=now)
+        self._note_change(id, now)
 
     # content
 
@@ -167,8 +170,12 @@ class ContainerSource(ContainerNames):
             self._new_order()
 
     def _sync(self) -> None:
-        self._store_times()
-        self._container.sync()
+        try:
+            self._store_times()
+            self._container.sync()
+        except OSError:
+            self._recheck()
+            raise
         self._dirty_since = 0.0
 
     def _new_order(self) -> None:
@@ -199,7 +206,8 @@ class ContainerSource(ContainerNames):
         for path in list(self._touched):
             if path in self._times and self.entry(path) == FileType.DIR:
                 try:
-                    self._container.utime(path, mtime_ns=self._times[path])
+                    time_ns = self._times[path]
+                    self._container.utime(path, mtime_ns=time_ns, ctime_ns=time_ns)
                 except OSError as error:
                     if error.errno not in NO_ROOM:
                         raise

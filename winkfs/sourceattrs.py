@@ -7,6 +7,7 @@ Directories have ids made from the paths they had first.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -34,6 +35,7 @@ from winkmount.source import Attr
 log = logging.getLogger("winkfs.mount")
 
 CHANGES: Final = 1 << 17  # changes of names in memory, at least, before they go into a new order
+REMEMBERED: Final = 1 << 16  # times of changes in memory
 NAMES: Final = 1 << 12  # names behind an order up to which they are looked up one by one
 TAIL: Final = 512 << 20  # bytes behind an order, at least, before a new one costs less than theirs
 
@@ -49,7 +51,7 @@ class ContainerAttrs(PathView):
     def __init__(self, container: Container) -> None:
         super().__init__()
         self._container = container
-        self.writable = container.writable
+        self.writable, self.failed = container.writable, ""
         if not self.writable:
             container.freeze()
         self._attach()
@@ -61,6 +63,7 @@ class ContainerAttrs(PathView):
         self._times: dict[bytes, int] = {}  # directory -> mtime, where a mount knows better
         self._spools: dict[int, Spool] = {}
         self._alias: dict[bytes, int] = {}  # name -> id, where it is not the container's file id
+        self._ctimes: dict[int, int] = {}  # id -> when a change came that is not in the container
         self._found: tuple[bytes, Found | None] = b"", None  # key and inode of the last look-up
 
     # the container
@@ -106,10 +109,22 @@ class ContainerAttrs(PathView):
         return merge(store, order, changes), []
 
     def _recheck(self) -> None:
-        """The disk refused a write, and files that were not synced may be lost."""
-        self._troubles = self._container.troubles
-        self._container.check()
-        self.tree.recheck(lambda path: path in self._alias or self.entry(path) != 0)
+        """The disk refused a write or a sync, and files that were not synced may be lost.
+
+        As long as it refuses, what can be read is read; changes meet the refusal themselves.
+        """
+        known = self._container.troubles
+        with contextlib.suppress(OSError):
+            self._container.check()
+            self._troubles = known
+        if self.writable and not self._container.writable and not self.failed:
+            self.failed = "the disk below has failed: nothing can be written any more"
+            log.error("%s: %s", self._container.base, self.failed)
+        if self._container.parts()[0].generation != self._generation:
+            self._attach()
+            self._add_unstored()
+        elif self._troubles == known:
+            self.tree.recheck(lambda path: path in self._alias or self.entry(path) != 0)
 
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""
@@ -172,6 +187,9 @@ class ContainerAttrs(PathView):
         """Go on with an order of the names as they are now; files that are not in the container
         yet are not in it."""
         self.tree.renew(GoodOrder(order))
+        self._add_unstored()
+
+    def _add_unstored(self) -> None:
         for path in self._alias:
             if not self.entry(path):
                 self.tree.add(path)
@@ -208,6 +226,8 @@ class ContainerAttrs(PathView):
             return None
         if alias is not None:
             attr = attr._replace(id=alias)
+        if self._ctimes:
+            attr = self._with_ctime(attr)
         self.places.note(attr[0], path)
         self._light.touches(1)
         return attr
@@ -231,19 +251,32 @@ class ContainerAttrs(PathView):
             mtime = nearest_ns(settings.ns_of(mtime))
         if attrs is None:
             uid, gid = self._store.owner
-        else:
-            mode = stat.S_IFMT(mode) | stat.S_IMODE(attrs.mode)
-            uid, gid = attrs.uid, attrs.gid
-        return Attr(id, mode, size, mtime, uid, gid)
+            return Attr(id, mode, size, mtime, uid, gid)
+        mode = stat.S_IFMT(mode) | stat.S_IMODE(attrs.mode)
+        return Attr(id, mode, size, mtime, attrs.uid, attrs.gid, attrs.ctime_ns or 0)
 
     def _spool_attr(self, id: int, spool: Spool) -> Attr:
         mode = stat.S_IFREG | spool.mode
-        return Attr(id, mode, spool.size, spool.shown_ns, spool.uid, spool.gid)
+        return self._with_ctime(
+            Attr(id, mode, spool.size, spool.shown_ns, spool.uid, spool.gid, spool.changed_ns)
+        )
+
+    def _note_change(self, id: int, now: int) -> None:
+        """Something of a file or directory has changed. The last REMEMBERED are known as long as
+        the mount: not every container keeps that, nor every change."""
+        self._ctimes.pop(id, None)
+        self._ctimes[id] = now
+        if len(self._ctimes) > REMEMBERED:
+            del self._ctimes[next(iter(self._ctimes))]
+
+    def _with_ctime(self, attr: Attr) -> Attr:
+        known = self._ctimes.get(attr.id, 0)
+        return attr._replace(ctime_ns=known) if known > (attr.ctime_ns or attr.mtime_ns) else attr
 
     def directory_attr(self, path: bytes, found: Found | None = None) -> Attr:
         """The attributes of a directory that is there; `found`: what its name holds, if known."""
         id = self.places.directory_id(path)
-        mode, (uid, gid), mtime_ns = 0o755, self._owner, self._started_ns
+        mode, (uid, gid), mtime_ns, ctime_ns = 0o755, self._owner, self._started_ns, 0
         key = path + b"/I0"
         if not path:
             mode = self._root_mode
@@ -251,14 +284,19 @@ class ContainerAttrs(PathView):
             if self._drafts[key].ftype == FileType.DIR:
                 stored = self._changes.stat(key)
                 mode, uid, gid, mtime_ns = stored.mode, stored.uid, stored.gid, stored.mtime_ns
+                ctime_ns = stored.ctime_ns
         elif (found := found or self._find(path, key)) and found.ftype == FileType.DIR:
             uid, gid = self._store.owner
             if found.attrs is not None:
                 mode, uid, gid = found.attrs.mode, found.attrs.uid, found.attrs.gid
+                ctime_ns = found.attrs.ctime_ns or 0
             mtime_ns = nearest_ns(self._store.settings.ns_of(found.mtime))
         self.places.note(id, path)
-        mtime_ns = self._times.get(path, mtime_ns)
-        return Attr(id, stat.S_IFDIR | stat.S_IMODE(mode), 0, mtime_ns, uid, gid)
+        if path in self._times:
+            mtime_ns = self._times[path]
+            ctime_ns = ctime_ns if ctime_ns > mtime_ns else 0
+        mode = stat.S_IFDIR | stat.S_IMODE(mode)
+        return self._with_ctime(Attr(id, mode, 0, mtime_ns, uid, gid, ctime_ns))
 
     def stat(self, id: int) -> Attr:
         spool = self._spools.get(id) if self._spools else None

@@ -77,8 +77,8 @@ class Attributes(Session):
         mtime = _UTIME_NOW if times is None else times[1]
         if mtime == _UTIME_OMIT:
             return 0
-        id = self.settled(path)  # what waits would move the time again
-        self.source.utime(id, time.time_ns() if mtime == _UTIME_NOW else mtime)
+        id, now = self.settled(path), time.time_ns()  # what waits would move the time again
+        self.source.utime(id, now if mtime == _UTIME_NOW else mtime, now)
         return 0
 
     # extended attributes
@@ -108,7 +108,8 @@ class Attributes(Session):
 
     def _status(self) -> dict[str, object]:
         waiting = {"open_files": len(self.opened), "waiting_bytes": self.opened.waiting}
-        return {**self.source.status(), "pid": os.getpid(), "since": self._since, **waiting}
+        known = {**self.source.status(), "pid": os.getpid(), "since": self._since, **waiting}
+        return known | ({"failed": self.failed} if self.failed else {})
 
     @operation
     def listxattr(self, path: str) -> list[str]:

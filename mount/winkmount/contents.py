@@ -32,7 +32,7 @@ class Contents(Session):
         truncate = bool(fi.flags & os.O_TRUNC)
         attr = self.attr(path)
         if write or truncate:
-            if not self.source.writable:
+            if not self.source.writable or self.source.failed:
                 raise refuse(errno.EROFS)
             if truncate:
                 self.changed.set()
@@ -128,7 +128,9 @@ class Contents(Session):
     @operation
     def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> int:
         if self.source.writable:
-            self.source.fsync(self._passed_on(fi))
+            id = self._passed_on(fi)
+            self.check_failed()
+            self.source.fsync(id)
         return 0
 
     def _passed_on(self, fi: FileInfo) -> int:

@@ -36,9 +36,9 @@ READDIR_PLUS: Final = 1
 FILL_DIR_PLUS: Final = 2
 STAT: Final = {  # the fields that are filled -> which value
     "st_ino": 0, "st_mode": 1, "st_nlink": 2, "st_uid": 3, "st_gid": 4, "st_size": 5,
-    "st_blksize": 6, "st_blocks": 7, "st_atimespec": 8, "st_mtimespec": 8, "st_ctimespec": 8,
+    "st_blksize": 6, "st_blocks": 7, "st_atimespec": 8, "st_mtimespec": 8, "st_ctimespec": 10,
 }  # fmt: skip
-TIME: Final = 8  # of these values the seconds; the nanoseconds come behind
+TIME: Final = 8  # from here on the values are seconds, and the nanoseconds behind them
 NANO: Final = 1_000_000_000
 FEW: Final = 32  # attributes that are cheaper one by one than as columns
 S_IFMT: Final = 0o170000
@@ -60,7 +60,7 @@ class StatForm:
         letters, at, order = "=", 0, list[int]()
         for field, which in sorted(fields, key=lambda pair: pair[0].offset):
             letters += f"{field.offset - at}x" + {4: "I", 8: "q", 16: "qq"}[field.size]
-            order += [which] if which < TIME else [TIME, TIME + 1]
+            order += [which] if which < TIME else [which, which + 1]
             at = field.offset + field.size
         self._struct = struct.Struct(f"{letters}{self.size - at}x")
         self._order = itemgetter(*order)
@@ -73,9 +73,9 @@ class StatForm:
 
     def pack_into(self, view: memoryview, attr: Attr, links: int, at: int = 0) -> None:
         """view    the bytes of a struct stat, from `at` on"""
-        id, mode, size, mtime_ns, uid, gid = attr
-        seconds, rest = divmod(mtime_ns, NANO)
-        values = (id, mode, links, uid, gid, size, 4096, -(-size // 512), seconds, rest)
+        id, mode, size, mtime_ns, uid, gid, ctime_ns = attr
+        times = *divmod(mtime_ns, NANO), *divmod(ctime_ns or mtime_ns, NANO)
+        values = (id, mode, links, uid, gid, size, 4096, -(-size // 512), *times)
         self._struct.pack_into(view, at, *self._order(values))
 
     def pack(self, attrs: Sequence[Attr]) -> npt.NDArray[Any]:
@@ -86,8 +86,9 @@ class StatForm:
             for at, attr in zip(range(0, len(view), self.size), attrs, strict=True):
                 self.pack_into(view, attr, 2 if attr.is_dir else 1, at)
             return rows
-        numbers = np.fromiter(chain.from_iterable(attrs), np.int64, 6 * len(attrs))
-        id, mode, size, mtime_ns, uid, gid = numbers.reshape(-1, 6).T
+        width = len(Attr._fields)
+        numbers = np.fromiter(chain.from_iterable(attrs), np.int64, width * len(attrs))
+        id, mode, size, mtime_ns, uid, gid, ctime_ns = numbers.reshape(-1, width).T
         links = 1 + (mode & S_IFMT == stat.S_IFDIR)
         values = (id, mode, links, uid, gid, size, 4096, -(-size // 512))
         for name, which in STAT.items():
@@ -96,6 +97,10 @@ class StatForm:
         times = rows["st_mtimespec"]
         times[:, 0], times[:, 1] = np.divmod(mtime_ns, NANO)
         rows["st_atimespec"] = rows["st_ctimespec"] = times
+        changed = np.flatnonzero(ctime_ns)
+        if len(changed):
+            times = rows["st_ctimespec"]
+            times[changed, 0], times[changed, 1] = np.divmod(ctime_ns[changed], NANO)
         return rows
 
 

@@ -84,7 +84,7 @@ def change(method: Operation[S, P, R]) -> Operation[S, P, R]:
 
     @functools.wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        if not self.source.writable:
+        if not self.source.writable or self.source.failed:
             raise refuse(errno.EROFS)
         if not self.changed.is_set():  # 2 us less
             self.changed.set()

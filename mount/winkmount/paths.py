@@ -99,6 +99,6 @@ def stat_fields(attr: Attr) -> Stat:
         "st_uid": attr.uid,
         "st_gid": attr.gid,
         "st_mtime": attr.mtime_ns,
-        "st_ctime": attr.mtime_ns,
+        "st_ctime": attr.ctime_ns or attr.mtime_ns,
         "st_atime": attr.mtime_ns,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -49,6 +50,7 @@ class Session(Paths):
         self.mutex: threading.RLock | AwakeLock = threading.RLock()
         self.changed = threading.Event()  # something the next sync has to make durable
         self.started = False  # the kernel has, or had, the mount
+        self.failed = ""  # why the last sync did not make everything durable
         self.context: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)
         self._on_start = on_start
         self._since = time.time()
@@ -84,12 +86,26 @@ class Session(Paths):
                 if not soon:
                     self.carry_out()
                 self.opened.pass_on()
+                self.check_failed()
                 self.source.sync()
             if soon:
                 self.changed.set()
-        except BaseException:
+        except BaseException as error:
             self.changed.set()
+            self._sync_failed(error)
             raise
+        self.failed = ""
+
+    def check_failed(self) -> None:
+        """Raise EIO where nothing can be made durable any more."""
+        if self.source.failed:
+            raise OSError(errno.EIO, self.source.failed)
+
+    def _sync_failed(self, error: BaseException) -> None:
+        what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if what != self.failed:  # once, not each time that it is tried again
+            self.failed = what
+            log.error("what was written is not on the disk: %s", what)
 
     def close(self) -> None:
         """After the mount is gone: files that are still open are kept as they stand."""
@@ -97,6 +113,7 @@ class Session(Paths):
             self.carry_out()
             self.opened.pass_on()
         self.source.close()
+        self.opened.raise_error()
 
     def carry_out(self) -> None:
         """The open file that was hidden last was unlinked, since no rename to its name came."""

@@ -35,6 +35,7 @@ class Attr(NamedTuple):
     mtime_ns: int  # nanoseconds since the epoch
     uid: int
     gid: int
+    ctime_ns: int = 0  # when anything of it was changed last; 0: at `mtime_ns`
 
     @property
     def is_dir(self) -> bool:
@@ -56,6 +57,9 @@ class Source(Protocol):
     """Id of the top directory."""
     writable: bool
     """False: the engine answers every change with EROFS and never calls a method that changes."""
+    failed: str
+    """Why it takes no more changes, since the disk below has failed; "": it does. Then the engine
+    answers every change with EROFS and every fsync with EIO. Reading goes on."""
     gather: bool
     """True: the engine may hold small writes of an open file back and pass them on together.
     False: each write(2) is passed on at once, because it may be refused."""
@@ -111,7 +115,8 @@ class Source(Protocol):
     def chown(self, id: int, uid: int, gid: int) -> None:
         """-1 leaves a value as it is."""
 
-    def utime(self, id: int, mtime_ns: int) -> None: ...
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
+        """now_ns  the time of the call, equal to `mtime_ns` where that was asked for"""
 
     def readlink(self, id: int) -> bytes: ...
 

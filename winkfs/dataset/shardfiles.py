@@ -180,13 +180,14 @@ class ShardFiles:
         """The attributes of a file, as a directory has them, too."""
         pos, mode = chunk.pos.item(row), MODE_OF[chunk.ftype.item(row)]
         uid, gid = self.owner
+        ctime_ns = 0
         if chunk.special.item(row) and self.error is None:
             attrs = self.found(pos).attrs
             if attrs is not None:
                 mode = stat.S_IFMT(mode) | stat.S_IMODE(attrs.mode)
-                uid, gid = attrs.uid, attrs.gid
+                uid, gid, ctime_ns = attrs.uid, attrs.gid, attrs.ctime_ns or 0
         size, mtime_ns = chunk.size.item(row), chunk.mtime.item(row)
-        return Attr(self.id_of(pos), mode, size, mtime_ns, uid, gid)
+        return Attr(self.id_of(pos), mode, size, mtime_ns, uid, gid, ctime_ns)
 
     def found(self, pos: int) -> Found:
         """What the inode says. Raises CorruptError; OSError (EIO) where the data file is lost."""
