@@ -41,7 +41,7 @@ class AppendOnlySource(TimeView, ContainerSource):
         super().__init__(container)
         if timedir:
             self._by_time = TimeDirectory(
-                ContainerTimes(self._store, lambda key: self._look.find(key))
+                ContainerTimes(self._store, lambda key: self._look.find(key)), self.places.seed
             )
         self._newest_ns = self._newest()
 

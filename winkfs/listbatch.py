@@ -13,6 +13,7 @@ from winkformats.gather import fetch
 from winkfs.arguments import nearest_ns
 from winkfs.inode import Attrs, FileType, default_mode
 from winkfs.names import MAX_COMPONENT, MAX_PATH
+from winkfs.places import OWN_IDS
 from winkfs.plain import PlainInodes, few_inodes, good_inodes
 from winkfs.rows import Int64
 from winkfs.settings import nearest_many
@@ -84,7 +85,7 @@ class InodeBatch(Batch):
         for found in few_inodes(data, at, positions, kv.layout, settings.form, store.inode_size):
             name, fileid, size, ftype, mtime = found or UNKNOWN
             self.names.append(name)
-            if fileid and ftype != FileType.DIR:
+            if 0 < fileid < OWN_IDS and ftype != FileType.DIR:
                 mode = MODE_OF[ftype & 255]
                 self.attrs.append(
                     MAKE(Attr, (fileid, mode, size, nearest_ns(mtime * unit), uid, gid, 0))
@@ -97,7 +98,7 @@ class InodeBatch(Batch):
     def _all(self, store: Store, data: bytes, at: Int64, positions: Int64) -> None:
         settings, n = store.settings, len(positions)
         rows = good_inodes(data, at, positions, store.kv.layout, settings.form)
-        files = rows.ftype != FileType.DIR
+        files = (rows.ftype != FileType.DIR) & (rows.fileid < OWN_IDS)
         rows = rows if files.all() else rows.take(files)
         self.ids, self.known = rows.fileid.tolist(), rows.names
         times = rows.mtime

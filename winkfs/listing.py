@@ -132,7 +132,7 @@ class _Pass:
             raise
         except CorruptError as error:
             self._say(path, f"cannot be read: {to_str(path)}: {error}")
-            return Attr(other_id(path), stat.S_IFREG, UNREADABLE, 0, 0, 0)
+            return Attr(other_id(path, 0), stat.S_IFREG, UNREADABLE, 0, 0, 0)
 
     def _leave_out(self, path: bytes, why: str) -> None:
         self._say(path, f"not shown: {to_str(path)}: {why}")

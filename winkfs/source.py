@@ -14,11 +14,10 @@ from typing import Final
 
 from winkformats.errors import FormatError
 from winkformats.heap import keep_heap
-from winkfs.arguments import nearest_ns
+from winkfs.arguments import check_attrs, nearest_ns
 from winkfs.changes import PIECE
 from winkfs.container import Container
-from winkfs.errors import NotAllowed
-from winkfs.inode import FileType
+from winkfs.inode import Attrs, FileType
 from winkfs.namesfile import merge
 from winkfs.sourceattrs import longest
 from winkfs.sourcenames import ContainerNames
@@ -45,8 +44,6 @@ class ContainerSource(ContainerNames):
         """Name in the container of a file or directory; an implied directory gets its entry."""
         path = self.places[id]
         self._changed()
-        if id == self.root:
-            raise NotAllowed("the top directory has no entry to keep this in")
         if self._is_directory(id) and self.entry(path) != FileType.DIR:
             mtime_ns = self.directory_attr(path).mtime_ns
             self._container.put(path, b"", ftype=FileType.DIR, exclusive=True, mtime_ns=mtime_ns)
@@ -71,6 +68,8 @@ class ContainerSource(ContainerNames):
         uid, gid = attr.uid if uid == -1 else uid, attr.gid if gid == -1 else gid
         if id in self._spools:
             self._spools[id].uid, self._spools[id].gid = uid, gid
+        elif id == self.root:
+            self._owner_of_root = uid, gid
         elif (attr.uid, attr.gid) != (uid, gid):
             self._container.chown(self._entry_for(id), uid, gid, ctime_ns=now)
         self._note_change(id, now)
@@ -89,7 +88,10 @@ class ContainerSource(ContainerNames):
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         now = time.time_ns()
-        self._container.setxattrs(self._entry_for(id), dict(xattrs), ctime_ns=now)
+        if id == self.root:
+            self._root_xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
+        else:
+            self._container.setxattrs(self._entry_for(id), dict(xattrs), ctime_ns=now)
         self._note_change(id, now)
 
     # content

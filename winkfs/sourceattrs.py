@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import stat
+from collections.abc import Mapping
 from typing import Final
 
 from winkformats.errors import CorruptError
@@ -28,7 +29,7 @@ from winkfs.names import MAX_PATH
 from winkfs.namesfile import build, merge
 from winkfs.nametree import NameTree
 from winkfs.pathview import PathView
-from winkfs.places import OWN_IDS, other_id
+from winkfs.places import OWN_IDS
 from winkfs.spool import Spool
 from winkmount.source import Attr
 
@@ -49,7 +50,7 @@ class ContainerAttrs(PathView):
     """A container as it is now, or as it was at the last sync that was followed."""
 
     def __init__(self, container: Container) -> None:
-        super().__init__()
+        super().__init__(container.superblock.get("CONTID", 0))
         self._container = container
         self.writable, self.failed = container.writable, ""
         if not self.writable:
@@ -59,7 +60,8 @@ class ContainerAttrs(PathView):
         self._owner = data.st_uid, data.st_gid
         self._started_ns = data.st_mtime_ns
         self._keeps_attrs = container.superblock.get("ATTRS") == 1
-        self._root_mode = 0o755
+        self._root_mode, self._owner_of_root = 0o755, self._owner
+        self._root_xattrs: Mapping[bytes, bytes] = {}
         self._times: dict[bytes, int] = {}  # directory -> mtime, where a mount knows better
         self._spools: dict[int, Spool] = {}
         self._alias: dict[bytes, int] = {}  # name -> id, where it is not the container's file id
@@ -218,7 +220,7 @@ class ContainerAttrs(PathView):
             _, id, size, ftype, mtime, _, attrs = found
             if ftype != FileType.DIR:
                 if id >= OWN_IDS or self.places.held.get(id, path) != path:
-                    id = other_id(path)
+                    id = self.places.other_id(path)
                 attr = self._file_attr(id, ftype, size, mtime, attrs)
         if attr is None or (self.tree.clashes and self.tree.implied(path)):
             return self.directory_attr(path, found)
@@ -279,7 +281,7 @@ class ContainerAttrs(PathView):
         mode, (uid, gid), mtime_ns, ctime_ns = 0o755, self._owner, self._started_ns, 0
         key = path + b"/I0"
         if not path:
-            mode = self._root_mode
+            mode, (uid, gid) = self._root_mode, self._owner_of_root
         elif key in self._drafts:
             if self._drafts[key].ftype == FileType.DIR:
                 stored = self._changes.stat(key)

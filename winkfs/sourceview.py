@@ -64,6 +64,8 @@ class ContainerView(ContainerAttrs):
         return self._changes.read(self.places[id] + b"/I0", 0, -1)
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
+        if id == self.root:
+            return self._root_xattrs
         if id in self._spools:
             return {}
         path = self.places[id]

@@ -76,8 +76,9 @@ class ByTime(Protocol):
 class TimeDirectory:
     """What is below `.time`."""
 
-    def __init__(self, files: ByTime) -> None:
-        self._files = files
+    def __init__(self, files: ByTime, seed: int) -> None:
+        """`seed`: of the ids, see `Places`."""
+        self._files, self._seed = files, seed
 
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of a directory or link, None where there is none."""
@@ -91,7 +92,7 @@ class TimeDirectory:
         if day is not None and start not in self._files.starts(HOUR if hour else DAY):
             return None
         uid, gid = self._files.owner
-        return Attr(directory_id(path), stat.S_IFDIR | 0o555, 0, start * NANO, uid, gid)
+        return Attr(directory_id(path, self._seed), stat.S_IFDIR | 0o555, 0, start * NANO, uid, gid)
 
     def target(self, path: bytes) -> bytes:
         """Where a link points to that is there."""
@@ -133,7 +134,7 @@ class TimeDirectory:
             return None
         uid, gid = self._files.owner
         size = len(UP) + len(file.name)
-        return Attr(other_id(path), stat.S_IFLNK | 0o777, size, file.mtime_ns, uid, gid)
+        return Attr(other_id(path, self._seed), stat.S_IFLNK | 0o777, size, file.mtime_ns, uid, gid)
 
     def _name(self, path: bytes, link: bytes) -> bytes:
         """The file a link stands for; empty where there is none."""

@@ -31,7 +31,7 @@ class Attributes(Session):
         if made is not None and fi is not None and fi.fh == made.id:
             return made, 1  # libfuse asks for it at once, in the same request
         attr = self.attr(path, None if self.caching.fixed else fi)
-        return attr, 0 if attr.id in self.hidden.ids.values() else 2 if attr.is_dir else 1
+        return attr, 0 if attr.id in self.hidden.ids.values() else 1
 
     def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
         attr, links = self.look(path, fi)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import logging
-import stat
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import chain, repeat, takewhile
@@ -82,15 +81,16 @@ class StatForm:
         """-> a struct stat for each. Cost: 30 us, and 0.15 us each."""
         rows = np.zeros(len(attrs), self._rows)
         if len(attrs) < FEW:
-            view = rows.view(np.uint8).data
-            for at, attr in zip(range(0, len(view), self.size), attrs, strict=True):
-                self.pack_into(view, attr, 2 if attr.is_dir else 1, at)
+            self._pack_each(rows, attrs)
             return rows
         width = len(Attr._fields)
-        numbers = np.fromiter(chain.from_iterable(attrs), np.int64, width * len(attrs))
+        try:
+            numbers = np.fromiter(chain.from_iterable(attrs), np.int64, width * len(attrs))
+        except OverflowError:  # nanoseconds of a time whose seconds fit
+            self._pack_each(rows, attrs)
+            return rows
         id, mode, size, mtime_ns, uid, gid, ctime_ns = numbers.reshape(-1, width).T
-        links = 1 + (mode & S_IFMT == stat.S_IFDIR)
-        values = (id, mode, links, uid, gid, size, 4096, -(-size // 512))
+        values = (id, mode, 1, uid, gid, size, 4096, -(-size // 512))
         for name, which in STAT.items():
             if which < TIME:
                 rows[name] = values[which]
@@ -102,6 +102,11 @@ class StatForm:
             times = rows["st_ctimespec"]
             times[changed, 0], times[changed, 1] = np.divmod(ctime_ns[changed], NANO)
         return rows
+
+    def _pack_each(self, rows: npt.NDArray[Any], attrs: Sequence[Attr]) -> None:
+        view = rows.view(np.uint8).data
+        for at, attr in zip(range(0, len(view), self.size), attrs, strict=True):
+            self.pack_into(view, attr, 1, at)
 
 
 def make(mfusepy: Any) -> Any:

@@ -37,14 +37,14 @@ class OpenFile:
         "_source",
         "_written_ns",
         "id",
+        "mappers",
         "users",
-        "writers",
     )
 
     def __init__(self, files: OpenFiles, id: int) -> None:
         self.id = id
         self.users = 0
-        self.writers = 0  # users that may write, also through a mapping
+        self.mappers = 0  # users that may write through a mapping
         self._files = files
         self._source = files.source
         self._runs: list[tuple[int, bytearray]] = []  # (offset, data)

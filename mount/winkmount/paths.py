@@ -92,7 +92,7 @@ def stat_fields(attr: Attr) -> Stat:
     return {
         "st_ino": attr.id,
         "st_mode": attr.mode,
-        "st_nlink": 2 if attr.is_dir else 1,
+        "st_nlink": 1,  # of a directory: how many it has is not known
         "st_size": attr.size,
         "st_blocks": -(-attr.size // 512),
         "st_blksize": 4096,

@@ -50,8 +50,9 @@ class DatasetView(ReadOnlySource, PathView):
 
     def __init__(self, root: str, as_of: AsOf = None) -> None:
         """Raises NoSuchFile, StalePlan, ValueError (`as_of`), FormatError, OSError."""
-        super().__init__()
         self._log, self._fixed = Log(root_of(root)), as_of is not None
+        snapshot = snapshot_of(self._log, self._log.at(as_of))
+        super().__init__(min((shard.record.contid for shard in snapshot.shards), default=0))
         self._trace = Footprint()
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
@@ -61,7 +62,7 @@ class DatasetView(ReadOnlySource, PathView):
         folder = os.stat(self._log.root)
         self.owner = folder.st_uid, folder.st_gid
         try:
-            self._show(snapshot_of(self._log, self._log.at(as_of)))
+            self._show(snapshot)
         except BaseException:
             self.close()
             raise
