@@ -168,7 +168,7 @@ class Changes(Drafts):
     def _append_ao(self, key: bytes, data: bytes) -> None:
         """ao: only to the last file, before a sync, while its inode has room."""
         pos, inode = self._inode(key)
-        if pos != self.last or pos < self._store.synced:
+        if pos != self.last or pos < self._store.fixed:
             raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
                              to_str(key[:-3]))  # fmt: skip
         draft = self.drafts.get(key) or Draft.of(key, inode, pos, None)
@@ -323,7 +323,7 @@ class Changes(Drafts):
         value = inode.encode(self._store.settings.form, len(old.value) if is_last else room)
         there = self._store.index.overlay.get(new, -1)
         later = there == 0 or there > pos  # a tombstone or a file of that name behind this inode
-        if pos < self._store.synced or not (is_last or (len(value) == room and not later)):
+        if pos < self._store.fixed or not (is_last or (len(value) == room and not later)):
             raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
                              "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
         self._kv.reserve(len(new) + len(value) + len(key) + 64)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from winkformats.disk.directory import Directory, locate
@@ -42,6 +43,8 @@ class DataFile:
         self.base, self.writable, self.mapped = base, writable, mapped
         self.notes: list[str] = []
         self.doomed: list[int] = []
+        self.recoveries = 0  # how often everything was counted anew
+        self._syncing = 0  # bytes up to which the file is being synced
         self.lock: WriterLock | None = None
         self.directory, self.name = locate(base)
         if self.directory.info(self.name + ".data", follow=True) is None:
@@ -203,6 +206,11 @@ class DataFile:
 
     def sync_data(self) -> None:
         """Make data, then superblock durable; then set the delflags of what was superseded."""
+        for _ in self.syncing_data():
+            self.kv.sync_storage()
+
+    def syncing_data(self) -> Iterator[None]:
+        """`sync_data` in steps, see `GrowingFile.syncing`."""
         block = self.kv.superblock
         variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
         if self.nextfid:
@@ -213,17 +221,37 @@ class DataFile:
             now = max(now, block.get("SYNCTIME", 0) + 1)
         # Nobody has seen what lies behind the last sync, and it comes into being all at once: its
         # flags are durable with it. A data entry that no inode ever named has no later chance.
-        self._set_delflags(self.synced)
-        self.kv.sync(known, now=now)
-        self.synced = self.kv.end
-        self._set_delflags()
+        self._set_delflags(self.fixed)
+        end, doomed, recoveries = self.kv.end, self.doomed, self.recoveries
+        self.doomed, self._syncing = [], end
+        try:
+            yield from self.kv.syncing(known, now=now)
+        except BaseException:
+            self.doomed = doomed + self.doomed
+            raise
+        finally:
+            self._syncing = 0
+        if recoveries == self.recoveries:  # else all were counted anew
+            self.synced = max(self.synced, end)
+            self.doomed = doomed + self.doomed
+            self._set_delflags(chosen=doomed)
 
-    def _set_delflags(self, start: int = 0) -> None:
-        """Mark what is doomed from `start` on."""
-        chosen = [pos for pos in self.doomed if pos >= start] if start else self.doomed
+    @property
+    def fixed(self) -> int:
+        """No entry below is changed in place, save for a delflag whose time has come: it is synced,
+        or being synced."""
+        return max(self.synced, self._syncing)
+
+    def _set_delflags(self, start: int = 0, chosen: list[int] | None = None) -> None:
+        """Mark what is doomed from `start` on, or the first of it, which are `chosen`."""
+        if chosen is not None:
+            rest = self.doomed[len(chosen) :]
+        else:
+            chosen = [pos for pos in self.doomed if pos >= start] if start else self.doomed
+            rest = [pos for pos in self.doomed if pos < start] if start else []
         if chosen:
             self.kv.mark_deleted(chosen)
-            self.doomed = [pos for pos in self.doomed if pos < start]  # only once all are written
+            self.doomed = rest  # only once all are written
 
     def close(self) -> None:
         """Give preallocated space back and let go of everything. The caller has synced."""

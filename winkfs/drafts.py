@@ -7,6 +7,7 @@ as done or as not begun (`recover`).
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -196,12 +197,21 @@ class Drafts(Files):
 
     def sync(self) -> None:
         """Make everything durable."""
+        for _ in self.syncing():
+            self._kv.sync_storage()
+
+    def syncing(self) -> Iterator[None]:
+        """`sync` in steps, see `GrowingFile.syncing`."""
         self.settle()
         store = self._store
         if self._kv.end != store.synced or store.doomed:
+            yield from store.syncing_data()
+        if not store.should_merge:
+            return
+        if self.drafts or self._kv.end != store.synced:  # an index is of what is durable
+            self.settle()
             store.sync_data()
-        if store.should_merge:
-            store.merge()
+        store.merge()
 
     def close(self) -> None:
         """Sync, and bring index and time index up to date on disk."""

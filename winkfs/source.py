@@ -22,6 +22,7 @@ from winkfs.namesfile import merge
 from winkfs.sourceattrs import longest
 from winkfs.sourcenames import ContainerNames
 from winkfs.store import NO_ROOM
+from winkmount.source import Steps, run_steps
 
 log = logging.getLogger("winkfs.mount")
 
@@ -109,7 +110,7 @@ class ContainerSource(ContainerNames):
         pass
 
     def fsync(self, id: int) -> None:
-        self._sync()  # nobody waits for an order of the names: the next `sync` makes it
+        run_steps(self.syncing(id))
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         if not self._changes.let_go(id):  # nothing was promised
@@ -166,19 +167,26 @@ class ContainerSource(ContainerNames):
         }
 
     def sync(self) -> None:
-        self._sync()
+        run_steps(self.syncing(None))
+
+    def syncing(self, id: int | None) -> Steps:
+        yield from self._syncing()
         order = self._name_order
-        if self._many_changes() or self._store.kv.end - order.covered > longest(order, TAIL):
+        many = self._many_changes() or self._store.kv.end - order.covered > longest(order, TAIL)
+        if many and id is None:  # nobody waits for an order of names
+            if self._drafts or self._store.kv.end != self._store.synced:
+                self._container.sync()  # what came meanwhile: an order is of what is durable
             self._new_order()
 
-    def _sync(self) -> None:
+    def _syncing(self) -> Steps:
+        since, self._dirty_since = self._dirty_since, 0.0
         try:
             self._store_times()
-            self._container.sync()
+            yield from self._container.syncing()
         except OSError:
+            self._dirty_since = since or self._dirty_since
             self._recheck()
             raise
-        self._dirty_since = 0.0
 
     def _new_order(self) -> None:
         """What changed in memory goes into a new order, on disk where that can be. After a sync."""
@@ -221,7 +229,7 @@ class ContainerSource(ContainerNames):
     def close(self) -> None:
         try:
             if self.writable:
-                self._sync()
+                run_steps(self._syncing())
                 if self._name_order.covered != self._store.kv.end:
                     self._new_order()
         finally:

@@ -307,6 +307,7 @@ class Store(DataFile):
     def reopen(self) -> None:
         """Open everything anew: other files are in our files' place."""
         self.generation += 1
+        self.recoveries += 1
         self.index.close()
         self.kv.storage.close()
         self.kv.drop_view()
@@ -388,6 +389,7 @@ class Store(DataFile):
 
         The caller has settled `kv`. What is not whole is dropped before anything is published.
         """
+        self.recoveries += 1
         if broken:
             self.doomed = []  # what replaces them may be lost
         self.kv.cut(self.synced)

@@ -9,7 +9,7 @@ import stat
 import time
 from typing import Final
 
-from winkmount.guard import change, operation, refuse
+from winkmount.guard import change, operation, refuse, waiting
 from winkmount.paths import FileInfo
 from winkmount.session import Session
 from winkmount.source import Attr
@@ -125,13 +125,16 @@ class Contents(Session):
         self.source.flush(self._passed_on(fi))
         return 0
 
-    @operation
+    @waiting
     def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> int:
         if self.source.writable:
-            id = self._passed_on(fi)
-            self.check_failed()
-            self.source.fsync(id)
+            id = self._to_sync(fi)
+            self.beside(lambda: self.sync_file(id))
         return 0
+
+    @operation
+    def _to_sync(self, fi: FileInfo) -> int:
+        return self._passed_on(fi)
 
     def _passed_on(self, fi: FileInfo) -> int:
         """-> the id of a file of which the Source knows every byte. Raises what went wrong."""

@@ -7,11 +7,15 @@ files and then asking for their attributes: 8,000 stat/s without readdir-plus, 4
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import errno
 import logging
+import os
+import select
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, repeat, takewhile
 from operator import itemgetter, not_
 from typing import Any, Final
@@ -39,6 +43,7 @@ STAT: Final = {  # the fields that are filled -> which value
 }  # fmt: skip
 TIME: Final = 8  # from here on the values are seconds, and the nanoseconds behind them
 NANO: Final = 1_000_000_000
+DEEPEST: Final = 16  # requests that wait, one begun while another was served, at most
 FEW: Final = 32  # attributes that are cheaper one by one than as columns
 S_IFMT: Final = 0o170000
 # libfuse's fuse_fill_dir_t. It never waits and is called for each entry: keeps the GIL.
@@ -109,6 +114,68 @@ class StatForm:
             self.pack_into(view, attr, 1, at)
 
 
+class Beside:
+    """Runs calls that wait in a thread, and answers the kernel meanwhile, as libfuse's loop does.
+
+    libfuse has one loop and one thread, and the loop is in the middle of a request that waits: so
+    the next requests are read and answered right here, before that one is.
+    """
+
+    def __init__(self, mfusepy: Any) -> None:
+        self._buf, self._libfuse = mfusepy.fuse_buf, mfusepy._libfuse
+        self._session = ctypes.c_void_p()
+        self._thread = ThreadPoolExecutor(1, "winkmount-sync")
+        self._buffers: list[Any] = []  # those not in use
+        self._depth = 0
+
+    def __call__(self, call: Callable[[], None]) -> None:
+        """Raises what `call` raises."""
+        if self._depth >= DEEPEST:
+            call()
+            return
+        future, done = self._thread.submit(call), os.eventfd(0, os.EFD_CLOEXEC)
+        self._depth += 1
+        try:
+            future.add_done_callback(lambda _: os.eventfd_write(done, 1))
+            self._serve(future, done)
+            future.result()
+        finally:
+            self._depth -= 1
+            concurrent.futures.wait([future])  # before the descriptor it writes to is another
+            os.close(done)
+
+    def _serve(self, future: Future[None], done: int) -> None:
+        """Answer requests until the call is done, or the mount gone."""
+        libfuse, session = self._libfuse, self._find_session()
+        poll = select.poll()
+        poll.register(done, select.POLLIN)
+        poll.register(libfuse.fuse_session_fd(session), select.POLLIN)
+        # libfuse may know a longer struct, and fills in where its buffer is
+        buffer = self._buffers.pop() if self._buffers else ctypes.create_string_buffer(256)
+        while not future.done() and not libfuse.fuse_session_exited(session):
+            if any(fd == done for fd, _ in poll.poll()):
+                break
+            got = libfuse.fuse_session_receive_buf(session, buffer)
+            if got > 0:
+                libfuse.fuse_session_process_buf(session, buffer)
+            elif got not in (-errno.EINTR, -errno.EAGAIN):
+                break
+        self._buffers.append(buffer)
+
+    def _find_session(self) -> ctypes.c_void_p:
+        if not self._session:
+            libfuse = self._libfuse
+            libfuse.fuse_get_session.argtypes = [ctypes.c_void_p]
+            libfuse.fuse_get_session.restype = ctypes.c_void_p
+            libfuse.fuse_session_fd.argtypes = [ctypes.c_void_p]
+            libfuse.fuse_session_exited.argtypes = [ctypes.c_void_p]
+            for name in ("fuse_session_receive_buf", "fuse_session_process_buf"):
+                getattr(libfuse, name).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+            fuse = libfuse.fuse_get_context().contents.fuse
+            self._session = ctypes.c_void_p(libfuse.fuse_get_session(fuse))
+        return self._session
+
+
 def make(mfusepy: Any) -> Any:
     """-> the class to mount with, on top of mfusepy's FUSE."""
     base: Any = mfusepy.FUSE
@@ -137,6 +204,8 @@ def make(mfusepy: Any) -> Any:
             settings.negative_timeout = caching.missing
             settings.kernel_cache = 0  # each open says it
             settings.nullpath_ok = int(not caching.fixed)  # a handle is enough, where there is one
+            if settings.nullpath_ok:  # then libfuse locks no path meanwhile
+                self.operations.beside = Beside(mfusepy)
             super().init_fuse_3(connection, config)
 
         def getattr_fuse_3(self, path: bytes | None, buf: Any, fip: Any) -> int:

@@ -79,6 +79,25 @@ def operation(method: Operation[S, P, R], *, changes: bool = False) -> Operation
     return guarded
 
 
+def waiting(method: Operation[S, P, R]) -> Operation[S, P, R]:
+    """A callback of libfuse that takes the lock itself, for it waits for something. Nothing but an
+    OSError with an errno leaves it."""
+
+    @functools.wraps(method)
+    def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except OSError as error:
+            if error.errno:
+                raise
+            log.exception("%s", method.__name__)
+        except Exception:
+            log.exception("%s", method.__name__)
+        raise refuse(errno.EIO)
+
+    return guarded
+
+
 def change(method: Operation[S, P, R]) -> Operation[S, P, R]:
     """An operation that changes something: refused on a read-only Source, noted for the sync."""
 

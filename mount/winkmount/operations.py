@@ -20,7 +20,7 @@ from typing import Final
 
 from winkmount.attributes import Attributes
 from winkmount.contents import Contents
-from winkmount.guard import change, operation, refuse
+from winkmount.guard import change, operation, refuse, waiting
 from winkmount.hidden import Hidden
 from winkmount.listing import Listing
 from winkmount.paths import Stat, stat_fields
@@ -91,10 +91,10 @@ class Operations(Attributes, Contents):
         self.listings.pop(fh).close()
         return 0
 
-    @operation
+    @waiting
     def fsyncdir(self, path: str | None, datasync: int, fh: int) -> int:
         if self.source.writable:
-            self.sync()
+            self.beside(self.sync)
         return 0
 
     @change

@@ -18,7 +18,7 @@ at a time, but not always from the same thread.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 UNREADABLE: Final = -1
@@ -183,6 +183,40 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Sync and let go. Files that are still open are kept as they stand. The last call."""
+
+
+Steps = Generator[Callable[[], None], None, None]
+"""What has to be done, step by step. Each thing that comes waits for the disk: it is to be called
+while other calls may come, and an OSError of it to be thrown in."""
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """What a Source has besides if it can be used while it is synced."""
+
+    def syncing(self, id: int | None) -> Steps:
+        """`fsync` of a file, None: `sync`. What comes meanwhile may be durable or not."""
+
+
+def run_steps(steps: Steps) -> None:
+    """Do all of it, here and now."""
+    wait = next(steps, None)
+    while wait is not None:
+        wait = next_step(steps, error_of(wait))
+
+
+def next_step(steps: Steps, error: OSError | None) -> Callable[[], None] | None:
+    """-> what the next step gives, None: there is none. `error`: of what the last one gave."""
+    return next(steps, None) if error is None else steps.throw(error)
+
+
+def error_of(wait: Callable[[], None]) -> OSError | None:
+    """Call it -> the OSError that it raised."""
+    try:
+        wait()
+    except OSError as error:
+        return error
+    return None
 
 
 @runtime_checkable
