@@ -73,7 +73,7 @@ def life(c: Container) -> Files:
     c.truncate("docs/03.html", 2)
     c.truncate("docs/03.html", 7)
     c.delete("docs/04.html")
-    c.utime("docs/05.html", -2)
+    c.utime("docs/05.html", -2, ctime_ns=-2_000_000_000)
     c.rename("docs/06.html", "moved/06.html")
     c.rename("program", "bin/program")
     c.append("logs/app.log", b"line 2\n")

@@ -36,6 +36,7 @@ class Node:
 class MemorySource:
     root = 1
     gather = True
+    failed = ""
 
     def __init__(self, *, writable: bool = True) -> None:
         self.writable = writable
@@ -131,7 +132,7 @@ class MemorySource:
         node = self.nodes[id]
         node.uid, node.gid = uid if uid >= 0 else node.uid, gid if gid >= 0 else node.gid
 
-    def utime(self, id: int, mtime_ns: int) -> None:
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         self.nodes[id].mtime_ns = mtime_ns
 
     def readlink(self, id: int) -> bytes:

@@ -150,7 +150,7 @@ def test_many_files_hold_back_no_more_than_a_ceiling(source: MemorySource) -> No
 
 
 def test_bytes_in_waiting_show_in_size_and_time(source: MemorySource, file: OpenFile) -> None:
-    source.utime(file.id, 5)
+    source.utime(file.id, 5, 6)
     assert file.shown(source.stat(file.id)) == source.stat(file.id)
     file.write(10, b"abc")
     shown = file.shown(source.stat(file.id))

@@ -136,7 +136,7 @@ def test_directory_rename_that_fails_in_the_middle_is_undone(
         source.create(directory, b"%d" % i, 0o644, 0, 0)
     rename, calls = source._container.rename, []
 
-    def failing(old: bytes, new: bytes) -> None:
+    def failing(old: bytes, new: bytes, *, ctime_ns: int | None = None) -> None:
         calls.append(old)
         if len(calls) == 6:
             raise OSError(errno.ENOSPC, "full")
@@ -172,7 +172,7 @@ def test_attributes_of_the_top_directory_last_as_long_as_the_mount(
 ) -> None:
     """cp -a and rsync set them; the container has nowhere to keep them."""
     source.chmod(source.root, 0o700)
-    source.utime(source.root, 12_345)
+    source.utime(source.root, 12_345, NOW)
     found = source.stat(source.root)
     assert (stat.S_IMODE(found.mode), found.mtime_ns) == (0o700, 12_345)
     with refused(errno.EPERM):
@@ -255,7 +255,7 @@ TOO_FAR = 15_032_385_535 * 10**9  # the year 2446, the last of ext4
 def test_time_that_no_file_can_have_becomes_the_nearest(source: ContainerSource) -> None:
     id = put(source, b"f", b"x")
     for asked, kept in ((TOO_FAR, 2**63 - 1), (-TOO_FAR, -(2**63)), (FAR, FAR)):
-        source.utime(id, asked)
+        source.utime(id, asked, NOW)
         source.sync()
         assert source.stat(id).mtime_ns == kept
 
@@ -266,7 +266,7 @@ def test_time_that_no_file_can_have_does_not_lose_an_append_only_file(
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id
     ao.open(id, write=True, truncate=False)
     ao.write(id, [(0, b"data")], NOW)
-    ao.utime(id, TOO_FAR)
+    ao.utime(id, TOO_FAR, NOW)
     ao.release(id)
     assert ao._container.read("f") == b"data"
     put(ao, b"g", b"later")

@@ -20,7 +20,7 @@ from winkfs.entry import Entry, Stat, entries, to_bytes
 
 base = container_checks.base  # fixture
 
-FIELDS = ("name", "fileid", "size", "mtime_ns", "ftype", "mode", "uid", "gid")
+FIELDS = ("name", "fileid", "size", "mtime_ns", "ftype", "mode", "uid", "gid", "ctime_ns")
 
 
 def mixed(c: Container, variant: str, count: int = 2500) -> dict[str, bytes]:
@@ -110,7 +110,7 @@ def test_an_entry_cannot_be_changed(base: Path) -> None:
 
 
 def test_entries_made_as_columns_are_those_of_the_constructor() -> None:
-    rows: list[tuple[Any, ...]] = [(f"{i}", i, 2, 3, 4, 5, 6, 7, bytes) for i in range(3)]
+    rows: list[tuple[Any, ...]] = [(f"{i}", i, 2, 3, 4, 5, 6, 7, 8, bytes) for i in range(3)]
     made = list(entries(*zip(*rows, strict=True)))
     assert made == [Entry(*row) for row in rows]
     assert [astuple(entry) for entry in made] == rows

@@ -24,7 +24,7 @@ from winkfs.sourcenames import kept
 from winkfs.spool import Spool
 from winkfs.timedir import ContainerTimes, TimeDirectory, is_inside
 from winkfs.timeview import TimeView
-from winkmount.source import Attr
+from winkmount.source import Attr, Steps
 
 log = logging.getLogger("winkfs.mount")
 
@@ -41,7 +41,7 @@ class AppendOnlySource(TimeView, ContainerSource):
         super().__init__(container)
         if timedir:
             self._by_time = TimeDirectory(
-                ContainerTimes(self._store, lambda key: self._look.find(key))
+                ContainerTimes(self._store, lambda key: self._look.find(key)), self.places.seed
             )
         self._newest_ns = self._newest()
 
@@ -98,7 +98,7 @@ class AppendOnlySource(TimeView, ContainerSource):
         if spool is None or spool.stored:
             super()._delete(id, path)
 
-    def _rename_file(self, id: int, old: bytes, new: bytes) -> None:
+    def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
         spool = self._spools.get(id)
         if spool is None or not spool.dirty:
             self._container.rename(old, new)
@@ -120,11 +120,11 @@ class AppendOnlySource(TimeView, ContainerSource):
 
     # attributes
 
-    def utime(self, id: int, mtime_ns: int) -> None:
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         if id in self._spools and mtime_ns < self._newest_ns:
             raise NotAllowed(f"{AO}: this is before the time of a stored file")
         if id in self._spools or self.stat(id).mtime_ns != mtime_ns:
-            super().utime(id, mtime_ns)
+            super().utime(id, mtime_ns, now_ns)
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         raise NotAllowed(f"{AO}: attributes cannot be set")
@@ -151,11 +151,11 @@ class AppendOnlySource(TimeView, ContainerSource):
             spool.stored = True
             self._spools[id], self._alias[self.places[id]] = spool, id
 
-    def fsync(self, id: int) -> None:
-        spool = self._spools.get(id)
-        if spool is not None and not spool.orphan:
+    def syncing(self, id: int | None) -> Steps:
+        spool = None if id is None else self._spools.get(id)
+        if id is not None and spool is not None and not spool.orphan:
             self._settle(id, spool)
-        self._sync()
+        yield from super().syncing(id)
 
     def release(self, id: int) -> None:
         """What cannot be stored stays a spool; each sync tries again."""
@@ -166,14 +166,18 @@ class AppendOnlySource(TimeView, ContainerSource):
         finally:
             super().release(id)
 
-    def _sync(self) -> None:
+    def _syncing(self) -> Steps:
+        refused = None
         try:
             for id, spool in list(self._spools.items()):
                 if id not in self._users:
                     self._settle(id, spool)
                     self._drop(id)
-        finally:
-            super()._sync()
+        except Exception as error:
+            refused = error  # the others are synced all the same
+        yield from super()._syncing()
+        if refused is not None:
+            raise refused
 
     def _settle(self, id: int, spool: Spool) -> None:
         """Put what the spool has into the container, in the place of what it had."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from winkfs.entry import to_bytes, to_str
 from winkfs.errors import WinkError
-from winkfs.inode import Attrs, FileType
+from winkfs.inode import CTIME, Attrs, FileType
 from winkfs.units import NANO
 
 INT64: Final = (1 << 63) - 1
@@ -67,6 +67,8 @@ def check_attrs(attrs: Attrs) -> Attrs:
     for what, number in (("uid", attrs.uid), ("gid", attrs.gid)):
         if not 0 <= number <= UINT32:
             raise ValueError(f"{what} is 0 to {UINT32}, not {number}")
+    if CTIME in attrs.xattrs:
+        raise ValueError(f"{CTIME.decode()} is no extended attribute: the time of the last change")
     for name, value in attrs.xattrs.items():
         if not isinstance(name, bytes) or not isinstance(value, bytes):
             raise TypeError("names and values of extended attributes are bytes")

@@ -33,7 +33,7 @@ class BulkGet:
 
     def __init__(self, store: Store, content: Content) -> None:
         self._store, self._content = store, content
-        self._fast = store.kv.layout.standard
+        self._fast = store.kv.layout.standard and store.mapped
 
     @staticmethod
     def batches(names: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:

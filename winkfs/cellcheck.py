@@ -19,7 +19,7 @@ def lost_rows(base: Base, rows: Rows) -> list[int]:
         part = slice(at, at + table.BUCKET)
         some = Rows(rows.s[part], None if rows.bits is None else rows.bits[part], rows.pos[part])
         bits = some.slot_bits()
-        pos, _ = table.find_many(base.shape, base.cells, some.s, bits)
+        pos, _ = base.find_many(some.s, bits)
         for i in np.flatnonzero(pos != some.pos).tolist():
             if not _is_behind(base, int(some.s[i]), int(bits[i]), int(some.pos[i])):
                 lost.append(at + i)
@@ -29,7 +29,7 @@ def lost_rows(base: Base, rows: Rows) -> list[int]:
 def _is_behind(base: Base, s: int, bits: int, pos: int) -> bool:
     """Whether a file has a cell further on: one with the same 64-bit hash may come before it."""
     wanted = pos.to_bytes(8, "big") + s.to_bytes(8, "big")
-    cells = table.probe(base.shape, base.view, base.offset, bits)
+    cells = base.probe(bits)
     return any(cell[:16] == wanted for _, cell in cells)
 
 

@@ -13,15 +13,18 @@ from dataclasses import replace
 from typing import Any, Final
 
 from winkfs.arguments import check_attrs, check_directory
-from winkfs.draft import Draft, with_mode
+from winkfs.draft import Draft, with_ctime, with_mode
 from winkfs.drafts import Drafts
 from winkfs.entry import to_str
 from winkfs.errors import NotAllowed, WinkError
 from winkfs.inode import Attrs, default_mode
 from winkfs.store import MERGE_OVERLAY
+from winkfs.units import NANO
 
 DOOMED: Final = 1 << 20  # delflags waiting for a sync
 OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
+NOTED: Final = 64  # bytes that the time of a change takes, at most
+SOON: Final = 2 * NANO
 PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 AO: Final = "the container is append-only"
 
@@ -165,7 +168,7 @@ class Changes(Drafts):
     def _append_ao(self, key: bytes, data: bytes) -> None:
         """ao: only to the last file, before a sync, while its inode has room."""
         pos, inode = self._inode(key)
-        if pos != self.last or pos < self._store.synced:
+        if pos != self.last or pos < self._store.fixed:
             raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
                              to_str(key[:-3]))  # fmt: skip
         draft = self.drafts.get(key) or Draft.of(key, inode, pos, None)
@@ -219,17 +222,27 @@ class Changes(Drafts):
 
     # --- metadata ---
 
-    def utime(self, key: bytes, ns: int) -> None:
+    def utime(self, key: bytes, ns: int, ctime_ns: int) -> None:
         self._forbid_ao("setting the mtime", key)
         draft = self._draft(key, "changing a file")
-        self._promise(draft, 0)
+        self._promise(draft, NOTED)
         draft.mtime = self._store.settings.mtime_of(ns)
+        self._changed(draft, ctime_ns)
 
-    def set_attrs(self, key: bytes, attrs: Attrs) -> None:
+    def _changed(self, draft: Draft, ctime_ns: int) -> None:
+        """Note when a file was changed, where the container keeps that."""
+        settings = self._store.settings
+        if settings.attrs and settings.nanoseconds:
+            with_ctime(draft, ctime_ns, draft.mtime, self._content.owner)
+
+    def set_attrs(self, key: bytes, attrs: Attrs, ctime_ns: int | None = None) -> None:
+        """`ctime_ns`: when that was; None: not noted."""
         self._forbid_ao("changing mode, owner or attributes", key)
         draft = self._draft(key, "changing a file")
-        self._promise(draft, sum(6 + len(k) + len(v) for k, v in attrs.xattrs.items()))
+        self._promise(draft, NOTED + len(attrs.encode()))
         self._set_attrs(draft, attrs)
+        if ctime_ns is not None:
+            self._changed(draft, ctime_ns)
 
     def _set_attrs(self, draft: Draft, attrs: Attrs) -> None:
         before = draft.attrs, draft.attrs_at, draft.ftype
@@ -274,8 +287,12 @@ class Changes(Drafts):
             self._kv.append(key, b"", deleted=True)
         return first
 
-    def rename(self, key: bytes, new: bytes) -> None:
-        """A new inode under the new name, then a tombstone of the old one."""
+    def rename(self, key: bytes, new: bytes, ctime_ns: int | None = None) -> None:
+        """A new inode under the new name, then a tombstone of the old one.
+
+        ctime_ns  when that was; None: not noted, as within SOON of the last write: that is how
+                  programs replace a file, and attributes would cost each of them an entry
+        """
         self._store.need_delflag("renaming a file")
         if self._store.settings.ao:
             self._rename_ao(key, new)
@@ -284,7 +301,9 @@ class Changes(Drafts):
         if not draft.old and self.find(new):
             self._settle_one(key, draft)
             draft = self._draft(key, "renaming a file")
-        self._promise(draft, 64 + len(key) + len(new))
+        self._promise(draft, 64 + NOTED + len(key) + len(new))
+        if ctime_ns is not None and (draft.attrs or ctime_ns - draft.mtime > SOON):
+            self._changed(draft, ctime_ns)
         if not draft.old:  # never written
             draft.key = new
             self.drafts[new] = self.drafts.pop(key)
@@ -304,7 +323,7 @@ class Changes(Drafts):
         value = inode.encode(self._store.settings.form, len(old.value) if is_last else room)
         there = self._store.index.overlay.get(new, -1)
         later = there == 0 or there > pos  # a tombstone or a file of that name behind this inode
-        if pos < self._store.synced or not (is_last or (len(value) == room and not later)):
+        if pos < self._store.fixed or not (is_last or (len(value) == room and not later)):
             raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
                              "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
         self._kv.reserve(len(new) + len(value) + len(key) + 64)

@@ -6,7 +6,6 @@ large, has several extents, or is not good goes alone.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -62,12 +61,12 @@ def pieces(store: Store, positions: Int64, problem: Problem | None) -> Iterator[
     if not len(positions):
         return
     kv = store.kv
-    kv.view(kv.end - 1)  # all of it written
+    kv.show(kv.end - 1)  # all of it written
     storage = kv.storage.duplicate()
     if len(positions) > FEW:
         storage.remember_resident()
     reader = storage.bulk(int(positions[0]), kv.end, uncached=len(positions) > FEW)
-    scan = InodeScan(store, storage.view(kv.end, sparse=True), problem)
+    scan = InodeScan(store, problem)
     at = 0
     try:
         while at < len(positions):
@@ -115,14 +114,12 @@ class _Rows(NamedTuple):
 class InodeScan:
     """Decodes the inodes of a container.
 
-    view     the whole data file, of which only the pages touched are read
     problem  is told of each damaged inode, which is left out; None: CorruptError
     """
 
-    def __init__(self, store: Store, view: memoryview | mmap.mmap, problem: Problem | None) -> None:
+    def __init__(self, store: Store, problem: Problem | None) -> None:
         kv, settings = store.kv, store.settings
-        self._read = kv.storage.read
-        self._view, self._problem = memoryview(view), problem
+        self._kv, self._read, self._problem = kv, kv.storage.read, problem
         self._start, self._end, self._name = kv.start, kv.end, kv.storage.name
         self._layout, self._form, self._settings = kv.layout, settings.form, settings
         self._key_at = kv.layout.delflag + kv.layout.key.prefix  # of a key in its entry
@@ -266,11 +263,15 @@ class InodeScan:
         layout, limit = self._layout, self._end
         found = np.full(len(pointer), -1, np.int64)
         which = np.flatnonzero((pointer >= self._start) & (pointer + self._key_at < limit))
-        at = pointer[which] + layout.delflag
-        length = _lengths(self._view, at, layout.key)
+        data = b"".join(
+            self._read(pos, APART).ljust(APART, b"\0") for pos in pointer[which].tolist()
+        )
+        at = np.arange(0, len(data), APART) + layout.delflag
+        length = _lengths(data, at, layout.key)
         value = at + layout.key.prefix + _room(layout.key, length)
-        near = (length >= 0) & (length <= KEYS) & (value + layout.value.prefix <= limit)
-        found[which[near]] = _lengths(self._view, value[near], layout.value)
+        near = (length >= 0) & (length <= KEYS)
+        near &= pointer[which] + value - at + layout.delflag + layout.value.prefix <= limit
+        found[which[near]] = _lengths(data, value[near], layout.value)
         return found
 
     def _ns(self, mtime: Int64) -> Int64:
@@ -293,10 +294,7 @@ class InodeScan:
         """Any inode. Raises CorruptError."""
         if not self._start <= pos < self._end:
             raise CorruptError("no entry", file=self._name, offset=pos)
-        span = self._layout.locate(self._view, pos)
-        if span is None or span.end > self._end:
-            raise CorruptError("entry reaches past the end", file=self._name, offset=pos)
-        entry = self._layout.decode(self._view[pos : span.end], 0, pos, self._name)
+        entry = self._kv.get(pos)
         inode = Inode.decode(entry.value, self._form, file=self._name, offset=pos)
         name = entry.key.removesuffix(SUFFIX)
         if not name or name == entry.key or name.endswith(b"\0") or not 0 <= inode.ftype <= 255:

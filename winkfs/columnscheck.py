@@ -32,8 +32,7 @@ class ColumnsCheck:
         self._file = self._open()
         self._scan: InodeScan | None = None
         if self._file is not None:
-            view = store.kv.storage.view(store.kv.end, sparse=True)
-            self._scan = InodeScan(store, view, self._note)
+            self._scan = InodeScan(store, self._note)
 
     def _open(self) -> ColumnsFile | None:
         with suppress(FileNotFoundError):

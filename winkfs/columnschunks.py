@@ -31,6 +31,7 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.kvseq import KVSeq
 from winkformats.superblock import KVSEQ, SBSIZE, read_superblock
 from winkfs.columns import Columns
+from winkfs.filearray import FileArray, OpenFile
 from winkfs.rows import Int64
 from winkfs.settings import PURPOSE_COLUMNS
 
@@ -39,6 +40,7 @@ LETTERS: Final = "pismfaen"  # of the columns, in the order of the fields of `Co
 TYPES: Final = ("<i8", "<i8", "<i8", "<i8", "u1", "u1", "<i8", "u1")
 FIXED: Final = 12  # KEYREPR of 8-byte keys
 LONG: Final = 3  # VALREPR of 8-byte lengths
+VALUE_AT: Final = 16  # bytes of an entry before its value
 MOST: Final = (1 << 63) - 1
 
 
@@ -80,7 +82,8 @@ class ColumnsFile:
     files, content    number of files, sum of their sizes
 
     Arrays that were handed out stay good after `close`. A damaged entry is a CorruptError when it
-    is first used.
+    is first used. Where the storage is not mapped, `chunk` has a `FileArray` for each array, and
+    each call of the others reads anew.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -101,7 +104,8 @@ class ColumnsFile:
         self.contid, self.covered = block.get("CONTID", 0), block.get("DATAEND", -1)
         self._layout, self._end = layout, size
         storage.remember_resident()
-        self._view = memoryview(storage.view(size, sparse=True))
+        self._view = memoryview(storage.view(size, sparse=True)) if storage.mapped else None
+        self._file = None if storage.mapped else OpenFile(storage)
         self._good: dict[int, npt.NDArray[Any]] = {}  # entries that were checked, by position
         self._chunks: dict[int, Columns] = {}
         self.chunks = self._table(block.get(CHUNKS, 0))
@@ -118,8 +122,9 @@ class ColumnsFile:
     def close(self) -> None:
         """Let go of the file, and take what was read of it out of the page cache again."""
         self._storage.drop_seen()
-        self._storage.close()
-        self._view = memoryview(b"")  # a mapping holds the file open
+        if self._file is None:
+            self._storage.close()
+        self._view = self._file = None  # both hold the file open
         self._good, self._chunks = {}, {}
 
     def __len__(self) -> int:
@@ -172,8 +177,19 @@ class ColumnsFile:
             rising = (np.diff(found.pos) > 0).all() and (np.diff(ends) > 0).all()
             if bounds != (row.first, row.last, 0, len(found.name_bytes)) or not rising:
                 raise CorruptError("chunk of columns", file=self._storage.name, offset=row.pos)
+            if self._file is not None:
+                found = self._in_file(number, found)
             self._chunks[number] = found
         return found
+
+    def _in_file(self, number: int, chunk: Columns) -> Columns:
+        """The same files, with arrays that stay in the file."""
+        assert self._file is not None
+        arrays: list[Any] = []
+        for column, array in enumerate(chunk.arrays()):
+            value = int(self.chunks[number][STATS + column]) + VALUE_AT
+            arrays.append(FileArray(self._file, value, TYPES[column], len(array)))
+        return Columns(*arrays)
 
     def _touched(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Chunks that have some of the files [start, stop): number, first file, and after last."""
@@ -219,19 +235,31 @@ class ColumnsFile:
         known = self._good.get(pos)
         if known is not None:
             return known
-        name, data = self._storage.name, self._view
-        inside = self.superblock["SBSIZE"] <= pos < self._end
-        span = self._layout.locate(data, pos) if inside else None
-        if span is None or span.end > self._end:
+        name = self._storage.name
+        if not self.superblock["SBSIZE"] <= pos < self._end:
             raise CorruptError("entry reaches past the end", file=name, offset=pos)
-        self._storage.read_ahead(pos, span.end - pos)
-        self._layout.check(data, pos, span, pos, name)
+        data, at = self._entry(pos)
+        span = self._layout.locate(data, at)
+        if span is None or span.end - at + pos > self._end:
+            raise CorruptError("entry reaches past the end", file=name, offset=pos)
+        self._layout.check(data, at, span, pos, name)
         size = np.dtype(dtype).itemsize
         if data[span.key : span.key + span.key_len] != key or span.value_len % size:
             raise CorruptError(f"not the entry {key.decode()}", file=name, offset=pos)
         found = np.frombuffer(data, dtype, span.value_len // size, span.value)
-        self._good[pos] = found
+        if self._view is not None:
+            self._good[pos] = found
         return found
+
+    def _entry(self, pos: int) -> tuple[memoryview | bytes, int]:
+        """-> bytes in which the entry at a position is whole, if the file has it, and where."""
+        if self._view is None:
+            head = self._storage.read(pos, VALUE_AT)
+            return self._storage.read(pos, min(self._layout.reach(head), self._end - pos)), 0
+        span = self._layout.locate(self._view, pos)
+        if span is not None and span.end <= self._end:
+            self._storage.read_ahead(pos, span.end - pos)
+        return self._view, pos
 
 
 class ColumnsWriter:

@@ -6,6 +6,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from winkfs.arguments import (
@@ -252,37 +253,51 @@ class Container(Reading):
 
     # --- metadata ---
 
-    def utime(self, name: Name, mtime: float | None = None, *, mtime_ns: int | None = None) -> None:
-        """Set the mtime: seconds, or exact nanoseconds; None: now. Raises PermissionError (ao)."""
+    def utime(
+        self,
+        name: Name,
+        mtime: float | None = None,
+        *,
+        mtime_ns: int | None = None,
+        ctime_ns: int | None = None,
+    ) -> None:
+        """Set the mtime: seconds, or exact nanoseconds; None: now. Raises PermissionError (ao).
+
+        ctime_ns  when it was set; None: now
+        """
         with self._lock:
             self._check_write()
             key = self._key(name)
-            ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
-            self._guard(lambda: self._changes.utime(key, time.time_ns() if ns is None else ns))
+            ns, now = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns), time.time_ns()
+            changed = now if ctime_ns is None else ctime_ns
+            self._guard(lambda: self._changes.utime(key, now if ns is None else ns, changed))
 
-    def chmod(self, name: Name, mode: int) -> None:
-        """Set the permission bits. Raises PermissionError (ao), OSError ENOTSUP (no ATTRS)."""
-        self._attributes(name, lambda old: Attrs(mode & 0o7777, old.uid, old.gid, old.xattrs))
+    def chmod(self, name: Name, mode: int, *, ctime_ns: int | None = None) -> None:
+        """Set the permission bits. Raises PermissionError (ao), OSError ENOTSUP (no ATTRS).
 
-    def chown(self, name: Name, uid: int, gid: int) -> None:
+        ctime_ns  when that was, to be kept as `Stat.ctime_ns`; None: it is not noted
+        """
+        self._attributes(name, lambda old: replace(old, mode=mode & 0o7777), ctime_ns)
+
+    def chown(self, name: Name, uid: int, gid: int, *, ctime_ns: int | None = None) -> None:
         """Set owner and group; -1 leaves one as it is. Raises ValueError beyond 32 bits."""
-        self._attributes(
-            name,
-            lambda old: Attrs(
-                old.mode, old.uid if uid == -1 else uid, old.gid if gid == -1 else gid, old.xattrs
-            ),
-        )
+        given: dict[str, Any] = {field: n for field, n in (("uid", uid), ("gid", gid)) if n != -1}
+        self._attributes(name, lambda old: replace(old, **given), ctime_ns)
 
-    def setxattrs(self, name: Name, xattrs: dict[bytes, bytes]) -> None:
+    def setxattrs(
+        self, name: Name, xattrs: dict[bytes, bytes], *, ctime_ns: int | None = None
+    ) -> None:
         """Replace all extended attributes."""
-        self._attributes(name, lambda old: Attrs(old.mode, old.uid, old.gid, dict(xattrs)))
+        self._attributes(name, lambda old: replace(old, xattrs=dict(xattrs)), ctime_ns)
 
-    def _attributes(self, name: Name, change: Callable[[Attrs], Attrs]) -> None:
+    def _attributes(
+        self, name: Name, change: Callable[[Attrs], Attrs], ctime_ns: int | None
+    ) -> None:
         with self._lock:
             self._check_write()
             key = self._key(name)
             attrs = check_attrs(change(self._changes.attrs(key)))
-            self._guard(lambda: self._changes.set_attrs(key, attrs))
+            self._guard(lambda: self._changes.set_attrs(key, attrs, ctime_ns))
 
     # --- names ---
 
@@ -307,11 +322,14 @@ class Container(Reading):
             pos: int = self._guard(lambda: self._changes.entomb(keys))
             return pos
 
-    def rename(self, old: Name, new: Name) -> None:
-        """Give a file another name, over a file of that name. Raises FileNotFoundError."""
+    def rename(self, old: Name, new: Name, *, ctime_ns: int | None = None) -> None:
+        """Give a file another name, over a file of that name. Raises FileNotFoundError.
+
+        ctime_ns  when that was; None: it is not noted
+        """
         target = self._key(new)
         with self._lock:
             self._check_write()
             key = self._key(old)
             if key != target:
-                self._guard(lambda: self._changes.rename(key, target))
+                self._guard(lambda: self._changes.rename(key, target, ctime_ns))

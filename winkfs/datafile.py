@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from winkformats.disk.directory import Directory, locate
@@ -22,6 +23,7 @@ from winkfs.rebuild import rebuild
 from winkfs.settings import Settings
 
 NOTES: Final = 100
+HEAD: Final = 512  # bytes read first for a key of unknown length
 
 
 class DataFile:
@@ -31,11 +33,18 @@ class DataFile:
     notes    sentences for the user about what was found wrong and got round
     """
 
-    def __init__(self, base: str, *, writable: bool) -> None:
-        """Raises NoSuchFile, Locked, FormatError, OSError."""
-        self.base, self.writable = base, writable
+    def __init__(self, base: str, *, writable: bool, mapped: bool = True) -> None:
+        """Raises NoSuchFile, Locked, FormatError, OSError.
+
+        mapped  False: nothing is mapped, all is read by pread, which costs 1 us more a file. A file
+                that is cut short, or a disk that fails, is then an error and not the end of the
+                process: for who serves others
+        """
+        self.base, self.writable, self.mapped = base, writable, mapped
         self.notes: list[str] = []
         self.doomed: list[int] = []
+        self.recoveries = 0  # how often everything was counted anew
+        self._syncing = 0  # bytes up to which the file is being synced
         self.lock: WriterLock | None = None
         self.directory, self.name = locate(base)
         if self.directory.info(self.name + ".data", follow=True) is None:
@@ -54,6 +63,7 @@ class DataFile:
     def _open_data(self) -> None:
         mode = "w" if self.writable else "r"
         storage = self.directory.open(self.name + ".data", mode, uncached=True)
+        storage.mapped = self.mapped
         try:
             if self.lock and self.lock.identity != storage.info().identity:
                 raise Locked("another file took the place of BASE.data: try again", self.base)
@@ -116,6 +126,8 @@ class DataFile:
         kv = self.kv
         if not kv.superblock["SBSIZE"] <= pos < kv.end:
             raise CorruptError("no entry", file=kv.storage.name, offset=pos)
+        if not self.mapped:
+            return kv.get(pos)
         view = kv.view(pos)
         span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
         if span is None or span.end > kv.end:
@@ -127,11 +139,25 @@ class DataFile:
         kv = self.kv
         if not kv.superblock["SBSIZE"] <= pos < kv.end:
             return b""  # a cell that points nowhere names no file
+        if not self.mapped:
+            return self._read_key(pos)
         view = kv.view(pos)
         span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
         if span is None or span.end > kv.end:
             return b""
         return bytes(view[span.key : span.key + span.key_len])
+
+    def _read_key(self, pos: int) -> bytes:
+        kv = self.kv
+        kv.show(pos)
+        data = kv.storage.read(pos, HEAD)
+        span = kv.layout.locate(data, 0)
+        if span is None and len(data) == HEAD:  # a long key
+            data = kv.storage.read(pos, HEAD + kv.layout.key.limit)
+            span = kv.layout.locate(data, 0)
+        if span is None or pos + span.end > kv.end:
+            return b""
+        return data[span.key : span.key + span.key_len]
 
     def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
         """-> (key, inode, whether it is marked deleted). Raises CorruptError."""
@@ -147,7 +173,7 @@ class DataFile:
     def new_fileid(self) -> int:
         """A FILEID never used before in this container."""
         if not self.nextfid:  # classic: the highest + 1, by scan
-            self.kv.view(self.kv.end - 1)  # all of it written
+            self.kv.show(self.kv.end - 1)  # all of it written
             self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
         self.nextfid += 1
         return self.nextfid - 1
@@ -157,7 +183,11 @@ class DataFile:
     def moved(self) -> bool:
         """Whether FILESIZE in the file has changed. Cost: a look at a mapped page."""
         at = self.filesize_at
-        return at > 0 and self.kv.view(0)[at : at + 8] != self.filesize
+        if at == 0:
+            return False
+        if not self.mapped:
+            return self.kv.storage.read(at, 8) != self.filesize
+        return self.kv.view(0)[at : at + 8] != self.filesize
 
     def _remember_filesize(self) -> None:
         """Note how FILESIZE stands in the first superblock, for `moved` and its like."""
@@ -181,6 +211,11 @@ class DataFile:
 
     def sync_data(self) -> None:
         """Make data, then superblock durable; then set the delflags of what was superseded."""
+        for _ in self.syncing_data():
+            self.kv.sync_storage()
+
+    def syncing_data(self) -> Iterator[None]:
+        """`sync_data` in steps, see `GrowingFile.syncing`."""
         block = self.kv.superblock
         variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
         if self.nextfid:
@@ -191,17 +226,37 @@ class DataFile:
             now = max(now, block.get("SYNCTIME", 0) + 1)
         # Nobody has seen what lies behind the last sync, and it comes into being all at once: its
         # flags are durable with it. A data entry that no inode ever named has no later chance.
-        self._set_delflags(self.synced)
-        self.kv.sync(known, now=now)
-        self.synced = self.kv.end
-        self._set_delflags()
+        self._set_delflags(self.fixed)
+        end, doomed, recoveries = self.kv.end, self.doomed, self.recoveries
+        self.doomed, self._syncing = [], end
+        try:
+            yield from self.kv.syncing(known, now=now)
+        except BaseException:
+            self.doomed = doomed + self.doomed
+            raise
+        finally:
+            self._syncing = 0
+        if recoveries == self.recoveries:  # else all were counted anew
+            self.synced = max(self.synced, end)
+            self.doomed = doomed + self.doomed
+            self._set_delflags(chosen=doomed)
 
-    def _set_delflags(self, start: int = 0) -> None:
-        """Mark what is doomed from `start` on."""
-        chosen = [pos for pos in self.doomed if pos >= start] if start else self.doomed
+    @property
+    def fixed(self) -> int:
+        """No entry below is changed in place, save for a delflag whose time has come: it is synced,
+        or being synced."""
+        return max(self.synced, self._syncing)
+
+    def _set_delflags(self, start: int = 0, chosen: list[int] | None = None) -> None:
+        """Mark what is doomed from `start` on, or the first of it, which are `chosen`."""
+        if chosen is not None:
+            rest = self.doomed[len(chosen) :]
+        else:
+            chosen = [pos for pos in self.doomed if pos >= start] if start else self.doomed
+            rest = [pos for pos in self.doomed if pos < start] if start else []
         if chosen:
             self.kv.mark_deleted(chosen)
-            self.doomed = [pos for pos in self.doomed if pos < start]  # only once all are written
+            self.doomed = rest  # only once all are written
 
     def close(self) -> None:
         """Give preallocated space back and let go of everything. The caller has synced."""

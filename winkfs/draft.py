@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from winkformats.kvseq import KVSeq
@@ -122,8 +122,7 @@ class DraftWriter:
         pieces = waiting // self.chunk + 3
         pairs = self._pair * (draft.pairs + pieces)
         inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
-        xattrs = draft.attrs.xattrs if draft.attrs and not draft.attrs_at else {}
-        named = sum(6 + len(name) + len(value) for name, value in xattrs.items())
+        named = len(draft.attrs.encode()) if draft.attrs and not draft.attrs_at else 0
         return waiting + pieces * entry + inode + named + 2 * entry + 64
 
     def append(self, draft: Draft, data: bytes | memoryview) -> None:
@@ -279,6 +278,16 @@ class DraftWriter:
         self.spill(draft)
         extents = joined(draft.extents, [Extent(0, 0, size - draft.body)])
         draft.base, draft.body = extents, size
+
+
+def with_ctime(draft: Draft, ctime_ns: int, mtime_ns: int, owner: tuple[int, int]) -> None:
+    """Note when a draft was changed last; what equals its mtime is not stored.
+
+    ctime_ns  nanoseconds; a later time that is known stays
+    """
+    attrs = draft.attrs or Attrs(default_mode(draft.ftype), *owner)
+    latest = max(ctime_ns, attrs.ctime_ns or ctime_ns)
+    with_mode(draft, replace(attrs, ctime_ns=None if latest == mtime_ns else latest), owner)
 
 
 def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:

@@ -7,6 +7,7 @@ as done or as not begun (`recover`).
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from winkfs.arguments import check_directory
 from winkfs.bulkencode import append_drafts, can_append
 from winkfs.content import Content
-from winkfs.draft import Draft, DraftWriter
+from winkfs.draft import Draft, DraftWriter, with_ctime
 from winkfs.files import Files
 from winkfs.inode import Inode
 from winkfs.store import Store
@@ -59,8 +60,11 @@ class Drafts(Files):
             self.settle()
 
     def _touch(self, draft: Draft, count: int, ns: int | None = None) -> None:
-        draft.mtime = self._store.settings.mtime_of(time.time_ns() if ns is None else ns)
+        ns = time.time_ns() if ns is None else ns
+        draft.mtime = self._store.settings.mtime_of(ns)
         self._pending += count
+        if draft.attrs is not None and draft.attrs.ctime_ns is not None:
+            with_ctime(draft, ns, ns, self._content.owner)
 
     def _pop(self, key: bytes) -> Draft | None:
         draft = self.drafts.pop(key, None)
@@ -193,12 +197,21 @@ class Drafts(Files):
 
     def sync(self) -> None:
         """Make everything durable."""
+        for _ in self.syncing():
+            self._kv.sync_storage()
+
+    def syncing(self) -> Iterator[None]:
+        """`sync` in steps, see `GrowingFile.syncing`."""
         self.settle()
         store = self._store
         if self._kv.end != store.synced or store.doomed:
+            yield from store.syncing_data()
+        if not store.should_merge:
+            return
+        if self.drafts or self._kv.end != store.synced:  # an index is of what is durable
+            self.settle()
             store.sync_data()
-        if store.should_merge:
-            store.merge()
+        store.merge()
 
     def close(self) -> None:
         """Sync, and bring index and time index up to date on disk."""

@@ -40,6 +40,7 @@ class Stat:
     mtime_ns  nanoseconds since the epoch; whole seconds in containers without MTIMENS
     ftype     winkfs.FileType
     mode      permission bits
+    ctime_ns  when it was last changed, as far as that was noted; else mtime_ns
     """
 
     name: str
@@ -50,6 +51,7 @@ class Stat:
     mode: int
     uid: int
     gid: int
+    ctime_ns: int
 
     @property
     def mtime(self) -> float:
@@ -86,10 +88,12 @@ class _Open(Stat):
         mode: int,
         uid: int,
         gid: int,
+        ctime_ns: int,
         read: Callable[[], bytes],
     ) -> None:
         self.name, self.fileid, self.size, self.mtime_ns = name, fileid, size, mtime_ns
-        self.ftype, self.mode, self.uid, self.gid, self._read = ftype, mode, uid, gid, read
+        self.ftype, self.mode, self.uid, self.gid = ftype, mode, uid, gid
+        self.ctime_ns, self._read = ctime_ns, read
 
 
 def entries(*columns: Iterable[Any]) -> Iterator[Entry]:

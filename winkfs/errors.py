@@ -7,6 +7,8 @@ import os
 import re
 from typing import Any
 
+from winkformats.errors import CorruptError
+
 
 class WinkError(OSError):
     """A refusal of the filesystem layer. `errno` and `filename` are set; str() is one line."""
@@ -28,6 +30,10 @@ class WinkError(OSError):
 
 def _made(kind: type[WinkError], message: str, filename: str | None, number: int) -> WinkError:
     return kind(message, filename, number=number)
+
+
+class DerivedDamage(CorruptError):
+    """A derived file is damaged: it can be made again."""
 
 
 class NoSuchFile(WinkError, FileNotFoundError):

@@ -39,7 +39,7 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
     It answers None for ever once the index is replaced or another process has synced.
     """
     base, kv, settings = fitting(store), store.kv, store.settings
-    if base is None:
+    if base is None or base.view is None or not store.mapped:
         return None
     pairoff = settings.pairoff
     rest = store.inode_size - 56 - settings.form.pair

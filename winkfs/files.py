@@ -78,7 +78,8 @@ class Files:
             fileid, mtime, ftype = inode.fileid, inode.mtime, inode.ftype
         ns = self._store.settings.ns_of(mtime)
         name = to_str(key[:-3])
-        return Stat(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid)
+        ctime = ns if attrs.ctime_ns is None else attrs.ctime_ns
+        return Stat(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid, ctime)
 
     def attrs(self, key: bytes) -> Attrs:
         """Mode, owner and extended attributes, the defaults where nothing is stored."""

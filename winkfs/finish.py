@@ -38,7 +38,7 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
     if not kv.layout.delflag or not superseded:
         return 0
     todo: list[int] = []
-    view = kv.view(kv.end - 1)
+    kv.show(kv.end - 1)
     for pos in superseded:
         try:
             _, inode, _ = data.inode_at(pos)
@@ -47,7 +47,9 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
         except CorruptError as error:
             data.note(error)
             continue
-        todo += [p for p in [pos, *(set(inode.pointers) - set(keep))] if view[p] == 0]
+        todo += [
+            p for p in [pos, *(set(inode.pointers) - set(keep))] if kv.storage.read(p, 1) == b"\0"
+        ]
     todo = list(dict.fromkeys(todo))
     kv.mark_deleted(todo)
     return len(todo)

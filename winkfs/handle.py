@@ -6,7 +6,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Self
 
 from winkfs import fastread
@@ -27,9 +28,10 @@ _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 class Handle:
     """One writer or one of many readers; threads may share it, a forked child may not."""
 
-    def __init__(self, base: str, mode: str) -> None:
+    def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
+        """`mapped`: see `DataFile`."""
         self._lock = threading.RLock()
-        self._store = Store(base, writable=mode == "a")
+        self._store = Store(base, writable=mode == "a", mapped=mapped)
         self._attach()
         self._closed = ""
         self._unsure = False  # whether the last call was broken off half-way
@@ -118,6 +120,27 @@ class Handle:
             self._check_lost()
             if self.writable:
                 self._guard(self._changes.sync)
+
+    def syncing(self) -> Generator[Callable[[], None], None, None]:
+        """`sync` in steps, for one that serves others meanwhile: each thing that this gives waits
+        for the disk, and is to be called before the next step.
+
+        raises  OSError, as `sync`; so does what it gives, and that is to be thrown in here
+        """
+        with self._lock:
+            self._check()
+            self._check_lost()
+            steps = self._changes.syncing() if self.writable else iter(())
+        kv, more = self._store.kv, object()
+        while True:
+            with self._lock:
+                if self._guard(lambda: next(steps, more)) is more:
+                    return
+            try:
+                yield kv.sync_storage
+            except OSError as error:
+                with self._lock:
+                    self._guard(partial(_raise, error))
 
     def parts(self) -> tuple[Store, Changes, Content]:
         """What is behind the handle, for one that has it for itself: a mount."""
@@ -245,6 +268,10 @@ class Handle:
                 f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
             )
         return inode_key(raw)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _after_fork() -> None:

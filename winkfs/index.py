@@ -63,7 +63,7 @@ class Index:
             return 0
         s, bits = hashing.hash_key(self.settings.htalgo, key)
         stored = s.to_bytes(8, "big")
-        for _, cell in table.probe(base.shape, base.view, base.offset, bits):
+        for _, cell in base.probe(bits):
             if base.shape.cellsz > 1 and cell[8:16] != stored:
                 continue
             pos = int.from_bytes(cell[:8], "big", signed=True)
@@ -84,7 +84,7 @@ class Index:
             return np.fromiter(map(self.lookup, keys), np.int64, n)
         else:
             s, bits = hashing.hash_keys(self.settings.htalgo, keys)
-            found, _ = table.find_many(base.shape, base.cells, s, bits)
+            found, _ = base.find_many(s, bits)
         if self.overlay:
             get = self.overlay.get
             over = np.fromiter((get(key, -1) for key in keys), np.int64, n)
@@ -196,7 +196,7 @@ class Index:
                 suspects = list(range(at, min(at + table.BUCKET, len(rows.pos))))
             else:
                 bits = rows.slot_bits()[part]
-                _, slots = table.find_many(base.shape, base.cells, rows.s[part], bits)
+                _, slots = base.find_many(rows.s[part], bits)
                 suspects = (np.flatnonzero(slots >= 0) + at).tolist()
             for row in suspects:
                 if row in drop:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from winkformats import table
 from winkformats.disk.directory import open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
+from winkformats.hashing import UInt64
 from winkformats.superblock import HINDEX, SBSIZE, Superblock, read_superblock
+from winkfs.errors import DerivedDamage
 from winkfs.rows import Int64, Rows
 from winkfs.settings import PURPOSE_INDEX, Settings
 
@@ -38,12 +42,63 @@ class Base:
     live: int
 
     def __post_init__(self) -> None:
-        self.view = self.storage.view(self.offset + self.shape.htsize * self.shape.width)
-        self.cells = table.cells_of(self.shape, self.view, self.offset)
+        """`view`, `cells`: the mapped table; None where the storage is not mapped."""
+        self.view: mmap.mmap | memoryview | None = None
+        self.cells: npt.NDArray[np.void] | None = None
+        if self.storage.mapped:
+            self.view = self.storage.view(self.offset + self.size)
+            self.cells = table.cells_of(self.shape, self.view, self.offset)
 
     @property
     def size(self) -> int:
+        """Bytes of the table."""
         return self.shape.htsize * self.shape.width
+
+    def read(self, at: int, length: int) -> bytes:
+        """Bytes of the file. Raises DerivedDamage where it does not have them any more."""
+        data = self.storage.read(at, length)
+        if len(data) < length:
+            raise self._cut(at + len(data))
+        return data
+
+    def check_size(self) -> None:
+        """What is not found may have been in the part of the file that was cut off. Raises
+        DerivedDamage."""
+        self.read(self.offset + self.size - 1, 1)
+
+    def _cut(self, at: int) -> DerivedDamage:
+        return DerivedDamage("the index is cut short", file=self.storage.name, offset=at)
+
+    def probe(self, bits: int) -> Iterator[tuple[int, bytes]]:
+        """See `table.probe`. Raises DerivedDamage."""
+        if self.view is not None:
+            return table.probe(self.shape, self.view, self.offset, bits)
+        return self._probe_file(bits)
+
+    def _probe_file(self, bits: int) -> Iterator[tuple[int, bytes]]:
+        yield from table.probe_by(self.shape, self.read, self.offset, bits)
+        self.check_size()
+
+    def find_many(self, s: UInt64, bits: UInt64) -> tuple[Int64, Int64]:
+        """See `table.find_many`. Not mapped: 2 us a key. Raises DerivedDamage."""
+        if self.cells is not None:
+            return table.find_many(self.shape, self.cells, s, bits)
+        pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), -1, np.int64)
+        for i, (stored, bit) in enumerate(zip(s.tolist(), bits.tolist(), strict=True)):
+            wanted = stored.to_bytes(8, "big")
+            for slot, cell in self.probe(bit):
+                if cell[8:16] == wanted:
+                    pointers[i], slots[i] = int.from_bytes(cell[:8], "big", signed=True), slot
+                    break
+        return pointers, slots
+
+    def used(self, start: int, stop: int) -> tuple[table.Cells, int]:
+        """See `table.used`. Raises DerivedDamage."""
+        if self.cells is not None:
+            return table.used(self.shape, self.cells, start, stop)
+        width = self.shape.width
+        data = self.read(self.offset + start * width, (stop - start) * width)
+        return table.used(self.shape, np.frombuffer(data, f"V{width}"), 0, stop - start)
 
     def words(self) -> Int64:
         """All used cells, int64[live, cellsz]."""
@@ -56,12 +111,15 @@ class Base:
     def _parts(self) -> Iterator[Int64]:
         for at in range(0, self.shape.htsize, table.BUCKET):
             stop = min(at + table.BUCKET, self.shape.htsize)
-            yield table.used(self.shape, self.cells, at, stop)[0]
+            yield self.used(at, stop)[0]
 
 
-def open_base(path: str, settings: Settings, block: Mapping[str, int], end: int) -> Base | None:
+def open_base(
+    path: str, settings: Settings, block: Mapping[str, int], end: int, *, mapped: bool = True
+) -> Base | None:
     """BASE.idx, if it can be believed for a data file with superblock `block` and FILESIZE `end`.
 
+    mapped  see `Storage.mapped`
     ->      None where it is missing, short, foreign, damaged, or newer than the data file
     cost    one read; a classic one is counted through, for nothing else tells a stale one
     """
@@ -69,6 +127,7 @@ def open_base(path: str, settings: Settings, block: Mapping[str, int], end: int)
         storage = open_file(path)
     except OSError:
         return None
+    storage.mapped = mapped
     try:
         base = _believe(storage, settings, block, end)
     except (FormatError, OSError, KeyError, ValueError):
@@ -90,6 +149,7 @@ def covered_by(path: str, settings: Settings) -> int:
 def named_positions(path: str, settings: Settings) -> list[int]:
     """What the cells of a BASE.idx point to, ascending, whether it is to be believed or not."""
     with contextlib.suppress(FormatError, OSError, KeyError), open_file(path) as storage:
+        storage.mapped = False
         mine = read_superblock(storage)
         shape = table.Shape.of(mine)
         size = storage.size() - mine["SBSIZE"]
@@ -137,7 +197,7 @@ def _classic_is_current(base: Base, mine: Superblock, block: Mapping[str, int]) 
         return False
     taken = live = 0
     for at in range(0, base.shape.htsize, table.BUCKET):
-        words, count = table.used(base.shape, base.cells, at, at + table.BUCKET)
+        words, count = base.used(at, min(at + table.BUCKET, base.shape.htsize))
         inside = (words[:, 0] >= block["SBSIZE"]) & (words[:, 0] < block["FILESIZE"])
         if not inside.all():
             return False

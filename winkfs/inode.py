@@ -16,6 +16,9 @@ pair with a negative size names the attribute entry "<fileid>/A0", whose first -
 
     0       24    qqq   mode (permission bits), uid, gid
     24      ..          extended attributes: uint16 length, name, uint32 length, value, repeated
+
+The extended attribute `system.winkfs.ctime` is the time of the last change, int64 nanoseconds; a
+file without it was last changed at its mtime.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ from winkfs.extent import FEW, Extent, ExtentArray
 HEAD: Final = struct.Struct(">Q6q")
 assert HEAD.size == 56
 ATTRS: Final = struct.Struct(">qqq")
+CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
+CTIME_VALUE: Final = struct.Struct(">q")
 ISZ: Final = 128  # bytes of the smallest inode of new containers
 
 CK_MD5: Final = 1
@@ -65,22 +70,28 @@ def default_mode(ftype: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Attrs:
-    """Attributes that differ from the defaults."""
+    """Attributes that differ from the defaults.
+
+    ctime_ns  when the file was last changed, nanoseconds since the epoch; None: at its mtime
+    """
 
     mode: int
     uid: int
     gid: int
     xattrs: Mapping[bytes, bytes] = field(default_factory=dict)
+    ctime_ns: int | None = None
 
     def encode(self) -> bytes:
-        parts = [ATTRS.pack(self.mode, self.uid, self.gid)]
-        for name, value in self.xattrs.items():
+        parts, named = [ATTRS.pack(self.mode, self.uid, self.gid)], dict(self.xattrs)
+        if self.ctime_ns is not None:
+            named[CTIME] = CTIME_VALUE.pack(self.ctime_ns)
+        for name, value in named.items():
             parts += [struct.pack(">H", len(name)), name, struct.pack(">I", len(value)), value]
         return b"".join(parts)
 
     @classmethod
     def decode(cls, data: bytes, *, file: str, offset: int) -> Self:
-        """Raises CorruptError, naming `offset`, where the bytes end too soon."""
+        """Raises CorruptError, naming `offset`, for bytes that cannot be."""
         try:
             mode, uid, gid = ATTRS.unpack_from(data)
             at, xattrs = ATTRS.size, {}
@@ -91,11 +102,13 @@ class Attrs:
                 at += 6 + n
                 xattrs[name] = data[at : at + m]
                 at += m
+            ctime = xattrs.pop(CTIME, None)
+            ctime_ns = None if ctime is None else CTIME_VALUE.unpack(ctime)[0]
         except struct.error:
             raise CorruptError("attributes cut short", file=file, offset=offset) from None
         if at != len(data):
             raise CorruptError("attributes cut short", file=file, offset=offset)
-        return cls(mode, uid, gid, xattrs)
+        return cls(mode, uid, gid, xattrs, ctime_ns)
 
 
 class InodeForm(NamedTuple):

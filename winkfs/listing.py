@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import bisect
 import logging
+import stat
 from collections.abc import Generator, Iterator
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Final, Protocol
 
 from winkformats.errors import CorruptError
 from winkfs.entry import to_str
+from winkfs.errors import DerivedDamage
 from winkfs.listbatch import MAKE, Batch, fine
 from winkfs.names import bad_prefix
 from winkfs.nametree import NameTree
+from winkfs.places import other_id
 from winkfs.since import Order
-from winkmount.source import Attr, DirEntry
+from winkmount.source import UNREADABLE, Attr, DirEntry
 
 log = logging.getLogger("winkfs.mount")
 
@@ -49,6 +52,10 @@ class View(Protocol):
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Remember where files are that are handed out."""
+
+
+def _last_name(last: bytes, name: bytes) -> bytes:
+    return name or last
 
 
 class Listing:
@@ -121,15 +128,25 @@ class _Pass:
             return None
         try:
             return self._view.attr(path)
+        except DerivedDamage:
+            raise
         except CorruptError as error:
-            self._leave_out(path, str(error))
-            return None
+            self._say(path, f"cannot be read: {to_str(path)}: {error}")
+            return Attr(other_id(path, 0), stat.S_IFREG, UNREADABLE, 0, 0, 0)
 
     def _leave_out(self, path: bytes, why: str) -> None:
+        self._say(path, f"not shown: {to_str(path)}: {why}")
+
+    def _say(self, path: bytes, what: str) -> None:
+        """Once for each path."""
         known = self._view.left_out
         if len(known) < NAMED and path not in known:
             known.add(path)
-            log.warning("not shown: %s: %s", to_str(path), why)
+            log.warning("%s", what)
+
+    def _nameless(self, index: int) -> None:
+        where = self._since.order.positions(index, index + 1)[0]
+        self._say(b"\0%d" % where, f"not shown: the inode at {where} is damaged, and its name too")
 
     # names of the order
 
@@ -172,7 +189,7 @@ class _Pass:
         """A batch of files of this directory, none of which has changed."""
         attrs: list[Attr | None] = batch.attrs
         for i in batch.odd:
-            attrs[i] = self._attr(batch.names[i])
+            attrs[i] = self._attr(batch.names[i])  # all of them have names
         self._view.note(batch.ids, batch.known)
         found = zip(batch.shorts, attrs, range(at + 1, at + 1 + len(attrs)), strict=True)
         if batch.odd:
@@ -186,7 +203,14 @@ class _Pass:
         odd, k, n = set(batch.odd), 0, len(batch.names)
         self._view.note(batch.ids, batch.known)
         states, simple = self._since.of(self.path).states, self._since is self._view.tree.since
+        rising = names  # a damaged name is b"": a search takes the one before it
+        if b"" in names:
+            rising = list(accumulate(names, _last_name))
         while k < n:
+            if not names[k]:
+                self._nameless(at + k)
+                k += 1
+                continue
             short, slash, _ = shorts[k].partition(b"/")
             if not slash:
                 if short in states or not simple or k in odd or self._hidden(names[k], at + k):
@@ -200,7 +224,7 @@ class _Pass:
             k += 1
             if slash:
                 behind = self._prefix + short + b"0"  # "0" follows "/"
-                k = bisect.bisect_left(names, behind, k)
+                k = bisect.bisect_left(rising, behind, k)
                 if k == n:
                     return order.lower_bound(behind, at + n), found
         return at + n, found

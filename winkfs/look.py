@@ -1,8 +1,8 @@
 """Look: files by key, entries by position, for a mount: few steps, and the page cache left alone.
 
 What `put` writes for a file of one extent or none is found by a closure over locals, like that of
-`fastread`; everything else goes the ordinary way. Inodes are read through a mapping without
-read-ahead, contents with ordinary reads; see `light` for what stays of them in the page cache.
+`fastread`; everything else goes the ordinary way. Everything is read by pread, see `DataFile`; see
+`light` for what stays of it in the page cache.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import xxhash
 from winkformats.entry import MASK64
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63
+from winkformats.table import PROBED
 from winkfs.content import Content
 from winkfs.extent import assemble, cut
 from winkfs.fastread import fitting
 from winkfs.inode import Attrs, Inode
 from winkfs.store import Store
 
-SMALL: Final = 4 << 10  # bytes of an entry that is read through the mapping
 LARGE: Final = 64 << 10  # bytes from which a checked value is kept
 ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
 KEEP: Final = 4  # values kept, for reads in small steps of large files
 INODES: Final = 64  # inodes of several extents kept
+ATTRS: Final = 1 << 10  # attributes kept
 BUFFER: Final = (1 << 20) + (4 << 10)  # bytes of the largest entry read through the buffer
 
 
@@ -58,6 +59,7 @@ class Look:
         self._store, self._content = store, content
         self._inodes: dict[int, Inode] = {}  # by position
         self._values: dict[int, bytes] = {}  # position -> checked value
+        self._known_attrs: dict[int, Attrs] = {}  # by position
         self._buffer = memoryview(bytearray(0))
         self.find: Find = self._finder()
 
@@ -103,70 +105,93 @@ class Look:
         base, kv, settings = fitting(store), store.kv, store.settings
         if base is None:
             return self.find_any
-        pair = settings.form.pair
-        body = f"4x16xqqqqqq{'q' if settings.pairoff else ''}q{store.inode_size - 56 - pair}xI"
+        pair = "qqq" if settings.pairoff else "qq"
+        rest = store.inode_size - 56 - 16 * len(pair)
+        if rest < 0:
+            return self.find_any
+        body = f"4x16xqqqqq{pair}{pair}{rest}xI"
+        size_at = 6 + len(pair)  # where in the fields the size of the first pair is
         shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its entry, bytes
-        cells, first = base.view, base.offset
-        htsize, htfree = base.shape.htsize, base.shape.htfree
-        last = first + 16 * htsize
-        cell, hash64 = struct.Struct(">qQ").unpack_from, xxhash.xxh3_64_intdigest
-        contid = kv.layout.contid
+        read_cells, first, htsize = base.read, base.offset, base.shape.htsize
+        last, htfree = first + 16 * htsize, base.shape.htfree
+        cells_in, hash64 = struct.Struct(">qQ").iter_unpack, xxhash.xxh3_64_intdigest
+        read, contid = kv.storage.read, kv.layout.contid
         overlay, stale, hidden = store.index.overlay, store.index.stale, store.index.hidden
-        frozen, pairoff, find_any = store.frozen, settings.pairoff, self.find_any
-        view: Any = b""
-        whole = memoryview(b"")
+        frozen, pairoff, by_inode = store.frozen, settings.pairoff, self._find_damaged
 
         def find(key: bytes) -> Found | None:
-            nonlocal view, whole
             if stale:
                 self.renew()
                 return self.find(key)
             pos = overlay.get(key, -1) if overlay else -1
             if pos < 0:
-                s = hash64(key)  # the loop of `fastread`, see there
-                at = begin = first + 16 * ((s & MASK63) % htsize)
-                while True:
-                    pos, stored = cell(cells, at)
-                    if pos == htfree:
-                        return None
-                    if stored == s and pos not in hidden:
-                        break
-                    at += 16
-                    if at == last:
-                        at = first
-                    if at == begin:
-                        return None
-            elif pos == 0:
+                s = hash64(key)
+                at = first + 16 * ((s & MASK63) % htsize)
+                left = htsize
+                while pos < 0 and left > 0:
+                    length = min(16 * PROBED, last - at)
+                    for found, stored in cells_in(read_cells(at, length)):
+                        if found == htfree:
+                            base.check_size()
+                            return None
+                        if stored == s and found not in hidden:
+                            pos = found
+                            break
+                    at, left = (at + length if at + length < last else first), left - PROBED
+            if pos <= 0:
                 return None
             try:
                 unpack, width = shapes[len(key)]
             except KeyError:
                 code = struct.Struct(f">B2x{len(key)}s{body}")
-                unpack, width = shapes[len(key)] = code.unpack_from, code.size
+                unpack, width = shapes[len(key)] = code.unpack, code.size
             if pos >= kv.visible:
-                kv.view(pos)  # what is buffered has to be written
-            if pos + width > len(whole):
-                view = kv.storage.view(kv.storage.size(), sparse=True)
-                whole = memoryview(view)
-            if pos <= 0 or pos + width > len(whole):
-                return find_any(key)
-            fields = unpack(whole, pos)
-            sum32 = fields[-1]
-            if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
-                return find_any(key)
+                kv.show(pos)  # what is buffered has to be written
+            data = read(pos, width)
+            if len(data) < width:
+                return by_inode(key, pos)
+            fields = unpack(data)
+            if hash64(data[1:-4], pos + contid) & 0xFFFFFFFF != fields[-1]:
+                return by_inode(key, pos)
             if fields[1] != key or (fields[0] and not frozen):
-                return find_any(key)
+                return by_inode(key, pos)
             _, _, fileid, size, ftype, mtime, count, pointer = fields[:8]
-            length, skip = fields[-2], fields[8] if pairoff else 0
+            length, skip, attrs = fields[size_at], fields[8] if pairoff else 0, None
+            if count and length < 0:
+                attrs = self._attrs(pointer, -length)
+                count, pointer = count - 1, fields[size_at + 1]
+                length, skip = fields[-2], fields[size_at + 2] if pairoff else 0
             if count == 0:
                 if size or fileid < 1:
-                    return find_any(key)
-                return Found(pos, fileid, 0, ftype, mtime, 0, None)
+                    return by_inode(key, pos)
+                return Found(pos, fileid, 0, ftype, mtime, 0, attrs)
             if count != 1 or length != size or pointer <= 0 or skip or fileid < 1 or size < 0:
-                return find_any(key)
-            return Found(pos, fileid, size, ftype, mtime, pointer, None)
+                return by_inode(key, pos)
+            return Found(pos, fileid, size, ftype, mtime, pointer, attrs)
 
         return find
+
+    def _attrs(self, pos: int, size: int) -> Attrs:
+        """The attributes that are the first `size` bytes of the entry at `pos`."""
+        known = self._known_attrs.get(pos)
+        if known is None:
+            file = self._store.kv.storage.name
+            value = self.value(pos, size)
+            if size > len(value):
+                raise CorruptError("attribute size", file=file, offset=pos)
+            known = Attrs.decode(value[:size], file=file, offset=pos)
+            if len(self._known_attrs) >= ATTRS:
+                self._known_attrs.clear()
+            self._known_attrs[pos] = known
+        return known
+
+    def _find_damaged(self, key: bytes, pos: int) -> Found | None:
+        """The ordinary way, where the index says that the key is at `pos`. A name that is not found
+        only because its inode is damaged is a CorruptError."""
+        found = self.find_any(key)
+        if found is None:
+            self._store.entry_at(pos)
+        return found
 
     # contents
 
@@ -188,10 +213,10 @@ class Look:
         shorter entry.
         """
         kv = self._store.kv
-        usual = SMALL <= size <= BUFFER - SMALL and 0 < pos <= kv.end - size
+        usual = 0 < size <= BUFFER - ROUND and 0 < pos <= kv.end - size
         if usual and kv.layout.standard and pos not in self._values:
             if pos >= kv.visible:
-                kv.view(pos)
+                kv.show(pos)
             data = self._fetch(pos, min(size + ROUND, kv.end - pos))
             at = 7 + int.from_bytes(
                 data[1:3], "big"
@@ -219,9 +244,7 @@ class Look:
         store, kv = self._store, self._store.kv
         if not 0 < pos < kv.end:
             raise CorruptError("no entry", file=kv.storage.name, offset=pos)
-        kv.view(pos)
-        if least < SMALL:
-            return store.entry_at(pos).value
+        kv.show(pos)
         want = min(least + 64, kv.end - pos)
         data = self._fetch(pos, want)
         span = kv.layout.locate(data, 0)

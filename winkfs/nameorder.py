@@ -1,22 +1,26 @@
 """The name order: the live names of a container in byte order, as of one moment.
 
-It is BASE.names, mapped: pairs (position of the inode, hash of its key); or, where no such file can
-be, the positions in memory. The names themselves are read from the data file.
+It is BASE.names: pairs (position of the inode, hash of its key); or, where no such file can be, the
+positions in memory. The names themselves are read from the data file. Nothing is mapped.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from winkformats import hashing
 from winkformats.disk.directory import open_file
-from winkformats.errors import FormatError
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError, FormatError
+from winkformats.gather import fetch
 from winkformats.perm import PAIR, Perm
 from winkformats.superblock import Superblock, read_superblock
+from winkfs.errors import DerivedDamage
 from winkfs.inodekeys import SUFFIX, InodeKeys
 from winkfs.replay import Changes, Replay
 from winkfs.rows import Int64
@@ -27,6 +31,53 @@ if TYPE_CHECKING:
 
 CLASHES: Final = "CLASHES"  # extension: how many files have the name of a directory of others
 UNKNOWN: Final = -1
+PAGE: Final = 256  # pairs of a page: 4 KiB
+PAGES: Final = 64  # kept in memory
+HEAD: Final = 512  # bytes read first of an inode, for its name
+
+
+class PairFile:
+    """The pairs of a perm, read a page at a time; the last few pages stay in memory."""
+
+    def __init__(self, perm: Perm) -> None:
+        """With a descriptor of its own."""
+        self.storage, self._offset = perm.storage.duplicate(), perm.sbsize
+        self.count = len(perm)
+        self._pages: dict[int, Int64] = {}
+
+    def read(self, start: int, stop: int) -> Int64:
+        """The pairs with these indices, int64[n, 2]. Raises DerivedDamage."""
+        stop = min(stop, self.count)
+        first, last = start // PAGE, (stop - 1) // PAGE
+        if start >= stop:
+            return np.empty((0, 2), np.int64)
+        if first == last:
+            return self._page(first)[start - first * PAGE : stop - first * PAGE]
+        return self._read_pages(first, last + 1)[start - first * PAGE : stop - first * PAGE]
+
+    def _page(self, number: int) -> Int64:
+        found = self._pages.get(number)
+        if found is None:
+            found = self._read_pages(number, number + 1)
+            if len(self._pages) >= PAGES:
+                del self._pages[next(iter(self._pages))]
+            self._pages[number] = found
+        return found
+
+    def _read_pages(self, first: int, stop: int) -> Int64:
+        """All pairs of some pages, checked. Everything that is read of the pairs comes from here.
+
+        raises  DerivedDamage
+        """
+        count = min(stop * PAGE, self.count) - first * PAGE
+        at = self._offset + first * PAGE * PAIR.size
+        data = self.storage.read(at, count * PAIR.size)
+        if len(data) < count * PAIR.size:
+            end = at + len(data)
+            raise DerivedDamage(
+                "the order of names is cut short", file=self.storage.name, offset=end
+            )
+        return np.frombuffer(data, ">i8").reshape(-1, 2).astype(np.int64)
 
 
 class NameOrder:
@@ -36,62 +87,117 @@ class NameOrder:
     covered   bytes: FILESIZE of the data file whose live names these are
     clashes   files, not directories, with whose name and a / another begins; -1: not known
 
-    A name may have changed hands since: its position is then that of an older inode.
+    A name may have changed hands since: its position is then that of an older inode. Names are
+    handed out checked: by the hash that BASE.names has of the key, or by the checksum of the inode.
     """
 
     def __init__(
-        self,
-        store: Store,
-        positions: Int64,
-        covered: int,
-        clashes: int,
-        hashes: Int64 | None = None,
+        self, store: Store, positions: Int64 | PairFile, covered: int, clashes: int
     ) -> None:
-        """`positions`, `hashes`: int64[count] of either byte order; inodes below `covered`."""
+        """`positions`: int64[count], where there is no BASE.names; inodes below `covered`."""
         kv = store.kv
-        kv.view(kv.end - 1)  # all of it written
-        self.count, self.covered, self.clashes = len(positions), covered, clashes
-        self._positions, self._hashes, self._htalgo = positions, hashes, store.settings.htalgo
-        view = kv.storage.view(covered, sparse=True)
-        self._keys = InodeKeys(view, kv.layout, kv.start, covered, kv.storage.name)
+        kv.show(kv.end - 1)  # all of it written
+        self.covered, self.clashes = covered, clashes
+        self._pairs = positions if isinstance(positions, PairFile) else None
+        self._positions = None if isinstance(positions, PairFile) else positions
+        self.count = positions.count if isinstance(positions, PairFile) else len(positions)
+        self._layout, self._htalgo, self._start = kv.layout, store.settings.htalgo, kv.start
+        self._data = kv.storage.duplicate()  # the file of now, whatever becomes of the handle
+        files = [self._data, *([self._pairs.storage] if self._pairs else [])]
+        self._close = weakref.finalize(self, _close_all, files)
 
     def positions(self, start: int, stop: int) -> Int64:
-        """Positions of the inodes with these indices, int64[n], unchecked."""
-        return self._positions[start:stop].astype(np.int64)
+        """Positions of the inodes with these indices, int64[n], unchecked. Raises DerivedDamage."""
+        if self._positions is not None:
+            return self._positions[start:stop].astype(np.int64)
+        return self._pairs.read(start, stop)[:, 0] if self._pairs else np.empty(0, np.int64)
 
     def pairs(self, start: int, stop: int) -> Int64:
         """Positions and hashes of the keys as BASE.names has them, int64[n, 2]."""
-        positions = self.positions(start, stop)
-        if self._hashes is not None:
-            hashes = self._hashes[start:stop].astype(np.int64)
-        else:
-            hashes = key_hashes(self._htalgo, self._keys.names_and_keys(positions)[2])
-        return np.stack([positions, hashes], 1)
+        if self._pairs is not None:
+            return self._pairs.read(start, stop)
+        keys = [name + SUFFIX for name in self.names(start, stop)]
+        return np.stack([self.positions(start, stop), key_hashes(self._htalgo, keys)], 1)
 
     def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices. Cost: 0.2 us a name warm. Raises CorruptError."""
-        return self._keys.names(self.positions(start, stop))
+        """The names with these indices. Cost: 0.5 to 1.2 us a name. Raises CorruptError."""
+        if self._pairs is None:
+            return [self.name(i) for i in range(start, min(stop, self.count))]
+        pairs, low, high = self._pairs.read(start, stop), self._start, self.covered
+        positions = pairs[:, 0]
+        if not len(pairs) or positions.min() < low or positions.max() >= high:
+            return [self.name(i) for i in range(start, min(stop, self.count))]
+        data, at = fetch(self._data, positions, HEAD)
+        try:
+            names, _, keys = InodeKeys(
+                data, self._layout, 0, len(data), self._data.name, room=HEAD
+            ).names_and_keys(at)
+        except CorruptError:  # or a long name
+            return [self.name(i) for i in range(start, min(stop, self.count))]
+        wrong = np.flatnonzero(key_hashes(self._htalgo, keys) != pairs[:, 1])
+        if len(wrong):
+            raise self._damaged(int(positions[wrong[0]]))
+        return names
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:
         """Index of the first name >= `name`, at or after `low`; `count` where there is none.
 
-        cost    1 us a step, and the steps grow with the logarithm of the distance from `low`
+        cost    2 us a step, and the steps grow with the logarithm of the distance from `low`
         raises  CorruptError
         """
-        high = self.count
-        if low > 0:
-            low, high = gallop(self.name, name, low, high)
-        return bisect.bisect_left(range(self.count), name, low, high, key=self.name)
+        return lower_bound(self.name, self.count, name, low)
 
     def name(self, index: int) -> bytes:
-        """The name with this index. Cost: 1 us. Raises CorruptError."""
-        return self._keys.name(self._positions.item(index))
+        """The name with this index. Cost: 2 us. Raises CorruptError."""
+        if self._pairs is None:
+            assert self._positions is not None
+            return self._name(self._positions.item(index), None)
+        pos, hashed = self._pairs.read(index, index + 1)[0].tolist()
+        return self._name(pos, hashed)
+
+    def _name(self, pos: int, hashed: int | None) -> bytes:
+        """The name of an inode; `hashed`: of its key, where that is known."""
+        if not self._start <= pos < self.covered:
+            raise self._damaged(pos)
+        data = self._data.read(pos, HEAD)
+        span = self._layout.locate(data, 0)
+        while span is None or (hashed is None and span.end > len(data)):
+            need = self._layout.reach(data)
+            if pos + need > self.covered:
+                raise self._damaged(pos)
+            before, data = len(data), self._data.read(pos, need)
+            if len(data) <= before:  # the file is cut short
+                raise self._damaged(pos)
+            span = self._layout.locate(data, 0)
+        key = data[span.key : span.key + span.key_len]
+        if len(key) <= len(SUFFIX) or not key.endswith(SUFFIX) or key[-4] == 0:
+            raise self._damaged(pos)
+        if hashed is None:
+            self._layout.check(data, 0, span, pos, self._data.name)
+        elif hashing.hash_key(self._htalgo, key)[1] != hashed:
+            raise self._damaged(pos)
+        return key[: -len(SUFFIX)]
+
+    def _damaged(self, pos: int) -> CorruptError:
+        return CorruptError("no inode with its name", file=self._data.name, offset=pos)
 
     def close(self) -> None:
         """Let go of the files; the order is empty after that."""
-        self._keys.close()
-        self._positions = self._hashes = np.empty(0, np.int64)
-        self.count = 0
+        self._close()
+        self._pairs, self._positions, self.count = None, np.empty(0, np.int64), 0
+
+
+def _close_all(files: Sequence[Storage]) -> None:
+    for storage in files:
+        storage.close()
+
+
+def lower_bound(name_at: Callable[[int], bytes], count: int, name: bytes, low: int) -> int:
+    """Index of the first of `count` ascending names that is >= `name`, at or after `low`."""
+    high = count
+    if low > 0:
+        low, high = gallop(name_at, name, low, high)
+    return bisect.bisect_left(range(count), name, low, high, key=name_at)
 
 
 def gallop(name_at: Callable[[int], bytes], name: bytes, low: int, high: int) -> tuple[int, int]:
@@ -115,7 +221,7 @@ def open_order(store: Store) -> NameOrder | None:
     """BASE.names, if it can be believed.
 
     ->      None where it is missing, foreign, of the wrong shape, or newer than the data file
-    cost    one read; the file is mapped
+    cost    one read
     """
     try:
         storage = open_file(store.base + ".names")
@@ -131,7 +237,7 @@ def open_order(store: Store) -> NameOrder | None:
     except (FormatError, OSError, ValueError):
         return None
     finally:
-        storage.close()  # what is mapped stays
+        storage.close()
 
 
 def is_ours(block: Superblock, settings: Settings) -> bool:
@@ -145,10 +251,8 @@ def is_ours(block: Superblock, settings: Settings) -> bool:
 
 
 def order_in(store: Store, perm: Perm, covered: int, clashes: int) -> NameOrder:
-    """The order that the pairs of a perm are."""
-    view = perm.storage.view(perm.sbsize + PAIR.size * len(perm), sparse=True)
-    pairs = np.frombuffer(view, ">i8", offset=perm.sbsize).reshape(-1, 2)
-    return NameOrder(store, pairs[:, 0], covered, clashes, pairs[:, 1])
+    """The order that the pairs of a perm are. The perm may be closed."""
+    return NameOrder(store, PairFile(perm), covered, clashes)
 
 
 def stands_for(path: str, settings: Settings, end: int) -> bool:
@@ -171,7 +275,7 @@ def tail(store: Store, covered: int) -> Iterator[tuple[bytes, int]]:
     kv = store.kv
     if covered >= kv.end:
         return
-    kv.view(kv.end - 1)  # all of it written
+    kv.show(kv.end - 1)  # all of it written
     changes = Changes()
     Replay(kv, store.settings, changes, None).run(covered, kv.end, kv.end, store.note)
     for key, pos in changes.items():

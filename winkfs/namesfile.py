@@ -8,14 +8,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import compress
 from typing import Final
 
 import numpy as np
 
 from winkformats.errors import CorruptError
+from winkformats.gather import fetch
 from winkformats.perm import Perm
 from winkfs.inodekeys import SUFFIX, InodeKeys
-from winkfs.nameorder import CLASHES, NameOrder, key_hashes, open_order, order_in, tail
+from winkfs.nameorder import CLASHES, HEAD, NameOrder, key_hashes, open_order, order_in, tail
 from winkfs.namesmerge import Merge
 from winkfs.namesort import NameSorter, Sorted
 from winkfs.nametrail import NameTrail
@@ -27,6 +29,7 @@ SPAN: Final = 8 << 20  # bytes of the data file read at once
 LONGEST: Final = 65_000 + 64  # bytes of a key, and of what stands before it
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading the keys alone
 PIECE: Final = 1 << 15  # inodes looked at together
+ROWS: Final = 1 << 12  # the same where each is read for itself
 SHORT: Final = 64 << 20  # bytes of a tail that is merged, and not a reason to build anew
 CHANGES: Final = 1 << 16  # names in it, or a part of all names:
 PART: Final = 64
@@ -217,35 +220,39 @@ def _on_disk(store: Store, positions: Int64) -> Iterator[tuple[list[bytes], Int6
 
     One that cannot be read is noted and left out.
     """
-    for keys, part in _pieces(store, positions):
+    for keys, at, part in _pieces(store, positions):
         try:
-            names, lengths, texts = keys.names_and_keys(part)
+            names, lengths, texts = keys.names_and_keys(at)
         except CorruptError:
-            part = part[[_is_readable(store, keys, pos) for pos in part.tolist()]]
-            names, lengths, texts = keys.names_and_keys(part)
+            part, texts = _one_by_one(store, part)
+            names = [key[: -len(SUFFIX)] for key in texts]
+            lengths = np.fromiter(map(len, names), np.int64, len(names))
         yield names, lengths, np.stack([part, key_hashes(store.settings.htalgo, texts)], 1)
 
 
-def _is_readable(store: Store, keys: InodeKeys, pos: int) -> bool:
-    try:
-        keys.names(np.array([pos], np.int64))
-    except CorruptError as error:
-        store.note(error)
-        return False
-    return True
+def _one_by_one(store: Store, positions: Int64) -> tuple[Int64, list[bytes]]:
+    """Those of these inodes whose keys can be read, and the keys."""
+    keys = list(map(store.key_at, positions.tolist()))
+    good = [len(key) > len(SUFFIX) and key.endswith(SUFFIX) and key[-4] != 0 for key in keys]
+    for pos, right in zip(positions.tolist(), good, strict=True):
+        if not right:
+            store.note(CorruptError("no inode with a name", file=store.kv.storage.name, offset=pos))
+    return positions[np.array(good, bool)], list(compress(keys, good))
 
 
-def _pieces(store: Store, positions: Int64) -> Iterator[tuple[InodeKeys, Int64]]:
-    """Parts of the positions, each with what reads the names there."""
+def _pieces(store: Store, positions: Int64) -> Iterator[tuple[InodeKeys, Int64, Int64]]:
+    """Parts of the positions, each with what reads the names, and where it finds them."""
     kv = store.kv
-    kv.view(kv.end - 1)  # all of it written
+    kv.show(kv.end - 1)  # all of it written
     if not len(positions):
         return
     name, end = kv.storage.name, kv.end
     if int(positions[-1] - positions[0]) > DENSE * len(positions):
-        keys = InodeKeys(kv.storage.view(end, sparse=True), kv.layout, kv.start, end, name)
-        for at in range(0, len(positions), PIECE):
-            yield keys, positions[at : at + PIECE]
+        inside = positions[(positions >= kv.start) & (positions < end)]
+        for at in range(0, len(inside), ROWS):
+            part = inside[at : at + ROWS]
+            rows, where = fetch(kv.storage, part, HEAD)
+            yield InodeKeys(rows, kv.layout, 0, len(rows), name, room=HEAD), where, part
         return
     reader = kv.storage.bulk(int(positions[0]), end)
     at = 0
@@ -254,8 +261,8 @@ def _pieces(store: Store, positions: Int64) -> Iterator[tuple[InodeKeys, Int64]]
             base = int(positions[at])
             stop = min(int(np.searchsorted(positions, base + SPAN)), at + PIECE)
             length = min(int(positions[stop - 1]) + LONGEST, end) - base
-            data = reader.read(base, length)
-            yield InodeKeys(data, kv.layout, base, end, name, base), positions[at:stop]
+            data, part = reader.read(base, length), positions[at:stop]
+            yield InodeKeys(data, kv.layout, base, end, name, base), part, part
             at = stop
     finally:
         reader.close()

@@ -17,8 +17,9 @@ from winkmount.source import Attr, DirEntry
 class PathView(ABC):
     """The part of a Source that finds and lists; whole, it is the `View` of its listings."""
 
-    def __init__(self) -> None:
-        self.places = Places()
+    def __init__(self, seed: int) -> None:
+        """`seed`: of the ids of directories, see `Places`."""
+        self.places = Places(seed)
         self.root = self.places.directory_id(b"")
         self.places.held[self.root] = b""
         self.left_out: set[bytes] = set()

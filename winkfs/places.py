@@ -17,25 +17,32 @@ RECENT: Final = 1 << 15  # ids remembered at least, beside those that are held
 LOW: Final = (1 << 61) - 1
 
 
-def directory_id(path: bytes) -> int:
-    """The id of a directory that has had this path from the start."""
-    return OWN_IDS | (xxh3_64_intdigest(path) & LOW)
+def directory_id(path: bytes, seed: int) -> int:
+    """The id of a directory that has had this path from the start.
+
+    seed    whoever does not know it cannot make paths with equal ids
+    """
+    return OWN_IDS | (xxh3_64_intdigest(path, seed) & LOW)
 
 
-def other_id(path: bytes) -> int:
+def other_id(path: bytes, seed: int) -> int:
     """The id of a file whose file id another one has, or that is not in the container yet."""
-    return OWN_IDS | 1 << 61 | (xxh3_64_intdigest(path) & LOW)
+    return OWN_IDS | 1 << 61 | (xxh3_64_intdigest(path, seed) & LOW)
 
 
 class Places:
     """id -> path: of what is held, of the last that were looked up, and of the last listed.
 
-    A directory keeps its id when it is renamed, as do those below it.
+    A directory keeps its id when it is renamed, as do those below it. Ids are hashes: where that of
+    a path is taken by another one, it gets another id.
 
+    seed    see `directory_id`
     cost    memory: 3 x RECENT ids, about 15 MB, and 400 bytes a renamed directory
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed & (1 << 64) - 1
+        self._apart: dict[bytes, int] = {}  # paths whose ids were taken
         self.held: dict[int, bytes] = {}
         self._young: dict[int, bytes] = {}
         self._old: dict[int, bytes] = {}
@@ -57,7 +64,30 @@ class Places:
 
     def directory_id(self, path: bytes) -> int:
         """Id of the directory that has, or would have, this path."""
-        return directory_id(self._origin(path) if self._origins else path)
+        origin = self._origin(path) if self._origins else path
+        return self._alone(directory_id(origin, self.seed), path)
+
+    def other_id(self, path: bytes) -> int:
+        """See `other_id`."""
+        return self._alone(other_id(path, self.seed), path)
+
+    def _alone(self, id: int, path: bytes) -> int:
+        """-> the id, or another one where it is that of another path."""
+        known = self._known(id)
+        if known is None or known == path:
+            return self._apart.get(path, id) if self._apart else id
+        if path not in self._apart:
+            rest = id & ~LOW
+            hashes = (xxh3_64_intdigest(b"%d\0" % n + path, self.seed) for n in itertools.count())
+            ids = (rest | value & LOW for value in hashes)
+            self._apart[path] = next(other for other in ids if self._known(other) is None)
+        return self._apart[path]
+
+    def _known(self, id: int) -> bytes | None:
+        path = self.held.get(id)
+        if path is None:
+            path = self._young.get(id)
+        return self._old.get(id, self._listed.get(id)) if path is None else path
 
     def _origin(self, path: bytes) -> bytes:
         above = path

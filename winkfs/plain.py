@@ -6,7 +6,6 @@ or not in the window from end to end is left out, and goes the ordinary way, ino
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +68,7 @@ def plain_inodes(
     data, base  a window: bytes of the file from position `base` on
     cost        0.6 us an inode
     """
-    found = _inodes(data, base, positions, layout, form)
+    found = good_inodes(data, positions - base, positions, layout, form)
     fields = found.fields
     good = (fields[:, 6] == 1) & (fields[:, 7] > 0) & (fields[:, -1] == fields[:, 3])
     if form.pairoff:
@@ -77,34 +76,27 @@ def plain_inodes(
     return found if good.all() else found.take(good)
 
 
-def bare_inodes(
-    data: memoryview, base: int, positions: Int64, layout: Layout, form: InodeForm
-) -> PlainInodes:
-    """The inodes without attributes among the entries at `positions`, in any order."""
-    found = _inodes(data, base, positions, layout, form)
-    good = (found.fields[:, 6] == 0) | (found.fields[:, -1] >= 0)
-    return found if good.all() else found.take(good)
-
-
 def few_inodes(
-    view: mmap.mmap | memoryview, positions: list[int], layout: Layout, form: InodeForm, size: int
+    data: bytes, places: list[int], positions: list[int], layout: Layout, form: InodeForm, size: int
 ) -> list[BareInode | None]:
-    """The inodes without attributes at `positions`, each for itself; None for another or a bad one.
+    """The inodes at `positions`, each for itself; None for a bad or unusual one. The file id is 0
+    where it has attributes, which are not read.
 
+    places  where in `data` they begin
     size    bytes of the usual inode
-    cost    2 us each, where `bare_inodes` takes 100 us at least
+    cost    2 us each, where `good_inodes` takes 100 us at least
     """
     found: list[BareInode | None] = []
-    contid, end = layout.contid, len(view) if layout.standard else 0
-    for pos in positions:
-        unpack, width = _shape(view[pos + 1 : pos + 3], size, form.pairoff)
-        if pos <= 0 or pos + width > end:
+    contid, end = layout.contid, len(data) if layout.standard else 0
+    for at, pos in zip(places, positions, strict=True):
+        unpack, width = _shape(data[at + 1 : at + 3], size, form.pairoff)
+        if at + width > end:
             found.append(None)
             continue
         (
             delflag, name, suffix, length, nexti, fileid, lsize, ftype, mtime, count, nbytes, sum32
-        ) = unpack(view, pos)  # fmt: skip
-        body = view[pos + 1 : pos + width - 4]
+        ) = unpack(data, at)  # fmt: skip
+        body = data[at + 1 : at + width - 4]
         good = (
             xxh3_64_intdigest(body, (pos + contid) & MASK64) & 0xFFFFFFFF == sum32
             and suffix == SUFFIX
@@ -113,9 +105,10 @@ def few_inodes(
             and nexti == 0
             and fileid >= 1
             and lsize >= 0
-            and (count == 0 or (count > 0 and nbytes >= 0))
+            and count >= 0
         )
-        found.append((name, fileid, lsize, ftype, mtime) if good else None)
+        bare = count == 0 or nbytes >= 0
+        found.append((name, fileid if bare else 0, lsize, ftype, mtime) if good else None)
     return found
 
 
@@ -131,13 +124,16 @@ def _shape(prefix: bytes, size: int, pairoff: bool) -> tuple[Callable[..., Any],
     return code.unpack_from, code.size
 
 
-def _inodes(
-    data: memoryview, base: int, positions: Int64, layout: Layout, form: InodeForm
+def good_inodes(
+    data: memoryview | bytes, at: Int64, positions: Int64, layout: Layout, form: InodeForm
 ) -> PlainInodes:
-    """The good inodes of the usual size with room for a pair, each with its first pair."""
+    """The good inodes with room for a pair, and not too large, among the entries at `positions`, in
+    any order, each with its first pair.
+
+    at  where in `data` they begin; outside of it: not there
+    """
     words = (HEAD.size + form.pair) // 8
     none = PlainInodes(np.empty(0, np.int64), [], np.empty((0, words), np.int64))
-    at = positions - base
     which = np.flatnonzero((at >= 0) & (at < len(data) - 7))
     if not layout.standard or not len(which):
         return none

@@ -40,7 +40,7 @@ def scan(
     settings = store.settings
     low, high = to_ns(since), to_ns(until)
     with lock:
-        store.kv.view(store.kv.end - 1)  # all of it written
+        store.kv.show(store.kv.end - 1)  # all of it written
         positions = store.index.positions()
         if store.times is not None:
             positions = narrow(positions, store, low, high)
@@ -149,7 +149,7 @@ def _plain_entries(
     reads = map(partial, repeat(window.read_plain), plain.pointer.tolist(), sizes)
     return entries(
         to_strs(plain.names), plain.fileid.tolist(), sizes, times, ftypes,
-        map(modes.__getitem__, ftypes), repeat(owner[0]), repeat(owner[1]), reads,
+        map(modes.__getitem__, ftypes), repeat(owner[0]), repeat(owner[1]), times, reads,
     )  # fmt: skip
 
 
@@ -162,5 +162,6 @@ def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) ->
     attrs = window.attrs(inode, owner)
     return Entry(
         to_str(name), inode.fileid, inode.lsize, ns, inode.ftype,
-        attrs.mode, attrs.uid, attrs.gid, partial(window.read, inode),
+        attrs.mode, attrs.uid, attrs.gid, ns if attrs.ctime_ns is None else attrs.ctime_ns,
+        partial(window.read, inode),
     )  # fmt: skip

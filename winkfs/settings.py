@@ -100,6 +100,14 @@ class Settings:
         return mtime if self.nanoseconds else mtime * NANO
 
 
+def nearest_many(seconds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Seconds -> nanoseconds, the nearest that int64 holds, int64[n]."""
+    highest = (1 << 63) // NANO  # seconds beyond it are too many
+    exact = np.clip(seconds, -highest, highest) * NANO
+    info = np.iinfo(np.int64)
+    return np.where(seconds > highest, info.max, np.where(seconds < -highest, info.min, exact))
+
+
 def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) -> Superblock:
     """The superblock of a new data file: at most 31 variables, so that they lie in one sector."""
     if timemp < 1:

@@ -22,7 +22,7 @@ NEAR: Final = 512  # names below a directory up to which its implied children ar
 
 
 class Order(Protocol):
-    """What is asked of an order of names: see `NameOrder`."""
+    """What is asked of an order of names: see `GoodOrder`."""
 
     @property
     def count(self) -> int: ...
@@ -130,7 +130,7 @@ class Since:
         low, high = self.range(directory)
         for at in range(low, high, BATCH):
             for name in self.order.names(at, min(at + BATCH, high)):
-                if not self.is_gone(name):
+                if name and not self.is_gone(name):
                     yield name
 
     def implies(self, path: bytes) -> bool:
@@ -176,6 +176,9 @@ class Since:
             several = step > 1
             names = order.names(at, min(at + step, order.count)) if several else [order.name(at)]
             for name in names:
+                if not name:  # damaged
+                    at += 1
+                    continue
                 if not name.startswith(prefix):
                     return None
                 fault = bad_prefix(name)

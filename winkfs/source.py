@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from winkformats.errors import FormatError
 from winkformats.heap import keep_heap
-from winkfs.arguments import nearest_ns
+from winkfs.arguments import check_attrs, nearest_ns
 from winkfs.changes import PIECE
 from winkfs.container import Container
-from winkfs.errors import NotAllowed
-from winkfs.inode import FileType
+from winkfs.inode import Attrs, FileType
 from winkfs.namesfile import merge
 from winkfs.sourceattrs import longest
 from winkfs.sourcenames import ContainerNames
 from winkfs.store import NO_ROOM
+from winkmount.source import Steps, run_steps
 
 log = logging.getLogger("winkfs.mount")
 
@@ -44,8 +45,6 @@ class ContainerSource(ContainerNames):
         """Name in the container of a file or directory; an implied directory gets its entry."""
         path = self.places[id]
         self._changed()
-        if id == self.root:
-            raise NotAllowed("the top directory has no entry to keep this in")
         if self._is_directory(id) and self.entry(path) != FileType.DIR:
             mtime_ns = self.directory_attr(path).mtime_ns
             self._container.put(path, b"", ftype=FileType.DIR, exclusive=True, mtime_ns=mtime_ns)
@@ -56,26 +55,27 @@ class ContainerSource(ContainerNames):
         return path
 
     def chmod(self, id: int, mode: int) -> None:
-        if stat.S_IMODE(self.stat(id).mode) == mode:
-            return
+        same, now = stat.S_IMODE(self.stat(id).mode) == mode, time.time_ns()
         if id in self._spools:
             self._spools[id].mode = mode
         elif id == self.root:
             self._root_mode = mode
-        else:
-            self._container.chmod(self._entry_for(id), mode)
+        elif not same:
+            self._container.chmod(self._entry_for(id), mode, ctime_ns=now)
+        self._note_change(id, now)
 
     def chown(self, id: int, uid: int, gid: int) -> None:
-        attr = self.stat(id)
+        attr, now = self.stat(id), time.time_ns()
         uid, gid = attr.uid if uid == -1 else uid, attr.gid if gid == -1 else gid
-        if (attr.uid, attr.gid) == (uid, gid):
-            return
         if id in self._spools:
             self._spools[id].uid, self._spools[id].gid = uid, gid
-        else:
-            self._container.chown(self._entry_for(id), uid, gid)
+        elif id == self.root:
+            self._owner_of_root = uid, gid
+        elif (attr.uid, attr.gid) != (uid, gid):
+            self._container.chown(self._entry_for(id), uid, gid, ctime_ns=now)
+        self._note_change(id, now)
 
-    def utime(self, id: int, mtime_ns: int) -> None:
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         mtime_ns = nearest_ns(mtime_ns)
         if id in self._spools:
             self._spools[id].mtime_ns = mtime_ns
@@ -83,11 +83,17 @@ class ContainerSource(ContainerNames):
             self._times[b""] = mtime_ns
         else:
             path = self._entry_for(id)
-            self._container.utime(path, mtime_ns=mtime_ns)
+            self._container.utime(path, mtime_ns=mtime_ns, ctime_ns=now_ns)
             self._times.pop(path, None)
+        self._note_change(id, now_ns)
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
-        self._container.setxattrs(self._entry_for(id), dict(xattrs))
+        now = time.time_ns()
+        if id == self.root:
+            self._root_xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
+        else:
+            self._container.setxattrs(self._entry_for(id), dict(xattrs), ctime_ns=now)
+        self._note_change(id, now)
 
     # content
 
@@ -104,7 +110,7 @@ class ContainerSource(ContainerNames):
         pass
 
     def fsync(self, id: int) -> None:
-        self._sync()  # nobody waits for an order of the names: the next `sync` makes it
+        run_steps(self.syncing(id))
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         if not self._changes.let_go(id):  # nothing was promised
@@ -161,22 +167,33 @@ class ContainerSource(ContainerNames):
         }
 
     def sync(self) -> None:
-        self._sync()
+        run_steps(self.syncing(None))
+
+    def syncing(self, id: int | None) -> Steps:
+        yield from self._syncing()
         order = self._name_order
-        if self._many_changes() or self._store.kv.end - order.covered > longest(order, TAIL):
+        many = self._many_changes() or self._store.kv.end - order.covered > longest(order, TAIL)
+        if many and id is None:  # nobody waits for an order of names
+            if self._drafts or self._store.kv.end != self._store.synced:
+                self._container.sync()  # what came meanwhile: an order is of what is durable
             self._new_order()
 
-    def _sync(self) -> None:
-        self._store_times()
-        self._container.sync()
-        self._dirty_since = 0.0
+    def _syncing(self) -> Steps:
+        since, self._dirty_since = self._dirty_since, 0.0
+        try:
+            self._store_times()
+            yield from self._container.syncing()
+        except OSError:
+            self._dirty_since = since or self._dirty_since
+            self._recheck()
+            raise
 
     def _new_order(self) -> None:
         """What changed in memory goes into a new order, on disk where that can be. After a sync."""
         since = self.tree.since
         try:
             changes = self._positions([*since.names()])
-            self.tree.renew(merge(self._store, self._name_order, changes))
+            self._renew_tree(merge(self._store, self._name_order, changes))
         except (OSError, FormatError) as error:  # the old one goes on, with all that changed
             log.error("the order of names stays as it is: %s", error)
 
@@ -199,7 +216,8 @@ class ContainerSource(ContainerNames):
         for path in list(self._touched):
             if path in self._times and self.entry(path) == FileType.DIR:
                 try:
-                    self._container.utime(path, mtime_ns=self._times[path])
+                    time_ns = self._times[path]
+                    self._container.utime(path, mtime_ns=time_ns, ctime_ns=time_ns)
                 except OSError as error:
                     if error.errno not in NO_ROOM:
                         raise
@@ -211,7 +229,7 @@ class ContainerSource(ContainerNames):
     def close(self) -> None:
         try:
             if self.writable:
-                self._sync()
+                run_steps(self._syncing())
                 if self._name_order.covered != self._store.kv.end:
                     self._new_order()
         finally:

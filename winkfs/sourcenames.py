@@ -185,7 +185,7 @@ class ContainerNames(ContainerView):
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
         old, attr = self._place(parent, name)
         new = self._path(new_parent, new_name)
-        target = self.attr(new)
+        target, now = self.attr(new), time.time_ns()
         if old == new:
             return
         if attr.is_dir:
@@ -195,15 +195,16 @@ class ContainerNames(ContainerView):
         else:
             _check_length(new)
             spool = self._spool_if_open(new, target)
-            self._rename_file(attr.id, old, new)
+            self._rename_file(attr.id, old, new, now)
             if target is not None:
                 self._gone(new, target.id, spool)
             self._moved(attr.id, old, new)
+        self._note_change(attr.id, now)
         self._touch(old)
         self._touch(new)
 
-    def _rename_file(self, id: int, old: bytes, new: bytes) -> None:
-        self._container.rename(old, new)
+    def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
+        self._container.rename(old, new, ctime_ns=now)
 
     def _moved(self, id: int, old: bytes, new: bytes) -> None:
         self.tree.remove(old)
@@ -263,7 +264,9 @@ class ContainerNames(ContainerView):
         done: list[bytes] = []
         try:
             for name in names:
-                self._container.rename(name, prefix + name[cut:])
+                itself = len(name) == cut  # what is below has not changed
+                now = time.time_ns() if itself else None
+                self._container.rename(name, prefix + name[cut:], ctime_ns=now)
                 done.append(name)
         except OSError:
             for name in reversed(done):

@@ -36,7 +36,13 @@ class ContainerView(ContainerAttrs):
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
         positions = order.positions(start, stop)
         self.foresee(positions)
-        return InodeBatch(self._store, positions, cut)
+        batch, known = InodeBatch(self._store, positions, cut), self._ctimes
+        if known:
+            batch.attrs = [
+                self._with_ctime(attr) if attr and attr.id in known else attr
+                for attr in batch.attrs
+            ]
+        return batch
 
     def foresee(self, positions: Int64) -> None:
         """Inodes that are read next."""
@@ -55,15 +61,17 @@ class ContainerView(ContainerAttrs):
     # attributes
 
     def readlink(self, id: int) -> bytes:
-        return self._container.read(self.places[id])
+        return self._changes.read(self.places[id] + b"/I0", 0, -1)
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
+        if id == self.root:
+            return self._root_xattrs
         if id in self._spools:
             return {}
         path = self.places[id]
         if self._is_directory(id) and self.entry(path) != FileType.DIR:
             return {}
-        return self._container.getxattrs(path)
+        return self._changes.attrs(path + b"/I0").xattrs
 
     def facts(self, id: int) -> Mapping[str, str]:
         if id in self._spools:
@@ -72,11 +80,11 @@ class ContainerView(ContainerAttrs):
         ftype = self.entry(path)
         if not ftype or (ftype != FileType.DIR) == self._is_directory(id):
             return {}
-        known = self._container.stat(path)
+        key = path + b"/I0"
         return {
-            "fileid": str(known.fileid),
+            "fileid": str(self._changes.stat(key).fileid),
             "ftype": chr(ftype) if 32 < ftype < 127 else str(ftype),
-            "extents": text_of(self._container.extents(path)),
+            "extents": text_of(self._changes.extents(key)),
         }
 
     # contents
@@ -104,7 +112,8 @@ class ContainerView(ContainerAttrs):
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         if id in self._spools:
             return size if hole else offset
-        return find_data(self._container.extents(self.places[id]), offset, hole=hole)
+        extents = self._changes.extents(self.places[id] + b"/I0")
+        return find_data(extents, offset, hole=hole)
 
     # the whole
 

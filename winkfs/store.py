@@ -46,9 +46,14 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 class Store(DataFile):
     """An open container, without names and bytes of files."""
 
-    def __init__(self, base: str, *, writable: bool, load: bool = True) -> None:
-        """`load`: find or make the index. Raises NoSuchFile, Locked, FormatError, OSError."""
-        super().__init__(base, writable=writable)
+    def __init__(
+        self, base: str, *, writable: bool, load: bool = True, mapped: bool = True
+    ) -> None:
+        """`load`: find or make the index; `mapped`: see `DataFile`.
+
+        raises  NoSuchFile, Locked, FormatError, OSError
+        """
+        super().__init__(base, writable=writable, mapped=mapped)
         self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
         self.generation = 0  # how often everything was opened anew
         self.times: TimeIndex | None = None
@@ -89,7 +94,9 @@ class Store(DataFile):
             if not stands_for(names, settings, kv.end):
                 self.directory.unlink(self.name + ".names")  # before .data grows to its DATAEND
             self._drop_columns()
-        base: Base | None = open_base(self.base + ".idx", settings, block, self._covered())
+        base: Base | None = open_base(
+            self.base + ".idx", settings, block, self._covered(), mapped=self.mapped
+        )
         self.index.replace(base)
         if base is not None and not self._plausible(base):
             with contextlib.suppress(CorruptError):  # else there is nothing better than it
@@ -148,7 +155,7 @@ class Store(DataFile):
 
         Finds an index of another container, or of zeros, that looks right from outside.
         """
-        words = table.used(base.shape, base.cells, 0, min(SAMPLE, base.shape.htsize))[0]
+        words = base.used(0, min(SAMPLE, base.shape.htsize))[0]
         if not len(words):
             return base.live < max(base.shape.htsize // 32, 1)
         sample = words[:: max(len(words) // 16, 1), 0].tolist()
@@ -244,6 +251,7 @@ class Store(DataFile):
         self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
     ) -> Base:
         with self.deriving(".idx") as storage:
+            storage.mapped = self.mapped
             return write_base(storage, self.settings, rows, extra, variables)
 
     @contextlib.contextmanager
@@ -299,6 +307,7 @@ class Store(DataFile):
     def reopen(self) -> None:
         """Open everything anew: other files are in our files' place."""
         self.generation += 1
+        self.recoveries += 1
         self.index.close()
         self.kv.storage.close()
         self.kv.drop_view()
@@ -319,7 +328,7 @@ class Store(DataFile):
         """
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
         try:
-            rows, extra = self.index.merged()
+            rows, extra = self._merged()
             self.index.replace(self._write_index(rows, self._derived(), extra))
         except OSError as error:
             self.excuse(error)
@@ -334,6 +343,23 @@ class Store(DataFile):
         if error.errno not in NO_ROOM:
             self.note(f"{error.filename or self.base}: {error.strerror}: a derived file was not "
                       "written, reindex makes it anew")  # fmt: skip
+
+    def _merged(self) -> tuple[Rows, Int64 | None]:
+        """What the new index has to hold; without the old one, where that cannot be read."""
+        try:
+            return self.index.merged()
+        except CorruptError as error:
+            self.note(error)
+            self.remake_index()
+            return self.index.merged()
+
+    def remake_index(self) -> None:
+        """Make the index anew, in memory, where BASE.idx is damaged. Cost: that of a reindex."""
+        self.kv.show(self.kv.end - 1)  # all of it written
+        found = rebuild(self.kv, self.settings, problem=self.note)
+        base = self._memory_index(found.rows, self._derived())
+        base.covered = 0  # so that it is written when there is a reason or an end
+        self.index.replace(base)
 
     def _save_times(self) -> None:
         if self.times is None:
@@ -363,6 +389,7 @@ class Store(DataFile):
 
         The caller has settled `kv`. What is not whole is dropped before anything is published.
         """
+        self.recoveries += 1
         if broken:
             self.doomed = []  # what replaces them may be lost
         self.kv.cut(self.synced)

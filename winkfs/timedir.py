@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, Protocol
 
+from winkformats.errors import CorruptError
 from winkfs.inode import FileType
 from winkfs.inodescan import inode_rows
 from winkfs.look import Found
@@ -75,8 +76,9 @@ class ByTime(Protocol):
 class TimeDirectory:
     """What is below `.time`."""
 
-    def __init__(self, files: ByTime) -> None:
-        self._files = files
+    def __init__(self, files: ByTime, seed: int) -> None:
+        """`seed`: of the ids, see `Places`."""
+        self._files, self._seed = files, seed
 
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of a directory or link, None where there is none."""
@@ -90,7 +92,7 @@ class TimeDirectory:
         if day is not None and start not in self._files.starts(HOUR if hour else DAY):
             return None
         uid, gid = self._files.owner
-        return Attr(directory_id(path), stat.S_IFDIR | 0o555, 0, start * NANO, uid, gid)
+        return Attr(directory_id(path, self._seed), stat.S_IFDIR | 0o555, 0, start * NANO, uid, gid)
 
     def target(self, path: bytes) -> bytes:
         """Where a link points to that is there."""
@@ -132,7 +134,7 @@ class TimeDirectory:
             return None
         uid, gid = self._files.owner
         size = len(UP) + len(file.name)
-        return Attr(other_id(path), stat.S_IFLNK | 0o777, size, file.mtime_ns, uid, gid)
+        return Attr(other_id(path, self._seed), stat.S_IFLNK | 0o777, size, file.mtime_ns, uid, gid)
 
     def _name(self, path: bytes, link: bytes) -> bytes:
         """The file a link stands for; empty where there is none."""
@@ -173,7 +175,7 @@ class ContainerTimes:
         store, times = self._store, self._store.times
         assert times is not None
         kv = store.kv
-        kv.view(kv.end - 1)  # all of it written
+        kv.show(kv.end - 1)  # all of it written
         begin = max(times.start(start), kv.start, offset - 1)
         end = times.stop(stop)
         for _, rows in inode_rows(
@@ -181,9 +183,16 @@ class ContainerTimes:
             problem=store.note,
         ):  # fmt: skip
             for key, pos in zip(rows.keys, rows.pos.tolist(), strict=True):
-                found = self._find(key) if pos >= offset else None
+                found = self._good(key) if pos >= offset else None
                 if found is not None and found.pos == pos:
                     yield self._timed(key[:-3], found)
+
+    def _good(self, key: bytes) -> Found | None:
+        try:
+            return self._find(key)
+        except CorruptError as error:
+            self._store.note(error)
+            return None
 
     def _timed(self, name: bytes, found: Found) -> Timed:
         ns = self._store.settings.ns_of(found.mtime)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.storage import Storage
+
+NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too
 WIDEST: Final = 256  # bytes of a text that is gathered with others as a row of a matrix
 PIECE: Final = 4 << 20  # bytes of such a matrix
 
@@ -16,6 +20,26 @@ def rows_at(view: Any, pos: npt.NDArray[np.int64], width: int) -> npt.NDArray[np
     """Gather `width` bytes from each position -> uint8[n, width]: one memcpy a row."""
     rows = np.ndarray((len(view) - width + 1,), f"V{width}", view, 0, (1,))[pos]
     return rows.view(np.uint8).reshape(len(pos), width)
+
+
+def fetch(
+    storage: Storage, pos: npt.NDArray[np.int64], width: int
+) -> tuple[bytes, npt.NDArray[np.int64]]:
+    """Read `width` bytes from each of some places of a file, which begin in it.
+
+    ->    the bytes, and where in them those of each place begin, int64[n]; zeros behind the end
+    cost  0.7 us a place, less where they lie close together; memory: NEAR bytes a place
+    """
+    if not len(pos):
+        return b"", pos
+    low = int(pos.min())
+    span = int(pos.max()) + width - low
+    if span <= NEAR * len(pos):
+        return storage.read(low, span).ljust(span, b"\0"), pos - low
+    data = b"".join(map(storage.read, pos.tolist(), repeat(width)))
+    if len(data) < width * len(pos):
+        data = b"".join(storage.read(at, width).ljust(width, b"\0") for at in pos.tolist())
+    return data, np.arange(0, len(data), width)
 
 
 def row_bytes(matrix: npt.NDArray[Any]) -> list[bytes]:

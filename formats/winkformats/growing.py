@@ -10,7 +10,7 @@ import contextlib
 import errno
 import mmap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
 from winkformats.disk.storage import Buffer, Storage
@@ -53,7 +53,8 @@ class GrowingFile:
         self._failed = False
         self.lost: OSError | None = None  # a sync failed: what was written since the last is unsure
         self._patched = False  # entries were changed in place since the last sync
-        self._visible = 0  # the view holds everything below
+        self._syncs = 0  # how many were begun
+        self._visible = 0  # everything below is in the file
         self._sparse = False
 
     def __enter__(self) -> Self:
@@ -141,19 +142,24 @@ class GrowingFile:
 
     # --- seeing ---
 
-    def view(self, pos: int) -> mmap.mmap | memoryview:
-        """A read-only view of the file that holds at least the whole entry at `pos`."""
+    def show(self, pos: int) -> None:
+        """Have the entry at `pos` in the file, for reads of the storage."""
         if pos >= self._visible:
             self.flush()
             self.drain()
-            if len(self._map) < self._written:
-                self._map = self.storage.view(self.storage.size(), sparse=self._sparse)
             self._visible = self._written
+
+    def view(self, pos: int) -> mmap.mmap | memoryview:
+        """A read-only view of the file that holds at least the whole entry at `pos`."""
+        if pos >= self._visible:
+            self.show(pos)
+        if len(self._map) < self._visible:
+            self._map = self.storage.view(self.storage.size(), sparse=self._sparse)
         return self._map
 
     @property
     def visible(self) -> int:
-        """Bytes that the last view holds in any case: entries below need no new one."""
+        """Bytes that are in the file in any case: entries below need no `show`."""
         return self._visible
 
     def read_sparse(self, sparse: bool = True) -> None:
@@ -179,25 +185,46 @@ class GrowingFile:
         now        SYNCTIME, seconds since the epoch
         raises     OSError; where the disk refused to sync, each later call does so, too
         """
+        for _ in self.syncing(variables, now=now):
+            self.sync_storage()
+
+    def syncing(
+        self, variables: Mapping[str, int] | None = None, *, now: int | None = None
+    ) -> Iterator[None]:
+        """`sync` in steps, for who does not wait for the disk: at each the caller has to call
+        `sync_storage`. Meanwhile entries may be added, and others synced; what is durable at the
+        end is what was there at the beginning."""
         self._check_writable()
         self.flush()
         self.drain()
-        self.sync_storage()  # a superblock must never name bytes that are not there
-        block = self.superblock
-        block["FILESIZE"] = self.end
         known = {"SYNCSIZE": self.end, "SYNCTIME": int(time.time()) if now is None else now}
         known |= {"ENTRIES": self.entries, "AENTRIES": self.aentries}
-        block.update({name: value for name, value in known.items() if name in block})
-        block.update(variables or {})
+        known = {name: value for name, value in known.items() if name in self.superblock}
+        known |= {"FILESIZE": self.end, **(variables or {})}
+        self._syncs, self._patched = self._syncs + 1, False
+        mine = self._syncs
         try:
-            write_first(self.storage, block)
+            yield  # a superblock must never name bytes that are not there
+            if self._syncs == mine:
+                self._publish(known)
+                yield
+            self._check_writable()  # where a later sync came first, it has not failed
+            if self._syncs == mine:
+                # Durable with the next sync; the first one says it all.
+                with contextlib.suppress(OSError):
+                    write_second(self.storage, self.superblock)
+        except BaseException:
+            self._patched = True
+            raise
+
+    def _publish(self, variables: Mapping[str, int]) -> None:
+        self._check_writable()
+        self.superblock.update(variables)
+        try:
+            write_first(self.storage, self.superblock)
         except OSError:
             self._failed = True
             raise
-        self.sync_storage()
-        self._patched = False
-        with contextlib.suppress(OSError):  # durable with the next sync; the first one says it all
-            write_second(self.storage, block)
 
     def sync_storage(self) -> None:
         """Sync the file as it is. A failure is final, see `check_lost`."""

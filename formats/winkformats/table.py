@@ -23,6 +23,7 @@ BUCKET: Final = 1 << 16  # cells built at a time: 1 MiB, so that scattering stay
 SEGMENT: Final = 1 << 18  # entries sorted at a time
 LOAD: Final = 0.7  # load factor after which a table grows
 MINIMUM: Final = 64  # cells of the smallest table
+PROBED: Final = 8  # cells read at a time by a search that maps nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +101,29 @@ def probe(
     shape: Shape, data: mmap.mmap | memoryview, offset: int, bits: int
 ) -> Iterator[tuple[int, bytes]]:
     """The used cells of a probe sequence -> (slot, cell), up to the first free one."""
-    width, slot = shape.width, bits % shape.htsize
-    for _ in range(shape.htsize):
-        at = offset + slot * width
-        cell = bytes(data[at : at + width])
-        pointer = int.from_bytes(cell[:8], "big", signed=True)
-        if pointer == shape.htfree:
-            return
-        if pointer != shape.htdel:
-            yield slot, cell
-        slot = slot + 1 if slot + 1 < shape.htsize else 0
+    return probe_by(shape, lambda at, length: bytes(data[at : at + length]), offset, bits)
+
+
+def probe_by(
+    shape: Shape, read: Callable[[int, int], bytes], offset: int, bits: int
+) -> Iterator[tuple[int, bytes]]:
+    """The same where cells are read a few at a time.
+
+    read    offset, length -> bytes, all of them
+    """
+    width, slot, left = shape.width, bits % shape.htsize, shape.htsize
+    while left > 0:
+        count = min(PROBED, shape.htsize - slot, left)
+        cells = read(offset + slot * width, count * width)
+        for at in range(0, count * width, width):
+            cell = cells[at : at + width]
+            pointer = int.from_bytes(cell[:8], "big", signed=True)
+            if pointer == shape.htfree:
+                return
+            if pointer != shape.htdel:
+                yield slot, cell
+            slot += 1
+        slot, left = slot % shape.htsize, left - count
 
 
 def used(shape: Shape, cells: npt.NDArray[np.void], start: int, stop: int) -> tuple[Cells, int]:

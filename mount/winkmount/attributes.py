@@ -31,7 +31,7 @@ class Attributes(Session):
         if made is not None and fi is not None and fi.fh == made.id:
             return made, 1  # libfuse asks for it at once, in the same request
         attr = self.attr(path, None if self.caching.fixed else fi)
-        return attr, 0 if attr.id in self.hidden.ids.values() else 2 if attr.is_dir else 1
+        return attr, 0 if attr.id in self.hidden.ids.values() else 1
 
     def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
         attr, links = self.look(path, fi)
@@ -77,8 +77,8 @@ class Attributes(Session):
         mtime = _UTIME_NOW if times is None else times[1]
         if mtime == _UTIME_OMIT:
             return 0
-        id = self.settled(path)  # what waits would move the time again
-        self.source.utime(id, time.time_ns() if mtime == _UTIME_NOW else mtime)
+        id, now = self.settled(path), time.time_ns()  # what waits would move the time again
+        self.source.utime(id, now if mtime == _UTIME_NOW else mtime, now)
         return 0
 
     # extended attributes
@@ -108,7 +108,8 @@ class Attributes(Session):
 
     def _status(self) -> dict[str, object]:
         waiting = {"open_files": len(self.opened), "waiting_bytes": self.opened.waiting}
-        return {**self.source.status(), "pid": os.getpid(), "since": self._since, **waiting}
+        known = {**self.source.status(), "pid": os.getpid(), "since": self._since, **waiting}
+        return known | ({"failed": self.failed} if self.failed else {})
 
     @operation
     def listxattr(self, path: str) -> list[str]:

@@ -9,7 +9,7 @@ import stat
 import time
 from typing import Final
 
-from winkmount.guard import change, operation, refuse
+from winkmount.guard import change, operation, refuse, waiting
 from winkmount.paths import FileInfo
 from winkmount.session import Session
 from winkmount.source import Attr
@@ -32,7 +32,7 @@ class Contents(Session):
         truncate = bool(fi.flags & os.O_TRUNC)
         attr = self.attr(path)
         if write or truncate:
-            if not self.source.writable:
+            if not self.source.writable or self.source.failed:
                 raise refuse(errno.EROFS)
             if truncate:
                 self.changed.set()
@@ -59,7 +59,7 @@ class Contents(Session):
 
     def _opened(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> None:
         self.source.open(attr.id, write=write, truncate=truncate)
-        self.opened.add(attr.id).writers += write
+        self.opened.add(attr.id).mappers += self._maps(fi)
         fi.fh = attr.id
         if self.caching.past_cache(attr, fi.flags):
             fi.direct_io = 1
@@ -107,11 +107,11 @@ class Contents(Session):
 
     @operation
     def lseek(self, path: str | None, offset: int, whence: int, fi: FileInfo) -> int:
-        """Data and holes. Of a file that is open for writing all is data: the kernel may hold pages
-        that were written through a mapping and says nothing of them."""
+        """Data and holes. Where a file may be mapped for writing all is data: the kernel may hold
+        pages that were written through a mapping and says nothing of them."""
         hole = whence == os.SEEK_HOLE
         id = self.attr(path).id if self.caching.fixed else self._passed_on(fi)
-        if self.caching.fixed or not self.file(fi).writers:
+        if self.caching.fixed or not self.file(fi).mappers:
             return self.source.seek(id, offset, hole=hole)
         size = self.source.stat(id).size
         if not 0 <= offset < size:
@@ -125,11 +125,16 @@ class Contents(Session):
         self.source.flush(self._passed_on(fi))
         return 0
 
-    @operation
+    @waiting
     def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> int:
         if self.source.writable:
-            self.source.fsync(self._passed_on(fi))
+            id = self._to_sync(fi)
+            self.beside(lambda: self.sync_file(id))
         return 0
+
+    @operation
+    def _to_sync(self, fi: FileInfo) -> int:
+        return self._passed_on(fi)
 
     def _passed_on(self, fi: FileInfo) -> int:
         """-> the id of a file of which the Source knows every byte. Raises what went wrong."""
@@ -138,12 +143,16 @@ class Contents(Session):
         file.raise_error()
         return file.id
 
+    def _maps(self, fi: FileInfo) -> bool:
+        """Whether a file that is open so may be mapped for writing."""
+        return self.caching.pages and fi.flags & os.O_ACCMODE == os.O_RDWR
+
     @operation
     def release(self, path: str | None, fi: FileInfo) -> int:
         """The kernel waits for no answer: what goes wrong here is only logged."""
         file = self.file(fi)
         file.pass_on()
-        file.writers -= _writes(fi)
+        file.mappers -= self._maps(fi)
         if self.opened.remove(file) and self.hidden.ids:
             self.hidden.released(file.id)
         try:

@@ -7,12 +7,15 @@ files and then asking for their attributes: 8,000 stat/s without readdir-plus, 4
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import errno
 import logging
-import stat
+import os
+import select
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, repeat, takewhile
 from operator import itemgetter, not_
 from typing import Any, Final
@@ -23,7 +26,7 @@ import numpy.typing as npt
 from winkmount.caching import FOREVER
 from winkmount.listing import DOTS
 from winkmount.operations import Operations
-from winkmount.source import Attr, DirEntry
+from winkmount.source import UNREADABLE, Attr, DirEntry
 
 log = logging.getLogger("winkmount")
 
@@ -36,10 +39,11 @@ READDIR_PLUS: Final = 1
 FILL_DIR_PLUS: Final = 2
 STAT: Final = {  # the fields that are filled -> which value
     "st_ino": 0, "st_mode": 1, "st_nlink": 2, "st_uid": 3, "st_gid": 4, "st_size": 5,
-    "st_blksize": 6, "st_blocks": 7, "st_atimespec": 8, "st_mtimespec": 8, "st_ctimespec": 8,
+    "st_blksize": 6, "st_blocks": 7, "st_atimespec": 8, "st_mtimespec": 8, "st_ctimespec": 10,
 }  # fmt: skip
-TIME: Final = 8  # of these values the seconds; the nanoseconds come behind
+TIME: Final = 8  # from here on the values are seconds, and the nanoseconds behind them
 NANO: Final = 1_000_000_000
+DEEPEST: Final = 16  # requests that wait, one begun while another was served, at most
 FEW: Final = 32  # attributes that are cheaper one by one than as columns
 S_IFMT: Final = 0o170000
 # libfuse's fuse_fill_dir_t. It never waits and is called for each entry: keeps the GIL.
@@ -60,7 +64,7 @@ class StatForm:
         letters, at, order = "=", 0, list[int]()
         for field, which in sorted(fields, key=lambda pair: pair[0].offset):
             letters += f"{field.offset - at}x" + {4: "I", 8: "q", 16: "qq"}[field.size]
-            order += [which] if which < TIME else [TIME, TIME + 1]
+            order += [which] if which < TIME else [which, which + 1]
             at = field.offset + field.size
         self._struct = struct.Struct(f"{letters}{self.size - at}x")
         self._order = itemgetter(*order)
@@ -73,30 +77,103 @@ class StatForm:
 
     def pack_into(self, view: memoryview, attr: Attr, links: int, at: int = 0) -> None:
         """view    the bytes of a struct stat, from `at` on"""
-        id, mode, size, mtime_ns, uid, gid = attr
-        seconds, rest = divmod(mtime_ns, NANO)
-        values = (id, mode, links, uid, gid, size, 4096, -(-size // 512), seconds, rest)
+        id, mode, size, mtime_ns, uid, gid, ctime_ns = attr
+        times = *divmod(mtime_ns, NANO), *divmod(ctime_ns or mtime_ns, NANO)
+        values = (id, mode, links, uid, gid, size, 4096, -(-size // 512), *times)
         self._struct.pack_into(view, at, *self._order(values))
 
     def pack(self, attrs: Sequence[Attr]) -> npt.NDArray[Any]:
         """-> a struct stat for each. Cost: 30 us, and 0.15 us each."""
         rows = np.zeros(len(attrs), self._rows)
         if len(attrs) < FEW:
-            view = rows.view(np.uint8).data
-            for at, attr in zip(range(0, len(view), self.size), attrs, strict=True):
-                self.pack_into(view, attr, 2 if attr.is_dir else 1, at)
+            self._pack_each(rows, attrs)
             return rows
-        numbers = np.fromiter(chain.from_iterable(attrs), np.int64, 6 * len(attrs))
-        id, mode, size, mtime_ns, uid, gid = numbers.reshape(-1, 6).T
-        links = 1 + (mode & S_IFMT == stat.S_IFDIR)
-        values = (id, mode, links, uid, gid, size, 4096, -(-size // 512))
+        width = len(Attr._fields)
+        try:
+            numbers = np.fromiter(chain.from_iterable(attrs), np.int64, width * len(attrs))
+        except OverflowError:  # nanoseconds of a time whose seconds fit
+            self._pack_each(rows, attrs)
+            return rows
+        id, mode, size, mtime_ns, uid, gid, ctime_ns = numbers.reshape(-1, width).T
+        values = (id, mode, 1, uid, gid, size, 4096, -(-size // 512))
         for name, which in STAT.items():
             if which < TIME:
                 rows[name] = values[which]
         times = rows["st_mtimespec"]
         times[:, 0], times[:, 1] = np.divmod(mtime_ns, NANO)
         rows["st_atimespec"] = rows["st_ctimespec"] = times
+        changed = np.flatnonzero(ctime_ns)
+        if len(changed):
+            times = rows["st_ctimespec"]
+            times[changed, 0], times[changed, 1] = np.divmod(ctime_ns[changed], NANO)
         return rows
+
+    def _pack_each(self, rows: npt.NDArray[Any], attrs: Sequence[Attr]) -> None:
+        view = rows.view(np.uint8).data
+        for at, attr in zip(range(0, len(view), self.size), attrs, strict=True):
+            self.pack_into(view, attr, 1, at)
+
+
+class Beside:
+    """Runs calls that wait in a thread, and answers the kernel meanwhile, as libfuse's loop does.
+
+    libfuse has one loop and one thread, and the loop is in the middle of a request that waits: so
+    the next requests are read and answered right here, before that one is.
+    """
+
+    def __init__(self, mfusepy: Any) -> None:
+        self._buf, self._libfuse = mfusepy.fuse_buf, mfusepy._libfuse
+        self._session = ctypes.c_void_p()
+        self._thread = ThreadPoolExecutor(1, "winkmount-sync")
+        self._buffers: list[Any] = []  # those not in use
+        self._depth = 0
+
+    def __call__(self, call: Callable[[], None]) -> None:
+        """Raises what `call` raises."""
+        if self._depth >= DEEPEST:
+            call()
+            return
+        future, done = self._thread.submit(call), os.eventfd(0, os.EFD_CLOEXEC)
+        self._depth += 1
+        try:
+            future.add_done_callback(lambda _: os.eventfd_write(done, 1))
+            self._serve(future, done)
+            future.result()
+        finally:
+            self._depth -= 1
+            concurrent.futures.wait([future])  # before the descriptor it writes to is another
+            os.close(done)
+
+    def _serve(self, future: Future[None], done: int) -> None:
+        """Answer requests until the call is done, or the mount gone."""
+        libfuse, session = self._libfuse, self._find_session()
+        poll = select.poll()
+        poll.register(done, select.POLLIN)
+        poll.register(libfuse.fuse_session_fd(session), select.POLLIN)
+        # libfuse may know a longer struct, and fills in where its buffer is
+        buffer = self._buffers.pop() if self._buffers else ctypes.create_string_buffer(256)
+        while not future.done() and not libfuse.fuse_session_exited(session):
+            if any(fd == done for fd, _ in poll.poll()):
+                break
+            got = libfuse.fuse_session_receive_buf(session, buffer)
+            if got > 0:
+                libfuse.fuse_session_process_buf(session, buffer)
+            elif got not in (-errno.EINTR, -errno.EAGAIN):
+                break
+        self._buffers.append(buffer)
+
+    def _find_session(self) -> ctypes.c_void_p:
+        if not self._session:
+            libfuse = self._libfuse
+            libfuse.fuse_get_session.argtypes = [ctypes.c_void_p]
+            libfuse.fuse_get_session.restype = ctypes.c_void_p
+            libfuse.fuse_session_fd.argtypes = [ctypes.c_void_p]
+            libfuse.fuse_session_exited.argtypes = [ctypes.c_void_p]
+            for name in ("fuse_session_receive_buf", "fuse_session_process_buf"):
+                getattr(libfuse, name).argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+            fuse = libfuse.fuse_get_context().contents.fuse
+            self._session = ctypes.c_void_p(libfuse.fuse_get_session(fuse))
+        return self._session
 
 
 def make(mfusepy: Any) -> Any:
@@ -127,6 +204,8 @@ def make(mfusepy: Any) -> Any:
             settings.negative_timeout = caching.missing
             settings.kernel_cache = 0  # each open says it
             settings.nullpath_ok = int(not caching.fixed)  # a handle is enough, where there is one
+            if settings.nullpath_ok:  # then libfuse locks no path meanwhile
+                self.operations.beside = Beside(mfusepy)
             super().init_fuse_3(connection, config)
 
         def getattr_fuse_3(self, path: bytes | None, buf: Any, fip: Any) -> int:
@@ -196,7 +275,10 @@ def make(mfusepy: Any) -> Any:
                 start, step = stats.ctypes.data, stats.itemsize
                 places = range(start, start + len(entries) * step, step)
                 behind = map(DOTS.__add__, offsets)
-                how = repeat(FILL_DIR_PLUS if plus and flags & READDIR_PLUS else 0)
+                how: Iterable[int] = repeat(0)
+                if plus and flags & READDIR_PLUS:
+                    known = stats["st_size"] != UNREADABLE
+                    how = repeat(FILL_DIR_PLUS) if known.all() else (FILL_DIR_PLUS * known).tolist()
                 full = map(fill, into, names, places, behind, how)
                 return len(list(takewhile(not_, full)))  # no step of it in Python: 3 us less
 

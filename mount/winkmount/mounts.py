@@ -5,20 +5,29 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
+import json
 import os
 import re
 import select
 import shutil
+import struct
 import subprocess
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from winkmount.binding import MountError
 
+R = TypeVar("R")
+
 ANSWER: Final = 10.0  # seconds a server has to say its process id
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
+_PIDFD_INFO: Final = struct.Struct("=Q52xi")  # linux/pidfd.h: mask .. exit_code
+_INFO_EXIT: Final = 8  # of the mask
+_GET_INFO: Final = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 _MNT_FORCE: Final = 1
 _MNT_DETACH: Final = 2
 
@@ -65,11 +74,16 @@ def canonical(directory: str | os.PathLike[str]) -> str:
 
 def ask(point: str, xattr: str, seconds: float = ANSWER) -> bytes:
     """What the server of a mount says of itself. Raises OSError: ETIMEDOUT where nothing comes."""
-    answer: list[bytes | OSError] = []
+    return _within(seconds, point, lambda: os.getxattr(point, xattr))
+
+
+def _within(seconds: float | None, point: str, call: Callable[[], R]) -> R:
+    """What a call to a mount returns. Raises OSError, also (ETIMEDOUT) where it does not."""
+    answer: list[R | OSError] = []
 
     def wait() -> None:
         try:
-            answer.append(os.getxattr(point, xattr))
+            answer.append(call())
         except OSError as error:
             answer.append(error)
 
@@ -92,7 +106,8 @@ def unmount(
     lazy        also one that is in use: it goes from the directory at once, its server with the
                 last user, for whom nobody waits here
     force       also one whose server gives no answer; who uses it gets errors
-    raises      MountError: no such mount, busy, not allowed, a server that does not answer
+    raises      MountError: no such mount, busy, not allowed, a server that does not answer; what
+                was written cannot be synced: then it stays mounted, save with lazy and force
     """
     point = canonical(directory)
     mount = mount_at(point)
@@ -112,12 +127,56 @@ def unmount(
         elif error.errno != errno.EACCES and not force:  # EACCES: it answers only its owner
             raise MountError(f"{directory}: {error.strerror}") from None
     try:
+        lost = None
+        if server is not None and not mount.ro:
+            lost = _sync(point, name, ANSWER if force else None)
+            if lost and not (lazy or force):
+                raise MountError(f"{directory}: not unmounted: {lost}: --lazy unmounts it as it is")
         detach(mount, lazy=lazy, force=force)
         if server is not None and not lazy:
             select.select([server], [], [])
+            if _exit_status(server) and not lost:
+                lost = "its server ended with an error, which it has logged"
+        if lost:
+            raise MountError(f"{directory}: unmounted, but not all is on the disk: {lost}")
     finally:
         if server is not None:
             os.close(server)
+
+
+def _sync(point: str, name: str, seconds: float | None) -> str | None:
+    """Have everything on the disk -> why it is not, None: it is."""
+
+    def sync() -> None:
+        directory = os.open(point, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    try:
+        _within(seconds, point, sync)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.ENOTCONN):  # not for us to ask; it is dead
+            return None
+        with contextlib.suppress(OSError, ValueError):
+            said = json.loads(ask(point, f"user.{name}.status")).get("failed")
+            if said:
+                return str(said)
+        return error.strerror
+    return None
+
+
+def _exit_status(pidfd: int) -> int:
+    """Of a process that has ended, child or not; 0 too where the kernel does not tell (before
+    Linux 6.15)."""
+    info = bytearray(_PIDFD_INFO.size)
+    _PIDFD_INFO.pack_into(info, 0, _INFO_EXIT, 0)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(pidfd, _GET_INFO, info)
+        mask, status = _PIDFD_INFO.unpack(info)
+        return int(status) if mask & _INFO_EXIT else 0
+    return 0
 
 
 def detach(mount: Mount, *, lazy: bool = False, force: bool = False) -> None:

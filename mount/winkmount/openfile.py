@@ -37,14 +37,14 @@ class OpenFile:
         "_source",
         "_written_ns",
         "id",
+        "mappers",
         "users",
-        "writers",
     )
 
     def __init__(self, files: OpenFiles, id: int) -> None:
         self.id = id
         self.users = 0
-        self.writers = 0  # users that may write, also through a mapping
+        self.mappers = 0  # users that may write through a mapping
         self._files = files
         self._source = files.source
         self._runs: list[tuple[int, bytearray]] = []  # (offset, data)
@@ -102,7 +102,9 @@ class OpenFile:
         """The attributes of the file as of its last write."""
         if not self._runs:
             return attr
-        return attr._replace(size=max(attr.size, self._end), mtime_ns=self._written_ns)
+        written = self._written_ns
+        ctime_ns = attr.ctime_ns if attr.ctime_ns > written else 0
+        return attr._replace(size=max(attr.size, self._end), mtime_ns=written, ctime_ns=ctime_ns)
 
     def pass_on(self) -> None:
         """Give the Source what waits. Never raises: see the class."""
@@ -160,6 +162,11 @@ class OpenFiles:
             return False
         del self._files[file.id]
         return True
+
+    def raise_error(self) -> None:
+        """Report a failed `pass_on` of any of them."""
+        for file in self._files.values():
+            file.raise_error()
 
     def pass_on(self) -> None:
         """Give the Source what waits in any of them."""

@@ -20,7 +20,7 @@ from typing import Final
 
 from winkmount.attributes import Attributes
 from winkmount.contents import Contents
-from winkmount.guard import change, operation, refuse
+from winkmount.guard import change, operation, refuse, waiting
 from winkmount.hidden import Hidden
 from winkmount.listing import Listing
 from winkmount.paths import Stat, stat_fields
@@ -57,12 +57,16 @@ class Operations(Attributes, Contents):
     @operation
     def fill(self, fh: int, offset: int, take: Take) -> int:
         """List from `offset` on until there is no more room."""
-        listing = self.listings[fh]
-        while entries := self._next(listing, offset):
-            taken = take(entries, listing.given < self._plus)
-            offset = listing.took(taken)
-            if taken < len(entries):
-                break
+        listing, start = self.listings[fh], offset
+        try:
+            while entries := self._next(listing, offset):
+                taken = take(entries, listing.given < self._plus)
+                offset = listing.took(taken)
+                if taken < len(entries):
+                    break
+        except Exception:
+            if offset == start:  # else the next request meets it again, behind what it has now
+                raise
         return 0
 
     def _next(self, listing: Listing, offset: int) -> list[DirEntry]:
@@ -87,10 +91,10 @@ class Operations(Attributes, Contents):
         self.listings.pop(fh).close()
         return 0
 
-    @operation
+    @waiting
     def fsyncdir(self, path: str | None, datasync: int, fh: int) -> int:
         if self.source.writable:
-            self.sync()
+            self.beside(self.sync)
         return 0
 
     @change

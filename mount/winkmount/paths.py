@@ -92,13 +92,13 @@ def stat_fields(attr: Attr) -> Stat:
     return {
         "st_ino": attr.id,
         "st_mode": attr.mode,
-        "st_nlink": 2 if attr.is_dir else 1,
+        "st_nlink": 1,  # of a directory: how many it has is not known
         "st_size": attr.size,
         "st_blocks": -(-attr.size // 512),
         "st_blksize": 4096,
         "st_uid": attr.uid,
         "st_gid": attr.gid,
         "st_mtime": attr.mtime_ns,
-        "st_ctime": attr.mtime_ns,
+        "st_ctime": attr.ctime_ns or attr.mtime_ns,
         "st_atime": attr.mtime_ns,
     }

@@ -18,6 +18,7 @@ class ReadOnlySource:
     """Refuses every change with EROFS; the engine does so before it asks."""
 
     writable = False
+    failed = ""
     gather = False
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
@@ -47,7 +48,7 @@ class ReadOnlySource:
     def chown(self, id: int, uid: int, gid: int) -> None:
         _refuse()
 
-    def utime(self, id: int, mtime_ns: int) -> None:
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         _refuse()
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:

@@ -197,7 +197,8 @@ def _task(operations: Operations, options: Options) -> tuple[Callable[[], None],
 
     def sync() -> None:
         if operations.changed.is_set():
-            operations.sync()
+            with contextlib.suppress(Exception):  # it has said so itself
+                operations.sync()
 
     def follow() -> None:
         if isinstance(source, Following):
@@ -211,7 +212,7 @@ def _repeat(task: Callable[[], None], every: float, stop: threading.Event) -> No
     while not stop.wait(every):
         try:
             task()
-        except Exception as error:  # a full disk may get room again; fsync tells the writers
+        except Exception as error:
             log.error("background: %s", error)
 
 

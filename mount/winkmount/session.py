@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -13,7 +14,7 @@ from winkmount.awake import AwakeLock
 from winkmount.caching import Caching
 from winkmount.listing import Listing
 from winkmount.paths import KNOWN_DIRS, Paths
-from winkmount.source import Attr, Source
+from winkmount.source import Attr, Source, Steps, Stepwise, error_of, next_step
 
 log = logging.getLogger("winkmount")
 
@@ -49,8 +50,12 @@ class Session(Paths):
         self.mutex: threading.RLock | AwakeLock = threading.RLock()
         self.changed = threading.Event()  # something the next sync has to make durable
         self.started = False  # the kernel has, or had, the mount
+        self.failed = ""  # why the last sync did not make everything durable
         self.context: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)
         self._on_start = on_start
+        self._one_sync = threading.Lock()  # taken before `mutex`
+        # how the thread that serves waits for a call; the binding may serve others meanwhile
+        self.beside: Callable[[Callable[[], None]], None] = lambda call: call()
         self._since = time.time()
         self._facts = f"user.{name}."
 
@@ -76,20 +81,64 @@ class Session(Paths):
             self._on_start()
 
     def sync(self) -> None:
-        """Everything written so far is on the disk. Raises OSError. From any thread."""
+        """Everything written so far is on the disk. Raises OSError. From any thread, without the
+        lock: others are served while the disk is waited for."""
         self.changed.clear()
+        soon = False
+
+        def begin() -> None:
+            nonlocal soon
+            soon = self.hidden.is_new
+            if not soon:
+                self.carry_out()
+            self.opened.pass_on()
+
         try:
-            with self.mutex:
-                soon = self.hidden.is_new
-                if not soon:
-                    self.carry_out()
-                self.opened.pass_on()
-                self.source.sync()
-            if soon:
+            self._make_durable(begin, None)
+        finally:
+            if soon or self.failed:
                 self.changed.set()
-        except BaseException:
-            self.changed.set()
+
+    def sync_file(self, id: int) -> None:
+        """The same of a file of which the Source knows every byte."""
+        self._make_durable(lambda: None, id)
+
+    def _make_durable(self, begin: Callable[[], None], id: int | None) -> None:
+        """`begin` is called under the lock."""
+        try:
+            with self._one_sync:
+                with self.mutex:
+                    begin()
+                    self.check_failed()
+                    steps = self._steps(id)
+                    wait = next(steps, None)
+                while wait is not None:
+                    error = error_of(wait)
+                    with self.mutex:
+                        wait = next_step(steps, error)
+        except BaseException as error:
+            self._sync_failed(error)
             raise
+        self.failed = ""
+
+    def _steps(self, id: int | None) -> Steps:
+        if isinstance(self.source, Stepwise):
+            yield from self.source.syncing(id)
+        elif id is None:
+            self.source.sync()
+        else:
+            self.source.fsync(id)
+
+    def check_failed(self) -> None:
+        """Raise EIO where nothing can be made durable any more."""
+        if self.source.failed:
+            raise OSError(errno.EIO, self.source.failed)
+
+    def _sync_failed(self, error: BaseException) -> None:
+        what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if what != self.failed:  # once, not each time that it is tried again
+            self.failed = what
+            log.error("what was written is not on the disk: %s", what)
 
     def close(self) -> None:
         """After the mount is gone: files that are still open are kept as they stand."""
@@ -97,6 +146,7 @@ class Session(Paths):
             self.carry_out()
             self.opened.pass_on()
         self.source.close()
+        self.opened.raise_error()
 
     def carry_out(self) -> None:
         """The open file that was hidden last was unlinked, since no rename to its name came."""

@@ -18,8 +18,12 @@ at a time, but not always from the same thread.
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, runtime_checkable
+
+UNREADABLE: Final = -1
+"""The size of an entry of a listing whose attributes cannot be read: its name is listed, asking for
+the file fails."""
 
 
 class Attr(NamedTuple):
@@ -31,6 +35,7 @@ class Attr(NamedTuple):
     mtime_ns: int  # nanoseconds since the epoch
     uid: int
     gid: int
+    ctime_ns: int = 0  # when anything of it was changed last; 0: at `mtime_ns`
 
     @property
     def is_dir(self) -> bool:
@@ -52,6 +57,9 @@ class Source(Protocol):
     """Id of the top directory."""
     writable: bool
     """False: the engine answers every change with EROFS and never calls a method that changes."""
+    failed: str
+    """Why it takes no more changes, since the disk below has failed; "": it does. Then the engine
+    answers every change with EROFS and every fsync with EIO. Reading goes on."""
     gather: bool
     """True: the engine may hold small writes of an open file back and pass them on together.
     False: each write(2) is passed on at once, because it may be refused."""
@@ -107,7 +115,8 @@ class Source(Protocol):
     def chown(self, id: int, uid: int, gid: int) -> None:
         """-1 leaves a value as it is."""
 
-    def utime(self, id: int, mtime_ns: int) -> None: ...
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
+        """now_ns  the time of the call, equal to `mtime_ns` where that was asked for"""
 
     def readlink(self, id: int) -> bytes: ...
 
@@ -174,6 +183,48 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Sync and let go. Files that are still open are kept as they stand. The last call."""
+
+
+Steps = Generator[Callable[[], None], None, None]
+"""What has to be done, step by step. Each thing that comes waits for the disk: it is to be called
+while other calls may come, and an OSError of it to be thrown in."""
+
+
+@runtime_checkable
+class Stepwise(Protocol):
+    """What a Source has besides if it can be used while it is synced."""
+
+    def syncing(self, id: int | None) -> Steps:
+        """`fsync` of a file, None: `sync`. What comes meanwhile may be durable or not."""
+
+
+def run_steps(steps: Steps) -> None:
+    """Do all of it, here and now."""
+    wait = next(steps, None)
+    while wait is not None:
+        wait = next_step(steps, error_of(wait))
+
+
+def next_step(steps: Steps, error: OSError | None) -> Callable[[], None] | None:
+    """-> what the next step gives, None: there is none. `error`: of what the last one gave."""
+    return next(steps, None) if error is None else steps.throw(error)
+
+
+def error_of(wait: Callable[[], None]) -> OSError | None:
+    """Call it -> the OSError that it raised."""
+    try:
+        wait()
+    except OSError as error:
+        return error
+    return None
+
+
+@runtime_checkable
+class Healing(Protocol):
+    """What a Source has besides if it can get over damage to what it reads."""
+
+    def heal(self, error: Exception) -> bool:
+        """A call has failed so -> whether it may succeed when it is made again."""
 
 
 @runtime_checkable

@@ -140,14 +140,15 @@ def _when_free(base: str, opener: Callable[[], Source]) -> Source:
 def container(path: str, options: Options) -> Source:
     """A container as a Source. In the process that serves: a handle does not survive a fork."""
     from winkfs.aosource import AppendOnlySource
-    from winkfs.container import open as open_container
+    from winkfs.basepath import base_of
+    from winkfs.container import Container
     from winkfs.source import ContainerSource
     from winkmount.binding import MountError
 
     if options.as_of:
         raise MountError(f"{path}: as_of is for data sets: a container has no generations")
     try:
-        opened = open_container(path, "r" if options.ro else "a")
+        opened = Container(base_of(path), "r" if options.ro else "a", mapped=False)
     except OSError as error:
         if not options.ro and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise MountError(

@@ -33,7 +33,8 @@ def mounts(as_json: bool) -> None:
     """List what is mounted, where, read-only or not, by which process, since when.
 
     A server that does not answer within a second is listed as "no answer"; one that was killed as
-    "dead": `winkfs umount` clears it away, and so does the next mount on its directory.
+    "dead": `winkfs umount` clears it away, and so does the next mount on its directory. One that
+    could not make durable what was written is "failed": `winkfs info DIR` says why.
     """
     from winkmount.mounts import mounts as all_mounts
 
@@ -64,6 +65,8 @@ def mount_record(mount: Mount) -> Record:
     try:
         record["pid"] = int(ask(mount.point, f"user.{KIND}.pid", PATIENCE))
         record |= json.loads(ask(mount.point, f"user.{KIND}.status", PATIENCE))
+        if record.get("failed"):
+            record["state"] = "failed"
     except OSError as error:
         record["state"] = STATES.get(error.errno or 0, error.strerror)
     for name in ("since", "unsynced_since"):

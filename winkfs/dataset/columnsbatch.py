@@ -57,7 +57,7 @@ class ColumnsBatch(Batch):
         self.names = texts.tolist()
         columns = ids, MODES[ftypes], sizes, mtimes, uids, gids
         self.attrs = list(map(
-            MAKE, repeat(Attr), zip(*(column.tolist() for column in columns), strict=True)
+            MAKE, repeat(Attr), zip(*(column.tolist() for column in columns), repeat(0))
         ))  # fmt: skip
         for i in np.flatnonzero((special != 0) | (ftypes == FileType.DIR)).tolist():
             self.attrs[i] = None

@@ -165,7 +165,7 @@ def _matches(shard: Shard, wanted: UInt64) -> _Rows:
         with _opened(shard) as store:
             base = store.index.base
             if _hashed(store) and base is not None and not store.index.pending:
-                pos, _ = table.find_many(base.shape, base.cells, wanted, table.bits_of(wanted))
+                pos, _ = base.find_many(wanted, table.bits_of(wanted))
                 return _all_cells(base, wanted[pos > 0])
     rows = _rows_of(shard, 0, 1)
     if not len(wanted):
@@ -180,7 +180,7 @@ def _all_cells(base: Base, found: UInt64) -> _Rows:
     cells = [
         (s, int.from_bytes(cell[:8], "big"))
         for s in found.tolist()
-        for _, cell in table.probe(base.shape, base.view, base.offset, s & hashing.MASK63)
+        for _, cell in base.probe(s & hashing.MASK63)
         if cell[8:16] == s.to_bytes(8, "big")
     ]
     return _Rows(

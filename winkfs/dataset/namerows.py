@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.gather import rows_at, texts_at
+from winkfs.filearray import FileArray
 from winkfs.rows import Int64
 
 if TYPE_CHECKING:
@@ -80,13 +81,16 @@ class Rows:
         """The names of rows of one chunk."""
         chunk = self.chunks[number]
         begin = chunk.name_ends[at]
-        return texts_at(chunk.name_bytes, begin, chunk.name_ends[at + 1] - begin)
+        lengths = chunk.name_ends[at + 1] - begin
+        if isinstance(chunk.name_bytes, FileArray):
+            return chunk.name_bytes.texts(begin, lengths)
+        return texts_at(chunk.name_bytes, begin, lengths)
 
     def name(self, row: int) -> bytes:
         number, at = self.place(row)
         chunk = self.chunks[number]
-        ends = chunk.name_ends
-        return chunk.name_bytes[ends.item(at) : ends.item(at + 1)].tobytes()
+        begin, end = chunk.name_ends[at : at + 2].tolist()
+        return chunk.name_bytes[begin:end].tobytes()
 
     def names(self, rows: Int64) -> list[bytes]:
         """Cost: 0.2 us a name."""
@@ -103,7 +107,7 @@ class Rows:
         for number, which, at in self.parts(rows):
             chunk = self.chunks[number]
             begin, end = chunk.name_ends[at] + offset, chunk.name_ends[at + 1]
-            words[which] = _words(chunk.name_bytes, begin, end)
+            words[which] = _words(np.asarray(chunk.name_bytes), begin, end)
             left[which] = np.clip(end - begin, 0, WORD + 1)
         return words, left
 

@@ -44,15 +44,15 @@ class Shard:
         """How many can be seen; -1: not known."""
         return self.record.files - len(self.hidden) if self.record.files >= 0 else -1
 
-    def open(self, *, load: bool = True) -> Store:
-        """For reading. `load`: its index too.
+    def open(self, *, load: bool = True, mapped: bool = True) -> Store:
+        """For reading. `load`: its index too; `mapped`: see `DataFile`.
 
         raises  StalePlan where it is gone, or another; FormatError; OSError
         """
         from winkfs.store import Store
 
         try:
-            store = Store(self.base, writable=False, load=load)
+            store = Store(self.base, writable=False, load=load, mapped=mapped)
         except NoSuchFile:
             raise StalePlan("a shard is gone: it was vacuumed, or lost", self.base) from None
         try:

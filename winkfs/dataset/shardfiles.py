@@ -77,25 +77,33 @@ class ShardFiles:
         self._columns: ColumnsFile | None = None
         if shard.record.size >> POSITION or number >= SHARDS:
             raise OSError(errno.EFBIG, "too large for a mount, or too many shards", shard.base)
+        self._shard = shard
         try:
             self._open(shard)
-            self.chunks = self._read_columns() or self._read_inodes(shard)
+            self._take(self._read_columns() or self._read_inodes(shard))
         except BaseException:
             self.close()
             raise
-        self._first = [int(chunk.pos[0]) for chunk in self.chunks]
+
+    def _take(self, chunks: list[Columns]) -> None:
+        self.chunks = chunks
+        self._first = [int(chunk.pos[0]) for chunk in chunks]
+
+    def forget_columns(self) -> None:
+        """BASE.cols cannot be read any more: go on without it."""
+        self._close_columns()
+        self._take(self._read_inodes(self._shard))
 
     # opening
 
     def _open(self, shard: Shard, *, load: bool = False) -> None:
         try:
-            store = shard.open(load=load)
+            store = shard.open(load=load, mapped=False)
         except (OSError, FormatError) as error:
             self.error = str(error)
             log.error("%s: its files cannot be read", error)
             return
         store.frozen = True
-        store.kv.read_sparse()
         store.kv.storage.remember_resident()
         self._store, self.owner = store, store.owner
         self._look = Look(store, Content(store))
@@ -107,6 +115,7 @@ class ShardFiles:
             storage = open_file(path)
         except OSError:
             return None
+        storage.mapped = False
         try:
             self._columns = columns = ColumnsFile(storage)
             if (columns.contid, columns.covered) == (self.record.contid, self.record.size):
@@ -134,6 +143,9 @@ class ShardFiles:
             self._trace.drop()
             self._store.abandon()
             self._store = None
+        self._close_columns()
+
+    def _close_columns(self) -> None:
         if self._columns is not None:
             self._columns.close()
             self._columns = None
@@ -168,13 +180,14 @@ class ShardFiles:
         """The attributes of a file, as a directory has them, too."""
         pos, mode = chunk.pos.item(row), MODE_OF[chunk.ftype.item(row)]
         uid, gid = self.owner
+        ctime_ns = 0
         if chunk.special.item(row) and self.error is None:
             attrs = self.found(pos).attrs
             if attrs is not None:
                 mode = stat.S_IFMT(mode) | stat.S_IMODE(attrs.mode)
-                uid, gid = attrs.uid, attrs.gid
+                uid, gid, ctime_ns = attrs.uid, attrs.gid, attrs.ctime_ns or 0
         size, mtime_ns = chunk.size.item(row), chunk.mtime.item(row)
-        return Attr(self.id_of(pos), mode, size, mtime_ns, uid, gid)
+        return Attr(self.id_of(pos), mode, size, mtime_ns, uid, gid, ctime_ns)
 
     def found(self, pos: int) -> Found:
         """What the inode says. Raises CorruptError; OSError (EIO) where the data file is lost."""

@@ -24,6 +24,7 @@ from winkfs.dataset.nameorder import MergedOrder
 from winkfs.dataset.namerows import Rows
 from winkfs.dataset.shardfiles import POSITION, Footprint, ShardFiles
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
+from winkfs.errors import DerivedDamage
 from winkfs.inode import FileType
 from winkfs.listbatch import Batch
 from winkfs.names import MAX_PATH
@@ -49,17 +50,19 @@ class DatasetView(ReadOnlySource, PathView):
 
     def __init__(self, root: str, as_of: AsOf = None) -> None:
         """Raises NoSuchFile, StalePlan, ValueError (`as_of`), FormatError, OSError."""
-        super().__init__()
         self._log, self._fixed = Log(root_of(root)), as_of is not None
+        snapshot = snapshot_of(self._log, self._log.at(as_of))
+        super().__init__(min((shard.record.contid for shard in snapshot.shards), default=0))
         self._trace = Footprint()
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
         self.shown: dict[str, ShardFiles] = {}  # by path
+        self._opened: dict[int, Place] = {}  # files that are open
         self._order = MergedOrder(Rows(()), np.empty(0, np.int64))
         folder = os.stat(self._log.root)
         self.owner = folder.st_uid, folder.st_gid
         try:
-            self._show(snapshot_of(self._log, self._log.at(as_of)))
+            self._show(snapshot)
         except BaseException:
             self.close()
             raise
@@ -78,15 +81,29 @@ class DatasetView(ReadOnlySource, PathView):
                 self._shards[files.number] = files
             files.hidden = shard.hidden
             shown[path] = files
-        self._order = self._order.updated(Rows(shown.values()))
         self.shown, self._snapshot = shown, snapshot
-        self.tree = NameTree(self._order, self.entry)
-        self._last: tuple[bytes, int] = b"", -1  # the last name that was found, and its index
-        self._recent: tuple[int, Place | None] = 0, None  # the id of the last file, and where it is
+        self._take(self._order.updated(Rows(shown.values())))
         self._sweep()
         if self._order.clashes:
             files_that = "files that have" if self._order.clashes > 1 else "file that has"
             log.warning("not shown: %d %s names below it", self._order.clashes, files_that)
+
+    def _take(self, order: MergedOrder) -> None:
+        self._order = order
+        self.tree = NameTree(order, self.entry)
+        self._last: tuple[bytes, int] = b"", -1  # the last name that was found, and its index
+        self._recent: tuple[int, Place | None] = 0, None  # the id of the last file, and where it is
+
+    def heal(self, error: Exception) -> bool:
+        """A shard whose columns cannot be read any more is shown without them."""
+        damaged = [files for files in self.shown.values() if _is_of(error, files)]
+        for files in damaged:
+            log.warning("%s: not used any more", error)
+            files.forget_columns()
+        if damaged:
+            self._opened.clear()
+            self._take(MergedOrder.merged(Rows(self.shown.values())))
+        return bool(damaged)
 
     def refresh(self) -> bool:
         """Show the newest generation -> whether it is another."""
@@ -176,6 +193,9 @@ class DatasetView(ReadOnlySource, PathView):
         recent, known = self._recent
         if id == recent and known is not None:
             return known
+        opened = self._opened.get(id)
+        if opened is not None:
+            return opened
         files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
         found = None if files is None else files.locate(pos)
         if files is None or found is None or not (id in self._users or self._shows(files, pos)):
@@ -199,16 +219,17 @@ class DatasetView(ReadOnlySource, PathView):
     def _first_user(self, id: int) -> None:
         if id >= OWN_IDS:
             self.places.hold(id)
+        else:
+            self._opened[id] = self._file(id)
 
     def _last_gone(self, id: int) -> None:
         if id < OWN_IDS:
+            self._opened.pop(id, None)
             self._sweep()
         else:
             self.places.let_go(id)
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        if id < OWN_IDS:
-            self._file(id)
         self._use(id)
 
     def release(self, id: int) -> None:
@@ -218,6 +239,11 @@ class DatasetView(ReadOnlySource, PathView):
         for files in self._shards.values():
             files.close()
         self._shards.clear()
+
+
+def _is_of(error: Exception, files: ShardFiles) -> bool:
+    """Whether it tells of damage to the columns of this shard."""
+    return isinstance(error, DerivedDamage) and error.file == files.base + ".cols"
 
 
 def _may_open(files: int) -> None:

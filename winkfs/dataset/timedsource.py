@@ -25,7 +25,7 @@ class TimedSource(TimeView, DatasetSource):
 
     def _show(self, snapshot: Snapshot) -> None:
         super()._show(snapshot)
-        self._by_time = TimeDirectory(_Times(self))
+        self._by_time = TimeDirectory(_Times(self), self.places.seed)
 
 
 class _Times:

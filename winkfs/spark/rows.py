@@ -125,7 +125,7 @@ class Source:
     def _windows(self, positions: Int64) -> Iterator[Columns]:
         """Inodes just before the contents around them are read: from the disk once for both."""
         kv = self.store.kv
-        scan = InodeScan(self.store, kv.storage.view(kv.end, sparse=True), self.problem)
+        scan = InodeScan(self.store, self.problem)
         at = 0
         while at < len(positions):
             begin = int(positions[at])

@@ -64,7 +64,11 @@ def absent(fd: int, stop: int, start: int = 0) -> npt.NDArray[np.bool_] | None:
     start -= start % PAGE
     if _mincore is None or stop <= start:
         return None
-    with mmap.mmap(fd, stop - start, access=mmap.ACCESS_READ, offset=start) as mapped:
+    try:
+        mapped = mmap.mmap(fd, stop - start, access=mmap.ACCESS_READ, offset=start)
+    except (OSError, ValueError):  # a disk that has failed maps nothing; a file that was cut short
+        return None
+    with mapped:
         base = np.frombuffer(mapped, np.uint8)
         vector = np.zeros(-(-(stop - start) // PAGE), np.uint8)
         failed = _mincore(base.ctypes.data, stop - start, vector.ctypes.data)

@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import io
 import mmap
 import os
 import stat
@@ -98,6 +99,8 @@ class FileStorage(Storage):
         return got
 
     def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
+        if not self.mapped:
+            raise io.UnsupportedOperation(f"{self.name}: to be read by pread, not mapped")
         if length == 0:
             return memoryview(b"")
         mapped = mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
@@ -217,7 +220,9 @@ class FileStorage(Storage):
         os.ftruncate(self.fd, length)
 
     def duplicate(self) -> Self:
-        return self.of(os.dup(self.fd), self.name, self.uncached)
+        other = self.of(os.dup(self.fd), self.name, self.uncached)
+        other.mapped = self.mapped
+        return other
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -50,10 +50,13 @@ class Storage(ABC):
 
     name       the path, for messages
     uncached   page-cache policy of `write`: the pages written do not stay in the page cache
+    mapped     whether `view` may be used: a mapping of a file that is cut short, or on a disk that
+               fails, kills the process, which who serves others cannot afford
     """
 
     name: str
     uncached: bool = False
+    mapped: bool = True
 
     # --- what a disk implements; all raise OSError ---
 
@@ -122,7 +125,8 @@ class Storage(ABC):
         """The first `length` bytes, read-only; later writes may show through.
 
         A mapping where the disk has them, which costs nothing until it is read, but kills the
-        process where the file was cut short or the disk fails: not for who serves others.
+        process where the file was cut short or the disk fails: not for who serves others, see
+        `mapped`.
 
         sparse  only the pages touched are read, and none around them
         """

@@ -1,0 +1,30 @@
+"""winkfs with a disk that does what a file says: python tests/faulty_disk.py CONTROL COMMAND ...
+
+CONTROL holds `slow SECONDS`, each sync takes so long; `fail`, the next one is EIO; or nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from pathlib import Path
+
+from winkfs.cli import main
+
+control, real = Path(sys.argv[1]), os.fdatasync
+
+
+def fdatasync(fd: int) -> None:
+    what, _, how = control.read_text().strip().partition(" ")
+    if what == "slow":
+        time.sleep(float(how))
+    elif what == "fail":
+        control.write_text("")
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    real(fd)
+
+
+os.fdatasync = fdatasync
+sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,211 @@
+"""A mount whose disk is slow to sync, or refuses to: who waits, and for what."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mounting import base as base  # a fixture
+from mounting import command, need_fuse, serving, stored, verified
+from mounting import there as there  # a fixture
+
+import winkfs
+
+pytestmark = pytest.mark.mount
+HERE = Path(__file__).parent
+SLOW = 2.0  # seconds of a sync; two come for each fsync
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Path:
+    control = tmp_path / "control"
+    control.write_text("")
+    return control
+
+
+@pytest.fixture
+def mount(base: str, there: Path, control: Path) -> Iterator[Path]:
+    with serving(server(control, base, there), there, patience=120):
+        yield there
+        control.write_text("")
+
+
+def server(control: Path, base: str, there: Path, every: str = "3600") -> list[str]:
+    program = [sys.executable, str(HERE / "faulty_disk.py"), str(control)]
+    return [*program, "mount", "-f", "--sync-every", every, base, str(there)]
+
+
+def refused(*codes: int) -> pytest.RaisesExc[OSError]:
+    return pytest.raises(OSError, check=lambda error: error.errno in codes)
+
+
+def sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def within(seconds: float, call: Callable[[], object]) -> object:
+    begun = time.monotonic()
+    found = call()
+    taken = time.monotonic() - begun
+    assert taken < seconds, f"{taken:.1f} s"
+    return found
+
+
+def requests_of_all_kinds(there: Path) -> None:
+    """None of them may take long."""
+    limit = SLOW / 2
+    for number in range(3):
+        new = there / f"new{number}"
+        within(limit, lambda: new.write_bytes(b"new"))  # noqa: B023 # called at once
+        assert within(limit, new.read_bytes) == b"new"
+        within(limit, lambda: new.chmod(0o600))  # noqa: B023
+        within(limit, lambda: new.rename(there / f"d/moved{number}"))  # noqa: B023
+        within(limit, lambda: (there / "d").stat())
+        assert "g" in within(limit, lambda: os.listdir(there / "d"))  # type: ignore[operator]
+        assert within(limit, (there / "d/g").read_bytes) == b"y"
+
+
+def test_others_are_served_while_an_fsync_waits(base: str, mount: Path, control: Path) -> None:
+    (mount / "file").write_bytes(b"before")
+    control.write_text(f"slow {SLOW}")
+    waiter = threading.Thread(target=sync, args=(mount / "file",))
+    waiter.start()
+    time.sleep(0.3)
+    requests_of_all_kinds(mount)
+    assert waiter.is_alive()
+    waiter.join()
+    control.write_text("")
+    assert stored(base, "file") == b"before"
+    sync(mount)
+    assert stored(base, "d/moved2") == b"new"
+
+
+def test_several_fsyncs_at_once_end_all(base: str, mount: Path, control: Path) -> None:
+    control.write_text("slow 0.3")
+    failed: list[object] = []
+
+    def write(name: str) -> None:
+        for turn in range(3):
+            fd = os.open(mount / name, os.O_RDWR | os.O_CREAT)
+            os.pwrite(fd, b"%d" % turn, turn)
+            os.fsync(fd)
+            os.close(fd)
+            if stored(base, name) != b"012"[: turn + 1]:
+                failed.append((name, turn))
+
+    threads = [threading.Thread(target=write, args=(f"t{n}",)) for n in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_others_are_served_while_the_background_sync_waits(
+    base: str, there: Path, control: Path
+) -> None:
+    with serving(server(control, base, there, "0.2"), there, patience=120):
+        control.write_text(f"slow {SLOW}")
+        for _ in range(3):
+            (there / "file").write_bytes(b"x")
+            time.sleep(0.3)
+            requests_of_all_kinds(there)
+            for number in range(3):
+                (there / f"d/moved{number}").unlink()
+        control.write_text("")
+    assert verified(base)
+
+
+def test_random_work_with_slow_syncs_is_all_there(base: str, mount: Path, control: Path) -> None:
+    """Threads write and fsync files of their own, while others make and remove names."""
+    control.write_text("slow 0.02")
+    kept: dict[str, bytes] = {}
+    stop = time.monotonic() + 8
+
+    def write(name: str) -> None:
+        dice, content = random.Random(name), bytearray()
+        with (mount / name).open("r+b" if (mount / name).exists() else "w+b", buffering=0) as file:
+            while time.monotonic() < stop:
+                at = dice.randrange(len(content) + 1)
+                data = dice.randbytes(dice.choice([1, 300, 9000]))
+                os.pwrite(file.fileno(), data, at)
+                content[at : at + len(data)] = data
+                if dice.random() < 0.3:
+                    os.fsync(file.fileno())
+                    kept[name] = bytes(content)
+        kept[name] = bytes(content)
+
+    def churn(name: str) -> None:
+        number = 0
+        while time.monotonic() < stop:
+            number += 1
+            path = mount / f"{name}{number % 7}"
+            path.write_bytes(b"%d" % number * 50)
+            path.rename(mount / f"{name}-{number % 5}")
+            if number % 3 == 0:
+                (mount / f"{name}-{number % 5}").unlink()
+
+    threads = [threading.Thread(target=write, args=(f"w{n}",)) for n in range(3)]
+    threads += [threading.Thread(target=churn, args=(f"c{n}",)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, data in kept.items():
+        assert (mount / name).read_bytes() == data
+    sync(mount)
+    for name, data in kept.items():
+        assert stored(base, name) == data
+
+
+# --- a sync that fails ---
+
+
+def test_a_failed_fsync_is_final_and_nothing_after_it_is_acknowledged(
+    base: str, there: Path, control: Path
+) -> None:
+    need_fuse()
+    how = [*server(control, base, there)]
+    with serving(how, there, patience=120) as process:
+        file = os.open(there / "file", os.O_RDWR | os.O_CREAT)
+        os.write(file, b"kept")
+        os.fsync(file)
+        os.write(file, b" and lost")
+        (there / "lost").write_bytes(b"x")
+        control.write_text("fail")
+        with refused(errno.EIO):
+            os.fsync(file)
+        for _ in range(2):
+            with refused(errno.EIO):
+                os.fsync(file)
+            with refused(errno.EIO):
+                sync(there)
+            with refused(errno.EROFS, errno.EIO):
+                os.pwrite(file, b"more", 0)
+            with refused(errno.EROFS, errno.EIO):
+                (there / "new").touch()
+        assert (there / "d/g").read_bytes() == b"y"
+        assert "file" in os.listdir(there)
+        os.close(file)
+        status, said = command("umount", there)
+        assert status == 1 and "not unmounted" in said
+        status, said = command("umount", "--lazy", there)
+        assert status == 1 and "not all is on the disk" in said
+        process.communicate(timeout=30)
+        assert process.returncode != 0
+        process.returncode = 0
+    assert stored(base, "file") == b"kept"
+    with winkfs.open(base, "a") as container:
+        assert "lost" not in container
+    assert verified(base)
