@@ -83,7 +83,8 @@ def check_lookups(storage: MemoryStorage, shape: Shape, bits: list[int], s: list
         pointers, slots = find_many(
             shape, cells, asked ^ np.uint64(1 << 40), np.array(bits, np.uint64)
         )
-        assert (slots == -1).all() and not pointers.any()
+        assert (slots < 0).all() and not pointers.any()
+        assert all(rows[~slot][0] == shape.htfree for slot in slots)
     found, entries = used(shape, cells, 0, shape.htsize)
     assert entries == len(found) == len(bits)
     assert set(found[:, 0].tolist()) == set(range(1000, 1000 + len(bits)))
@@ -180,7 +181,7 @@ def test_deleted_cells_are_passed_and_free_ones_end_the_search():
     seven = np.full(5, 7, np.uint64)
     pointers, slots = find_many(shape, cells, seven, np.arange(5).astype(np.uint64))
     assert pointers.tolist() == [9, 0, 0, 8, 9]
-    assert slots.tolist() == [0, -1, -1, 3, 0]
+    assert slots.tolist() == [0, ~2, ~2, 3, 0]
     assert [slot for slot, _ in probe(shape, view, OFFSET, 3)] == [3, 0]
     found, entries = used(shape, cells, 0, 5)
     assert (found.tolist(), entries) == ([[9, 7], [8, 7]], 4)
@@ -192,7 +193,7 @@ def test_a_stored_hash_of_zero_is_not_found_in_free_or_deleted_cells():
     cells = cells_of(shape, storage.view(storage.size()), OFFSET)
     zeros = np.zeros(2, np.uint64)
     pointers, slots = find_many(shape, cells, zeros, np.array([0, 2], np.uint64))
-    assert (pointers.tolist(), slots.tolist()) == ([0, 5], [-1, 2])
+    assert (pointers.tolist(), slots.tolist()) == ([0, 5], [~1, 2])
 
 
 def test_a_table_without_any_free_cell_ends_the_search():
@@ -201,7 +202,7 @@ def test_a_table_without_any_free_cell_ends_the_search():
     view = storage.view(storage.size())
     cells = cells_of(shape, view, OFFSET)
     _, slots = find_many(shape, cells, np.array([5, 6], np.uint64), np.array([2, 2], np.uint64))
-    assert slots.tolist() == [-1, 3]
+    assert slots.tolist() == [~shape.htsize, 3]
     assert [slot for slot, _ in probe(shape, view, OFFSET, 2)] == [3, 1]
 
 

@@ -47,7 +47,7 @@ class BulkGet:
         store = self._store
         found: list[bytes | None] = [None] * len(keys)
         if self._fast:
-            pos = store.index.candidates(keys)
+            pos = store.index.candidates(keys, compared=True)
             rows = np.flatnonzero(pos)
             if len(rows):
                 store.kv.view(int(pos.max()))

@@ -42,8 +42,17 @@ class Content:
         while True:
             pos = store.index.lookup(key)
             if pos:
-                _, inode, deleted = store.inode_at(pos)
-                if not deleted or store.frozen:  # frozen: marked since then
+                try:
+                    _, inode, deleted = store.inode_at(pos)
+                except CorruptError:
+                    if store.index.recheck(key):
+                        continue
+                    raise
+                if not deleted:
+                    return pos, inode
+                if store.index.recheck(key):  # the cell is that of an older inode
+                    continue
+                if store.frozen:  # marked since then
                     return pos, inode
             if store.writable or store.frozen or not store.moved():
                 return None

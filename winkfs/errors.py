@@ -7,7 +7,7 @@ import os
 import re
 from typing import Any
 
-from winkformats.errors import CorruptError
+from winkformats.errors import DerivedDamage as DerivedDamage
 
 
 class WinkError(OSError):
@@ -30,10 +30,6 @@ class WinkError(OSError):
 
 def _made(kind: type[WinkError], message: str, filename: str | None, number: int) -> WinkError:
     return kind(message, filename, number=number)
-
-
-class DerivedDamage(CorruptError):
-    """A derived file is damaged: it can be made again."""
 
 
 class NoSuchFile(WinkError, FileNotFoundError):

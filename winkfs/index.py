@@ -5,18 +5,24 @@
     bulk      (S, position) columns of files put in bulk, not yet looked at for double names
 
 A position that a later one replaced is superseded: its delflags are set once that is durable.
+
+A position that is found has the key: the two are compared. That there is none, and what is said of
+all files, is answered from pages of the base whose checksums were found right; where one is wrong,
+the base is made anew from the data file, and asked again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from winkformats import hashing, table
 from winkformats.disk.memory import MemoryStorage
+from winkformats.errors import DerivedDamage
+from winkformats.hashing import UInt64
 from winkfs.indexfile import Base
 from winkfs.nametrail import NameTrail
 from winkfs.rows import Column, Int64, Rows, doubles, hash_rows, join_rows
@@ -28,13 +34,19 @@ FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new b
 class Index:
     """Base, overlay and bulk rows as one map from keys to positions.
 
-    key_at   gives the key of the inode entry at a position; raises CorruptError
+    key_at    gives the key of the inode entry at a position; raises CorruptError
+    distrust  is told that the base is damaged, and has another one adopted, or raises
     """
 
     def __init__(
-        self, settings: Settings, base: Base | None, key_at: Callable[[int], bytes]
+        self,
+        settings: Settings,
+        base: Base | None,
+        key_at: Callable[[int], bytes],
+        distrust: Callable[[DerivedDamage], None] | None = None,
     ) -> None:
         self.settings, self.base, self._key_at = settings, base, key_at
+        self._distrust = distrust
         self.overlay: dict[bytes, int] = {}
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
         self.bulk: list[Rows] = []
@@ -58,23 +70,73 @@ class Index:
         return self._lookup_base(key)
 
     def _lookup_base(self, key: bytes) -> int:
-        base = self.base
-        if base is None:
+        if self.base is None:
             return 0
         s, bits = hashing.hash_key(self.settings.htalgo, key)
         stored = s.to_bytes(8, "big")
-        for _, cell in base.probe(bits):
-            if base.shape.cellsz > 1 and cell[8:16] != stored:
-                continue
-            pos = int.from_bytes(cell[:8], "big", signed=True)
-            if pos not in self.hidden and self._key_at(pos) == key:
-                return pos
+        while (base := self.base) is not None:
+            try:
+                for _, cell in base.probe(bits):
+                    if base.shape.cellsz > 1 and cell[8:16] != stored:
+                        continue
+                    pos = int.from_bytes(cell[:8], "big", signed=True)
+                    if pos not in self.hidden and self._key_at(pos) == key:
+                        return pos
+                base.vouch(bits)
+                return 0
+            except DerivedDamage as error:
+                self._doubt(error)
         return 0
 
-    def candidates(self, keys: Sequence[bytes]) -> Int64:
+    def recheck(self, key: bytes) -> bool:
+        """Look again at the cells of a key whose inode was not what its cell had promised.
+
+        ->  whether they were wrong: `lookup` then has another answer
+        """
+        if self.base is None or key in self.overlay:
+            return False
+        _, bits = hashing.hash_key(self.settings.htalgo, key)
+        return not self._vouched(bits)
+
+    def check(self) -> None:
+        """Have all of the base be right."""
+        while not self._stands(Base.check):
+            pass
+
+    def _vouched(self, bits: int) -> bool:
+        return self._stands(lambda base: base.vouch(bits))
+
+    def _stands(self, check: Callable[[Base], Any]) -> bool:
+        """Whether the base passes a check; it is another one where it does not."""
+        try:
+            if self.base is not None:
+                check(self.base)
+        except DerivedDamage as error:
+            self._doubt(error)
+            return False
+        return True
+
+    def _doubt(self, error: DerivedDamage) -> None:
+        if self._distrust is None:
+            raise error
+        self._distrust(error)
+
+    def adopt(self, base: Base) -> None:
+        """Go on with a base that holds what the damaged one should, all else as it is."""
+        self.close()
+        self.stale.append(True)
+        self.stale, self.base = [], base
+        if self.hidden:  # what was marked deleted meanwhile is in no base made anew
+            self.hidden &= set(np.concatenate(list(base.pointers())).tolist())
+        self.hidden |= {pos for pos in map(self._lookup_base, self.overlay) if pos}
+
+    def candidates(self, keys: Sequence[bytes], *, compared: bool = False) -> Int64:
         """Positions that most likely belong to the keys, int64[n], 0: none. Compare the keys.
 
         Where a key differs, `lookup` has the answer: two keys then share a 64-bit hash.
+
+        compared  the caller looks at keys and delflags, and asks `lookup` where they are not right;
+                  else the cells are checked
         """
         n = len(keys)
         base = self.base
@@ -84,12 +146,40 @@ class Index:
             return np.fromiter(map(self.lookup, keys), np.int64, n)
         else:
             s, bits = hashing.hash_keys(self.settings.htalgo, keys)
-            found, _ = base.find_many(s, bits)
+            found, _ = self._find_many(s, bits, sure=not compared)
         if self.overlay:
             get = self.overlay.get
             over = np.fromiter((get(key, -1) for key in keys), np.int64, n)
             found = np.where(over >= 0, over, found)
         return found
+
+    def _find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
+        """See `Base.find_many`. There must be a base."""
+        while True:
+            assert self.base is not None
+            try:
+                return self.base.find_many(s, bits, sure=sure)
+            except DerivedDamage as error:
+                self._doubt(error)
+
+    def cells_of(self, s: UInt64) -> tuple[UInt64, Int64]:
+        """S and position of all cells of the base with these hashes, each of them given once.
+
+        Needs CELLSZ >= 2 and slots that follow from S.
+        """
+        found, _ = self._find_many(s, table.bits_of(s))
+        cells: list[tuple[int, int]] = []
+        for stored in s[found > 0].tolist():
+            bits, wanted = stored & hashing.MASK63, stored.to_bytes(8, "big")
+            while not self._vouched(bits):
+                pass
+            assert self.base is not None
+            cells += [
+                (stored, int.from_bytes(cell[:8], "big"))
+                for _, cell in self.base.probe(bits)
+                if cell[8:16] == wanted
+            ]
+        return np.array([c[0] for c in cells], np.uint64), np.array([c[1] for c in cells], np.int64)
 
     def assign(self, key: bytes, pos: int, *, new: bool = False) -> None:
         """The key now belongs to `pos`; 0 removes it. `new`: there was no such key."""
@@ -195,8 +285,7 @@ class Index:
             if base.shape.cellsz == 1:
                 suspects = list(range(at, min(at + table.BUCKET, len(rows.pos))))
             else:
-                bits = rows.slot_bits()[part]
-                _, slots = base.find_many(rows.s[part], bits)
+                _, slots = self._find_many(rows.s[part], rows.slot_bits()[part], sure=True)
                 suspects = (np.flatnonzero(slots >= 0) + at).tolist()
             for row in suspects:
                 if row in drop:
@@ -223,6 +312,7 @@ class Index:
 
         cost    0.1 us a file; memory: the array
         """
+        self._check_whole()
         found = Column(np.int64)
         hidden = np.fromiter(self.hidden, np.int64, len(self.hidden))
         for part in self.base.pointers() if self.base else ():
@@ -236,6 +326,7 @@ class Index:
 
     def merged(self) -> tuple[Rows, Int64 | None]:
         """Everything as rows for a new base, and the user's words of its cells."""
+        self._check_whole()
         cells = self.base.words() if self.base else np.empty((0, self.settings.cellsz), np.int64)
         if self.hidden:
             gone = np.fromiter(self.hidden, np.int64, len(self.hidden))
@@ -255,6 +346,11 @@ class Index:
             room = np.zeros((len(joined.pos) - len(extra), extra.shape[1]), np.int64)
             extra = np.concatenate([extra, room])
         return joined, extra
+
+    def _check_whole(self) -> None:
+        """Have the base name each file once: by its sums or, where it has none, by counting."""
+        while not self._stands(_whole):
+            pass
 
     def _hash_positions(self, positions: Int64) -> Rows:
         keys = list(map(self._key_at, positions.tolist()))
@@ -283,3 +379,17 @@ class Index:
     def close(self) -> None:
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):
             self.base.storage.close()
+
+
+def _whole(base: Base) -> None:
+    """Raises DerivedDamage where cells are wrong, lost or doubled."""
+    base.check()
+    if base.proven:
+        return
+    pointers = np.sort(np.concatenate(list(base.pointers())))
+    if len(pointers) != base.live or (pointers[1:] == pointers[:-1]).any():
+        raise DerivedDamage(
+            "the cells do not name each file once", file=base.storage.name, offset=base.offset,
+            expected=base.live, found=len(np.unique(pointers)),
+        )  # fmt: skip
+    base.proven = True

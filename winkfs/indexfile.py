@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import mmap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from winkformats import table
+from winkformats import pagesums, table
 from winkformats.disk.directory import open_file
 from winkformats.disk.storage import Storage
-from winkformats.errors import FormatError
+from winkformats.errors import DerivedDamage, FormatError
 from winkformats.hashing import UInt64
+from winkformats.pagesums import PageSums
 from winkformats.superblock import HINDEX, SBSIZE, Superblock, read_superblock
-from winkfs.errors import DerivedDamage
 from winkfs.rows import Int64, Rows
 from winkfs.settings import PURPOSE_INDEX, Settings
 
@@ -32,6 +32,11 @@ class Base:
     covered  bytes: FILESIZE of the data file whose files are all in it
     nextfid  first FILEID unknown to it; 0: not recorded
     live     number of files
+    sums     of its pages, as long as not all were found right; None: of a file that has none, too
+    proven   whether all cells are known to be as they were written
+
+    What is found needs no sums, for its key is compared. What is not found is believed where the
+    pages that the search passed are right.
     """
 
     storage: Storage
@@ -40,6 +45,8 @@ class Base:
     covered: int
     nextfid: int
     live: int
+    sums: PageSums | None = None
+    proven: bool = True
 
     def __post_init__(self) -> None:
         """`view`, `cells`: the mapped table; None where the storage is not mapped."""
@@ -58,31 +65,57 @@ class Base:
         """Bytes of the file. Raises DerivedDamage where it does not have them any more."""
         data = self.storage.read(at, length)
         if len(data) < length:
-            raise self._cut(at + len(data))
+            what = "the index is cut short"
+            raise DerivedDamage(what, file=self.storage.name, offset=at + len(data))
         return data
 
-    def check_size(self) -> None:
-        """What is not found may have been in the part of the file that was cut off. Raises
-        DerivedDamage."""
-        self.read(self.offset + self.size - 1, 1)
-
-    def _cut(self, at: int) -> DerivedDamage:
-        return DerivedDamage("the index is cut short", file=self.storage.name, offset=at)
+    # --- searches; all raise DerivedDamage ---
 
     def probe(self, bits: int) -> Iterator[tuple[int, bytes]]:
-        """See `table.probe`. Raises DerivedDamage."""
+        """See `table.probe`. Who finds nothing asks `vouch`."""
         if self.view is not None:
             return table.probe(self.shape, self.view, self.offset, bits)
-        return self._probe_file(bits)
+        return table.probe_by(self.shape, self.read, self.offset, bits)
 
-    def _probe_file(self, bits: int) -> Iterator[tuple[int, bytes]]:
-        yield from table.probe_by(self.shape, self.read, self.offset, bits)
-        self.check_size()
+    def vouch(self, bits: int) -> None:
+        """Check the cells that a search passes, up to the free one."""
+        if self.sums is None:
+            if self.view is None:  # it may have been in the part of the file that was cut off
+                self.read(self.offset + self.size - 1, 1)
+            return
+        shape, home = self.shape, bits % self.shape.htsize
+        end = home
+        while self._pointer(end) != shape.htfree:
+            end = end + 1 if end + 1 < shape.htsize else 0
+            if end == home:  # no cell is free
+                self.check()
+                return
+        if end < home:
+            self._check_cells(home, shape.htsize - 1)
+            home = 0
+        self._check_cells(home, end)
 
-    def find_many(self, s: UInt64, bits: UInt64) -> tuple[Int64, Int64]:
-        """See `table.find_many`. Not mapped: 2 us a key. Raises DerivedDamage."""
-        if self.cells is not None:
-            return table.find_many(self.shape, self.cells, s, bits)
+    def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
+        """See `table.find_many`. What it did not find is not there. Not mapped: 2 us a key.
+
+        sure  what it found is right, too, save for two keys with one hash: not to be compared
+        """
+        if self.cells is None:
+            return self._find_each(s, bits, sure)
+        pointers, slots = table.find_many(self.shape, self.cells, s, bits)
+        if self.sums is not None:
+            rows = slice(None) if sure else np.flatnonzero(slots < 0)
+            home = (bits[rows] % np.uint64(self.shape.htsize)).astype(np.int64)
+            end = np.where(slots < 0, ~slots, slots)[rows]
+            if ((end < home) | (end == self.shape.htsize)).any():
+                self.check()
+            else:
+                width = self.shape.width
+                self.sums.check_spans(self.offset + home * width, self.offset + (end + 1) * width)
+                self._drop_sums()
+        return pointers, slots
+
+    def _find_each(self, s: UInt64, bits: UInt64, sure: bool) -> tuple[Int64, Int64]:
         pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), -1, np.int64)
         for i, (stored, bit) in enumerate(zip(s.tolist(), bits.tolist(), strict=True)):
             wanted = stored.to_bytes(8, "big")
@@ -90,7 +123,32 @@ class Base:
                 if cell[8:16] == wanted:
                     pointers[i], slots[i] = int.from_bytes(cell[:8], "big", signed=True), slot
                     break
+            if sure or slots[i] < 0:
+                self.vouch(bit)
         return pointers, slots
+
+    def check(self) -> None:
+        """Check all cells."""
+        if self.sums is not None:
+            self.sums.check_all()
+            self._drop_sums()
+
+    def _check_cells(self, first: int, last: int) -> None:
+        if self.sums is not None:
+            width = self.shape.width
+            self.sums.check(self.offset + first * width, self.offset + (last + 1) * width)
+            self._drop_sums()
+
+    def _drop_sums(self) -> None:
+        if self.sums is not None and self.sums.whole:
+            self.sums, self.proven = None, True
+
+    def _pointer(self, slot: int) -> int:
+        at = self.offset + slot * self.shape.width
+        head = self.read(at, 8) if self.view is None else self.view[at : at + 8]
+        return int.from_bytes(head, "big", signed=True)
+
+    # --- all cells, unchecked ---
 
     def used(self, start: int, stop: int) -> tuple[table.Cells, int]:
         """See `table.used`. Raises DerivedDamage."""
@@ -115,13 +173,20 @@ class Base:
 
 
 def open_base(
-    path: str, settings: Settings, block: Mapping[str, int], end: int, *, mapped: bool = True
+    path: str,
+    settings: Settings,
+    block: Mapping[str, int],
+    end: int,
+    note: Callable[[DerivedDamage], None] = lambda error: None,
+    *,
+    mapped: bool = True,
 ) -> Base | None:
     """BASE.idx, if it can be believed for a data file with superblock `block` and FILESIZE `end`.
 
+    note    is told of damage that the checksums show
     mapped  see `Storage.mapped`
     ->      None where it is missing, short, foreign, damaged, or newer than the data file
-    cost    one read; a classic one is counted through, for nothing else tells a stale one
+    cost    two reads; a classic one is counted through, for nothing else tells a stale one
     """
     try:
         storage = open_file(path)
@@ -130,6 +195,9 @@ def open_base(
     storage.mapped = mapped
     try:
         base = _believe(storage, settings, block, end)
+    except DerivedDamage as error:
+        note(error)
+        base = None
     except (FormatError, OSError, KeyError, ValueError):
         base = None
     if base is None:
@@ -186,6 +254,7 @@ def _believe(
         return None
     if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
         return None
+    base.sums, base.proven = PageSums.load(storage, mine, base.view), False
     return base
 
 
@@ -206,12 +275,19 @@ def _classic_is_current(base: Base, mine: Superblock, block: Mapping[str, int]) 
 
 
 def write_base(
-    storage: Storage, settings: Settings, rows: Rows, extra: Int64 | None, variables: dict[str, int]
+    storage: Storage,
+    settings: Settings,
+    rows: Rows,
+    extra: Int64 | None,
+    variables: dict[str, int],
+    *,
+    sums: bool = True,
 ) -> Base:
     """Write a whole table into an empty storage, not synced.
 
     extra      int64[n, cellsz - 2]: the user's words of each cell, or None
     variables  DATAEND, NEXTFID, SYNCTIME as they apply
+    sums       write checksums of its pages, too, but not in classic layout
     """
     n = len(rows.pos)
     shape = table.Shape(table.size_for(n), settings.cellsz, settings.htfree, settings.htdel)
@@ -224,6 +300,8 @@ def write_base(
         block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
         block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
         block.update({"CONTID": settings.contid} if settings.contid else {})
+    if sums and not settings.classic:
+        block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
     storage.write(0, [block.encode()])
 
     def words(chosen: table.Indices) -> Int64:
@@ -237,5 +315,7 @@ def write_base(
 
     bits = rows.s if rows.bits is None else rows.bits
     table.build(storage, SBSIZE, shape, bits, words)
+    if pagesums.VARIABLE in block:
+        pagesums.write(storage, block)
     covered = variables.get("DATAEND", 0)
     return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)

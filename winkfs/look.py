@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import xxhash
 
 from winkformats.entry import MASK64
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import MASK63
 from winkformats.table import PROBED
 from winkfs.content import Content
@@ -117,7 +117,7 @@ class Look:
         cells_in, hash64 = struct.Struct(">qQ").iter_unpack, xxhash.xxh3_64_intdigest
         read, contid = kv.storage.read, kv.layout.contid
         overlay, stale, hidden = store.index.overlay, store.index.stale, store.index.hidden
-        frozen, pairoff, by_inode = store.frozen, settings.pairoff, self._find_damaged
+        pairoff, by_inode, find_any = settings.pairoff, self._find_damaged, self.find_any
 
         def find(key: bytes) -> Found | None:
             if stale:
@@ -128,16 +128,19 @@ class Look:
                 s = hash64(key)
                 at = first + 16 * ((s & MASK63) % htsize)
                 left = htsize
-                while pos < 0 and left > 0:
-                    length = min(16 * PROBED, last - at)
-                    for found, stored in cells_in(read_cells(at, length)):
-                        if found == htfree:
-                            base.check_size()
-                            return None
-                        if stored == s and found not in hidden:
-                            pos = found
-                            break
-                    at, left = (at + length if at + length < last else first), left - PROBED
+                try:
+                    while pos < 0 and left > 0:
+                        length = min(16 * PROBED, last - at)
+                        for found, stored in cells_in(read_cells(at, length)):
+                            if found == htfree:
+                                base.vouch(s & MASK63)
+                                return None
+                            if stored == s and found not in hidden:
+                                pos = found
+                                break
+                        at, left = (at + length if at + length < last else first), left - PROBED
+                except DerivedDamage:
+                    return find_any(key)  # has the index made anew
             if pos <= 0:
                 return None
             try:
@@ -153,7 +156,7 @@ class Look:
             fields = unpack(data)
             if hash64(data[1:-4], pos + contid) & 0xFFFFFFFF != fields[-1]:
                 return by_inode(key, pos)
-            if fields[1] != key or (fields[0] and not frozen):
+            if fields[1] != key or fields[0]:
                 return by_inode(key, pos)
             _, _, fileid, size, ftype, mtime, count, pointer = fields[:8]
             length, skip, attrs = fields[size_at], fields[8] if pairoff else 0, None

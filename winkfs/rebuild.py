@@ -72,11 +72,19 @@ class _Columns:
 class Resolver:
     """Takes the batches of a whole data file, then decides who is live.
 
-    names  is given all names that may be live
+    names   is given all names that may be live
+    marked  take for live what only its delflag says is not: what came later has set it
     """
 
-    def __init__(self, kv: KVSeq, settings: Settings, names: NameSorter | None = None) -> None:
-        self._kv, self._settings, self._names = kv, settings, names
+    def __init__(
+        self,
+        kv: KVSeq,
+        settings: Settings,
+        names: NameSorter | None = None,
+        *,
+        marked: bool = False,
+    ) -> None:
+        self._kv, self._settings, self._names, self._marked = kv, settings, names, marked
         empty = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
         self.found = Rebuilt(empty, TimeIndex(settings), end=kv.start)
         self._s, self._bits, self._pos = Column(np.uint64), Column(np.uint64), Column(np.int64)
@@ -122,7 +130,7 @@ class Resolver:
         bits = None if self._settings.htalgo in SLOT_FROM_S else self._bits.take()
         rows = Rows(self._s.take(), bits, self._pos.take())
         columns = _Columns(rows, self._fileid.take(), self._deleted.take(), self._tomb.take())
-        live, unfinished = _resolve(columns, self._kv)
+        live, unfinished = _resolve(columns, self._kv, self._marked)
         found.unfinished = unfinished.tolist()
         found.dead = columns.rows.pos[columns.deleted & ~columns.tomb]
         if live.all():
@@ -150,30 +158,36 @@ def rebuild(
     problem: Callable[[CorruptError], None],
     progress: Callable[[int], None] | None = None,
     names: NameSorter | None = None,
+    stop: int | None = None,
+    marked: bool = False,
 ) -> Rebuilt:
     """Read the whole data file once; a second time, checking every entry, where it is damaged.
 
     problem   is told of each damaged range, which is passed over
     names     is given all names that may be live; they are right only where the result is `whole`
+    stop      only what is before it
+    marked    see `Resolver`
     progress  called with the number of bytes done since the last call
     raises    CorruptError where the chain of entries breaks and there are no checksums to find
               where it goes on; for a reader, or in a file cut short, it just ends there
     cost      1.4 million entries/s warm; memory: 21 bytes an inode entry, and 12 more while sorting
     """
-    if not kv.layout.checksum or "ENTRIES" in known_sums(kv):
+    whole = stop in (None, kv.end) and not marked
+    if whole and (not kv.layout.checksum or "ENTRIES" in known_sums(kv)):
         found = _rebuild_quickly(kv, settings, progress, names)
         if found is not None:
             return found
         progress = names = None
-    resolver = Resolver(kv, settings, names)
+    resolver = Resolver(kv, settings, names, marked=marked)
     damage: list[CorruptError] = []
 
     def told(error: CorruptError) -> None:
         damage.append(error)
         problem(error)
 
+    end = kv.end if stop is None else stop
     batches = inode_rows(
-        kv.storage, kv.layout, settings, kv.start, kv.end, problem=told, progress=progress
+        kv.storage, kv.layout, settings, kv.start, end, problem=told, progress=progress
     )
     try:
         for batch, rows in batches:
@@ -227,7 +241,7 @@ def known_sums(kv: KVSeq) -> dict[str, int]:
     return {name: block[name] for name in ("ENTRIES", "ITOTSZ", "DTOTSZ") if name in block}
 
 
-def _resolve(columns: _Columns, kv: KVSeq) -> tuple[Bools, Int64]:
+def _resolve(columns: _Columns, kv: KVSeq, marked: bool) -> tuple[Bools, Int64]:
     """-> which entries are live files, and the positions of those that should be marked deleted."""
     pos = columns.rows.pos
     beaten = np.zeros(len(pos), bool)
@@ -237,7 +251,9 @@ def _resolve(columns: _Columns, kv: KVSeq) -> tuple[Bools, Int64]:
     order, same = doubles(columns.fileid)
     later = order[same]
     beaten[later[~columns.tomb[later]]] = True  # tombstones all have FILEID 0, and are no files
-    live = ~(beaten | columns.deleted | columns.tomb)
+    live = ~(beaten | columns.tomb)
+    if not marked:
+        live &= ~columns.deleted
     return live, pos[beaten & ~columns.deleted & ~columns.tomb]
 
 

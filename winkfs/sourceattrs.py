@@ -172,7 +172,7 @@ class ContainerAttrs(PathView):
         if error.file.endswith(".names"):
             self._new_order_in_memory()
         else:
-            self._store.remake_index()
+            self._store.distrust_index(error)
         return True
 
     def _new_order_in_memory(self) -> None:

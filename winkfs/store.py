@@ -19,7 +19,7 @@ from winkformats import table
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.replace import TEMPORARY, replacing
 from winkformats.disk.storage import Storage
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.superblock import SBSIZE, read_superblock
 from winkfs.datafile import DataFile
 from winkfs.finish import finish, finish_rebuilt
@@ -60,8 +60,10 @@ class Store(DataFile):
         self.names_from = 0  # what a BASE.names must cover at least to be believed
         self.times_current = True  # whether BASE.time covers all of the data file
         self.columns: ColumnTrail | None = None  # is told of all files that are put in bulk
+        self._replaying = False
+        self._healing = False  # whether BASE.idx is damaged, and a writer has to replace it
         try:
-            self.index = Index(self.settings, None, self.key_at)
+            self.index = Index(self.settings, None, self.key_at, self.distrust_index)
             if load:
                 self.kv.read_sparse()  # samples from all of the file
                 self._load()
@@ -95,10 +97,11 @@ class Store(DataFile):
                 self.directory.unlink(self.name + ".names")  # before .data grows to its DATAEND
             self._drop_columns()
         base: Base | None = open_base(
-            self.base + ".idx", settings, block, self._covered(), mapped=self.mapped
+            self.base + ".idx", settings, block, self._covered(), self._note_derived,
+            mapped=self.mapped,
         )
         self.index.replace(base)
-        if base is not None and not self._plausible(base):
+        if base is not None and base.sums is None and not self._plausible(base):
             with contextlib.suppress(CorruptError):  # else there is nothing better than it
                 self._rebuild()
                 return
@@ -108,7 +111,9 @@ class Store(DataFile):
             return
         times_from = kv.end
         if settings.ao:
-            loaded = TimeIndex.load(self.base + ".time", settings, block, kv.end)
+            loaded = TimeIndex.load(
+                self.base + ".time", settings, block, kv.end, self._note_derived
+            )
             if loaded and settings.classic and not self._plausible_times(loaded[0]):
                 loaded = None
             if loaded is None and self.writable:
@@ -175,6 +180,18 @@ class Store(DataFile):
         start = max(start, self.kv.start)
         if start >= self.kv.end:
             return
+        self._replaying = True
+        try:
+            if self.writable:  # whose delflags follow from what the index had
+                self.index.check()
+            self._replay(start, covered, times_from)
+        except DerivedDamage as error:
+            self._note_derived(error)
+            self._rebuild()
+        finally:
+            self._replaying = False
+
+    def _replay(self, start: int, covered: int, times_from: int) -> None:
         if start < covered:  # only the time index is behind
             behind = Replay(self.kv, self.settings, Index(self.settings, None, self.key_at),
                             self.times)  # fmt: skip
@@ -193,6 +210,31 @@ class Store(DataFile):
             self._rebuild()
         elif self.writable:
             finish(self, replay.superseded, replay.heirs())
+
+    def distrust_index(self, error: DerivedDamage) -> None:
+        """Go on without BASE.idx: with a table in memory of what it should hold.
+
+        A writer replaces the file with its next sync or when it closes.
+        raises  `error` itself in the midst of a replay; CorruptError; OSError
+        cost    that of a reindex
+        """
+        old = self.index.base
+        if self._replaying or old is None:
+            raise error
+        self._note_derived(error)
+        self.kv.show(self.kv.end - 1)  # all of it written
+        found = rebuild(self.kv, self.settings, problem=self.note, stop=old.covered,
+                        marked=self.frozen and not self.settings.classic)  # fmt: skip
+        if not (found.whole or self.kv.layout.checksum or self.writable):
+            self._take_cells(found)
+        variables = self._derived() | {"DATAEND": old.covered, "NEXTFID": old.nextfid}
+        self._healing = self.writable
+        self.index.adopt(self._memory_index(found.rows, variables))
+        if not self.writable and not self.frozen and self.moved():
+            self.refresh()  # a delflag that was met may stem from a sync that we have not seen
+
+    def _note_derived(self, error: DerivedDamage) -> None:
+        self.note_text(f"{error}: {self.kv.storage.name} is asked instead")
 
     def _rebuild(self) -> None:
         """Make index, time index and counters from the data file: on disk for a writer."""
@@ -245,7 +287,7 @@ class Store(DataFile):
         memory = MemoryStorage(name=self.base + ".idx (in memory)")
         room = 8 * self.settings.cellsz * (table.size_for(len(rows.pos)) + 1)
         memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
-        return write_base(memory, self.settings, rows, None, variables)
+        return write_base(memory, self.settings, rows, None, variables, sums=False)
 
     def _write_index(
         self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
@@ -327,8 +369,9 @@ class Store(DataFile):
         raises  OSError where the data file cannot be synced
         """
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
+        self._healing = False
         try:
-            rows, extra = self._merged()
+            rows, extra = self.index.merged()
             self.index.replace(self._write_index(rows, self._derived(), extra))
         except OSError as error:
             self.excuse(error)
@@ -344,29 +387,12 @@ class Store(DataFile):
             self.note(f"{error.filename or self.base}: {error.strerror}: a derived file was not "
                       "written, reindex makes it anew")  # fmt: skip
 
-    def _merged(self) -> tuple[Rows, Int64 | None]:
-        """What the new index has to hold; without the old one, where that cannot be read."""
-        try:
-            return self.index.merged()
-        except CorruptError as error:
-            self.note(error)
-            self.remake_index()
-            return self.index.merged()
-
-    def remake_index(self) -> None:
-        """Make the index anew, in memory, where BASE.idx is damaged. Cost: that of a reindex."""
-        self.kv.show(self.kv.end - 1)  # all of it written
-        found = rebuild(self.kv, self.settings, problem=self.note)
-        base = self._memory_index(found.rows, self._derived())
-        base.covered = 0  # so that it is written when there is a reason or an end
-        self.index.replace(base)
-
     def _save_times(self) -> None:
         if self.times is None:
             return
         try:
             with self.deriving(".time") as storage:
-                storage.write(0, self.times.encode(self.settings, self.kv.superblock))
+                self.times.write(storage, self.settings, self.kv.superblock)
             storage.close()
             self.times_current = True
         except OSError as error:
@@ -379,7 +405,8 @@ class Store(DataFile):
         tail = self.kv.end - (base.covered if base else 0)
         limit = max(MERGE_TAIL, 4 * base.size if base else 0)
         return (
-            self.index.must_merge
+            self._healing
+            or self.index.must_merge
             or self.index.pending > MERGE_OVERLAY
             or (tail > limit and self.index.pending > 0)
         )

@@ -10,16 +10,19 @@ from __future__ import annotations
 import bisect
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats import pagesums
 from winkformats.disk.directory import open_file
+from winkformats.disk.storage import Storage
 from winkformats.entry import Layout
-from winkformats.errors import FormatError
+from winkformats.errors import DerivedDamage, FormatError
 from winkformats.kvscan import scan
+from winkformats.pagesums import PageSums
 from winkformats.superblock import KVSEQ, Superblock, read_superblock
 from winkfs.settings import PURPOSE_TIME, Settings
 from winkfs.units import NANO
@@ -83,11 +86,17 @@ class TimeIndex:
 
     @classmethod
     def load(
-        cls, path: str, settings: Settings, block: Mapping[str, int], end: int
+        cls,
+        path: str,
+        settings: Settings,
+        block: Mapping[str, int],
+        end: int,
+        note: Callable[[DerivedDamage], None] = lambda error: None,
     ) -> tuple[TimeIndex, int] | None:
         """Read BASE.time -> (marks, position in the data file up to which they are complete).
 
         block   the data file's superblock; `end` its FILESIZE
+        note    is told of damage that the checksums show
         ->      None where the file is missing, foreign, damaged or newer than the data file
         """
         try:
@@ -107,6 +116,8 @@ class TimeIndex:
                     covered = end
                 if not trusted or not 0 <= covered <= end:
                     return None
+                if (sums := PageSums.load(storage, mine)) is not None:
+                    sums.check_all()
                 index = cls(settings)
                 stop = mine.get("FILESIZE", storage.size())
                 for batch in scan(storage, layout, mine["SBSIZE"], stop):
@@ -116,6 +127,9 @@ class TimeIndex:
                 index.since = mine.get("TIMEMN", 0)
                 index._recall(mine)
                 return (index, covered) if index._sane(end) else None
+        except DerivedDamage as error:
+            note(error)
+            return None
         except (FormatError, OSError):
             return None
 
@@ -132,8 +146,8 @@ class TimeIndex:
         inside = all(0 < p < end for p in self.positions)
         return rising and inside and self.positions == sorted(self.positions)
 
-    def encode(self, settings: Settings, block: Mapping[str, int]) -> list[bytes]:
-        """-> the bytes of BASE.time, in parts. `block`: the data file's superblock."""
+    def write(self, storage: Storage, settings: Settings, block: Mapping[str, int]) -> None:
+        """Write BASE.time into an empty storage, not synced. `block`: the data file's superblock."""
         size = 4096 + 16 * len(self.marks)
         variables = {"FILESIZE": size, "SYNCSIZE": size}
         variables["SYNCTIME"] = block.get("SYNCTIME", int(time.time()))
@@ -146,6 +160,9 @@ class TimeIndex:
             variables[LASTNS] = last
         if not settings.classic:
             variables |= {"SBCKSUM": 0, "CONTID": settings.contid, "DATAEND": block["FILESIZE"]}
-        data = Superblock.new(KVSEQ, PURPOSE_TIME, variables).encode()
+            variables[pagesums.VARIABLE] = pagesums.place(size)
+        mine = Superblock.new(KVSEQ, PURPOSE_TIME, variables)
         pairs = zip(self.marks, self.positions, strict=True)
-        return [data, b"".join([MARK.pack(*pair) for pair in pairs])]
+        storage.write(0, [mine.encode(), b"".join([MARK.pack(*pair) for pair in pairs])])
+        if pagesums.VARIABLE in mine:
+            pagesums.write(storage, mine)

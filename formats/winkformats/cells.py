@@ -2,7 +2,8 @@
 
 Order of durable changes
     cells in place   the variables that vouch for them (DATAEND, SYNCTIME) become 0 and are flushed,
-                     then the cells change; `sync` flushes the cells and only then the new variables
+                     then the cells change; `sync` flushes the cells and only then the new variables.
+                     Checksums of its pages, see `pagesums`, are gone with the first change
     a whole rewrite  a new file beside the old one, flushed, takes its name by rename; the directory
                      is flushed after it. Until then the old file stands as it was
 """
@@ -23,10 +24,11 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.replace import replacing
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
+from winkformats.pagesums import VARIABLE as PAGESUMS
 from winkformats.superblock import FORMAT_NAMES, Superblock, read_superblock
 
 MAX_INT64: Final = (1 << 63) - 1
-VOUCHERS: Final = ("DATAEND", "SYNCTIME")  # a derived file is believed by these
+VOUCHERS: Final = ("DATAEND", "SYNCTIME", PAGESUMS)  # a derived file is believed by these
 
 
 class CellFile:
@@ -65,6 +67,8 @@ class CellFile:
         if not self._changed and not variables:
             return
         self._update_superblock()
+        if self._changed:
+            self._forget_sums()
         block = self.superblock
         synced = {
             "SYNCSIZE": block["FILESIZE"],
@@ -108,7 +112,12 @@ class CellFile:
 
     def _rewrite(self, fill: Callable[[Storage], None]) -> None:
         """Write a new file with `fill` and go on with it in the place of the old one."""
+        self._forget_sums()
         self.storage = replace(self.storage, fill)
+
+    def _forget_sums(self) -> None:
+        if PAGESUMS in self.superblock:
+            self.superblock[PAGESUMS] = 0
 
 
 def open_superblock(storage: Storage, form: int) -> Superblock:

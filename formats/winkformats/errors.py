@@ -23,11 +23,18 @@ class CorruptError(FormatError):
         self.expected, self.found = expected, found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self.what, self.file, self.offset, self.expected, self.found)
+        where = self.file, self.offset, self.expected, self.found
+        return _made, (type(self), self.what, *where)
 
 
-def _made(what: str, file: str, offset: int, expected: object, found: object) -> CorruptError:
-    return CorruptError(what, file=file, offset=offset, expected=expected, found=found)
+class DerivedDamage(CorruptError):
+    """A derived file is damaged: it can be made again."""
+
+
+def _made(
+    kind: type[CorruptError], what: str, file: str, offset: int, expected: object, found: object
+) -> CorruptError:
+    return kind(what, file=file, offset=offset, expected=expected, found=found)
 
 
 class DamagedRange(CorruptError):

@@ -242,6 +242,7 @@ class HIndex(CellFile):
         larger = max(shape.htsize, table.size_for(len(used) + more))
         grown = Shape(larger, shape.cellsz, shape.htfree, shape.htdel)
         old = self._words()
+        self._forget_sums()
         block = Superblock(self.superblock)
         block |= {"HTSIZE": larger, "FILESIZE": offset + grown.width * larger}
         _set_counters(block, len(used), len(used))
@@ -291,7 +292,7 @@ class HIndex(CellFile):
             if self._key_at(pointer) != keys[i]:  # another key with the same S came first
                 slot = self._find(keys[i], int(s[i]), int(bits[i]))[0]
                 slots[i] = -1 if slot is None else slot
-        return slots
+        return np.maximum(slots, -1)
 
     def _key_at(self, pointer: int) -> bytes:
         if self._key_of is None:

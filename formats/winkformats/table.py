@@ -61,12 +61,15 @@ def cells_of(shape: Shape, data: mmap.mmap | memoryview, offset: int) -> npt.NDA
 def find_many(
     shape: Shape, cells: npt.NDArray[np.void], s: UInt64, bits: UInt64
 ) -> tuple[Int64, Int64]:
-    """Look up many keys by S -> (kv_pointers, slots), int64[n] each; slot -1 where there is none.
+    """Look up many keys by S -> (kv_pointers, slots), int64[n] each.
+
+    slots   of a key that is not there: ~slot of the free cell that ended the search, ~HTSIZE where
+            no cell is free
 
     Needs CELLSZ >= 2. The first cell whose S agrees wins: compare the key, and look further with
     `probe` where it differs, which takes two keys with one 64-bit hash.
     """
-    pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), -1, np.int64)
+    pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), ~shape.htsize, np.int64)
     slot = (bits % np.uint64(shape.htsize)).astype(np.int64)
     todo, step = np.arange(len(s)), 1
     for _ in range(shape.htsize):
@@ -77,7 +80,9 @@ def find_many(
         at, rows = ends.argmax(1), np.arange(len(todo))
         done = ends[rows, at]
         hit = done & ~free[rows, at]
+        missed = done & ~hit
         pointers[todo[hit]], slots[todo[hit]] = pointer[rows, at][hit], (slot + at)[hit]
+        slots[todo[missed]] = ~(slot + at)[missed]
         todo, slot = todo[~done], slot[~done] + step
         if not len(todo):
             break

@@ -10,13 +10,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from winkformats import hashing, table
+from winkformats import hashing
 from winkformats.hashing import UInt64
 from winkfs.dataset.hiddenfile import Hidden, clusters
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.shardnames import NameColumn, joined, names_at, tombstones
-from winkfs.indexfile import Base
 from winkfs.rows import Int64
 from winkfs.store import Store
 
@@ -165,27 +164,13 @@ def _matches(shard: Shard, wanted: UInt64) -> _Rows:
         with _opened(shard) as store:
             base = store.index.base
             if _hashed(store) and base is not None and not store.index.pending:
-                pos, _ = base.find_many(wanted, table.bits_of(wanted))
-                return _all_cells(base, wanted[pos > 0])
+                return _Rows(*store.index.cells_of(wanted))
     rows = _rows_of(shard, 0, 1)
     if not len(wanted):
         return _Rows(_NO_S, NOTHING)
     at = np.minimum(np.searchsorted(wanted, rows.s), len(wanted) - 1)
     chosen = wanted[at] == rows.s
     return _Rows(rows.s[chosen], rows.pos[chosen])
-
-
-def _all_cells(base: Base, found: UInt64) -> _Rows:
-    """The rows with these hashes; two names may have one."""
-    cells = [
-        (s, int.from_bytes(cell[:8], "big"))
-        for s in found.tolist()
-        for _, cell in base.probe(s & hashing.MASK63)
-        if cell[8:16] == s.to_bytes(8, "big")
-    ]
-    return _Rows(
-        np.array([s for s, _ in cells], np.uint64), np.array([p for _, p in cells], np.int64)
-    )
 
 
 def _hashed(store: Store) -> bool:

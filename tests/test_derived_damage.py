@@ -1,0 +1,339 @@
+"""Damage in derived files: every answer stays right, or is one clear error; nothing goes missing."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from container_checks import MEMORY
+
+import winkfs
+from winkformats.disk.posix import FileStorage
+from winkformats.superblock import read_superblock
+from winkfs.aosource import AppendOnlySource
+from winkfs.columns import Columns
+from winkfs.select import select
+from winkfs.selection import Selection
+from winkfs.source import ContainerSource
+from winkfs.store import Store
+
+NS = 10**9
+Answers = dict[str, Any]
+
+
+def fill(base: Path, *, ao: bool = False) -> dict[str, bytes]:
+    """A container with all derived files, of files that were replaced, renamed and deleted, too."""
+    files = {f"d{i % 3}/file {i}": b"%d" % i * (i + 1) for i in range(30)}
+    with winkfs.create(base, ao=ao, timemp=7) as c:
+        for i, (name, data) in enumerate(files.items()):
+            c.put(name, data, mtime_ns=(1_000 + 5 * i) * NS)
+        c.sync()
+        for name in ("d0/file 3", "d1/file 4"):
+            files[name] = b"again"
+            c.put(name, b"again")
+        c.delete("d2/file 5")
+        del files["d2/file 5"]
+        if not ao:
+            c.rename("d0/file 6", "d9/renamed")
+            files["d9/renamed"] = files.pop("d0/file 6")
+    winkfs.reindex(base, cols=True)
+    return files
+
+
+@pytest.fixture(scope="module", params=["plain", "ao"])
+def made(request: pytest.FixtureRequest) -> Iterator[tuple[Path, dict[str, bytes]]]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        base = Path(folder) / "made"
+        yield base, fill(base, ao=request.param == "ao")
+
+
+def copied(base: Path, to: Path) -> Path:
+    """A copy of a container in another folder."""
+    for path in base.parent.glob(f"{base.name}.*"):
+        shutil.copyfile(path, to / path.name)
+    return to / base.name
+
+
+@pytest.fixture
+def base(made: tuple[Path, dict[str, bytes]]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield copied(made[0], Path(folder))
+
+
+def walk(source: ContainerSource, directory: int | None = None, above: str = "") -> dict[str, int]:
+    """Size of each file that a mount would list; each must be found by its name, too."""
+    found: dict[str, int] = {}
+    top = source.root if directory is None else directory
+    handle = source.opendir(top)
+    for entry in source.readdir(handle, 0):
+        name = above + entry.name.decode()
+        assert name not in found
+        assert source.lookup(top, entry.name) == entry.attr
+        if stat.S_ISDIR(entry.attr.mode):
+            found |= walk(source, entry.attr.id, name + "/")
+        else:
+            found[name] = entry.attr.size
+    source.releasedir(handle)
+    return found
+
+
+def ask_container(base: Path, files: dict[str, bytes]) -> None:
+    """Every way to ask for a name, or for all of them, in a handle of its own each."""
+    names = sorted(files)
+    missing = ["d2/file 5", "no/such", "d0/file 6" if "d9/renamed" in files else "nor this"]
+    asks: list[Callable[[winkfs.Container], bool]] = [
+        lambda c: all(c.read(name) == files[name] for name in names),
+        lambda c: not any(name in c for name in missing) and all(name in c for name in names),
+        lambda c: len(c) == len(files) and sorted(c.names()) == names,
+        lambda c: sorted((e.name, e.read()) for e in c.scan()) == sorted(files.items()),
+        lambda c: list(c.get_many(names)) == [files[name] for name in names],
+        lambda c: sorted(c.names()) == names and c.read(names[7]) == files[names[7]],
+    ]
+    for number, ask in enumerate(asks):
+        with winkfs.open(base) as c:
+            assert ask(c), f"question {number}"
+
+
+def ask_select(base: Path, files: dict[str, bytes]) -> None:
+    def said(rows: Columns) -> dict[str, int]:
+        names = [name.decode() for name in rows.names()]
+        return dict(zip(names, rows.size.tolist(), strict=True))
+
+    paths = tuple(name.encode() for name in [*files, "no/such"])
+    sizes = {name: len(data) for name, data in files.items()}
+    assert said(select(str(base), Selection(paths=paths))) == sizes
+    assert said(select(str(base), Selection(prefix=b"d1/"))) == {
+        name: size for name, size in sizes.items() if name.startswith("d1/")
+    }
+    assert said(select(str(base), Selection())) == sizes
+    store = Store(str(base), writable=False)
+    assert len(store.index.merged()[0].pos) == len(files)
+    store.abandon()
+
+
+def ask_source(base: Path, files: dict[str, bytes]) -> None:
+    container = winkfs.open(base)
+    source = (AppendOnlySource if container.ao else ContainerSource)(container)
+    try:
+        assert walk(source) == {name: len(data) for name, data in files.items()}
+        with pytest.raises(FileNotFoundError):
+            source.lookup(source.root, b"no such")
+    finally:
+        source.close()
+
+
+def ask_times(base: Path, files: dict[str, bytes]) -> None:
+    """Files of a time range; and a writer goes on from the last mtime, and leaves nothing wrong."""
+    late = {f"d{i % 3}/file {i}" for i in range(16, 30)} & set(files)
+    with winkfs.open(base) as c:
+        early = {e.name for e in c.scan(until=1_000 + 5 * 16)}
+        assert late == {e.name for e in c.scan(since=1_000 + 5 * 16, until=2_000)}
+        assert not early & late
+
+
+def ask_all(base: Path, files: dict[str, bytes]) -> None:
+    ask_container(base, files)
+    ask_select(base, files)
+    ask_source(base, files)
+
+
+def places(raw: bytes) -> list[int]:
+    """Bytes to be changed: all but most of the zeros in a superblock."""
+    return [*range(512), *range(512, 4096, 256), *range(4096, len(raw))]
+
+
+def changed_sectors(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each sector of 512 bytes zeroed, in the place of the next one, and exchanged with it."""
+    for at in range(0, len(raw), 512):
+        a, b = raw[at : at + 512], raw[at + 512 : at + 1024]
+        yield f"{at} zeroed", raw[:at] + bytes(len(a)) + raw[at + len(a) :]
+        if len(b) == 512:
+            yield f"{at} doubled", raw[: at + 512] + a + raw[at + 1024 :]
+            yield f"{at} exchanged", raw[:at] + b + a + raw[at + 1024 :]
+
+
+def states(raw: bytes, seed: int, part: int) -> Iterator[tuple[str, bytes]]:
+    """One in `part` of the flipped bytes, and all changed sectors."""
+    dice = random.Random(seed)
+    for at in places(raw):
+        if dice.randrange(part) == 0:
+            flipped = bytearray(raw)
+            flipped[at] ^= 1 << dice.randrange(8)
+            yield f"byte {at}", bytes(flipped)
+    yield from changed_sectors(raw)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("suffix", "ask", "part"),
+    [
+        (".idx", ask_container, 20),
+        (".idx", ask_select, 20),
+        (".idx", ask_source, 40),
+        (".time", ask_times, 2),
+    ],
+)
+def test_every_answer_is_right_whatever_becomes_of_a_derived_file(
+    seed: int,
+    suffix: str,
+    part: int,
+    ask: Callable[[Path, dict[str, bytes]], None],
+    made: tuple[Path, dict[str, bytes]],
+    base: Path,
+) -> None:
+    _, files = made
+    path = Path(f"{base}{suffix}")
+    if not path.exists():
+        pytest.skip("has none")
+    if ask is not ask_source:  # an index alone has to answer
+        for other in (".names", ".cols"):
+            if other != suffix:
+                Path(f"{base}{other}").unlink(missing_ok=True)
+    raw = path.read_bytes()
+    for what, data in states(raw, seed, part):
+        path.write_bytes(data)
+        try:
+            ask(base, files)
+        except Exception as error:
+            raise AssertionError(what) from error
+
+
+# --- one by one ---------------------------------------------------------------------------------
+
+
+def cells_of(base: Path, *names: str) -> list[int]:
+    """Offset in BASE.idx of the cell of each name."""
+    store = Store(str(base), writable=False)
+    raw = Path(f"{base}.idx").read_bytes()
+    found = [raw.index(store.index.lookup(f"{n}/I0".encode()).to_bytes(8, "big")) for n in names]
+    store.abandon()
+    return found
+
+
+def patch(path: Path, at: int, data: bytes) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(data)] = data
+    path.write_bytes(raw)
+
+
+def test_a_zeroed_cell_hides_no_file_and_a_reader_says_why(base: Path) -> None:
+    (at,) = cells_of(base, "d1/file 7")
+    patch(Path(f"{base}.idx"), at, bytes(16))
+    with winkfs.open(base) as c:
+        assert c.notes == []
+        assert c.read("d1/file 7") == b"7" * 8
+        assert "d1/file 7" in c
+        assert len(c.notes) == 1
+        assert "made.idx" in c.notes[0] and "checksum" in c.notes[0]
+
+
+def test_a_doubled_cell_gives_each_file_once(base: Path) -> None:
+    one, other = cells_of(base, "d1/file 7", "d2/file 8")
+    path = Path(f"{base}.idx")
+    patch(path, one, path.read_bytes()[other : other + 16])
+    with winkfs.open(base) as c:
+        names = list(c.names())
+        assert len(names) == len(set(names)) == len(c)
+        assert {"d1/file 7", "d2/file 8"} <= set(names)
+
+
+def test_a_cell_of_an_older_inode_is_not_believed(base: Path) -> None:
+    """Of a name that was put again: marked deleted, with the right key."""
+    (at,) = cells_of(base, "d1/file 4")
+    raw = Path(f"{base}.data").read_bytes()
+    key = b"d1/file 4/I0"
+    older = raw.index(key) - 3
+    assert raw[older] == 1
+    patch(Path(f"{base}.idx"), at, older.to_bytes(8, "big"))
+    for ask in (
+        lambda c: c.read("d1/file 4"),
+        lambda c: next(iter(c.get_many(["d1/file 4"]))),
+        lambda c: {e.name: e for e in c.scan()}["d1/file 4"].read(),
+    ):
+        with winkfs.open(base) as c:
+            assert ask(c) == b"again"
+    rows = select(str(base), Selection(paths=(b"d1/file 4",)))
+    assert rows.size.tolist() == [5]
+    with winkfs.open(base) as c:
+        c.freeze()
+        assert c.read("d1/file 4") == b"again"
+
+
+def test_a_writer_heals_an_index_that_it_finds_wrong(base: Path) -> None:
+    (at,) = cells_of(base, "d1/file 7")
+    path = Path(f"{base}.idx")
+    sound = path.read_bytes()
+    for look in (lambda c: "d1/file 7" in c, lambda c: len(list(c.names()))):
+        patch(path, at, bytes(16))
+        assert any("made.idx" in p for p in winkfs.verify(base).problems)
+        with winkfs.open(base, "a") as c:
+            assert look(c)
+        assert winkfs.verify(base).problems == []
+        assert path.read_bytes()[4096:] == sound[4096:]
+
+
+def test_a_put_over_a_file_whose_cell_is_lost_leaves_one(base: Path) -> None:
+    cells = cells_of(base, "d1/file 7", "d2/file 8", "d0/file 9")
+    for at in cells:
+        patch(Path(f"{base}.idx"), at, bytes(16))
+    with winkfs.open(base, "a") as c:
+        count = len(c)
+        c.put_many([("d2/file 8", b"bulk"), ("newer", b"n")])
+        c.put("d1/file 7", b"put", mtime_ns=None)
+        c.delete("d0/file 9")
+        assert len(c) == count
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base) as c:
+        assert [c.read(n) for n in ("d1/file 7", "d2/file 8", "newer")] == [b"put", b"bulk", b"n"]
+        assert "d0/file 9" not in c
+
+
+def test_a_wrong_page_below_a_tail_marks_no_live_file_deleted(base: Path) -> None:
+    """A writer that was killed: what the tail supersedes is looked for in the index."""
+    (at,) = cells_of(base, "d1/file 7")
+    index = Path(f"{base}.idx").read_bytes()
+    with winkfs.open(base, "a") as c:
+        c.put("d1/file 7", b"later")
+        c.put("d2/file 8", b"later")
+    Path(f"{base}.idx").write_bytes(index)  # of before
+    patch(Path(f"{base}.idx"), at, bytes(16))
+    with winkfs.open(base) as c:
+        assert c.read("d1/file 7") == c.read("d2/file 8") == b"later"
+        names = list(c.names())
+        assert len(names) == len(set(names)) == len(c)
+    with winkfs.open(base, "a") as c:
+        assert c.read("d1/file 7") == b"later"
+    assert winkfs.verify(base).problems == []
+
+
+def test_a_frozen_reader_keeps_its_moment_when_the_index_is_made_anew(base: Path) -> None:
+    (at,) = cells_of(base, "d1/file 7")
+    patch(Path(f"{base}.idx"), at, bytes(16))
+    reader = winkfs.open(base)
+    reader.freeze()
+    with winkfs.open(base, "a") as c:
+        c.put("d1/file 10", b"later")
+        c.delete("d2/file 11")
+    assert reader.notes == []
+    assert "d1/file 7" in reader
+    assert len(reader.notes) == 1
+    assert "d2/file 11" in reader
+    assert reader.read("d1/file 10") == b"10" * 11
+    reader.close()
+
+
+def test_files_have_sums_and_classic_ones_none(base: Path, tmp_path: Path) -> None:
+    with FileStorage(f"{base}.idx") as storage:
+        block = read_superblock(storage)
+        assert block["PAGESUMS"] == block["FILESIZE"] < storage.size()
+    with winkfs.create(tmp_path / "c", classic=True) as c:
+        c.put("a", b"")
+    with FileStorage(tmp_path / "c.idx") as storage:
+        assert "PAGESUMS" not in read_superblock(storage)
+        assert read_superblock(storage)["FILESIZE"] == storage.size()
