@@ -1,4 +1,4 @@
-"""Damage in derived files: every answer stays right, or is one clear error; nothing goes missing."""
+"""Damage in derived files: every answer stays right, or is one clear error; no file is missing."""
 
 from __future__ import annotations
 

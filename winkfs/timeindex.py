@@ -147,7 +147,7 @@ class TimeIndex:
         return rising and inside and self.positions == sorted(self.positions)
 
     def write(self, storage: Storage, settings: Settings, block: Mapping[str, int]) -> None:
-        """Write BASE.time into an empty storage, not synced. `block`: the data file's superblock."""
+        """Write BASE.time into an empty storage, not synced. `block`: that of the data file."""
         size = 4096 + 16 * len(self.marks)
         variables = {"FILESIZE": size, "SYNCSIZE": size}
         variables["SYNCTIME"] = block.get("SYNCTIME", int(time.time()))

@@ -2,8 +2,8 @@
 
 Order of durable changes
     cells in place   the variables that vouch for them (DATAEND, SYNCTIME) become 0 and are flushed,
-                     then the cells change; `sync` flushes the cells and only then the new variables.
-                     Checksums of its pages, see `pagesums`, are gone with the first change
+                     then the cells change; `sync` flushes the cells and only then the new variables
+                     (checksums of the pages, see `pagesums`, are gone with the first change)
     a whole rewrite  a new file beside the old one, flushed, takes its name by rename; the directory
                      is flushed after it. Until then the old file stands as it was
 """
