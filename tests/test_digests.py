@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ from xxh3_clash import clash
 
 import winkfs.digests
 from winkformats import hashing
+from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
+from winkformats.kvseq import KVSeq
+from winkformats.superblock import read_superblock
 from winkfs import digestshard, results
 from winkfs.digests import NAME, Digest, shard_name, shard_of
 from winkfs.digestshard import Columns, ShardWriter
@@ -141,11 +145,21 @@ def test_a_flipped_bit_is_never_handed_out(made: Path, content: dict[bytes, Dige
         data[at] ^= data[at] ^ (folder / "shard-0001.kvseq").read_bytes()[at]
 
 
-def test_an_index_that_points_nowhere_is_damage_not_a_crash(
+def strip_sums(path: Path) -> None:
+    """Make a file one that has no checksums of its pages."""
+    with FileStorage(path, "w") as storage:
+        block = read_superblock(storage)
+        del block["PAGESUMS"]
+        storage.write(0, [block.encode()])
+        storage.truncate(block["FILESIZE"])
+
+
+def test_an_index_without_sums_that_points_nowhere_is_damage_not_a_crash(
     made: Path, content: dict[bytes, Digest]
 ) -> None:
     (folder,) = made.glob("job-*")
     path = folder / "shard-0002.hindex"
+    strip_sums(path)
     cells = np.frombuffer(bytearray(path.read_bytes()), ">i8").copy()
     pointers = cells[512:][::2]
     for wrong in (5, 1 << 40, -8):
@@ -197,3 +211,111 @@ def test_shards_are_about_equal_and_the_table_says_the_truth() -> None:
         assert len(counts) == shards and counts.min() > 0.8 * 20_000 / shards
         assert [shard_of(int(x), shards) for x in s[:100]] == shard_of(s, shards)[:100].tolist()
     assert digestshard.HEAD.size == 40
+
+
+# --- damage in what is derived ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, Digest]]:
+    content = pairs(25, seed=4)
+    return make(tmp_path_factory.mktemp("small") / "d", content, 1), content
+
+
+def changed(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    """Each third byte flipped in one bit, and each sector zeroed and doubled."""
+    dice = random.Random(9)
+    for at in [*range(0, 512, 3), *range(512, 4096, 300), *range(4096, len(raw), 3)]:
+        yield f"byte {at}", raw[:at] + bytes([raw[at] ^ 1 << dice.randrange(8)]) + raw[at + 1 :]
+    for at in range(0, len(raw) - 1024, 512):
+        sector = raw[at : at + 512]
+        yield f"sector {at} zeroed", raw[:at] + bytes(512) + raw[at + 512 :]
+        yield f"sector {at} doubled", raw[: at + 512] + sector + raw[at + 1024 :]
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_damaged_index_never_says_that_there_is_none(
+    one_by_one: bool, small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+) -> None:
+    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
+    (path,) = made.glob("job-*/*.hindex")
+    asked = [*content, b"no such", b"nor this"]
+    wanted = [*content.values(), None, None]
+    for what, data in changed(path.read_bytes()):
+        path.write_bytes(data)
+        with winkfs.digests.open(made) as found:
+            answers = [found.get(p) for p in asked] if one_by_one else found.get_many(asked)
+            assert answers == wanted, what
+
+
+def test_a_flipped_delflag_hides_no_digest(
+    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+) -> None:
+    """It is the one byte of an entry that no checksum has."""
+    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
+    (path,) = made.glob("job-*/*.kvseq")
+    raw = bytearray(path.read_bytes())
+    with KVSeq.open(FileStorage(path)) as kv:
+        places = [entry.pos for entry in kv]
+    for at in places[::5]:
+        raw[at] = 1
+    path.write_bytes(raw)
+    for lost in (False, True):
+        if lost:
+            path.with_suffix(".hindex").unlink()
+        with winkfs.digests.open(made) as found:
+            assert len(dict(found.items())) == len(content)
+            assert found.get_many(content) == list(content.values())
+            assert [found.get(p) for p in content] == list(content.values())
+
+
+def test_a_cell_of_an_older_digest_is_not_believed(tmp_path: Path) -> None:
+    old, new = pairs(10, seed=1), pairs(10, seed=2)
+    folder = results.begin(tmp_path / "d", NAME)
+    writer = ShardWriter(folder / "a")
+    writer.add(columns(old))
+    writer.add(columns(new))
+    winkfs.digests.publish(folder, [writer.finish()], {})
+    path = folder / "shard-0000.hindex"
+    with KVSeq.open(FileStorage(folder / "shard-0000.kvseq")) as kv:
+        first: dict[bytes, int] = {}
+        moved = {e.pos: first.setdefault(e.key, e.pos) for e in kv}
+    raw = path.read_bytes()
+    for pos, older in moved.items():
+        raw = raw.replace(pos.to_bytes(8, "big"), older.to_bytes(8, "big"))
+    path.write_bytes(raw)
+    for one_by_one in (True, False):
+        with winkfs.digests.open(tmp_path / "d") as found:
+            got = [found.get(p) for p in new] if one_by_one else found.get_many(new)
+            assert got == list(new.values())
+
+
+def test_each_byte_of_the_record_is_checked(
+    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+) -> None:
+    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
+    path = made / "digests.json"
+    raw = path.read_bytes()
+    for at in range(len(raw)):
+        for bit in (1, 0x80):
+            path.write_bytes(raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :])
+            try:
+                found = winkfs.digests.open(made)
+            except FormatError as error:
+                assert "digests.json" in str(error) and "\n" not in str(error)
+                continue
+            with found:  # the name of the checksum was hit, or white space at the end
+                assert found.get_many(content) == list(content.values())
+                assert found.record["source"] == "somewhere"
+
+
+def test_a_record_without_a_checksum_is_read(
+    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+) -> None:
+    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
+    path = made / "digests.json"
+    record = json.loads(path.read_bytes())
+    del record["xxh3"]
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    with winkfs.digests.open(made) as found:
+        assert found.get_many(content) == list(content.values())

@@ -93,6 +93,7 @@ def test_what_is_missing_damaged_or_newer_is_one_clear_line(tmp_path: Path) -> N
     order = make(tmp_path / "o", rows((0, 1, 0)))
     path = tmp_path / "o" / "order.json"
     good = json.loads(path.read_text())
+    del good["xxh3"]
     for wrong, message in (
         ("{", "make it anew"), ("[]", "make it anew"), (json.dumps(good | {"job": "../x"}), "anew"),
         (json.dumps(good | {"version": 2}), "reads version 1"),
@@ -105,3 +106,19 @@ def test_what_is_missing_damaged_or_newer_is_one_clear_line(tmp_path: Path) -> N
     with pytest.raises(FormatError, match="not the part of this order"):
         orders.open(tmp_path / "o").read(Range(0, 0, 1))
     assert order.read(Range(0, 0, 1)).pos.tolist() == [1]
+
+
+def test_a_flipped_bit_of_a_part_is_never_handed_out(tmp_path: Path) -> None:
+    given = rows(*[(i % 2, 4096 + 8 * i, i // 3) for i in range(300)])
+    order = make(tmp_path / "o", given)
+    (path,) = order.folder.glob("*.perm")
+    raw = path.read_bytes()
+    for at in [*range(0, 512, 5), *range(512, 4096, 512), *range(4096, len(raw), 61)]:
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :])
+        try:
+            found = order.read(Range(0, 10, 200))
+        except FormatError as error:
+            assert path.name in str(error)
+            continue
+        for mine, theirs in zip(found, given, strict=True):
+            assert mine.tolist() == theirs[10:200].tolist(), at

@@ -132,8 +132,8 @@ def test_who_changes_a_file_takes_its_sums_away() -> None:
         names = {100 + i: b"%d" % i for i in range(5)}
         index = HIndex.create(storage, htsize=64, key_of=names.__getitem__)
         index.insert_many(list(names.values()), list(names))
-        index.sync({"PAGESUMS": pagesums.place(index.superblock["FILESIZE"])})
-        pagesums.write(storage, index.superblock)
+        index.seal()
+        assert PageSums.load(index.storage, index.superblock) is not None
         if change == "insert":
             index.insert(b"3", 103)
         elif change == "delete":
@@ -145,10 +145,10 @@ def test_who_changes_a_file_takes_its_sums_away() -> None:
         assert block["PAGESUMS"] == 0, change
     for act in ("append", "swap", "sort", "extend"):
         storage = MemoryStorage(name="f")
-        perm = Perm.create(storage, extra={"PAGESUMS": 0})
+        perm = Perm.create(storage)
         perm.append_many([5, 3, 4], [1, 2, 3])
-        perm.sync({"PAGESUMS": pagesums.place(4096 + 48)})
-        pagesums.write(storage, perm.superblock)
+        perm.seal()
+        assert PageSums.load(perm.storage, perm.superblock) is not None
         if act == "append":
             perm.append(1, 1)
         elif act == "swap":

@@ -28,6 +28,7 @@ from winkfs.errors import Closed
 
 NAME: Final = "digests"
 MAX_SHARDS: Final = 1 << 16
+FIELDS: Final = ("contid", "size", "entries")  # of a shard, in the record
 BULK: Final = 1 << 14  # paths looked up at a time
 
 
@@ -49,7 +50,7 @@ class Digests:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         folder, record = results.load(path, NAME, "digest set")
         try:
-            self._ids = [(int(shard["contid"]), int(shard["size"])) for shard in record["shards"]]
+            self._ids = [tuple(int(shard[name]) for name in FIELDS) for shard in record["shards"]]
             self._entries = int(record["entries"])
             if not 1 <= len(self._ids) <= MAX_SHARDS:
                 raise ValueError(f"{len(self._ids)} shards")
@@ -158,6 +159,6 @@ def publish(folder: Path, shards: list[dict[str, Any]], record: dict[str, Any]) 
             os.replace(
                 folder / f"{shard['file']}{suffix}", folder / f"{shard_name(number)}{suffix}"
             )
-    kept = [{name: shard[name] for name in ("contid", "entries", "size")} for shard in shards]
+    kept = [{name: shard[name] for name in sorted(FIELDS)} for shard in shards]
     entries = sum(shard["entries"] for shard in kept)
     results.finish(folder, NAME, record | {"entries": entries, "shards": kept})

@@ -13,12 +13,12 @@ A record:
     40      n           title  UTF-8, at most TITLE bytes, no NUL; n = 0: it has none
 
 Big-endian. Both files have one CONTID; DATAEND of the index is FILESIZE of the kvseq. An index that
-is missing or does not fit is made anew in memory.
+is missing, damaged or does not fit is made anew in memory: what is found is compared, and that there
+is nothing is said after the pages of the index that were looked at have been checked.
 """
 
 from __future__ import annotations
 
-import mmap
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
@@ -29,17 +29,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from winkformats import hashing, table
+from winkformats import hashing, pagesums, table
 from winkformats.disk.directory import locate, open_file
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.storage import Storage
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.gather import column, row_bytes, rows_at, texts_at
 from winkformats.hindex import HIndex
 from winkformats.kvscan import Batch, scan
 from winkformats.kvseq import KVSeq
+from winkformats.pagesums import PageSums
 from winkformats.superblock import HINDEX, SBSIZE, Superblock
 from winkfs.entry import to_strs
+from winkfs.indexfile import Base
 from winkfs.rows import Int64, doubles
 
 HEAD: Final = struct.Struct(">Q16s2q")
@@ -119,9 +121,11 @@ class ShardWriter:
         keep = self._last_of_each(s, positions)
         contid = kv.superblock["CONTID"]
         directory, name = locate(f"{self._base}.hindex")
-        with directory.create_new(name, uncached=True) as storage:
+        with directory.create_new(name) as storage:
+            storage.remember_resident()  # nothing: it is new
             write_index(storage, s[keep], positions[keep], contid, kv.end)
             storage.sync()
+            storage.drop_seen()
         size = kv.end
         kv.close()
         return {"file": self._base.name, "contid": contid, "entries": int(keep.sum()), "size": size}
@@ -174,9 +178,11 @@ def write_index(
     variables |= {"ENTRIES": len(s), "AENTRIES": len(s), "SBCKSUM": 0}
     block = Superblock.new(HINDEX, PURPOSE_INDEX, variables | {"CONTID": contid, "DATAEND": end})
     block["FILESIZE"] = SBSIZE + shape.htsize * shape.width
+    block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
     cells = np.stack([positions, s.view(np.int64)], axis=1)
     storage.write(0, [block.encode()])
     table.build(storage, SBSIZE, shape, table.bits_of(s), lambda chosen: cells[chosen])
+    pagesums.write(storage, block)
     return block
 
 
@@ -186,8 +192,8 @@ class Shard:
     raises  FormatError: it is another one than the set says, or damaged; OSError
     """
 
-    def __init__(self, base: Path, contid: int, size: int) -> None:
-        """contid, size: what the record of the set says of it."""
+    def __init__(self, base: Path, contid: int, size: int, entries: int) -> None:
+        """contid, size, entries: what the record of the set says of it."""
         self._storage = storage = open_file(f"{base}.kvseq")
         try:
             kv = KVSeq.open(storage)
@@ -198,68 +204,120 @@ class Shard:
                                    expected=size, found=kv.end)  # fmt: skip
             self._data = memoryview(storage.view(kv.end))
             self._layout, self._start, self._end = kv.layout, kv.start, kv.end
-            self._index, block = self._open_index(f"{base}.hindex", contid)
+            self._contid, self._entries = contid, entries
+            self._doubled = kv.entries != entries  # some are those of paths that came again
+            self._index = self._open_index(f"{base}.hindex") or self._make_index()
         except BaseException:
             storage.close()
             raise
-        self._offset, self._shape = block["SBSIZE"], table.Shape.of(block)
-        self._cells = table.cells_of(self._shape, self._index, self._offset)
 
     def close(self) -> None:
         self._storage.close()
 
-    def _open_index(self, path: str, contid: int) -> tuple[mmap.mmap | memoryview, Superblock]:
+    def _open_index(self, path: str) -> Base | None:
+        """The index on the disk, if it can be believed."""
         try:
-            with open_file(path) as storage:
+            with open_file(path) as storage:  # what is mapped stays
                 block = HIndex.open(storage).superblock
                 ours = (block.purpose, block.get("CONTID"), block.get("DATAEND"), block["HTALGO"])
-                if ours == (PURPOSE_INDEX, contid, self._end, hashing.XXH3):
-                    return storage.view(block["FILESIZE"]), block
+                if ours != (PURPOSE_INDEX, self._contid, self._end, hashing.XXH3):
+                    return None
+                base = _base(storage, block)
+                base.sums, base.proven = PageSums.load(storage, block, base.view), False
+                return base
         except (OSError, FormatError):
-            pass  # it is derived
-        keys: list[bytes] = []
-        positions = [np.empty(0, np.int64)]
+            return None
+
+    def _make_index(self) -> Base:
+        """An index in memory. Of two digests of one path the later one counts, whatever the
+        delflags say: no checksum has them."""
+        positions: dict[bytes, int] = {}
         for batch in self._batches():
-            keys += batch.keys(_all(batch))
-            positions.append(batch.pos[_all(batch)])
-        memory = MemoryStorage(name=path)
-        s, _ = hashing.hash_keys(hashing.XXH3, keys)
-        block = write_index(memory, s, np.concatenate(positions), contid, self._end)
-        return memory.view(block["FILESIZE"]), block
+            keys = batch.keys(np.arange(len(batch.pos)))
+            positions.update(zip(keys, batch.pos.tolist(), strict=True))
+        memory = MemoryStorage(name=f"{self._storage.name} (index in memory)")
+        s, _ = hashing.hash_keys(hashing.XXH3, positions)
+        where = np.fromiter(positions.values(), np.int64, len(positions))
+        return _base(memory, write_index(memory, s, where, self._contid, self._end))
 
     def get(self, key: bytes, s: int) -> Digest | None:
         """s: XXH3-64 of the key."""
+        while True:
+            index = self._index
+            try:
+                found = self._get(index, key, s)
+                if found is not None and not found[1]:
+                    return found[0]
+                index.vouch(s & hashing.MASK63)
+                return found and found[0]
+            except DerivedDamage:
+                self._index = self._make_index()
+            except CorruptError:
+                if self._is_sound(index):
+                    raise
+
+    def _get(self, index: Base, key: bytes, s: int) -> tuple[Digest, bool] | None:
+        """What the index has: the digest, and whether it is marked deleted."""
         stored = s.to_bytes(8, "big")
-        for _, cell in table.probe(self._shape, self._index, self._offset, s & hashing.MASK63):
+        for _, cell in index.probe(s & hashing.MASK63):
             if cell[8:16] != stored:
                 continue
             pos = int.from_bytes(cell[:8], "big")
             self._check_positions(pos, pos)
             entry = self._layout.decode(self._data, pos, pos, self._storage.name)
             if entry.key == key:
-                return self._digest(entry.value, pos)
+                return self._digest(entry.value, pos), entry.deleted
         return None
+
+    def _is_sound(self, index: Base) -> bool:
+        """Whether all of the index is right, and what it points to is to blame. Else another one
+        is there now."""
+        try:
+            index.check()
+        except DerivedDamage:
+            self._index = self._make_index()
+        return self._index is index
 
     def get_many(self, keys: Sequence[bytes], s: hashing.UInt64) -> list[Digest | None]:
         """s: uint64[n], XXH3-64 of the keys."""
-        positions, slots = table.find_many(self._shape, self._cells, s, table.bits_of(s))
+        while True:
+            index = self._index
+            try:
+                return self._get_many(index, keys, s)
+            except DerivedDamage:
+                self._index = self._make_index()
+            except CorruptError:
+                if self._is_sound(index):
+                    raise
+
+    def _get_many(
+        self, index: Base, keys: Sequence[bytes], s: hashing.UInt64
+    ) -> list[Digest | None]:
+        positions, slots = index.find_many(s, table.bits_of(s))
         found: list[Digest | None] = [None] * len(keys)
         hits = np.flatnonzero(slots >= 0)
         if not len(hits):
             return found
         batch, every = self._batch(positions[hits]), np.arange(len(hits))
-        for row, key, digest in zip(
-            hits.tolist(), batch.keys(every), _digests(batch, every), strict=True
-        ):
-            # Another key with the same hash came first: look on behind it.
-            found[row] = digest if key == keys[row] else self.get(keys[row], int(s[row]))
+        for row, key, digest, flag in zip(
+            hits.tolist(), batch.keys(every), _digests(batch, every), batch.flags.tolist(),
+            strict=True,
+        ):  # fmt: skip
+            # Another key with the same hash came first, or an older digest: look more closely.
+            good = key == keys[row] and not flag
+            found[row] = digest if good else self.get(keys[row], int(s[row]))
         return found
 
     def items(self) -> Iterator[tuple[str, Digest]]:
-        """Shard by shard in the order they were written."""
+        """In the order they were written. Raises CorruptError, at the end where one is missing."""
+        count = 0
         for batch in self._batches():
-            live = _all(batch)
+            live = _all(batch) if self._doubled else np.arange(len(batch.pos))
+            count += len(live)
             yield from zip(to_strs(batch.keys(live)), _digests(batch, live), strict=True)
+        if count != self._entries:
+            raise CorruptError("digests are missing", file=self._storage.name, offset=self._end,
+                               expected=self._entries, found=count)  # fmt: skip
 
     def _batches(self) -> Iterator[Batch]:
         for batch in scan(self._storage, self._layout, self._start, self._end):
@@ -292,6 +350,11 @@ class Shard:
         xxh3, mmh3, size, mtime = HEAD.unpack_from(value)
         title = value[HEAD.size :].decode("utf-8", "replace")
         return Digest(xxh3, mmh3, size, mtime, title or None)
+
+
+def _base(storage: Storage, block: Superblock) -> Base:
+    shape = table.Shape.of(block)
+    return Base(storage, shape, block["SBSIZE"], block["DATAEND"], 0, block["AENTRIES"])
 
 
 def _all(batch: Batch) -> Int64:

@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from winkformats.disk.directory import locate, open_file
 from winkformats.errors import CorruptError, FormatError
-from winkformats.perm import Perm
+from winkformats.pagesums import PageSums
+from winkformats.perm import PAIR, Perm
 from winkfs import results
 
 Int64 = npt.NDArray[np.int64]
@@ -95,7 +96,7 @@ class Order:
 
     def read(self, where: Range) -> Rows:
         """The rows of a range. Raises FormatError; OSError. Cost: a mapping, 10 ns a row."""
-        return unpack(self._pairs(where.part)[where.start : where.stop])
+        return unpack(self._pairs(where.part, where.start, where.stop))
 
     def ranges(self, rows: int) -> list[Range]:
         """The order in ranges of about `rows`, one after the other; none cuts a group in two
@@ -110,13 +111,13 @@ class Order:
         count = max(1, round(total / max(rows, 1)))
         cuts = sorted({total * i // count for i in range(count + 1)})
         if self.kind == "group" and count > 1:
-            groups = unpack(self._pairs(part)).group
+            groups = unpack(self._pairs(part, 0, total)).group
             inner = [int(np.searchsorted(groups, groups[cut])) for cut in cuts[1:-1]]
             cuts = sorted({0, total, *inner})
         return [Range(part, a, b) for a, b in itertools.pairwise(cuts)]
 
-    def _pairs(self, part: int) -> npt.NDArray[Any]:
-        """-> ">i8"[n, 2], mapped."""
+    def _pairs(self, part: int, start: int, stop: int) -> npt.NDArray[Any]:
+        """Pairs [start, stop) -> ">i8"[n, 2], mapped. Raises FormatError; OSError."""
         path = self.folder / self.parts[part].file
         with open_file(path) as storage:
             perm = Perm.open(storage)
@@ -124,7 +125,10 @@ class Order:
                 raise CorruptError("not the part of this order", file=str(path), offset=0,
                                    expected=self.parts[part].rows, found=len(perm))  # fmt: skip
             view = storage.view(perm.superblock["FILESIZE"])  # what is mapped stays
-            return np.frombuffer(view, ">i8", offset=perm.sbsize).reshape(-1, 2)
+            sums = PageSums.load(storage, perm.superblock, view)
+            if sums is not None:
+                sums.check(perm.sbsize + PAIR.size * start, perm.sbsize + PAIR.size * stop)
+            return np.frombuffer(view, ">i8", offset=perm.sbsize).reshape(-1, 2)[start:stop]
 
 
 def open(path: str | os.PathLike[str]) -> Order:
@@ -145,13 +149,15 @@ def write_part(path: Path, blocks: Iterable[Rows], size: int = 0) -> Part:
     raises  ValueError where a number is too large; OSError
     """
     directory, name = locate(path)
-    with directory.create_new(name, uncached=True) as storage:
+    with directory.create_new(name) as storage:
+        storage.remember_resident()  # nothing: it is new
         perm = Perm.create(storage, purpose=PURPOSE)
         last = -1
         for rows in blocks:
             perm.append_many(*pack(rows).T)
             last = int(rows.group[-1]) if len(rows.group) else last
-        perm.sync()
+        perm.seal()
+        storage.drop_seen()
         return Part(path.name, len(perm), last + 1, size)
 
 

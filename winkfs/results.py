@@ -1,6 +1,7 @@
 """A result of many files, written by many: a folder with one record that says which of them count.
 
-    DIR/NAME.json    the record; replaced by rename, so there is a whole result or the one before
+    DIR/NAME.json    the record; replaced by rename, so there is a whole result or the one before;
+                     its last field, "xxh3", is XXH3-64 of all bytes before that field's comma
     DIR/<job>/...    the files that it names; of another job: left over, or still being written
 
 Digest sets (`digests`) and orders (`orders`) are such folders. One job writes into one at a time.
@@ -16,6 +17,8 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
+import xxhash
+
 from winkformats.disk.directory import directory_of
 from winkformats.disk.replace import replacing
 from winkformats.errors import FormatError
@@ -23,6 +26,7 @@ from winkfs.errors import NoSuchFile, WinkError
 
 JOB: Final = re.compile(r"job-[0-9a-f]{16}")
 VERSION: Final = 1
+SUM: Final = re.compile(rb',\n "xxh3": "([0-9a-f]{16})"\n\}\n\Z')
 
 
 def begin(target: str | os.PathLike[str], name: str) -> Path:
@@ -54,7 +58,7 @@ def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
     directory_of(str(root)).sync()
     head = {"format": f"winkfs {name}", "version": VERSION, "job": folder.name}
     with replacing(directory_of(str(root)), f"{name}.json") as storage:
-        storage.write(0, [json.dumps(head | record, indent=1).encode() + b"\n"])
+        storage.write(0, [_encode(head | record)])
     storage.close()
     for entry in os.listdir(root):
         if JOB.fullmatch(entry) and entry != folder.name:
@@ -78,11 +82,11 @@ def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, di
     """
     path = Path(target) / f"{name}.json"
     try:
-        text = path.read_text()
+        text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"no {what} (there is no {name}.json in it)", str(target)) from None
     try:
-        record = json.loads(text)
+        record = _decode(text)
         job, version = record["job"], record["version"]
         if record["format"] != f"winkfs {name}" or not JOB.fullmatch(job):
             raise ValueError("another format")
@@ -91,3 +95,19 @@ def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, di
     if version != VERSION:
         raise FormatError(f"{path}: version {version}: this winkfs reads version {VERSION}")
     return Path(target) / job, record
+
+
+def _encode(record: dict[str, Any]) -> bytes:
+    text = json.dumps(record, indent=1).encode().removesuffix(b"\n}")
+    return text + b',\n "xxh3": "%016x"\n}\n' % xxhash.xxh3_64_intdigest(text)
+
+
+def _decode(text: bytes) -> Any:
+    """Raises ValueError. A record of before there was a checksum is taken as it is."""
+    record = json.loads(text)
+    if "xxh3" in record:
+        found = SUM.search(text)
+        if not found or xxhash.xxh3_64_intdigest(text[: found.start()]) != int(found[1], 16):
+            raise ValueError("its checksum is wrong")
+        del record["xxh3"]
+    return record
