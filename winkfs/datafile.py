@@ -13,7 +13,7 @@ from typing import Final
 from winkformats.disk.directory import Directory, locate
 from winkformats.disk.replace import TEMPORARY
 from winkformats.entry import KVEntry
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kvseq import KVSeq
 from winkformats.superblock import Superblock
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
@@ -31,6 +31,7 @@ class DataFile:
 
     doomed   positions whose delflags are to be set after the next sync
     notes    sentences for the user about what was found wrong and got round
+    remarks  the same about derived files that were damaged: nothing is missing for that
     """
 
     def __init__(self, base: str, *, writable: bool, mapped: bool = True) -> None:
@@ -42,6 +43,7 @@ class DataFile:
         """
         self.base, self.writable, self.mapped = base, writable, mapped
         self.notes: list[str] = []
+        self.remarks: list[str] = []
         self.doomed: list[int] = []
         self.recoveries = 0  # how often everything was counted anew
         self._syncing = 0  # bytes up to which the file is being synced
@@ -118,6 +120,10 @@ class DataFile:
     def note(self, problem: CorruptError | str) -> None:
         if len(self.notes) < NOTES and (text := str(problem)) not in self.notes:
             self.notes.append(text)
+
+    def remark(self, error: DerivedDamage) -> None:
+        if len(self.remarks) < NOTES:
+            self.remarks.append(f"{error}: {self.kv.storage.name} is asked instead")
 
     # --- entries and inodes by position ---
 

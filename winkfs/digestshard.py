@@ -13,8 +13,8 @@ A record:
     40      n           title  UTF-8, at most TITLE bytes, no NUL; n = 0: it has none
 
 Big-endian. Both files have one CONTID; DATAEND of the index is FILESIZE of the kvseq. An index that
-is missing, damaged or does not fit is made anew in memory: what is found is compared, and that there
-is nothing is said after the pages of the index that were looked at have been checked.
+is missing, damaged or does not fit is made anew in memory: what is found is compared, and before
+nothing is found, the pages of the index that were looked at are checked.
 """
 
 from __future__ import annotations

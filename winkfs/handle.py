@@ -75,7 +75,7 @@ class Handle:
     @property
     def notes(self) -> list[str]:
         """What was found wrong and got round, a sentence each."""
-        return list(self._store.notes)
+        return self._store.notes + self._store.remarks
 
     def __enter__(self) -> Self:
         return self

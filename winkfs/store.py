@@ -97,8 +97,7 @@ class Store(DataFile):
                 self.directory.unlink(self.name + ".names")  # before .data grows to its DATAEND
             self._drop_columns()
         base: Base | None = open_base(
-            self.base + ".idx", settings, block, self._covered(), self._note_derived,
-            mapped=self.mapped,
+            self.base + ".idx", settings, block, self._covered(), self.remark, mapped=self.mapped
         )
         self.index.replace(base)
         if base is not None and base.sums is None and not self._plausible(base):
@@ -111,9 +110,7 @@ class Store(DataFile):
             return
         times_from = kv.end
         if settings.ao:
-            loaded = TimeIndex.load(
-                self.base + ".time", settings, block, kv.end, self._note_derived
-            )
+            loaded = TimeIndex.load(self.base + ".time", settings, block, kv.end, self.remark)
             if loaded and settings.classic and not self._plausible_times(loaded[0]):
                 loaded = None
             if loaded is None and self.writable:
@@ -186,7 +183,7 @@ class Store(DataFile):
                 self.index.check()
             self._replay(start, covered, times_from)
         except DerivedDamage as error:
-            self._note_derived(error)
+            self.remark(error)
             self._rebuild()
         finally:
             self._replaying = False
@@ -221,7 +218,7 @@ class Store(DataFile):
         old = self.index.base
         if self._replaying or old is None:
             raise error
-        self._note_derived(error)
+        self.remark(error)
         self.kv.show(self.kv.end - 1)  # all of it written
         found = rebuild(self.kv, self.settings, problem=self.note, stop=old.covered,
                         marked=self.frozen and not self.settings.classic)  # fmt: skip
@@ -232,9 +229,6 @@ class Store(DataFile):
         self.index.adopt(self._memory_index(found.rows, variables))
         if not self.writable and not self.frozen and self.moved():
             self.refresh()  # a delflag that was met may stem from a sync that we have not seen
-
-    def _note_derived(self, error: DerivedDamage) -> None:
-        self.note_text(f"{error}: {self.kv.storage.name} is asked instead")
 
     def _rebuild(self) -> None:
         """Make index, time index and counters from the data file: on disk for a writer."""
