@@ -189,12 +189,17 @@ def write_index(
 class Shard:
     """A shard open for reading, both files mapped; they may be gone meanwhile.
 
+    start, end    bytes of the kvseq that are its entries
+    entries       digests, as the record of the set has it
+    index         its hindex, or one in memory
+    index_damage  why it is one in memory, "" where it is not
+
     raises  FormatError: it is another one than the set says, or damaged; OSError
     """
 
     def __init__(self, base: Path, contid: int, size: int, entries: int) -> None:
         """contid, size, entries: what the record of the set says of it."""
-        self._storage = storage = open_file(f"{base}.kvseq")
+        self.storage = storage = open_file(f"{base}.kvseq")
         try:
             kv = KVSeq.open(storage)
             if kv.superblock.purpose != PURPOSE_DATA or kv.superblock.get("CONTID") != contid:
@@ -203,16 +208,17 @@ class Shard:
                 raise CorruptError("file is cut short", file=storage.name, offset=storage.size(),
                                    expected=size, found=kv.end)  # fmt: skip
             self._data = memoryview(storage.view(kv.end))
-            self._layout, self._start, self._end = kv.layout, kv.start, kv.end
-            self._contid, self._entries = contid, entries
+            self.layout, self.start, self.end = kv.layout, kv.start, kv.end
+            self._contid, self.entries = contid, entries
             self._doubled = kv.entries != entries  # some are those of paths that came again
-            self._index = self._open_index(f"{base}.hindex") or self._make_index()
+            self.index_damage = ""
+            self.index = self._open_index(f"{base}.hindex") or self._make_index()
         except BaseException:
             storage.close()
             raise
 
     def close(self) -> None:
-        self._storage.close()
+        self.storage.close()
 
     def _open_index(self, path: str) -> Base | None:
         """The index on the disk, if it can be believed."""
@@ -220,30 +226,36 @@ class Shard:
             with open_file(path) as storage:  # what is mapped stays
                 block = HIndex.open(storage).superblock
                 ours = (block.purpose, block.get("CONTID"), block.get("DATAEND"), block["HTALGO"])
-                if ours != (PURPOSE_INDEX, self._contid, self._end, hashing.XXH3):
+                if ours != (PURPOSE_INDEX, self._contid, self.end, hashing.XXH3):
+                    self.index_damage = f"{path}: is not the index of this shard"
                     return None
                 base = _base(storage, block)
                 base.sums, base.proven = PageSums.load(storage, block, base.view), False
                 return base
-        except (OSError, FormatError):
+        except (OSError, FormatError) as error:
+            self.index_damage = str(error)
             return None
 
     def _make_index(self) -> Base:
         """An index in memory. Of two digests of one path the later one counts, whatever the
         delflags say: no checksum has them."""
+        memory = MemoryStorage(name=f"{self.storage.name} (index in memory)")
+        return _base(memory, self.save_index(memory))
+
+    def save_index(self, storage: Storage) -> Superblock:
+        """Write an index into an empty storage, not synced -> its superblock."""
         positions: dict[bytes, int] = {}
         for batch in self._batches():
             keys = batch.keys(np.arange(len(batch.pos)))
             positions.update(zip(keys, batch.pos.tolist(), strict=True))
-        memory = MemoryStorage(name=f"{self._storage.name} (index in memory)")
         s, _ = hashing.hash_keys(hashing.XXH3, positions)
         where = np.fromiter(positions.values(), np.int64, len(positions))
-        return _base(memory, write_index(memory, s, where, self._contid, self._end))
+        return write_index(storage, s, where, self._contid, self.end)
 
     def get(self, key: bytes, s: int) -> Digest | None:
         """s: XXH3-64 of the key."""
         while True:
-            index = self._index
+            index = self.index
             try:
                 found = self._get(index, key, s)
                 if found is not None and not found[1]:
@@ -251,7 +263,7 @@ class Shard:
                 index.vouch(s & hashing.MASK63)
                 return found and found[0]
             except DerivedDamage:
-                self._index = self._make_index()
+                self.index = self._make_index()
             except CorruptError:
                 if self._is_sound(index):
                     raise
@@ -264,7 +276,7 @@ class Shard:
                 continue
             pos = int.from_bytes(cell[:8], "big")
             self._check_positions(pos, pos)
-            entry = self._layout.decode(self._data, pos, pos, self._storage.name)
+            entry = self.layout.decode(self._data, pos, pos, self.storage.name)
             if entry.key == key:
                 return self._digest(entry.value, pos), entry.deleted
         return None
@@ -275,17 +287,17 @@ class Shard:
         try:
             index.check()
         except DerivedDamage:
-            self._index = self._make_index()
-        return self._index is index
+            self.index = self._make_index()
+        return self.index is index
 
     def get_many(self, keys: Sequence[bytes], s: hashing.UInt64) -> list[Digest | None]:
         """s: uint64[n], XXH3-64 of the keys."""
         while True:
-            index = self._index
+            index = self.index
             try:
                 return self._get_many(index, keys, s)
             except DerivedDamage:
-                self._index = self._make_index()
+                self.index = self._make_index()
             except CorruptError:
                 if self._is_sound(index):
                     raise
@@ -315,12 +327,12 @@ class Shard:
             live = _all(batch) if self._doubled else np.arange(len(batch.pos))
             count += len(live)
             yield from zip(to_strs(batch.keys(live)), _digests(batch, live), strict=True)
-        if count != self._entries:
-            raise CorruptError("digests are missing", file=self._storage.name, offset=self._end,
-                               expected=self._entries, found=count)  # fmt: skip
+        if count != self.entries:
+            raise CorruptError("digests are missing", file=self.storage.name, offset=self.end,
+                               expected=self.entries, found=count)  # fmt: skip
 
     def _batches(self) -> Iterator[Batch]:
-        for batch in scan(self._storage, self._layout, self._start, self._end):
+        for batch in scan(self.storage, self.layout, self.start, self.end):
             batch.check()
             yield batch
 
@@ -328,24 +340,24 @@ class Shard:
         """The entries at these positions, checked."""
         self._check_positions(int(positions.min()), int(positions.max()))
         try:
-            batch = Batch(self._storage, self._layout, 0, self._data, positions)
-            whole = bool((batch.end <= self._end).all())
+            batch = Batch(self.storage, self.layout, 0, self._data, positions)
+            whole = bool((batch.end <= self.end).all())
         except IndexError:  # a length ends behind the file
             whole = False
         if not whole:
-            raise CorruptError("entry reaches past the end", file=self._storage.name,
+            raise CorruptError("entry reaches past the end", file=self.storage.name,
                                offset=int(positions.max()))  # fmt: skip
         batch.check()
         return batch
 
     def _check_positions(self, low: int, high: int) -> None:
-        if low < self._start or high + self._layout.minimum > self._end:
-            wrong = low if low < self._start else high
-            raise CorruptError("no entry", file=self._storage.name, offset=wrong)
+        if low < self.start or high + self.layout.minimum > self.end:
+            wrong = low if low < self.start else high
+            raise CorruptError("no entry", file=self.storage.name, offset=wrong)
 
     def _digest(self, value: bytes, pos: int) -> Digest:
         if len(value) < HEAD.size:
-            raise CorruptError("record is cut short", file=self._storage.name, offset=pos,
+            raise CorruptError("record is cut short", file=self.storage.name, offset=pos,
                                expected=HEAD.size, found=len(value))  # fmt: skip
         xxh3, mmh3, size, mtime = HEAD.unpack_from(value)
         title = value[HEAD.size :].decode("utf-8", "replace")

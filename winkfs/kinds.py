@@ -47,6 +47,13 @@ def _data_set(path: str) -> str | None:
     return path.rstrip("/") or "/" if os.path.isdir(os.path.join(path, MANIFESTS)) else None
 
 
+def _result(name: str) -> Callable[[str], str | None]:
+    def find(path: str) -> str | None:
+        return path if os.path.isfile(os.path.join(path, f"{name}.json")) else None
+
+    return find
+
+
 def _container(path: str) -> str | None:
     """Whatever is nothing else: what is wrong with it is said by who opens it."""
     from winkfs.basepath import base_of
@@ -63,6 +70,23 @@ KINDS: Final = (
             "verify": "winkfs.dataset.check:verify",
             "reindex": "winkfs.dataset.check:reindex",
             "info": "winkfs.dataset.check:info",
+        },
+        folder=True, writable=False,
+    ),
+    Kind(
+        "digest set", _result("digests"),
+        {
+            "verify": "winkfs.resultcheck:verify_digests",
+            "reindex": "winkfs.resultcheck:reindex_digests",
+            "info": "winkfs.resultcheck:info_digests",
+        },
+        folder=True, writable=False,
+    ),
+    Kind(
+        "order", _result("order"),
+        {
+            "verify": "winkfs.resultcheck:verify_order",
+            "info": "winkfs.resultcheck:info_order",
         },
         folder=True, writable=False,
     ),

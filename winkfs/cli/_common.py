@@ -130,11 +130,11 @@ def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Fil
 
 
 def size_of(base: str) -> int | None:
-    """Bytes that a pass over a container, or over all shards of a data set, reads, about."""
+    """Bytes that a pass over a container reads, about; None of what is a folder."""
     from winkfs.kinds import kind_of
 
     kind, path = kind_of(base)
-    if kind.name == "data set":
+    if kind.folder:
         return None
     data = Path(path + ".data")
     return data.stat().st_size if data.exists() else None

@@ -27,14 +27,14 @@ PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key,
 @click.argument("base", metavar="BASE|DIR|FILE")
 @JSON
 def info(base: str, as_json: bool) -> None:
-    """Show the state of a container, data set or mount, or of any one kvseq, hindex, perm file.
+    """Show the state of a container, data set, digest set, order or mount, or of any one file.
 
     Of a container: variant, files, live and dead bytes, whether the index is current, the last
     sync, its files and the variables of its superblock. Beyond 1 GiB dead bytes are an estimate.
-    Of a mounted directory: what is mounted, and what its server says.
+    Of a mounted directory: what is mounted, and what its server says. Files: kvseq, hindex, perm.
     """
     from winkfs.cli.mounts import mount_record, mounted
-    from winkfs.kinds import MANIFESTS, kind_of
+    from winkfs.kinds import kind_of
 
     data = base.removesuffix(".data") + ".data"
     if Path(data).exists():
@@ -43,9 +43,8 @@ def info(base: str, as_json: bool) -> None:
         record = mount_record(mount)
         if not as_json and record.get("unsynced_since", "") is None:
             del record["unsynced_since"]  # nothing is unsynced, which is not unknown
-    elif (Path(base) / MANIFESTS).is_dir():
-        kind, path = kind_of(base)
-        record = kind.function("info")(path)
+    elif (found := kind_of(base))[0].folder:
+        record = found[0].function("info")(found[1])
     elif Path(base).is_dir():
         raise click.ClickException(f"{base}: a directory on which no container is mounted")
     else:

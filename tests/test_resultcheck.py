@@ -1,0 +1,156 @@
+"""Verify, info and reindex of digest sets and orders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import commands
+import numpy as np
+import pytest
+from commands import Run
+from test_digests import make, pairs, strip_sums
+
+import winkfs
+import winkfs.digests
+from winkfs import orders, results
+from winkfs.orders import Order, OrderedShard, Rows
+from winkfs.store import Store
+
+run = commands.run  # a fixture
+
+
+@pytest.fixture
+def digests(tmp_path: Path) -> Path:
+    return make(tmp_path / "d", pairs(300), 2)
+
+
+def problems(path: Path) -> list[str]:
+    return winkfs.verify(path).problems
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= bit
+    path.write_bytes(raw)
+
+
+def test_a_sound_digest_set_is_sound(digests: Path) -> None:
+    seen: list[int] = []
+    report = winkfs.verify(digests, seen.append)
+    assert (report.problems, report.files, report.entries) == ([], 300, 300)
+    assert sum(seen) > 0
+
+
+@pytest.mark.parametrize("suffix", ["kvseq", "hindex"])
+def test_verify_names_the_file_of_each_flipped_byte_of_a_digest_set(
+    suffix: str, digests: Path
+) -> None:
+    (path,) = digests.glob(f"job-*/shard-0001.{suffix}")
+    raw = path.read_bytes()
+    for at in [*range(0, 40, 3), 100, 4000, *range(4096, len(raw), len(raw) // 60)]:
+        if 24 <= at < 40 and suffix == "kvseq":  # PURPOSE: seen, but not as that of this file
+            continue
+        flip(path, at, 2)
+        found = problems(digests)
+        assert found and any(path.name in line for line in found), at
+        path.write_bytes(raw)
+    assert problems(digests) == []
+
+
+def test_verify_finds_what_is_marked_deleted_and_a_damaged_record(digests: Path) -> None:
+    (path,) = digests.glob("job-*/shard-0000.kvseq")
+    raw = path.read_bytes()
+    flip(path, 4096)
+    assert any("is marked deleted" in line for line in problems(digests))
+    path.write_bytes(raw)
+    record = digests / "digests.json"
+    flip(record, 60)
+    assert problems(digests)
+    assert "digests.json" in problems(digests)[0]
+
+
+def test_verify_finds_wrong_cells_of_an_index_without_sums(digests: Path) -> None:
+    (path,) = digests.glob("job-*/shard-0000.hindex")
+    strip_sums(path)
+    assert problems(digests) == []
+    raw = bytearray(path.read_bytes())
+    cells = np.frombuffer(raw, ">i8", offset=4096)
+    at = int(np.flatnonzero(cells)[0] // 2) * 16 + 4096
+    raw[at : at + 16] = bytes(16)
+    path.write_bytes(raw)
+    assert any("cannot be found: run reindex" in line for line in problems(digests))
+    assert winkfs.reindex(digests) == 300
+    assert problems(digests) == []
+
+
+def test_reindex_heals_an_index_and_the_command_says_what_is_wrong(digests: Path, run: Run) -> None:
+    (path,) = digests.glob("job-*/shard-0000.hindex")
+    sound = path.read_bytes()
+    flip(path, 5000)
+    done = run("verify", str(digests))
+    assert done.status == 1 and b"shard-0000.hindex" in done.out
+    assert run("reindex", str(digests)).status == 0
+    assert path.read_bytes() == sound
+    assert run("verify", str(digests)).status == 0
+    info = json.loads(run("info", "--json", str(digests)).out)
+    assert (info["digests"], info["shards"], info["source"]) == (300, 2, "somewhere")
+
+
+# --- orders -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> Path:
+    with winkfs.create(tmp_path / "c") as c:
+        for i in range(600):
+            c.put(f"{i:03}", b"%d" % i)
+    store = Store(str(tmp_path / "c"), writable=False)
+    pos = store.index.positions()[::-1].copy()
+    shard = OrderedShard("", store.settings.contid, store.kv.end)
+    store.abandon()
+    folder = results.begin(tmp_path / "o", orders.NAME)
+    rows = Rows(np.zeros(600, np.int64), pos, np.arange(600))
+    part = orders.write_part(folder / "part-00000.perm", [rows], 700)
+    made = Order(folder, str(tmp_path / "c"), 0, "sort", "path", (shard,), (part,))
+    orders.publish(folder, made)
+    return tmp_path / "o"
+
+
+def test_a_sound_order_is_sound_also_when_files_have_gone(order: Path, run: Run) -> None:
+    report = winkfs.verify(order)
+    assert (report.problems, report.notes, report.files) == ([], [], 600)
+    base = order.parent / "c"
+    with winkfs.open(base, "a") as c:
+        c.delete("100")
+        c.put("101", b"again")
+    assert problems(order) == []
+    info = json.loads(run("info", "--json", str(order)).out)
+    assert (info["files"], info["key"], info["parts"]) == (600, "path", 1)
+    shutil.move(f"{base}.data", f"{base}.other")
+    report = winkfs.verify(order)
+    assert report.problems == [] and "is not there" in report.notes[0]
+
+
+def test_verify_names_the_part_of_each_flipped_byte_of_an_order(order: Path) -> None:
+    (path,) = order.glob("job-*/*.perm")
+    raw = path.read_bytes()
+    for at in [3, 30, 50, 200, 4000, *range(4096, len(raw), 401)]:
+        flip(path, at, 4)
+        assert any(path.name in line for line in problems(order)), at
+        path.write_bytes(raw)
+
+
+def test_verify_finds_rows_that_are_no_files_or_come_twice(order: Path, run: Run) -> None:
+    """In an order whose own checksums are right."""
+    found = orders.open(order)
+    rows = found.read(orders.Range(0, 0, 600))
+    folder = results.begin(order, orders.NAME)
+    rows.pos[5], rows.pos[9] = rows.pos[6], rows.pos[9] + 3
+    part = orders.write_part(folder / "part-00000.perm", [rows], 700)
+    made = Order(folder, found.root, 0, "sort", "path", found.shards, (part,))
+    orders.publish(folder, made)
+    text = "\n".join(problems(order))
+    assert "twice" in text and "which is no file" in text
+    assert run("verify", str(order)).status == 1
