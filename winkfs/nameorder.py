@@ -18,6 +18,7 @@ from winkformats.disk.directory import open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.gather import fetch
+from winkformats.pagesums import PageSums
 from winkformats.perm import PAIR, Perm
 from winkformats.superblock import Superblock, read_superblock
 from winkfs.errors import DerivedDamage
@@ -40,9 +41,14 @@ class PairFile:
     """The pairs of a perm, read a page at a time; the last few pages stay in memory."""
 
     def __init__(self, perm: Perm) -> None:
-        """With a descriptor of its own."""
+        """With a descriptor of its own. Raises DerivedDamage."""
         self.storage, self._offset = perm.storage.duplicate(), perm.sbsize
         self.count = len(perm)
+        try:
+            self._sums = PageSums.load(self.storage, perm.superblock)
+        except BaseException:
+            self.storage.close()
+            raise
         self._pages: dict[int, Int64] = {}
 
     def read(self, start: int, stop: int) -> Int64:
@@ -77,6 +83,8 @@ class PairFile:
             raise DerivedDamage(
                 "the order of names is cut short", file=self.storage.name, offset=end
             )
+        if self._sums is not None:
+            self._sums.check(at, at + len(data))
         return np.frombuffer(data, ">i8").reshape(-1, 2).astype(np.int64)
 
 
@@ -220,8 +228,9 @@ def key_hashes(htalgo: int, keys: list[bytes]) -> Int64:
 def open_order(store: Store) -> NameOrder | None:
     """BASE.names, if it can be believed.
 
-    ->      None where it is missing, foreign, of the wrong shape, or newer than the data file
-    cost    one read
+    ->      None where it is missing, foreign, of the wrong shape, or newer than the data file; a
+            damaged page is DerivedDamage when it is first read
+    cost    three reads
     """
     try:
         storage = open_file(store.base + ".names")
@@ -234,6 +243,9 @@ def open_order(store: Store) -> NameOrder | None:
         if not (fits and is_ours(perm.superblock, store.settings)):
             return None
         return order_in(store, perm, covered, perm.superblock.get(CLASHES, UNKNOWN))
+    except DerivedDamage as error:
+        store.remark(error)
+        return None
     except (FormatError, OSError, ValueError):
         return None
     finally:

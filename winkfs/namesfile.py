@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.gather import fetch
 from winkformats.perm import Perm
 from winkfs.inodekeys import SUFFIX, InodeKeys
@@ -100,7 +100,7 @@ def save_order(store: Store, names: NameSorter | None = None) -> None:
     order = open_order(store)
     try:
         if order is None or order.covered != store.kv.end:
-            _save(store, order, names)
+            _save_or_build(store, order, names)
     except CorruptError as error:
         store.note(error)
     except OSError as error:
@@ -108,6 +108,14 @@ def save_order(store: Store, names: NameSorter | None = None) -> None:
     finally:
         if order is not None:
             order.close()
+
+
+def _save_or_build(store: Store, order: NameOrder | None, names: NameSorter | None) -> None:
+    try:
+        _save(store, order, names)
+    except DerivedDamage as error:  # of the order that was there
+        store.remark(error)
+        build(store).close()
 
 
 def _save(store: Store, order: NameOrder | None, names: NameSorter | None) -> None:
@@ -188,7 +196,7 @@ def _write(store: Store, fill: Fill, covered: int) -> NameOrder:
         perm = Perm.create(storage, htalgo=settings.htalgo, purpose=PURPOSE_NAMES, extra=extra)
         clashes = fill(perm)
         now = store.kv.superblock.get("SYNCTIME", int(time.time()))
-        perm.sync({"DATAEND": covered, CLASHES: clashes}, now=now)
+        perm.seal({"DATAEND": covered, CLASHES: clashes}, now=now)
         order = order_in(store, perm, covered, clashes)
     storage.close()
     return order

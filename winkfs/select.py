@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, DerivedDamage
 from winkfs.basepath import base_of
 from winkfs.columns import Columns
 from winkfs.columnschunks import Chunk, ColumnsFile
@@ -135,6 +135,9 @@ def by_prefix(store: Store, prefix: bytes) -> Int64 | None:
         if store.kv.end - order.covered > SHORT:
             return None
         return _by_order(store, order, prefix)
+    except DerivedDamage as error:
+        store.remark(error)
+        return None
     except CorruptError as error:
         store.note(error)
         return None

@@ -12,13 +12,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from winkformats.errors import FormatError
+from winkformats.errors import DerivedDamage, FormatError
 from winkformats.heap import keep_heap
 from winkfs.arguments import check_attrs, nearest_ns
 from winkfs.changes import PIECE
 from winkfs.container import Container
+from winkfs.errors import NotAllowed
 from winkfs.inode import Attrs, FileType
-from winkfs.namesfile import merge
+from winkfs.namesfile import build, merge
 from winkfs.sourceattrs import longest
 from winkfs.sourcenames import ContainerNames
 from winkfs.store import NO_ROOM
@@ -193,7 +194,12 @@ class ContainerSource(ContainerNames):
         since = self.tree.since
         try:
             changes = self._positions([*since.names()])
-            self._renew_tree(merge(self._store, self._name_order, changes))
+            try:
+                order = merge(self._store, self._name_order, changes)
+            except DerivedDamage as error:
+                log.warning("%s: made again", error)
+                order = build(self._store)
+            self._renew_tree(order)
         except (OSError, FormatError) as error:  # the old one goes on, with all that changed
             log.error("the order of names stays as it is: %s", error)
 

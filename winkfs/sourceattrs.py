@@ -108,7 +108,11 @@ class ContainerAttrs(PathView):
         changes = dict(tail(store, order.covered))
         if len(changes) <= NAMES:
             return order, list(changes)
-        return merge(store, order, changes), []
+        try:
+            return merge(store, order, changes), []
+        except DerivedDamage as error:
+            log.warning("%s: made again", error)
+            return build(store), []
 
     def _recheck(self) -> None:
         """The disk refused a write or a sync, and files that were not synced may be lost.

@@ -100,6 +100,9 @@ class Store(DataFile):
             self.base + ".idx", settings, block, self._covered(), self.remark, mapped=self.mapped
         )
         self.index.replace(base)
+        if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
+            self.index.check()
+            base = self.index.base
         if base is not None and base.sums is None and not self._plausible(base):
             with contextlib.suppress(CorruptError):  # else there is nothing better than it
                 self._rebuild()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from winkformats.errors import CorruptError, FormatError
+from winkformats.disk.directory import open_file
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.pagesums import PageSums
+from winkformats.superblock import read_superblock
 from winkfs.basepath import base_of
 from winkfs.cellcheck import count_used, lost_rows, same_files
 from winkfs.columnscheck import ColumnsCheck
@@ -28,6 +31,7 @@ from winkfs.timeindex import TimeIndex
 from winkfs.units import NANO
 
 LIMIT: Final = 1000  # problems named one by one
+SUMMED: Final = (".idx", ".time", ".names")  # derived files with checksums of their pages
 
 
 @dataclass
@@ -85,9 +89,28 @@ class _Check:
         self._damaged = False
 
     def run(self, progress: Callable[[int], None] | None) -> None:
+        store, kv = self._store, self._store.kv
+        with ExitStack() as stack:
+            order = open_order(store)
+            names = new_sorter(store) if order and order.covered == kv.end else None
+            for opened in (order, names):
+                if opened is not None:
+                    stack.callback(opened.close)
+            damaged = {suffix for suffix in SUMMED if self._has_bad_pages(suffix)}
+            found = self._read(names, progress)
+            if self._damaged:
+                return  # what is derived from whole entries says other things than what is left
+            self._check_counters(found)
+            if ".idx" not in damaged:
+                self._check_index(found)
+            self._check_times(found.times)
+            self._columns.finish(found.rows.pos)
+            if order and ".names" not in damaged:
+                self._check_names(order, names, found)
+
+    def _read(self, names: NameSorter | None, progress: Callable[[int], None] | None) -> Rebuilt:
+        """Check all entries -> what they say."""
         store, kv, report = self._store, self._store.kv, self._report
-        order = open_order(store)
-        names = new_sorter(store) if order and order.covered == kv.end else None
         resolver = Resolver(kv, store.settings, names)
         for batch, rows in inode_rows(
             kv.storage, kv.layout, store.settings, kv.start, kv.end,
@@ -101,14 +124,7 @@ class _Check:
         report.files, report.entries = len(found.rows.pos), found.entries
         report.bytes = found.dtotsz
         self._extents.check(found.rows.pos)
-        if self._damaged:
-            return  # what is derived from whole entries says other things than what is left
-        self._check_counters(found)
-        self._check_index(found)
-        self._check_times(found.times)
-        self._columns.finish(found.rows.pos)
-        if order:
-            self._check_names(order, names, found)
+        return found
 
     def _damage(self, error: CorruptError) -> None:
         self._damaged = True
@@ -157,6 +173,25 @@ class _Check:
                                  "run reindex")  # fmt: skip
         if "NEXTFID" in block and block["NEXTFID"] < found.nextfid:
             self._report.add(f"{self._name}: NEXTFID {block['NEXTFID']} is in use: run reindex")
+
+    def _has_bad_pages(self, suffix: str) -> bool:
+        """Whether checksums of a derived file are wrong; a stale or foreign one is no problem."""
+        try:
+            with open_file(self._store.base + suffix) as storage:
+                sums = PageSums.load(storage, read_superblock(storage))
+                bad = sums.bad_pages() if sums is not None else []
+                for at in bad:
+                    self._report.add(f"{storage.name}: the checksum of a page is wrong at byte "
+                                     f"{at}: run reindex")  # fmt: skip
+                return bool(bad)
+        except DerivedDamage as error:
+            self._report.add(f"{error}: run reindex")
+            return True
+        except FileNotFoundError:
+            return False
+        except (FormatError, OSError) as error:
+            self._report.notes.append(f"{error}: it is not used")
+            return False
 
     def _is_current(self) -> bool:
         base = self._open_index()
@@ -210,6 +245,3 @@ class _Check:
         if not right:
             self._report.add(f"{store.base}.names: its names are not those of the files in order: "
                              "run reindex")  # fmt: skip
-        if names:
-            names.close()
-        order.close()
