@@ -4,16 +4,20 @@ Made with the product. The variants that it does not create by itself begin as a
 here. Owners and times are given, so that the bytes do not depend on who makes them, and when.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest import mock
 
 from golden_formats import CONTID, NOW, NOW_NS, tick
 
 import winkfs
 from winkformats.superblock import KVSEQ, Superblock
 from winkfs import Container, FileType
+from winkfs.indexfile import write_base
+from winkfs.timeindex import TimeIndex
 
 NANO = 10**9
 T0 = 1_234_567_890 * NANO + 987_654_321
@@ -140,11 +144,29 @@ def nothing(c: Container) -> Files:
 Life = Callable[[Container], Files]
 
 
+@contextlib.contextmanager
+def without_sums() -> Iterator[None]:
+    """While it lasts derived files have no checksums of their pages."""
+    with (
+        mock.patch("winkfs.store.write_base", functools.partial(write_base, sums=False)),
+        mock.patch.object(TimeIndex, "write", functools.partialmethod(TimeIndex.write, sums=False)),
+    ):
+        yield
+
+
 def created(base: Path, live: Life, **options: bool | int) -> Files:
-    """A container as `winkfs.create` makes it."""
+    """A container as `winkfs.create` made it before there were checksums of pages."""
+    with without_sums():
+        return with_sums(base, live, **options)
+
+
+def with_sums(base: Path, live: Life, *, names: bool = False, **options: bool | int) -> Files:
+    """A container as `winkfs.create` makes it. names: with BASE.names."""
     with winkfs.create(base, **options) as c:  # type: ignore[arg-type]
         files = live(c)
         tick()
+        if names:
+            c.save_names()
     return files
 
 
@@ -152,7 +174,7 @@ def begun(base: Path, live: Life, sbsize: int, variables: dict[str, int]) -> Fil
     """A container that begins as a superblock of these variables."""
     block = Superblock.new(KVSEQ, "FSYSDATA", variables, sbsize)
     Path(f"{base}.data").write_bytes(block.encode())
-    with winkfs.open(base, "a") as c:
+    with without_sums(), winkfs.open(base, "a") as c:
         files = live(c)
         tick()
     return files
@@ -225,4 +247,6 @@ RECIPES: dict[str, Callable[[Path], Files]] = {
         n: functools.partial(begun, live=a, sbsize=size, variables=b)
         for n, (a, size, b) in BEGUN.items()
     },
+    "sums": functools.partial(with_sums, live=life, names=True),
+    "ao-sums": functools.partial(with_sums, live=append_only_life, names=True, ao=True),
 }

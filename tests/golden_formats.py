@@ -122,7 +122,9 @@ HINDEXES["variables"] = {"sbcksum": False, "extra": {"DATAEND": 0, "SYNCTIME": 0
 HINDEXES["sbsize-4096"] = {"sbsize": 4096}
 
 
-def hindex(options: dict[str, Any], path: Path, *, htsize: int = 13, more: int = 0) -> Table:
+def hindex(
+    options: dict[str, Any], path: Path, *, htsize: int = 13, more: int = 0, seal: bool = False
+) -> Table:
     """Insert, delete, insert into deleted cells, insert many."""
     keys: dict[int, bytes] = {4096 + 100 * i: b"key%d" % i for i in range(8 + more)}
     names = {key: pointer for pointer, key in keys.items()}
@@ -142,7 +144,7 @@ def hindex(options: dict[str, Any], path: Path, *, htsize: int = 13, more: int =
         rows = [words[key] for key in many] if extra > 0 else None
         index.insert_many(many, [names[key] for key in many], rows)
         index.delete(b"key6")
-        index.sync(now=NOW)
+        (index.seal if seal else index.sync)(now=NOW)
     missing = [b"key1", b"key3", b"key6", b"never"]
     return Table({k: (p, words[k]) for k, p in names.items() if k not in missing}, missing)
 
@@ -166,7 +168,7 @@ PERMS: dict[str, dict[str, Any]] = {
 PERMS["no-checksum"] = {"sbcksum": False, "sbsize": 4096, "extra": {"X": 5, "DATAEND": 99}}
 
 
-def perm(options: dict[str, Any], path: Path, *, order: str = "file") -> Pairs:
+def perm(options: dict[str, Any], path: Path, *, order: str = "file", seal: bool = False) -> Pairs:
     """Append, append many, swap; then in the order of the file, of the keys, or of the hashes."""
     names = [b"pear", b"apple", b"fig", b"plum", b"cherry", b"quince"]
     keys = {512 + 64 * i: name for i, name in enumerate(names)}
@@ -180,7 +182,7 @@ def perm(options: dict[str, Any], path: Path, *, order: str = "file") -> Pairs:
             pairs.sort(key=lambda pair: keys[pair[0]])
         elif order == "hashes":
             pairs.group(lambda a, b: (keys[a[0]] > keys[b[0]]) - (keys[a[0]] < keys[b[0]]))
-        pairs.sync(now=NOW)
+        (pairs.seal if seal else pairs.sync)(now=NOW)
     swapped = [832, 576, 640, 704, 768, 512]
     if order == "keys":
         swapped.sort(key=keys.__getitem__)
@@ -201,8 +203,10 @@ RECIPES: dict[str, Callable[[Path], Rows | Table | Pairs]] = {
     **{f"hindex-{name}": partial(hindex, options) for name, options in HINDEXES.items()},
     "hindex-grown": partial(hindex, {"htalgo": 2, "cellsz": 2}, htsize=3, more=20),
     "hindex-grown-htalgo1": partial(hindex, {"htalgo": 1, "cellsz": 3}, htsize=3, more=20),
+    "hindex-sums": partial(hindex, {"extra": {"CONTID": CONTID}}, htsize=1000, seal=True),
     **{f"perm-{name}": partial(perm, options) for name, options in PERMS.items()},
     "perm-sorted": partial(perm, {}, order="keys"),
     "perm-grouped": partial(perm, {"htsize": 3}, order="hashes"),
     "perm-empty": perm_empty,
+    "perm-sums": partial(perm, {"sbsize": 4096}, seal=True),
 }

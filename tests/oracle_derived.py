@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import xxhash
 from oracle_format import (
     HINDEX,
     KVSEQ,
@@ -19,6 +20,20 @@ from oracle_format import (
     read_entries,
     read_superblock,
 )
+
+
+def check_page_sums(sb: Superblock) -> None:
+    """The table behind FILESIZE, if PAGESUMS says that there is one."""
+    at, contid = sb.get("PAGESUMS", 0), sb.get("CONTID", 0)
+    if at == 0:
+        return
+    equal("PAGESUMS", sb.label, sb.filesize + -sb.filesize % 8, at)
+    sums = b""
+    for start in range(0, sb.filesize, 4096):
+        page = sb.raw[start : min(start + 4096, sb.filesize)]
+        sums += xxhash.xxh3_64_digest(page, (contid + start) & LOW64)
+    sums += xxhash.xxh3_64_digest(sums, (contid + at) & LOW64)
+    equal("page sums", sb.label, sums.hex(), sb.raw[at:].hex())
 
 
 @dataclass
@@ -55,6 +70,7 @@ def read_hindex(label: str, raw: bytes, purpose: str | None = None) -> Hindex:
     aentries = sum(index.used(slot) for slot in range(htsize))
     equal("ENTRIES", label, entries, sb.get("ENTRIES", entries))
     equal("AENTRIES", label, aentries, sb.get("AENTRIES", aentries))
+    check_page_sums(sb)
     return index
 
 
@@ -101,6 +117,7 @@ def read_perm(label: str, raw: bytes, purpose: str | None = None) -> Perm:
     expect(count >= 0, "PERMSIZE", label, "0 or more", count)
     equal("FILESIZE", label, sb.sbsize + 16 * count, sb.filesize)
     expect(sb.need("HTALGO") in (1, 2, 3), "HTALGO", label, "1, 2 or 3", sb.need("HTALGO"))
+    check_page_sums(sb)
     starts = [sb.sbsize + 16 * i for i in range(count)]
     return Perm(sb, [(int64(raw, start), int64(raw, start + 8)) for start in starts])
 
@@ -190,6 +207,7 @@ def check_time(data: Superblock, raw: bytes, label: str, files: list[Appended]) 
     expect(sb.get("KVDELFL", 0) != 1, "KVDELFL", label, "none", 1)
     expect(sb.get("KVCKSUM", 0) != 1, "KVCKSUM", label, "none", 1)
     check_belongs(data, sb)
+    check_page_sums(sb)
     entries = read_entries(sb)
     check_entry_counters(sb, entries)
     timemp = sb.need("TIMEMP")

@@ -20,7 +20,7 @@ from winkformats.perm import Perm
 from winkfs.inode import default_mode
 
 GOLDEN = Path(__file__).with_name("golden")
-SUFFIXES = (".data", ".idx", ".time")
+SUFFIXES = (".data", ".idx", ".time", ".names")
 SINGLE, CONTAINERS = golden_formats.RECIPES, golden_containers.RECIPES
 
 

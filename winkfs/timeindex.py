@@ -146,8 +146,14 @@ class TimeIndex:
         inside = all(0 < p < end for p in self.positions)
         return rising and inside and self.positions == sorted(self.positions)
 
-    def write(self, storage: Storage, settings: Settings, block: Mapping[str, int]) -> None:
-        """Write BASE.time into an empty storage, not synced. `block`: that of the data file."""
+    def write(
+        self, storage: Storage, settings: Settings, block: Mapping[str, int], *, sums: bool = True
+    ) -> None:
+        """Write BASE.time into an empty storage, not synced.
+
+        block   the data file's superblock
+        sums    write checksums of its pages, too, but not in classic layout
+        """
         size = 4096 + 16 * len(self.marks)
         variables = {"FILESIZE": size, "SYNCSIZE": size}
         variables["SYNCTIME"] = block.get("SYNCTIME", int(time.time()))
@@ -160,6 +166,7 @@ class TimeIndex:
             variables[LASTNS] = last
         if not settings.classic:
             variables |= {"SBCKSUM": 0, "CONTID": settings.contid, "DATAEND": block["FILESIZE"]}
+        if sums and not settings.classic:
             variables[pagesums.VARIABLE] = pagesums.place(size)
         mine = Superblock.new(KVSEQ, PURPOSE_TIME, variables)
         pairs = zip(self.marks, self.positions, strict=True)
