@@ -62,7 +62,7 @@ def test_verify_names_the_file_of_each_flipped_byte_of_a_digest_set(
 def test_verify_finds_what_is_marked_deleted_and_a_damaged_record(digests: Path) -> None:
     (path,) = digests.glob("job-*/shard-0000.kvseq")
     raw = path.read_bytes()
-    flip(path, 4096)
+    flip(path, 8192)
     assert any("is marked deleted" in line for line in problems(digests))
     path.write_bytes(raw)
     record = digests / "digests.json"

@@ -191,6 +191,7 @@ class Shard:
 
     start, end    bytes of the kvseq that are its entries
     entries       digests, as the record of the set has it
+    damage        what is wrong with one of the two superblocks of the kvseq, None: nothing
     index         its hindex, or one in memory
     index_damage  why it is one in memory, "" where it is not
 
@@ -210,6 +211,7 @@ class Shard:
             self._data = memoryview(storage.view(kv.end))
             self.layout, self.start, self.end = kv.layout, kv.start, kv.end
             self._contid, self.entries = contid, entries
+            self.damage = kv.superblock.damage
             self._doubled = kv.entries != entries  # some are those of paths that came again
             self.index_damage = ""
             self.index = self._open_index(f"{base}.hindex") or self._make_index()

@@ -60,6 +60,8 @@ def verify_digests(path: str, progress: Progress | None = None) -> Report:
 
 def _check_shard(found: Digests, number: int, report: Report, progress: Progress | None) -> None:
     shard = found.shard(number)
+    if shard.damage is not None:
+        report.add(f"{shard.damage}; the other superblock is good")
     last: dict[bytes, tuple[int, int]] = {}  # path -> position, delflag
     for batch in scan(shard.storage, shard.layout, shard.start, shard.end, progress=progress):
         report.entries += len(batch)
