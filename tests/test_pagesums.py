@@ -10,6 +10,7 @@ from winkformats import pagesums
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import HIndex
+from winkformats.kvseq import KVSeq
 from winkformats.pagesums import PAGE, PageSums
 from winkformats.perm import Perm
 from winkformats.superblock import HINDEX, Superblock, read_superblock
@@ -159,3 +160,8 @@ def test_who_changes_a_file_takes_its_sums_away() -> None:
             perm.extend([np.array([[1, 2]])])
         perm.sync()
         assert read_superblock(storage)["PAGESUMS"] == 0, act
+    storage = MemoryStorage(name="f")
+    kv = KVSeq.create(storage, extra={"PAGESUMS": 5})
+    kv.append(b"a", b"")
+    kv.sync()
+    assert read_superblock(storage)["PAGESUMS"] == 0

@@ -17,7 +17,6 @@ from winkformats.heap import keep_heap
 from winkfs.arguments import check_attrs, nearest_ns
 from winkfs.changes import PIECE
 from winkfs.container import Container
-from winkfs.errors import NotAllowed
 from winkfs.inode import Attrs, FileType
 from winkfs.namesfile import build, merge
 from winkfs.sourceattrs import longest

@@ -16,6 +16,7 @@ from typing import Final, Self
 from winkformats.disk.storage import Buffer, Storage
 from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError
+from winkformats.pagesums import VARIABLE as PAGESUMS
 from winkformats.superblock import Superblock, write_first, write_second
 
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
@@ -199,6 +200,7 @@ class GrowingFile:
         self.drain()
         known = {"SYNCSIZE": self.end, "SYNCTIME": int(time.time()) if now is None else now}
         known |= {"ENTRIES": self.entries, "AENTRIES": self.aentries}
+        known |= {PAGESUMS: 0}  # the file is another now
         known = {name: value for name, value in known.items() if name in self.superblock}
         known |= {"FILESIZE": self.end, **(variables or {})}
         self._syncs, self._patched = self._syncs + 1, False

@@ -13,7 +13,8 @@ from winkfs.cli._common import BASE, Progress, size_of
 def reindex(base: str, cols: bool) -> None:
     """Build BASE.idx, BASE.names (and BASE.time) anew from BASE.data alone.
 
-    A BASE.cols that is there is made anew as well. Of a data set: in all its shards.
+    A BASE.cols that is there is made anew as well. Of a data set: in all its shards. Of a digest
+    set: the indexes of its shards.
     """
     import winkfs
 

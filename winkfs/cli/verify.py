@@ -15,6 +15,8 @@ from winkfs.cli._common import BASE, JSON, Progress, emit, say, shown, size_of
 def verify(base: str, as_json: bool) -> int:
     """Check every entry, inode, counter and index cell. Changes nothing.
 
+    Of a digest set or an order: its record, and every digest or row.
+
     A line for each problem; the exit status is 1 if there is any.
     """
     import winkfs
