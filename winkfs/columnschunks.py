@@ -10,6 +10,7 @@ CHUNKS has, is the table of the chunks.
     f, a       uint8[n]  `ftype`, `special`
     e          int64[n + 1]  `name_ends`, from 0
     n          uint8[..]  `name_bytes`
+    k/000000   uint64[chunks, 8]  XXH3-64 of the values above, seed CONTID + position of the entry
     t/000000   int64[chunks, 16], see `Chunk`
 
 Values are little-endian, unlike all else, and begin at a multiple of 8: numpy and Arrow take them
@@ -24,9 +25,10 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from winkformats.disk.storage import Storage
-from winkformats.entry import Layout
+from winkformats.entry import MASK64, Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvseq import KVSeq
 from winkformats.superblock import KVSEQ, SBSIZE, read_superblock
@@ -36,6 +38,8 @@ from winkfs.rows import Int64
 from winkfs.settings import PURPOSE_COLUMNS
 
 CHUNKS: Final = "CHUNKS"  # position of the table of chunks
+COLSUMS: Final = "COLSUMS"  # position of the entry before it, with checksums of the columns
+COLHASH: Final = "COLHASH"  # XXH3-64 of the values of both: an older file's are none of this one's
 LETTERS: Final = "pismfaen"  # of the columns, in the order of the fields of `Columns`
 TYPES: Final = ("<i8", "<i8", "<i8", "<i8", "u1", "u1", "<i8", "u1")
 FIXED: Final = 12  # KEYREPR of 8-byte keys
@@ -96,7 +100,7 @@ class ColumnsFile:
         if (
             (block["FORMAT"], block.purpose) != (KVSEQ, PURPOSE_COLUMNS)
             or shape != (0, FIXED, LONG, 8, 4)
-            or size > storage.size()
+            or not 0 <= size <= storage.size()
             or "SBCKSUM" not in block
         ):
             raise FormatError(f"{storage.name}: no columns of a container, or not all of them")
@@ -108,7 +112,10 @@ class ColumnsFile:
         self._file = None if storage.mapped else OpenFile(storage)
         self._good: dict[int, npt.NDArray[Any]] = {}  # entries that were checked, by position
         self._chunks: dict[int, Columns] = {}
+        self._sums: dict[int, int] = {}  # of the values, by position; empty: of an older version
         self.chunks = self._table(block.get(CHUNKS, 0))
+        if COLSUMS in block:
+            self._sums = self._read_sums(block[COLSUMS])
         self._starts = np.concatenate([[0], np.cumsum(self.chunks[:, 0])])
         self.files = int(self._starts[-1])
         self.content = sum(self.chunks[:, 1].tolist())
@@ -218,6 +225,15 @@ class ColumnsFile:
                 return table
         raise CorruptError("table of chunks", file=self._storage.name, offset=pos)
 
+    def _read_sums(self, pos: int) -> dict[int, int]:
+        """Checksums of the columns. Raises CorruptError where they are not those of this file."""
+        sums = self._value(b"k/000000", pos, "<u8")
+        places = self.chunks[:, STATS:].ravel()
+        both = sums.tobytes() + self.chunks.tobytes()
+        if len(sums) != len(places) or _hash64(both) != self.superblock.get(COLHASH):
+            raise CorruptError("checksums of the columns", file=self._storage.name, offset=pos)
+        return dict(zip(places.tolist(), sums.tolist(), strict=True))
+
     def _column(self, chunk: int, column: int) -> npt.NDArray[Any]:
         row = self.chunks[chunk]
         key = b"%c/%06x" % (ord(LETTERS[column]), chunk)
@@ -242,7 +258,13 @@ class ColumnsFile:
         span = self._layout.locate(data, at)
         if span is None or span.end - at + pos > self._end:
             raise CorruptError("entry reaches past the end", file=name, offset=pos)
-        self._layout.check(data, at, span, pos, name)
+        if pos in self._sums:
+            value = memoryview(data)[span.value : span.value + span.value_len]
+            seed = (self.contid + pos) & MASK64
+            if xxhash.xxh3_64_intdigest(value, seed) != self._sums[pos]:
+                raise CorruptError("checksum of a column", file=name, offset=pos)
+        else:
+            self._layout.check(data, at, span, pos, name)
         size = np.dtype(dtype).itemsize
         if data[span.key : span.key + span.key_len] != key or span.value_len % size:
             raise CorruptError(f"not the entry {key.decode()}", file=name, offset=pos)
@@ -268,9 +290,11 @@ class ColumnsWriter:
     def __init__(self, storage: Storage, contid: int) -> None:
         self._kv = KVSeq.create(
             storage, purpose=PURPOSE_COLUMNS, keyrepr=FIXED, valrepr=LONG, kvdelfl=0, align=8,
-            sbsize=SBSIZE, contid=contid, extra={"DATAEND": 0, CHUNKS: 0},
+            sbsize=SBSIZE, contid=contid, extra={"DATAEND": 0, CHUNKS: 0, COLSUMS: 0, COLHASH: 0},
         )  # fmt: skip
+        self._contid = contid
         self._table: list[Chunk] = []
+        self._sums: list[int] = []
 
     def add(self, rows: Columns) -> None:
         """A chunk: not empty, its files behind those of the chunk before."""
@@ -278,7 +302,7 @@ class ColumnsWriter:
         arrays = list(rows.arrays())
         arrays[6:] = rows.name_ends - rows.name_ends[0], rows.names_joined
         places = [
-            self._kv.append(b"%c/%06x" % (ord(letter), number), _bytes(array, dtype))
+            self._append(b"%c/%06x" % (ord(letter), number), _bytes(array, dtype))
             for letter, dtype, array in zip(LETTERS, TYPES, arrays, strict=True)
         ]
         stats = [
@@ -287,11 +311,18 @@ class ColumnsWriter:
         ]  # fmt: skip
         self._table.append(Chunk(*map(int, stats), *places))
 
+    def _append(self, key: bytes, value: bytes) -> int:
+        pos = self._kv.append(key, value)
+        self._sums.append(xxhash.xxh3_64_intdigest(value, (self._contid + pos) & MASK64))
+        return pos
+
     def finish(self, covered: int, now: int) -> None:
         """Write the table; durable on return. `covered`: DATAEND."""
-        table = np.array(self._table, "<i8").tobytes()
-        where = self._kv.append(b"t/000000", table)
-        self._kv.sync({"DATAEND": covered, CHUNKS: where}, now=now)
+        sums, table = np.array(self._sums, "<u8").tobytes(), np.array(self._table, "<i8").tobytes()
+        places = {COLSUMS: self._kv.append(b"k/000000", sums)}
+        places[CHUNKS] = self._kv.append(b"t/000000", table)
+        places[COLHASH] = _hash64(sums + table)
+        self._kv.sync({"DATAEND": covered, **places}, now=now)
         self._kv.release()
 
 
@@ -300,6 +331,11 @@ def sum_of(sizes: Int64) -> int:
     if len(sizes) and int(sizes.max()) > MOST // len(sizes):
         return sum(sizes.tolist())
     return int(sizes.sum())
+
+
+def _hash64(data: bytes) -> int:
+    """XXH3-64 as a variable has it."""
+    return int.from_bytes(xxhash.xxh3_64_digest(data), "big", signed=True)
 
 
 def _bytes(array: npt.NDArray[Any], dtype: str) -> bytes:
