@@ -208,6 +208,7 @@ class DataFile:
     def abandon(self) -> None:
         """Let go of everything as it is."""
         if hasattr(self, "kv"):
+            self.kv.stop()
             self.kv.storage.close()
             self.kv.drop_view()
         if self.lock:

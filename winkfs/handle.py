@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, Self
@@ -30,6 +32,7 @@ class Handle:
     def __init__(self, base: str, mode: str) -> None:
         self._lock = threading.RLock()
         self._store = Store(base, writable=mode == "a")
+        self._dropped = weakref.finalize(self, _let_go, self._store)
         self._attach()
         self._closed = ""
         self._unsure = False  # whether the last call was broken off half-way
@@ -102,6 +105,7 @@ class Handle:
                     self._store.close()
             finally:
                 self._fast = None
+                self._dropped.detach()
                 self._store.abandon()
                 self._closed = "closed"
                 _open_handles.discard(self)
@@ -247,9 +251,18 @@ class Handle:
         return inode_key(raw)
 
 
+def _let_go(store: Store) -> None:
+    """Close what a handle had that nobody has any more. As in a crash, nothing is synced."""
+    with contextlib.suppress(OSError):
+        store.close()
+    what = "writer: what was not synced is lost" if store.writable else "container"
+    warnings.warn(f"unclosed {what}: {store.base}", ResourceWarning, stacklevel=3)
+
+
 def _after_fork() -> None:
     """In a child: the handles of the parent are not ours, nor is its lock."""
     for handle in list(_open_handles):
+        handle._dropped.detach()
         handle._lock = threading.RLock()
         handle._fast = None
         handle._closed = "of the parent process: open it anew after fork"

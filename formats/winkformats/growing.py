@@ -251,10 +251,14 @@ class GrowingFile:
                 self.storage.close()
                 self.writable = False
 
-    def release(self) -> None:
-        """Stop the writing thread and give preallocated space back."""
+    def stop(self) -> None:
+        """Stop the writing thread, after what it was given."""
         if self._behind:
             self._behind.close()
             self._behind = None
+
+    def release(self) -> None:
+        """Stop the writing thread and give preallocated space back."""
+        self.stop()
         if self.writable and self.storage.size() > self.superblock.get("FILESIZE", 1 << 63):
             self.storage.truncate(self.superblock["FILESIZE"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -27,6 +30,7 @@ class Handles:
         self.shards = shards
         self._ranges = [shard.record.names for shard in shards]
         self._open: OrderedDict[int, Container] = OrderedDict()
+        weakref.finalize(self, _let_go, self._open, os.getpid())
 
     def container(self, number: int) -> Container:
         """For reading, as of the snapshot. Raises StalePlan; FormatError; OSError."""
@@ -118,3 +122,12 @@ class Handles:
         if not prefix or known is None:
             return True
         return known[0][: len(prefix)] <= prefix <= known[1]
+
+
+def _let_go(containers: OrderedDict[int, Container], pid: int) -> None:
+    """Close what is left open when nobody has the data set any more."""
+    if containers and os.getpid() == pid:
+        first = next(iter(containers.values())).base
+        while containers:
+            containers.popitem()[1].close()
+        warnings.warn(f"unclosed data set: its shard {first} was open", ResourceWarning, stacklevel=3)
