@@ -64,7 +64,9 @@ class DataFile:
         self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
         if self.kv.truncated:
             self.note(
-                f"{self.kv.storage.name}: cut short, only its first {self.kv.end} bytes are there"
+                f"{self.kv.storage.name}: cut short, only {self.kv.end} of its "
+                f"{self.kv.superblock['FILESIZE']} bytes are there: put a whole copy in its place, "
+                "or unpack what is left and pack that anew"
             )
         block = self.kv.superblock
         if block.damage is not None:

@@ -32,7 +32,7 @@ class Face(ABC):
     def stat(self, name: Name) -> Stat: ...
 
     @abstractmethod
-    def scan(self) -> Iterator[Entry]: ...
+    def scan(self, *, problem: Problem | None = None) -> Iterator[Entry]: ...
 
     def open_file(self, name: Name, mode: str = "rb") -> io.RawIOBase:
         """A seekable binary file object for reading; io.BufferedReader makes small reads fast."""
@@ -49,9 +49,12 @@ class Face(ABC):
     def __iter__(self) -> Iterator[str]:
         return self.names()
 
-    def names(self, glob: str | None = None) -> Iterator[str]:
-        """The names in the order of `scan`; `glob`: those that match, * also crossing /."""
+    def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
+        """The names in the order of `scan`; `glob`: those that match, * also crossing /.
+
+        problem  is told of each damaged inode, which is passed over; None: CorruptError
+        """
         match = re.compile(fnmatch.translate(glob)).match if glob is not None else None
-        for entry in self.scan():
+        for entry in self.scan(problem=problem):
             if match is None or match(entry.name):
                 yield entry.name

@@ -74,9 +74,14 @@ class Handle:
         return dict(self._store.kv.superblock)
 
     @property
-    def notes(self) -> list[str]:
-        """What was found wrong and got round, a sentence each."""
+    def problems(self) -> list[str]:
+        """The damage that was met and got round, a line each: what, in which file, at which byte.
+
+        Files whose inodes are damaged are not listed. Empty does not mean sound: see `verify`.
+        """
         return list(self._store.notes)
+
+    notes = problems
 
     def __enter__(self) -> Self:
         return self

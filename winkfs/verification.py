@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -85,30 +85,44 @@ class _Check:
         self._damaged = False
 
     def run(self, progress: Callable[[int], None] | None) -> None:
-        store, kv, report = self._store, self._store.kv, self._report
-        order = open_order(store)
-        names = new_sorter(store) if order and order.covered == kv.end else None
+        store, kv = self._store, self._store.kv
+        with ExitStack() as stack:
+            order = open_order(store)
+            names = new_sorter(store) if order and order.covered == kv.end else None
+            for opened in (order, names):
+                if opened is not None:
+                    stack.callback(opened.close)
+            found = self._read(names, progress)
+            self._report.files, self._report.entries = len(found.rows.pos), found.entries
+            self._report.bytes = found.dtotsz
+            self._extents.check(found.rows.pos)
+            if self._damaged:
+                return  # what is derived from whole entries says other things than what is left
+            self._check_counters(found)
+            self._check_index(found)
+            self._check_times(found.times)
+            self._columns.finish(found.rows.pos)
+            if order:
+                self._check_names(order, names, found)
+
+    def _read(
+        self, names: NameSorter | None, progress: Callable[[int], None] | None
+    ) -> Rebuilt:
+        """The pass over the data file."""
+        store, kv = self._store, self._store.kv
         resolver = Resolver(kv, store.settings, names)
-        for batch, rows in inode_rows(
-            kv.storage, kv.layout, store.settings, kv.start, kv.end,
-            problem=self._damage, progress=progress,
-        ):  # fmt: skip
-            resolver.take(batch, rows)
-            self._check_fields(rows)
-            self._extents.take(batch, rows)
-            self._columns.take(batch)
-        found = resolver.finish()
-        report.files, report.entries = len(found.rows.pos), found.entries
-        report.bytes = found.dtotsz
-        self._extents.check(found.rows.pos)
-        if self._damaged:
-            return  # what is derived from whole entries says other things than what is left
-        self._check_counters(found)
-        self._check_index(found)
-        self._check_times(found.times)
-        self._columns.finish(found.rows.pos)
-        if order:
-            self._check_names(order, names, found)
+        try:
+            for batch, rows in inode_rows(
+                kv.storage, kv.layout, store.settings, kv.start, kv.end,
+                problem=self._damage, progress=progress,
+            ):  # fmt: skip
+                resolver.take(batch, rows)
+                self._check_fields(rows)
+                self._extents.take(batch, rows)
+                self._columns.take(batch)
+        except CorruptError as error:  # no checksums by which to find where it goes on
+            self._damage(error)
+        return resolver.finish()
 
     def _damage(self, error: CorruptError) -> None:
         self._damaged = True
@@ -172,9 +186,11 @@ class _Check:
     def _check_index(self, found: Rebuilt) -> None:
         """A current index must hold exactly the live files; a stale one is no problem."""
         base = self._open_index()
-        if base is None or base.covered != self._store.kv.end:
+        if base is None:
             return
         try:
+            if base.covered != self._store.kv.end:
+                return
             hashed = base.shape.cellsz > 1
             lost = lost_rows(base, found.rows) if hashed else []
             if hashed and not lost and count_used(base) == len(found.rows.pos):
@@ -210,6 +226,3 @@ class _Check:
         if not right:
             self._report.add(f"{store.base}.names: its names are not those of the files in order: "
                              "run reindex")  # fmt: skip
-        if names:
-            names.close()
-        order.close()

@@ -38,7 +38,8 @@ class GrowingFile:
         self.truncated = self.end > size
         if self.truncated and writable:
             raise CorruptError(
-                "the file is cut short, what is there can only be read",
+                "the file is cut short, what is there can only be read (unpack it, and pack that "
+                "anew, or put a whole copy in its place)",
                 file=storage.name, offset=size, expected=f"{self.end} bytes", found=size,
             )  # fmt: skip
         if self.truncated:

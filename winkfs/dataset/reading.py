@@ -73,10 +73,12 @@ class DatasetReading(Face):
         return bool(self.shards) and all(shard.record.ao for shard in self.shards)
 
     @property
-    def notes(self) -> list[str]:
-        """What was found wrong with the shards opened so far, and got round."""
+    def problems(self) -> list[str]:
+        """The damage that was met in the shards opened so far: see `Container.problems`."""
         with self._lock:
-            return self._handles.notes()
+            return self._handles.problems()
+
+    notes = problems
 
     def history(self) -> Iterator[Manifest]:
         """The manifests of the generations kept, the newest first."""
