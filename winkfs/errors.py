@@ -70,7 +70,7 @@ class Locked(WinkError, BlockingIOError):
 
 
 class Closed(WinkError, ValueError):
-    """The handle is closed, or belongs to the parent process."""
+    """The handle is closed, or is a writer of the parent process."""
 
     number = errno.EBADF
 

@@ -9,28 +9,35 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from winkfs import fastread
+from winkformats.disk.directory import absolute
+from winkfs import fastread, forks
 from winkfs.bulkget import BulkGet
 from winkfs.changes import Changes
 from winkfs.columnsfile import follow_columns, write_columns
 from winkfs.content import Content
 from winkfs.entry import to_bytes, to_str
-from winkfs.errors import Closed, NameTooLong, ReadOnly
+from winkfs.errors import Closed, NameTooLong, ReadOnly, StalePlan
 from winkfs.fastread import LOOK, Read
 from winkfs.inode import inode_key
 from winkfs.namesfile import follow_names, save_order
 from winkfs.store import Store
 
-_open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+FORKED: Final = "of the parent process"
+Moment = tuple[int, int]  # CONTID and FILESIZE
 
 
 class Handle:
-    """One writer or one of many readers; threads may share it, a forked child may not."""
+    """One writer or one of many readers; threads may share it.
+
+    A reader that is copied, pickled, or used in a forked child opens the container anew there. A
+    writer refuses: what it has not synced is known to it alone.
+    """
 
     def __init__(self, base: str, mode: str) -> None:
         self._lock = threading.RLock()
+        self._path = absolute(base)  # for processes that run in other folders
         self._store = Store(base, writable=mode == "a")
         self._dropped = weakref.finalize(self, _let_go, self._store)
         self._attach()
@@ -39,7 +46,7 @@ class Handle:
         self._lost: OSError | None = None  # a sync failed, and what was not synced is gone
         self.troubles = 0  # how often that happened: what was not synced may be lost
         self._looked = time.monotonic()
-        _open_handles.add(self)
+        forks.tell(self)
 
     def _attach(self) -> None:
         self._generation = self._store.generation
@@ -47,6 +54,49 @@ class Handle:
         self._changes = Changes(self._store, self._content)
         self._bulkget = BulkGet(self._store, self._content)
         self._fast: Read | None = fastread.make(self._store, self._changes.drafts)
+
+    # --- other processes ---
+
+    def after_fork(self) -> None:
+        """In a child: what the parent has in memory, and its lock, are not ours."""
+        self._dropped.detach()
+        self._lock = threading.RLock()
+        self._fast = None
+        self._closed = self._closed or FORKED
+        if self._store.lock:
+            self._store.lock.forget()
+
+    def _renew(self) -> None:
+        """In a forked child: open anew what the parent was reading. Else raises Closed."""
+        old = self._store
+        if self._closed != FORKED:
+            raise Closed(f"the container is {self._closed}", old.base)
+        if old.writable:
+            raise Closed("a writer does not survive fork: open it anew in the child", old.base)
+        store = Store(self._path, writable=False)
+        try:
+            if old.frozen:
+                _stay(store, _moment(old))
+        except BaseException:
+            store.abandon()
+            raise
+        old.abandon()
+        self._store, self._closed, self._unsure = store, "", False
+        self._dropped = weakref.finalize(self, _let_go, store)
+        self._attach()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.writable:
+            raise TypeError(
+                f"{self.base}: a writer cannot be pickled or copied: sync, and open it for reading"
+            )
+        if self._closed not in ("", FORKED):
+            raise Closed(f"the container is {self._closed}", self.base)
+        return _again, (
+            type(self),
+            self._path,
+            _moment(self._store) if self._store.frozen else None,
+        )
 
     # --- the handle ---
 
@@ -99,6 +149,9 @@ class Handle:
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """
         with self._lock:
+            if self._closed == FORKED:  # the child's descriptors: the parent keeps its own
+                self._store.abandon()
+                self._closed = "closed"
             if self._closed:
                 return
             try:
@@ -113,7 +166,6 @@ class Handle:
                 self._dropped.detach()
                 self._store.abandon()
                 self._closed = "closed"
-                _open_handles.discard(self)
 
     def sync(self) -> None:
         """Make everything durable; other processes see it from now on.
@@ -186,7 +238,7 @@ class Handle:
     def _check(self) -> None:
         """Refuse a dead handle; get over an interrupted call; catch up with the writer."""
         if self._closed:
-            raise Closed(f"the container is {self._closed}", self._store.base)
+            self._renew()
         store = self._store
         if store.writable:
             if self._unsure:
@@ -264,15 +316,24 @@ def _let_go(store: Store) -> None:
     warnings.warn(f"unclosed {what}: {store.base}", ResourceWarning, stacklevel=3)
 
 
-def _after_fork() -> None:
-    """In a child: the handles of the parent are not ours, nor is its lock."""
-    for handle in list(_open_handles):
-        handle._dropped.detach()
-        handle._lock = threading.RLock()
-        handle._fast = None
-        handle._closed = "of the parent process: open it anew after fork"
-        if handle._store.lock:
-            handle._store.lock.forget()
+def _again(kind: type[Handle], path: str, moment: Moment | None) -> Handle:
+    """A reader that was pickled or copied."""
+    handle = kind(path, "r")
+    if moment is not None:
+        try:
+            _stay(handle._store, moment)
+        except BaseException:
+            handle.close()
+            raise
+    return handle
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _stay(store: Store, moment: Moment) -> None:
+    """Freeze a store. Raises StalePlan where it is not as it was at that moment."""
+    if _moment(store) != moment:
+        raise StalePlan("was changed since it was opened: open it again", store.base)
+    store.frozen = True
+
+
+def _moment(store: Store) -> Moment:
+    return store.settings.contid, store.kv.end

@@ -67,6 +67,11 @@ class Dataset(DatasetReading):
     def writable(self) -> bool:
         return self._mode == "a"
 
+    def after_fork(self) -> None:
+        """In a child: what is being written is the parent's, and stays as it is."""
+        super().after_fork()
+        self._transaction = self._writer = None
+
     # --- the end of changes ---
 
     def sync(self) -> int:
@@ -102,7 +107,8 @@ class Dataset(DatasetReading):
             if self._closed:
                 return
             try:
-                self.sync()
+                if not self._forked:
+                    self.sync()
             finally:
                 self.abort()
                 super().close()
