@@ -66,9 +66,11 @@ class WriterLock:
     def _holder(self) -> str:
         """Who has it, and what to do."""
         pid = ""
-        with contextlib.suppress(OSError):
-            with self._directory.open(self._name + SUFFIX, follow=False) as storage:
-                pid = storage.read(0, 32).split(b"\n")[0].decode("ascii", "replace")
+        with (
+            contextlib.suppress(OSError),
+            self._directory.open(self._name + SUFFIX, follow=False) as storage,
+        ):
+            pid = storage.read(0, 32).split(b"\n")[0].decode("ascii", "replace")
         if pid == str(os.getpid()):
             return f"(this process, {pid}); use that one, or close it"
         return f"(process {pid or 'unknown'}); wait for it or stop it"
