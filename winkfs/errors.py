@@ -75,6 +75,12 @@ class Closed(WinkError, ValueError):
     number = errno.EBADF
 
 
+class Busy(WinkError, RuntimeError):
+    """A call is running on the handle that this one, made from within it, would get in the way."""
+
+    number = errno.EBUSY
+
+
 class StalePlan(WinkError):
     """What was planned is no more: a shard is another, or was vacuumed. Plan anew."""
 

@@ -17,7 +17,7 @@ from winkfs.changes import Changes
 from winkfs.columnsfile import follow_columns, write_columns
 from winkfs.content import Content
 from winkfs.entry import to_bytes, to_str
-from winkfs.errors import Closed, NameTooLong, ReadOnly, StalePlan
+from winkfs.errors import Busy, Closed, NameTooLong, ReadOnly, StalePlan
 from winkfs.fastread import LOOK, Read
 from winkfs.inode import inode_key
 from winkfs.namesfile import follow_names, save_order
@@ -41,6 +41,7 @@ class Handle:
         self._dropped = weakref.finalize(self, _let_go, self._store)
         self._attach()
         self._closed = ""
+        self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
         self._lost: OSError | None = None  # a sync failed, and what was not synced is gone
         self.troubles = 0  # how often that happened: what was not synced may be lost
@@ -135,8 +136,12 @@ class Handle:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        """Close; after an exception without a sync: the container stays as of the last one."""
+        if kind is None:
+            self.close()
+        else:
+            self._abort()
 
     def __repr__(self) -> str:
         state = self._closed or ("writing" if self.writable else "reading")
@@ -153,6 +158,7 @@ class Handle:
                 self._closed = "closed"
             if self._closed:
                 return
+            self.check_idle()
             try:
                 self._check_lost()
                 if self.writable:
@@ -166,6 +172,16 @@ class Handle:
                 self._store.abandon()
                 self._closed = "closed"
 
+    def _abort(self) -> None:
+        """Close, and drop what was changed since the last sync."""
+        with self._lock:
+            if self._closed:
+                return
+            self.check_idle()
+            self._dropped.detach()
+            self._fast, self._closed = None, "closed"
+            self._store.close()
+
     def sync(self) -> None:
         """Make everything durable; other processes see it from now on.
 
@@ -176,6 +192,7 @@ class Handle:
         with self._lock:
             self._check()
             self._check_lost()
+            self.check_idle()
             if self.writable:
                 self._guard(self._changes.sync)
 
@@ -263,6 +280,21 @@ class Handle:
         self._check_lost()
         if not self.writable:
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
+        self.check_idle()
+
+    def check_idle(self) -> None:
+        """Raises Busy inside of what a running call takes its files from."""
+        if self._running:
+            what = f"{self._running} is running on this handle: what it reads from cannot change it"
+            raise Busy(what, self.base)
+
+    def _consume(self, call: str, action: Callable[[], Any]) -> Any:
+        """Run a change that calls the user's code meanwhile. The caller has checked the handle."""
+        self._running = call
+        try:
+            return self._guard(action)
+        finally:
+            self._running = ""
 
     def _guard(self, action: Callable[[], Any]) -> Any:
         """Run a change. Where the disk refuses or a signal interrupts it, the next call recovers.
