@@ -157,6 +157,10 @@ class DatasetReading(Face):
         with self._lock:
             return self._home(name).read(name, offset, size)
 
+    def read_into(self, name: Name, offset: int, into: memoryview) -> int:
+        with self._lock:
+            return self._home(name).read_into(name, offset, into)
+
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
         """The contents of many files, in the order of the names.
 
