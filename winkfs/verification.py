@@ -105,9 +105,7 @@ class _Check:
             if order:
                 self._check_names(order, names, found)
 
-    def _read(
-        self, names: NameSorter | None, progress: Callable[[int], None] | None
-    ) -> Rebuilt:
+    def _read(self, names: NameSorter | None, progress: Callable[[int], None] | None) -> Rebuilt:
         """The pass over the data file."""
         store, kv = self._store, self._store.kv
         resolver = Resolver(kv, store.settings, names)
