@@ -51,7 +51,7 @@ def inode_without_index() -> str:
 
 def cut_with_index() -> str:
     make()
-    os.truncate("d.data", 6000)
+    os.truncate("d.data", 10_000)
     return "d.data: cut short, only "
 
 
