@@ -183,7 +183,8 @@ def test_kvseq_add_list_get(tmp_path):
     text = run("list", file).stdout
     assert text.count("\n") == 4
     assert r"\xff\n\x1b" in text  # a terminal must not obey a key
-    assert KVSeq.open(FileStorage(file)).superblock["ENTRIES"] == 4
+    with KVSeq.open(FileStorage(file)) as kv:
+        assert kv.superblock["ENTRIES"] == 4
 
 
 def test_get_passes_over_deleted_entries(tmp_path):
@@ -231,7 +232,8 @@ def test_hindex_beside_its_kvseq(tmp_path, htalgo, cellsz):
         assert more[1:] == (["-7", "0"] if cellsz == 4 else [])
         assert run("get", index, "--at", slot).stdout.split()[1] == found
     assert "no key nix" in run("get", index, "nix", "--data", data, code=1).stderr
-    assert len(HIndex.open(FileStorage(index))) == 8
+    with HIndex.open(FileStorage(index)) as table:
+        assert len(table) == 8
 
 
 def test_hindex_without_its_kvseq_answers_by_stored_hash_or_says_what_it_needs(tmp_path):

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import random
 from pathlib import Path
 
 import container_checks
@@ -137,7 +138,7 @@ def test_open_file_reads_and_seeks(c: Container) -> None:
         file.seek(len(data) + 100)
         assert file.read(5) == b""
         file.seek(0)
-        assert file.readall() == data
+        assert file.read() == data
         with pytest.raises(OSError) as caught:
             file.seek(-1)
         assert caught.value.errno == errno.EINVAL
@@ -161,13 +162,13 @@ def test_a_closed_file_does_not_tell(c: Container) -> None:
 def test_open_file_under_the_wrappers_of_io(c: Container) -> None:
     data = "".join(f"größe {i}\n" for i in range(20_000))
     c.put("a", data.encode())
-    with io.BufferedReader(c.open_file("a"), 1000) as buffered:
+    with c.open_file("a", buffering=1000) as buffered:
         assert buffered.read(7) == data.encode()[:7]
         assert buffered.readline() == data.encode()[7:].split(b"\n")[0] + b"\n"
         assert buffered.peek(1)
         buffered.seek(0)
         assert buffered.read() == data.encode()
-    with io.TextIOWrapper(io.BufferedReader(c.open_file("a")), "utf-8") as text:
+    with io.TextIOWrapper(c.open_file("a"), "utf-8") as text:
         assert list(text) == data.splitlines(keepends=True)
 
 
@@ -178,11 +179,86 @@ def test_open_file_of_nothing(c: Container) -> None:
         assert file.readinto(bytearray(5)) == 0
 
 
-@pytest.mark.parametrize("mode", ["wb", "r", "r+b", ""])
-def test_open_file_is_for_reading(mode: str, c: Container) -> None:
+@pytest.mark.parametrize(
+    ("mode", "what"),
+    [("wb", "use put"), ("ab", "use put"), ("r+b", "use put"), ("r", "TextIOWrapper"),
+     ("rt", "TextIOWrapper"), ("", "rb")],
+)  # fmt: skip
+def test_open_file_is_for_reading(mode: str, what: str, c: Container) -> None:
     c.put("a", b"1")
-    with pytest.raises(ValueError, match="rb"):
+    with pytest.raises(ValueError, match="'rb'") as caught:
         c.open_file("a", mode)
+    assert what in str(caught.value)
+
+
+def test_open_file_is_buffered_as_open_does_it(c: Container) -> None:
+    """Lines of an unbuffered file took 7 ms each."""
+    data = b"".join(b"line %d\n" % i for i in range(30_000))
+    c.put("a", data)
+    with c.open_file("a") as file:
+        assert isinstance(file, io.BufferedReader)
+        assert list(file) == data.splitlines(keepends=True)
+        file.seek(5)
+        assert file.readline() == b"0\n"
+    with c.open_file("a", buffering=10) as file:
+        assert isinstance(file, io.BufferedReader)
+        assert file.read1(100) and file.read() == data[100:]
+    with c.open_file("a", buffering=0) as raw_file:
+        assert isinstance(raw_file, io.RawIOBase) and raw_file.mode == "rb"
+        assert raw_file.read(7) == data[:7]
+        assert raw_file.readall() == data[7:]
+        assert raw_file.read(1) == b""
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_any_part_of_an_open_file_is_read_into_a_buffer(synced: bool, base: Path) -> None:
+    """Of extents, holes, parts of entries, and of what is in memory only."""
+    dice = random.Random(5)
+    model = bytearray(dice.randbytes(2_500_000))
+    with winkfs.create(base) as c:
+        c.put("a", bytes(model))
+        for offset, size in ((10, 5), (1 << 20, 100), (2_000_000, 700_000), (4_000_000, 1)):
+            piece = dice.randbytes(size)
+            c.write("a", offset, piece)
+            model += bytes(max(offset + size - len(model), 0))
+            model[offset : offset + size] = piece
+        c.punch("a", 500_000, 600_000)
+        model[500_000:1_100_000] = bytes(600_000)
+        c.append("a", b"the tail")
+        model += b"the tail"
+        if synced:
+            c.sync()
+        with c.open_file("a", buffering=0) as file:
+            for _ in range(100):
+                at, size = dice.randrange(len(model) + 99), dice.choice([0, 1, 99, 70_000, 1 << 21])
+                buffer = bytearray(b"?" * size)
+                assert file.seek(at) == at
+                got = file.readinto(buffer)
+                assert buffer[:got] == model[at : at + size]
+                assert got == len(model[at : at + size]) and buffer[got:] == b"?" * (size - got)
+            file.seek(0)
+            assert file.read() == model
+
+
+def test_a_hole_larger_than_the_memory_is_an_error_of_that_file(base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put("hole", b"1")
+        c.truncate("hole", 1 << 50)
+        c.put("other", b"2")
+        c.sync()
+        for read in (
+            lambda: c.read("hole"),
+            lambda: list(c.get_many(["other", "hole"])),
+            lambda: [entry.read() for entry in c.scan()],
+        ):
+            with pytest.raises(OSError, match="too large to be read at once") as caught:
+                read()
+            assert caught.value.errno == errno.EFBIG
+        assert c.read("hole", 1 << 49, 5) == bytes(5)
+        with c.open_file("hole") as file:
+            assert file.read(3) == b"1\0\0"
+            assert file.seek(-2, io.SEEK_END) == (1 << 50) - 2
+            assert file.read() == bytes(2)
 
 
 def test_an_open_file_that_was_deleted_says_so(c: Container) -> None:

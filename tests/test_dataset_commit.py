@@ -405,7 +405,8 @@ def test_two_make_a_data_set_at_the_same_time(
 
     monkeypatch.setattr(os, "rename", late)
     assert create(root).newest() == 1
-    assert winkfs.open(root).read("a") == b"of the other"
+    with winkfs.open(root) as d:
+        assert d.read("a") == b"of the other"
     assert not list((root / "_pending").iterdir())
 
 

@@ -423,6 +423,7 @@ def test_growth_with_stored_hashes_asks_for_no_key(tmp_path, htalgo):
     index.grow(1000)
     assert keys.asked == 0
     assert (index.find_many([b"%d" % i for i in range(60)]) >= 0).all()
+    index.close()
 
 
 @pytest.mark.parametrize("step", ["fill", "publish"])

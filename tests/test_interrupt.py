@@ -1,9 +1,10 @@
 """Ctrl-C at any line of our code: what was done stays whole, and the handle can be closed."""
 
+import gc
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,16 @@ import winkfs
 from winkfs import Container
 
 base = container_checks.base  # fixture
+
+# A file that was being opened at the moment is closed when it is collected, which says so.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    gc.collect()
+
 
 OURS = (str(ROOT / "winkfs"), str(ROOT / "formats"))
 Model = dict[bytes, bytes]

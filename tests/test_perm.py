@@ -224,6 +224,7 @@ def test_comparison_that_raises_leaves_the_perm_as_it_was(tmp_path):
         assert path.read_bytes() == before
         assert list(tmp_path.iterdir()) == [path]
     assert perm.append(1, 2) == 1000
+    perm.close()
 
 
 def test_sort_that_fails_to_take_the_name_leaves_the_perm(tmp_path, monkeypatch):
@@ -242,6 +243,7 @@ def test_sort_that_fails_to_take_the_name_leaves_the_perm(tmp_path, monkeypatch)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
     assert perm.get(0) == (3, 3)
+    perm.close()
 
 
 @pytest.mark.parametrize("htsize", [0, 1009])

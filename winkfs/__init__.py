@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from winkfs.doors import verify as verify
     from winkfs.entry import Entry as Entry
     from winkfs.entry import Stat as Stat
+    from winkfs.errors import DamageWarning as DamageWarning
     from winkfs.errors import WinkError as WinkError
     from winkfs.inode import FileType as FileType
     from winkfs.verification import Report as Report
 
 _HOMES = {
     "Container": "container",
+    "DamageWarning": "errors",
     "Dataset": "dataset.dataset",
     "Entry": "entry",
     "FileType": "inode",

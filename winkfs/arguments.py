@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import errno
 import math
-from typing import Any, Final
+from typing import Any
 
 from winkfs.entry import to_bytes, to_str
 from winkfs.errors import WinkError
-from winkfs.inode import CTIME, Attrs, FileType
+from winkfs.inode import CTIME, INT64, UINT32, Attrs, FileType
 from winkfs.units import NANO
-
-INT64: Final = (1 << 63) - 1
-UINT32: Final = (1 << 32) - 1
 
 
 def as_content(data: Any) -> bytes:

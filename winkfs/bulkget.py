@@ -95,7 +95,8 @@ class BulkGet:
             good &= words[:, 8] == 0
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
         # The entry of `put` with key "<hex>/D0" and all of its value; else its checksum is wrong.
-        good &= words[:, 7] + 5 + starts + words[:, 3] <= end
+        size, room = words[:, 3], end - 5 - starts - words[:, 7]
+        good &= (words[:, 7] <= end) & (size >= 0) & (size <= room)
         if good.all():
             self._data(rows, words[:, 7], starts, words[:, 3], found)
         else:

@@ -55,7 +55,7 @@ class Claims:
             self._check_sums(rows, simple, stored)
             size = words[:, -1]
             need = np.where(size < 0, -size, size + (words[:, 8] if form.pairoff else 0))
-            odd = (size < words[:, 3]) | (words[:, 1] != 0) | (size < 0)
+            odd = (size < words[:, 3]) | (words[:, 1] != 0) | (size < 0) | (need < size)
             for row in simple[odd].tolist():
                 self._decode(rows, row)
             claims = np.stack([rows.pos[simple], words[:, 7], need, words[:, 2]], 1)

@@ -262,7 +262,7 @@ class InodeScan:
         """Bytes of the values of these entries, unchecked; -1 for what is none. int64[n]"""
         layout, limit = self._layout, self._end
         found = np.full(len(pointer), -1, np.int64)
-        which = np.flatnonzero((pointer >= self._start) & (pointer + self._key_at < limit))
+        which = np.flatnonzero((pointer >= self._start) & (pointer < limit - self._key_at))
         data = b"".join(
             self._read(pos, APART).ljust(APART, b"\0") for pos in pointer[which].tolist()
         )

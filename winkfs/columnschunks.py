@@ -100,7 +100,7 @@ class ColumnsFile:
         if (
             (block["FORMAT"], block.purpose) != (KVSEQ, PURPOSE_COLUMNS)
             or shape != (0, FIXED, LONG, 8, 4)
-            or not 0 <= size <= storage.size()
+            or not block["SBSIZE"] <= size <= storage.size()
             or "SBCKSUM" not in block
         ):
             raise FormatError(f"{storage.name}: no columns of a container, or not all of them")

@@ -67,6 +67,9 @@ class Container(Reading):
 
     Names are str (surrogateescape) or bytes. Changes are durable, and seen by other processes,
     after `sync` or `close`. Readers follow the writer: each call sees the last sync.
+
+    A `with` block that ends with an exception drops what was changed since the last sync. `close`
+    syncs in any case. Where some 100,000 changes have gathered, the handle may sync by itself.
     """
 
     # --- whole files ---
@@ -131,20 +134,22 @@ class Container(Reading):
         """Create or replace many files: (name, data) or (name, data, mtime) each -> how many.
 
         The fast path: names may repeat, the last one counts. On an error what came before it is
-        kept.
+        kept, and synced as all else is. `files` may read this container, but not change it.
+
+        raises  Busy where `files` does
         """
         with self._lock:
             self._check_write()
             bulk = BulkPut(self._store, self._changes)
-            result: int = self._guard(lambda: bulk.put(files))
+            result: int = self._consume("put_many", lambda: bulk.put(files))
             return result
 
     def put_rows(self, rows: Iterable[Row]) -> int:
-        """Create or replace many files with all their metadata -> how many."""
+        """Create or replace many files with all their metadata -> how many. See `put_many`."""
         with self._lock:
             self._check_write()
             bulk = BulkPut(self._store, self._changes)
-            result: int = self._guard(lambda: bulk.put_rows(rows))
+            result: int = self._consume("put_rows", lambda: bulk.put_rows(rows))
             return result
 
     def put_file(
@@ -169,8 +174,9 @@ class Container(Reading):
             self._check_write()
             owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
             ns = checked_ns(mtime_ns)
-            size: int = self._guard(
-                lambda: self._changes.put_stream(key, source, ns, ftype, owner, fileid)
+            size: int = self._consume(
+                "put_file",
+                lambda: self._changes.put_stream(key, source, ns, ftype, owner, fileid),
             )
             return size
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
-from winkfs.extent import Extent, assemble, cut
+from winkfs.extent import Extent, assemble, assemble_into, cut
 from winkfs.inode import Attrs, Inode, default_mode
 from winkfs.store import Store
 
@@ -65,6 +65,11 @@ class Content:
     def read(self, extents: Sequence[Extent], start: int, stop: int) -> bytes:
         """The bytes [start, stop) of a file. Raises CorruptError."""
         return assemble(cut(extents, start, stop), self._value, self._store.kv.storage.name)
+
+    def read_into(self, into: memoryview, extents: Sequence[Extent], start: int) -> int:
+        """The bytes from `start` on, as many as `into` has room for -> how many."""
+        part = cut(extents, start, start + len(into))
+        return assemble_into(into, part, self._value, self._store.kv.storage.name)
 
     def read_all(self, extents: Sequence[Extent]) -> bytes:
         """All bytes of the extents."""

@@ -6,6 +6,7 @@ What is derived from it, to find inodes by their keys, is the affair of `store`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -16,11 +17,11 @@ from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kvseq import KVSeq
 from winkformats.superblock import Superblock
-from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
+from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed, WinkError
 from winkfs.inode import Inode
 from winkfs.lock import WriterLock
 from winkfs.rebuild import rebuild
-from winkfs.settings import Settings
+from winkfs.settings import SANE, Settings
 
 NOTES: Final = 100
 HEAD: Final = 512  # bytes read first for a key of unknown length
@@ -81,7 +82,9 @@ class DataFile:
         self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
         if self.kv.truncated:
             self.note(
-                f"{self.kv.storage.name}: cut short, only its first {self.kv.end} bytes are there"
+                f"{self.kv.storage.name}: cut short, only {self.kv.end} of its "
+                f"{self.kv.superblock['FILESIZE']} bytes are there: put a whole copy in its place, "
+                "or unpack what is left and pack that anew"
             )
         block = self.kv.superblock
         if block.damage is not None:
@@ -95,12 +98,23 @@ class DataFile:
             self._roll_forward(size, exactly=True)
         self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
+        if not 0 <= self.nextfid < SANE:
+            self.nextfid = 0
+        if self.writable:
+            self._need_lengths()
         self.synced = block.get("FILESIZE", self.kv.end)
         names = list(block)
         self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
         self._remember_filesize()
         info = self.kv.storage.info()
         self.owner = (info.uid, info.gid)
+
+    def _need_lengths(self) -> None:
+        """Keys and values of files have many lengths. Raises NotAllowed where all must be equal."""
+        for name, field in (("KEYREPR", self.kv.layout.key), ("VALREPR", self.kv.layout.value)):
+            if not field.prefix:
+                what = f"{name} {field.code} takes {field.room} bytes exactly: no file fits"
+                raise NotAllowed(what, self.base)
 
     def _roll_forward(self, stop: int, *, exactly: bool = False) -> None:
         """Take in entries behind FILESIZE, of a sync that the superblock has lost.
@@ -181,6 +195,9 @@ class DataFile:
         if not self.nextfid:  # classic: the highest + 1, by scan
             self.kv.show(self.kv.end - 1)  # all of it written
             self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
+        if self.nextfid >= SANE:
+            what = "no FILEID is left: one of its files has the highest there can be"
+            raise WinkError(what, self.base, number=errno.EOVERFLOW)
         self.nextfid += 1
         return self.nextfid - 1
 
@@ -229,7 +246,8 @@ class DataFile:
         known = {name: value for name, value in variables.items() if name in block}
         now = int(time.time())
         if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
-            now = max(now, block.get("SYNCTIME", 0) + 1)
+            last = block.get("SYNCTIME", 0)
+            now = max(now, last + 1) if last < SANE else now
         # Nobody has seen what lies behind the last sync, and it comes into being all at once: its
         # flags are durable with it. A data entry that no inode ever named has no later chance.
         self._set_delflags(self.fixed)
@@ -274,6 +292,7 @@ class DataFile:
     def abandon(self) -> None:
         """Let go of everything as it is."""
         if hasattr(self, "kv"):
+            self.kv.stop()
             self.kv.storage.close()
             self.kv.drop_view()
         if self.lock:

@@ -52,9 +52,9 @@ class Digests:
         try:
             self._ids = [tuple(int(shard[name]) for name in FIELDS) for shard in record["shards"]]
             self._entries = int(record["entries"])
-            if not 1 <= len(self._ids) <= MAX_SHARDS:
-                raise ValueError(f"{len(self._ids)} shards")
-        except (KeyError, TypeError, ValueError) as error:
+            if not 1 <= len(self._ids) <= MAX_SHARDS or self._entries < 0:
+                raise ValueError(f"{len(self._ids)} shards, {self._entries} entries")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise FormatError(f"{path}: the record lacks or spoils {error}: make it anew") from None
         self.path, self.record = os.fspath(path), record
         self._folder = folder

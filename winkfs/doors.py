@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from winkfs.container import Container
+from winkfs.errors import DamageWarning, warn_of_damage
 from winkfs.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -26,16 +27,22 @@ def open(
     as_of    of a data set: a generation (int), or a time: the newest generation up to then
     raises   FileNotFoundError; Locked (mode "a", another writer of a container); StalePlan (a
              generation that was vacuumed); ValueError; FormatError (no container)
+    warns    DamageWarning where damage was met and got round: `problems` of what is returned says
+             what is missing
     cost     a container's index is mapped, not read, and what was added after it was written is
              replayed; of a data set the manifests are read
     """
     kind, path = kind_of(os.fspath(base))
     opener: Callable[..., Container | Dataset] = kind.function("open")
-    if as_of is None:
-        return opener(path, mode)
-    if kind.name != "data set":
+    if as_of is not None and kind.name != "data set":
         raise ValueError(f"{path}: as_of is for data sets: a container has no generations")
-    return opener(path, mode, as_of=as_of)
+    found = opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
+    try:
+        warn_of_damage(path, found.problems)
+    except DamageWarning:  # where warnings are errors
+        found.close()
+        raise
+    return found
 
 
 def verify(base: Path, progress: Progress | None = None) -> Report:
@@ -45,8 +52,21 @@ def verify(base: Path, progress: Progress | None = None) -> Report:
     return report
 
 
-def reindex(base: Path, progress: Progress | None = None, *, cols: bool = False) -> int:
-    """Make what is derived anew: see `winkfs.maintenance.reindex`; of a data set in all shards."""
+def reindex(
+    base: Path,
+    progress: Progress | None = None,
+    *,
+    cols: bool = False,
+    problem: Callable[[str], None] | None = None,
+) -> int:
+    """Make what is derived anew: see `winkfs.maintenance.reindex`; of a data set in all shards.
+
+    problem  called with a line for each damaged place, whose files are left out; None: a
+             DamageWarning
+    """
     kind, path = kind_of(os.fspath(base))
-    files: int = kind.function("reindex")(path, progress, cols=cols)
+    problems: list[str] = []
+    run = kind.function("reindex")
+    files: int = run(path, progress, cols=cols, problem=problem or problems.append)
+    warn_of_damage(path, problems)
     return files

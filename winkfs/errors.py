@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from winkformats.errors import DerivedDamage as DerivedDamage
@@ -69,9 +72,15 @@ class Locked(WinkError, BlockingIOError):
 
 
 class Closed(WinkError, ValueError):
-    """The handle is closed, or belongs to the parent process."""
+    """The handle is closed, or is a writer of the parent process."""
 
     number = errno.EBADF
+
+
+class Busy(WinkError, RuntimeError):
+    """A call is running on the handle that this one, made from within it, would get in the way."""
+
+    number = errno.EBUSY
 
 
 class StalePlan(WinkError):
@@ -84,3 +93,19 @@ class DatasetConflict(WinkError):
     """Somebody committed first, and removed what this commit was to remove."""
 
     number = errno.EBUSY
+
+
+class DamageWarning(UserWarning):
+    """A container that was opened is damaged: files may be missing, `problems` says where."""
+
+
+def warn_of_damage(base: str, problems: Sequence[str]) -> None:
+    """A DamageWarning at the line of the user's that opened `base`, if there are any problems."""
+    if not problems:
+        return
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "winkfs":
+        frame, level = frame.f_back, level + 1
+    more = f" (and {len(problems) - 1} more: see `problems`)" if len(problems) > 1 else ""
+    what = f"{base} is damaged, files may be missing: {problems[0]}{more}"
+    warnings.warn(what, DamageWarning, stacklevel=level)

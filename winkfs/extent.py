@@ -6,6 +6,7 @@ make and 2 ms to cut, the columns 0.1 ms and 20 us.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self, overload
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.errors import CorruptError
+from winkfs.errors import WinkError
 
 Int64 = npt.NDArray[np.int64]
 FEW: Final = 64  # extents up to which a list is the faster way
@@ -116,18 +118,40 @@ def assemble(extents: Sequence[Extent], value_at: Callable[[int, int], bytes], f
     value_at    position of an entry, and how many bytes of its value are needed at least
                 -> its value, checked
     file        the name of the data file, for the error
-    raises      CorruptError
+    raises      CorruptError; WinkError EFBIG for a hole that is larger than the memory
     """
     parts = []
     for pointer, skip, size in extents:
         if pointer == 0:
-            parts.append(bytes(size))
+            parts.append(_zeros(size, file))
             continue
         value = value_at(pointer, skip + size)
         if skip + size > len(value):
             raise CorruptError("extent is longer than its entry", file=file, offset=pointer)
         parts.append(value[skip : skip + size] if (skip, size) != (0, len(value)) else value)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _zeros(size: int, file: str) -> bytes:
+    try:
+        return bytes(size)
+    except MemoryError:
+        what = f"a file with a hole of {size} bytes is too large to be read at once: open_file"
+        raise WinkError(what, file, number=errno.EFBIG) from None
+
+
+def assemble_into(
+    into: memoryview, extents: Sequence[Extent], value_at: Callable[[int, int], bytes], file: str
+) -> int:
+    """The same into a buffer that holds them -> bytes."""
+    at = 0
+    for pointer, skip, size in extents:
+        value = value_at(pointer, skip + size) if pointer else bytes(size)
+        if skip + size > len(value):
+            raise CorruptError("extent is longer than its entry", file=file, offset=pointer)
+        into[at : at + size] = memoryview(value)[skip : skip + size]
+        at += size
+    return at
 
 
 def overlay(base: Sequence[Extent], patches: Sequence[tuple[int, Extent]]) -> ExtentArray:

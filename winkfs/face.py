@@ -8,7 +8,7 @@ import io
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal, overload
 
 from winkformats.errors import CorruptError
 from winkfs.entry import Entry, Stat, to_str
@@ -32,13 +32,33 @@ class Face(ABC):
     def stat(self, name: Name) -> Stat: ...
 
     @abstractmethod
-    def scan(self) -> Iterator[Entry]: ...
+    def scan(self, *, problem: Problem | None = None) -> Iterator[Entry]: ...
 
-    def open_file(self, name: Name, mode: str = "rb") -> io.RawIOBase:
-        """A seekable binary file object for reading; io.BufferedReader makes small reads fast."""
-        if mode != "rb":
-            raise ValueError(f"mode must be 'rb', not {mode!r}: use {self.changed_by}")
-        return FileReader(self, to_str(name), self.stat(name).size)
+    @abstractmethod
+    def read_into(self, name: Name, offset: int, into: memoryview) -> int:
+        """Fill a buffer of bytes from `offset` -> how many, fewer only at the end of the file."""
+
+    @overload
+    def open_file(  # type: ignore[overload-overlap]  # of all ints 0 alone makes no buffer
+        self, name: Name, mode: str = ..., *, buffering: Literal[0]
+    ) -> FileReader: ...
+    @overload
+    def open_file(self, name: Name, mode: str = ..., buffering: int = ...) -> io.BufferedReader: ...
+    def open_file(
+        self, name: Name, mode: str = "rb", buffering: int = -1
+    ) -> FileReader | io.BufferedReader:
+        """A seekable binary file object for reading.
+
+        buffering  bytes of its buffer; 0: none, each read asks the container; -1: as many as suit
+        raises     FileNotFoundError; CorruptError; ValueError for another mode
+        """
+        if mode not in ("rb", "br"):
+            use = f"use {self.changed_by}" if set(mode) & set("wax+") else "text: io.TextIOWrapper"
+            raise ValueError(f"mode must be 'rb', not {mode!r}: {use}")
+        raw = FileReader(self, to_str(name), self.stat(name).size)
+        if buffering == 0:
+            return raw
+        return io.BufferedReader(raw, buffering if buffering > 1 else raw.best_buffer)
 
     def readlink(self, name: Name) -> str:
         """raises  FileNotFoundError; OSError (EINVAL) where it is no symbolic link"""
@@ -49,9 +69,12 @@ class Face(ABC):
     def __iter__(self) -> Iterator[str]:
         return self.names()
 
-    def names(self, glob: str | None = None) -> Iterator[str]:
-        """The names in the order of `scan`; `glob`: those that match, * also crossing /."""
+    def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
+        """The names in the order of `scan`; `glob`: those that match, * also crossing /.
+
+        problem  is told of each damaged inode, which is passed over; None: CorruptError
+        """
         match = re.compile(fnmatch.translate(glob)).match if glob is not None else None
-        for entry in self.scan():
+        for entry in self.scan(problem=problem):
             if match is None or match(entry.name):
                 yield entry.name

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+
+BUFFER: Final = 256 << 10  # bytes
 
 
 class Container(Protocol):
@@ -14,12 +18,21 @@ class Container(Protocol):
 
     def read(self, name: str | bytes, offset: int = 0, size: int = -1) -> bytes: ...
 
+    def read_into(self, name: str | bytes, offset: int, into: memoryview) -> int: ...
+
 
 class FileReader(io.RawIOBase):
     """Seekable, read-only. Its length is that of the file when it was opened."""
 
+    mode = "rb"
+
     def __init__(self, container: Container, name: str, size: int) -> None:
         self._container, self.name, self._size, self._at = container, name, size, 0
+
+    @property
+    def best_buffer(self) -> int:
+        """Bytes for a buffer: a small file is read at once."""
+        return min(max(self._size, 1), BUFFER)
 
     def readable(self) -> bool:
         return True
@@ -34,27 +47,43 @@ class FileReader(io.RawIOBase):
         raise io.UnsupportedOperation("not open for writing: use put, write and append")
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if self.closed:
-            raise ValueError("the file is closed")
+        self._check()
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}.get(whence)
         if base is None:
             raise ValueError(f"whence {whence} is not known")
         if base + offset < 0:
-            raise OSError(22, "seek before the start of the file", self.name)
+            raise OSError(errno.EINVAL, "seek before the start of the file", self.name)
         self._at = base + offset
         return self._at
 
     def tell(self) -> int:
-        if self.closed:
-            raise ValueError("the file is closed")
+        self._check()
         return self._at
 
     def readinto(self, buffer: WriteableBuffer) -> int:
+        self._check()
+        with memoryview(buffer).cast("B") as whole:
+            want = max(min(len(whole), self._size - self._at), 0)
+            if want == self._size and want <= BUFFER:
+                data = self._container.read(self.name)[:want]
+                whole[: len(data)], got = data, len(data)
+            else:
+                with whole[:want] as part:
+                    got = self._container.read_into(self.name, self._at, part) if want else 0
+        self._at += got
+        return got
+
+    def readall(self) -> bytes:
+        """The rest. Memory: what it has."""
+        self._check()
+        want = max(self._size - self._at, 0)
+        if want == self._size:  # all of it is quicker
+            data = self._container.read(self.name)[:want]
+        else:
+            data = self._container.read(self.name, self._at, want) if want else b""
+        self._at += len(data)
+        return data
+
+    def _check(self) -> None:
         if self.closed:
             raise ValueError("the file is closed")
-        with memoryview(buffer).cast("B") as view:
-            want = max(min(len(view), self._size - self._at), 0)
-            data = self._container.read(self.name, self._at, want) if want else b""
-            view[: len(data)] = data
-        self._at += len(data)
-        return len(data)

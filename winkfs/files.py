@@ -107,6 +107,15 @@ class Files:
         extents, body, tail = self._stands(key)
         return self._read(extents, body, tail, offset, offset + size if size >= 0 else sys.maxsize)
 
+    def read_into(self, key: bytes, offset: int, into: memoryview) -> int:
+        """Fill a buffer from `offset` -> bytes, fewer only at the end of the file."""
+        extents, body, tail = self._stands(key)
+        room = min(len(into), max(body - offset, 0))
+        done = self._content.read_into(into[:room], extents, offset)
+        rest = tail[max(offset - body, 0) :][: len(into) - done]
+        into[done : done + len(rest)] = rest
+        return done + len(rest)
+
     def reader(self, key: bytes) -> Callable[[int, int], bytes]:
         """-> reads (offset, size) of the file as it stands now, also when it has changed or gone.
 

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from winkfs import fastread
+from winkformats.disk.directory import absolute
+from winkfs import fastread, forks
 from winkfs.bulkget import BulkGet
 from winkfs.changes import Changes
 from winkfs.columnsfile import follow_columns, write_columns
 from winkfs.content import Content
 from winkfs.entry import to_bytes, to_str
-from winkfs.errors import Closed, NameTooLong, ReadOnly
+from winkfs.errors import Busy, Closed, NameTooLong, ReadOnly, StalePlan
 from winkfs.fastread import LOOK, Read
 from winkfs.inode import inode_key
 from winkfs.namesfile import follow_names, save_order
 from winkfs.store import Store
 
-_open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+FORKED: Final = "of the parent process"
+Moment = tuple[int, int]  # CONTID and FILESIZE
 
 
 class Handle:
-    """One writer or one of many readers; threads may share it, a forked child may not."""
+    """One writer or one of many readers; threads may share it.
+
+    A reader that is copied, pickled, or used in a forked child opens the container anew there. A
+    writer refuses: what it has not synced is known to it alone.
+    """
 
     def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
         """`mapped`: see `DataFile`."""
         self._lock = threading.RLock()
+        self._path = absolute(base)  # for processes that run in other folders
         self._store = Store(base, writable=mode == "a", mapped=mapped)
+        self._dropped = weakref.finalize(self, _let_go, self._store)
         self._attach()
         self._closed = ""
+        self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
         self._lost: OSError | None = None  # a sync failed, and what was not synced is gone
         self.troubles = 0  # how often that happened: what was not synced may be lost
         self._looked = time.monotonic()
-        _open_handles.add(self)
+        forks.tell(self)
 
     def _attach(self) -> None:
         self._generation = self._store.generation
@@ -46,6 +56,49 @@ class Handle:
         self._changes = Changes(self._store, self._content)
         self._bulkget = BulkGet(self._store, self._content)
         self._fast: Read | None = fastread.make(self._store, self._changes.drafts)
+
+    # --- other processes ---
+
+    def after_fork(self) -> None:
+        """In a child: what the parent has in memory, and its lock, are not ours."""
+        self._dropped.detach()
+        self._lock = threading.RLock()
+        self._fast = None
+        self._closed = self._closed or FORKED
+        if self._store.lock:
+            self._store.lock.forget()
+
+    def _renew(self) -> None:
+        """In a forked child: open anew what the parent was reading. Else raises Closed."""
+        old = self._store
+        if self._closed != FORKED:
+            raise Closed(f"the container is {self._closed}", old.base)
+        if old.writable:
+            raise Closed("a writer does not survive fork: open it anew in the child", old.base)
+        store = Store(self._path, writable=False)
+        try:
+            if old.frozen:
+                _stay(store, _moment(old))
+        except BaseException:
+            store.abandon()
+            raise
+        old.abandon()
+        self._store, self._closed, self._unsure = store, "", False
+        self._dropped = weakref.finalize(self, _let_go, store)
+        self._attach()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.writable:
+            raise TypeError(
+                f"{self.base}: a writer cannot be pickled or copied: sync, and open it for reading"
+            )
+        if self._closed not in ("", FORKED):
+            raise Closed(f"the container is {self._closed}", self.base)
+        return _again, (
+            type(self),
+            self._path,
+            _moment(self._store) if self._store.frozen else None,
+        )
 
     # --- the handle ---
 
@@ -73,15 +126,27 @@ class Handle:
         return dict(self._store.kv.superblock)
 
     @property
+    def problems(self) -> list[str]:
+        """The damage that was met and got round, a line each: what, in which file, at which byte.
+
+        Files whose inodes are damaged are not listed. Empty does not mean sound: see `verify`.
+        """
+        return list(self._store.notes)
+
+    @property
     def notes(self) -> list[str]:
-        """What was found wrong and got round, a sentence each."""
+        """Problems, and what was found wrong with derived files, which costs no file."""
         return self._store.notes + self._store.remarks
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        """Close; after an exception without a sync: the container stays as of the last one."""
+        if kind is None:
+            self.close()
+        else:
+            self._abort()
 
     def __repr__(self) -> str:
         state = self._closed or ("writing" if self.writable else "reading")
@@ -93,8 +158,12 @@ class Handle:
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """
         with self._lock:
+            if self._closed == FORKED:  # the child's descriptors: the parent keeps its own
+                self._store.abandon()
+                self._closed = "closed"
             if self._closed:
                 return
+            self.check_idle()
             try:
                 self._check_lost()
                 if self.writable:
@@ -104,9 +173,19 @@ class Handle:
                     self._store.close()
             finally:
                 self._fast = None
+                self._dropped.detach()
                 self._store.abandon()
                 self._closed = "closed"
-                _open_handles.discard(self)
+
+    def _abort(self) -> None:
+        """Close, and drop what was changed since the last sync."""
+        with self._lock:
+            if self._closed:
+                return
+            self.check_idle()
+            self._dropped.detach()
+            self._fast, self._closed = None, "closed"
+            self._store.close()
 
     def sync(self) -> None:
         """Make everything durable; other processes see it from now on.
@@ -118,6 +197,7 @@ class Handle:
         with self._lock:
             self._check()
             self._check_lost()
+            self.check_idle()
             if self.writable:
                 self._guard(self._changes.sync)
 
@@ -200,7 +280,7 @@ class Handle:
     def _check(self) -> None:
         """Refuse a dead handle; get over an interrupted call; catch up with the writer."""
         if self._closed:
-            raise Closed(f"the container is {self._closed}", self._store.base)
+            self._renew()
         store = self._store
         if store.writable:
             if self._unsure:
@@ -226,6 +306,21 @@ class Handle:
         self._check_lost()
         if not self.writable:
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
+        self.check_idle()
+
+    def check_idle(self) -> None:
+        """Raises Busy inside of what a running call takes its files from."""
+        if self._running:
+            what = f"{self._running} is running on this handle: what it reads from cannot change it"
+            raise Busy(what, self.base)
+
+    def _consume(self, call: str, action: Callable[[], Any]) -> Any:
+        """Run a change that calls the user's code meanwhile. The caller has checked the handle."""
+        self._running = call
+        try:
+            return self._guard(action)
+        finally:
+            self._running = ""
 
     def _guard(self, action: Callable[[], Any]) -> Any:
         """Run a change. Where the disk refuses or a signal interrupts it, the next call recovers.
@@ -274,14 +369,32 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _after_fork() -> None:
-    """In a child: the handles of the parent are not ours, nor is its lock."""
-    for handle in list(_open_handles):
-        handle._lock = threading.RLock()
-        handle._fast = None
-        handle._closed = "of the parent process: open it anew after fork"
-        if handle._store.lock:
-            handle._store.lock.forget()
+def _let_go(store: Store) -> None:
+    """Close what a handle had that nobody has any more. As in a crash, nothing is synced."""
+    with contextlib.suppress(OSError):
+        store.close()
+    what = "writer: what was not synced is lost" if store.writable else "container"
+    warnings.warn(f"unclosed {what}: {store.base}", ResourceWarning, stacklevel=3)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _again(kind: type[Handle], path: str, moment: Moment | None) -> Handle:
+    """A reader that was pickled or copied."""
+    handle = kind(path, "r")
+    if moment is not None:
+        try:
+            _stay(handle._store, moment)
+        except BaseException:
+            handle.close()
+            raise
+    return handle
+
+
+def _stay(store: Store, moment: Moment) -> None:
+    """Freeze a store. Raises StalePlan where it is not as it was at that moment."""
+    if _moment(store) != moment:
+        raise StalePlan("was changed since it was opened: open it again", store.base)
+    store.frozen = True
+
+
+def _moment(store: Store) -> Moment:
+    return store.settings.contid, store.kv.end

@@ -250,7 +250,7 @@ def _believe(
         return None
     covered = mine.get("DATAEND", end)
     base = Base(storage, shape, mine["SBSIZE"], covered, mine.get(NEXTFID, 0), mine["AENTRIES"])
-    if not 0 <= covered <= end:
+    if not 0 <= covered <= end or not 0 <= base.live <= shape.htsize:
         return None
     if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
         return None

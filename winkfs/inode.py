@@ -43,6 +43,10 @@ CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
 CTIME_VALUE: Final = struct.Struct(">q")
 ISZ: Final = 128  # bytes of the smallest inode of new containers
 
+PERMISSIONS: Final = 0o7777
+UINT32: Final = (1 << 32) - 1
+INT64: Final = (1 << 63) - 1
+
 CK_MD5: Final = 1
 CK_XXH3: Final = 2
 
@@ -91,7 +95,7 @@ class Attrs:
 
     @classmethod
     def decode(cls, data: bytes, *, file: str, offset: int) -> Self:
-        """Raises CorruptError, naming `offset`, for bytes that cannot be."""
+        """Raises CorruptError, naming `offset`, for bytes that no attributes have."""
         try:
             mode, uid, gid = ATTRS.unpack_from(data)
             at, xattrs = ATTRS.size, {}
@@ -108,6 +112,10 @@ class Attrs:
             raise CorruptError("attributes cut short", file=file, offset=offset) from None
         if at != len(data):
             raise CorruptError("attributes cut short", file=file, offset=offset)
+        owned = 0 <= uid <= UINT32 and 0 <= gid <= UINT32
+        if not (owned and 0 <= mode <= PERMISSIONS) or b"" in xattrs:
+            found = f"mode {mode:#o}, uid {uid}, gid {gid}"
+            raise CorruptError("attributes no file has", file=file, offset=offset, found=found)
         return cls(mode, uid, gid, xattrs, ctime_ns)
 
 
@@ -234,12 +242,14 @@ def _impossible(extents: Sequence[Extent], lsize: int) -> bool:
         if not len(sizes) or min(skips.min(), sizes.min()) < 0:
             return bool(len(sizes)) or lsize > 0
         total = int(extents.ends[-1])
-        return total < lsize or bool((extents.ends < 0).any())  # a sum beyond int64 wraps
+        beyond = (skips > INT64 - sizes) | (extents.ends < 0)  # a sum beyond int64 wraps
+        return total < lsize or bool(beyond.any())
     sizes_of = [e.size for e in extents]
     return (
         sum(sizes_of) < lsize
         or min(sizes_of, default=0) < 0
         or min((e.skip for e in extents), default=0) < 0
+        or max((e.skip + e.size for e in extents), default=0) > INT64
     )
 
 

@@ -60,17 +60,20 @@ class WriterLock:
     def _lock(self, suffix: str) -> Lock:
         lock = self._directory.lock(self._name + suffix)
         if lock is None:
-            who = self._holder()
-            raise Locked(f"another writer has it open ({who}); wait for it or stop it", self.base)
+            raise Locked(f"another writer has it open {self._holder()}", self.base)
         return lock
 
     def _holder(self) -> str:
-        with contextlib.suppress(OSError):
-            with self._directory.open(self._name + SUFFIX, follow=False) as storage:
-                pid = storage.read(0, 32).split(b"\n")[0].decode("ascii", "replace")
-            mine = ", this one" if pid == str(os.getpid()) else ""
-            return f"process {pid or 'unknown'}{mine}"
-        return "process unknown"
+        """Who has it, and what to do."""
+        pid = ""
+        with (
+            contextlib.suppress(OSError),
+            self._directory.open(self._name + SUFFIX, follow=False) as storage,
+        ):
+            pid = storage.read(0, 32).split(b"\n")[0].decode("ascii", "replace")
+        if pid == str(os.getpid()):
+            return f"(this process, {pid}); use that one, or close it"
+        return f"(process {pid or 'unknown'}); wait for it or stop it"
 
     def _say(self, text: bytes) -> None:
         """Put a text into BASE.lock, as far as the disk and our rights let us: it is a courtesy."""

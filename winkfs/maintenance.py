@@ -18,11 +18,13 @@ def reindex(
     progress: Callable[[int], None] | None = None,
     *,
     cols: bool = False,
+    problem: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Drop what is derived (index, names, time index, counters) and make it from the data file.
 
     progress  called with the number of bytes read since the last call
     cols      write BASE.cols too; else it is brought up to date where it is there
+    problem   called with a line for each damaged place, whose files are left out
     ->        number of files
     raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks, and there
               are no checksums to find where it goes on
@@ -41,6 +43,8 @@ def reindex(
             write_columns(store)
         count = store.index.count
         store.close()
+        for line in store.notes:
+            problem(line)
         return count
     except BaseException:
         store.abandon()

@@ -96,7 +96,8 @@ def pack(
         raise FileExists("the container exists already: add to it with --update", target)
     reader = _source(os.fspath(source), target, count, exclude, names)
     if exists:
-        with open_container(target, "a") as container:
+        # What was put stays, also where the rest fails: run again, it goes on from there.
+        with contextlib.closing(open_container(target, "a")) as container:
             _check_variant(container, ao, classic)
             Packer(container, report, count, progress).run(reader)
             container.save_names()

@@ -40,6 +40,11 @@ class Reading(Handle, Face):
                 self._fast = fastread.make(self._store, self._changes.drafts)
             return self._changes.read(self._key(name), offset, size)
 
+    def read_into(self, name: Name, offset: int, into: memoryview) -> int:
+        with self._lock:
+            self._check()
+            return self._changes.read_into(self._key(name), offset, into)
+
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
         """The contents of many files, in the order of the names.
 

@@ -22,7 +22,7 @@ from winkfs.inode import Inode
 from winkfs.inodescan import InodeRows, fileids, inode_rows
 from winkfs.namesort import NameSorter
 from winkfs.rows import Column, Rows, doubles
-from winkfs.settings import Settings
+from winkfs.settings import SANE, Settings
 from winkfs.timeindex import TimeIndex
 
 Int64 = npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ class Resolver:
         found.itotsz += int(rows.size[live].sum())
         found.dtotsz += int(rows.lsize[live].sum())
         if len(rows.pos):
-            found.nextfid = max(found.nextfid, int(rows.fileid.max()) + 1)
+            found.nextfid = min(max(found.nextfid, int(rows.fileid.max()) + 1), SANE)
         if "NEXTFID" not in self._kv.superblock:  # data without an inode: a writer that died
             named = int(fileids(batch, rows.others).max(initial=0))
             found.nextfid = max(found.nextfid, named + 1)

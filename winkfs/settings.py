@@ -30,6 +30,8 @@ EXTENSIONS: Final = frozenset(
     ]
 )  # fmt: skip
 HOLES: Final = 4  # bit of INCOMPAT
+SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
+MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,10 @@ class Settings:
             raise FormatError(f"{file}: CKALGO {ckalgo} is not known (1, 2)")
         timemp = block.get("TIMEMP", 60)
         cellsz = block.get("CELLSZ", 1 if classic else 2)
-        if timemp < 1 or not 1 <= cellsz <= 1024:
-            raise FormatError(f"{file}: TIMEMP {timemp} or CELLSZ {cellsz} makes no sense")
+        isz = block.get("ISZ", ISZ)
+        if timemp < 1 or not 1 <= cellsz <= 1024 or isz > MAX_ISZ:
+            what = f"TIMEMP {timemp}, CELLSZ {cellsz} or ISZ {isz} makes no sense"
+            raise FormatError(f"{file}: {what}")
         return cls(
             classic=classic,
             contid=block.get("CONTID", 0),
@@ -76,7 +80,7 @@ class Settings:
             holes=bool(block.get("INCOMPAT", 0) & HOLES),
             havedups=block.get("HAVEDUPS") == 1,
             ckalgo=ckalgo,
-            isz=max(block.get("ISZ", ISZ), 56),
+            isz=max(isz, 56),
             htalgo=hashing.check(block.get("HTALGO", 1 if classic else 2), file),
             cellsz=cellsz,
             htfree=block.get("HTFREE", 0),

@@ -112,14 +112,17 @@ class _Check:
         """Check all entries -> what they say."""
         store, kv, report = self._store, self._store.kv, self._report
         resolver = Resolver(kv, store.settings, names)
-        for batch, rows in inode_rows(
-            kv.storage, kv.layout, store.settings, kv.start, kv.end,
-            problem=self._damage, progress=progress,
-        ):  # fmt: skip
-            resolver.take(batch, rows)
-            self._check_fields(rows)
-            self._extents.take(batch, rows)
-            self._columns.take(batch)
+        try:
+            for batch, rows in inode_rows(
+                kv.storage, kv.layout, store.settings, kv.start, kv.end,
+                problem=self._damage, progress=progress,
+            ):  # fmt: skip
+                resolver.take(batch, rows)
+                self._check_fields(rows)
+                self._extents.take(batch, rows)
+                self._columns.take(batch)
+        except CorruptError as error:  # no checksums by which to find where it goes on
+            self._damage(error)
         found = resolver.finish()
         report.files, report.entries = len(found.rows.pos), found.entries
         report.bytes = found.dtotsz
@@ -207,9 +210,11 @@ class _Check:
     def _check_index(self, found: Rebuilt) -> None:
         """A current index must hold exactly the live files; a stale one is no problem."""
         base = self._open_index()
-        if base is None or base.covered != self._store.kv.end:
+        if base is None:
             return
         try:
+            if base.covered != self._store.kv.end:
+                return
             hashed = base.shape.cellsz > 1
             lost = lost_rows(base, found.rows) if hashed else []
             if hashed and not lost and count_used(base) == len(found.rows.pos):

@@ -39,7 +39,8 @@ class GrowingFile:
         self.truncated = self.end > size
         if self.truncated and writable:
             raise CorruptError(
-                "the file is cut short, what is there can only be read",
+                "the file is cut short, what is there can only be read (unpack it, and pack that "
+                "anew, or put a whole copy in its place)",
                 file=storage.name, offset=size, expected=f"{self.end} bytes", found=size,
             )  # fmt: skip
         if self.truncated:
@@ -280,10 +281,14 @@ class GrowingFile:
                 self.storage.close()
                 self.writable = False
 
-    def release(self) -> None:
-        """Stop the writing thread and give preallocated space back."""
+    def stop(self) -> None:
+        """Stop the writing thread, after what it was given."""
         if self._behind:
             self._behind.close()
             self._behind = None
+
+    def release(self) -> None:
+        """Stop the writing thread and give preallocated space back."""
+        self.stop()
         if self.writable and self.storage.size() > self.superblock.get("FILESIZE", 1 << 63):
             self.storage.truncate(self.superblock["FILESIZE"])

@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ from typing import Final
 import click
 
 from winkfs.cli._common import explain, printable, say
+from winkfs.errors import DamageWarning
 
 COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
     "create": ("create", "Make an empty container."),
@@ -101,7 +103,9 @@ def main(args: Sequence[str] | None = None) -> int:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _stop)
     try:
-        status = _run(_mount_fuse(list(sys.argv[1:] if args is None else args)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DamageWarning)  # the commands say what is damaged
+            status = _run(_mount_fuse(list(sys.argv[1:] if args is None else args)))
         sys.stdout.flush()
     except BrokenPipeError:
         status = PIPE_CLOSED

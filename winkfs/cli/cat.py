@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from winkformats.errors import FormatError
 from winkfs.cli._common import AS_OF, BASE, PIECE, Failures, expand, opened
 from winkfs.names import is_glob, text
 
@@ -22,14 +23,17 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
     """Write the content of files to standard output, one after another.
 
     A NAME may be a glob: * crosses /. The content of a symbolic link is its target. A name that
-    is not there is an error (exit status 1); the others are written.
+    is not there, or damaged, is an error (exit status 1); the others are written.
     """
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:
         for argument in names:
             for name in expand(container, (argument,), failures):
-                if not _write(container, name) and not is_glob(argument):
-                    failures.add(text(name), "is a directory")
+                try:
+                    if not _write(container, name) and not is_glob(argument):
+                        failures.add(text(name), "is a directory")
+                except FormatError as error:
+                    failures.add(text(name), str(error))
     return failures.status
 
 

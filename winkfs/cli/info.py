@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import JSON, emit, printable
+from winkfs.cli._common import JSON, emit, printable, say
 
 if TYPE_CHECKING:
     from winkformats.kvseq import KVSeq
@@ -26,12 +26,13 @@ PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key,
 @click.command()
 @click.argument("base", metavar="BASE|DIR|FILE")
 @JSON
-def info(base: str, as_json: bool) -> None:
+def info(base: str, as_json: bool) -> int:
     """Show the state of a container, data set, digest set, order or mount, or of any one file.
 
     Of a container: variant, files, live and dead bytes, whether the index is current, the last
     sync, its files and the variables of its superblock. Beyond 1 GiB dead bytes are an estimate.
     Of a mounted directory: what is mounted, and what its server says. Files: kvseq, hindex, perm.
+    A file that is cut short is a problem (exit status 1); only verify looks for others.
     """
     from winkfs.cli.mounts import mount_record, mounted
     from winkfs.kinds import kind_of
@@ -49,10 +50,14 @@ def info(base: str, as_json: bool) -> None:
         raise click.ClickException(f"{base}: a directory on which no container is mounted")
     else:
         record = file_record(base)
+    problems: list[str] = record.get("problems", [])
     if as_json:
         emit(record)
-    else:
-        _print(record)
+        return 1 if problems else 0
+    _print({key: value for key, value in record.items() if key != "problems"})
+    for problem in problems:
+        say(problem)
+    return 1 if problems else 0
 
 
 # --- a container ---
@@ -74,6 +79,7 @@ def container_record(base: str) -> Record:
         record["last_sync"] = _time(kv.superblock.get("SYNCTIME"))
         record["clean"] = kv.superblock.get("SYNCSIZE", kv.end) == kv.end and not kv.truncated
         record["file_sizes"] = _sizes(base)
+        record["problems"] = list(store.notes)
         record["superblock"] = _variables(kv.superblock)
         return record
     finally:
@@ -178,6 +184,9 @@ def file_record(file: str) -> Record:
         describe = DESCRIBE.get((form, purpose)) or DESCRIBE.get((form, ""))
         record |= describe(block) if describe else {}
         record["last_sync"] = _time(block.get("SYNCTIME"))
+        cut = record["size"] < record["filesize"]
+        record["problems"] = [f"{file}: cut short, {record['size']} of {record['filesize']} bytes "
+                              "are there"] if cut else []  # fmt: skip
         record["superblock"] = _variables(block)
         return record
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from winkformats.errors import FormatError
 from winkfs.cli._common import (
     AS_OF,
     BASE,
@@ -53,13 +54,14 @@ def ls(
 
     GLOB takes only the names that match; * crosses /, so 'docs/*' is all below docs. A name that
     exists counts as itself. T is seconds since the epoch or ISO 8601 (2026-11-21, or
-    2026-11-21T08:30Z; local time without a zone).
+    2026-11-21T08:30Z; local time without a zone). A damaged entry is said and passed over; the exit
+    status is 1 then.
     """
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:
-        write = _writer(container, long, as_json)
+        write = _writer(container, long, as_json, failures)
         found = False
-        for stat in _chosen(container, glob, since, until):
+        for stat in _chosen(container, glob, since, until, failures):
             found = True
             write(stat)
         if glob is not None and not found and since is None and until is None:
@@ -69,28 +71,42 @@ def ls(
 
 
 def _chosen(
-    container: Files, glob: str | None, since: float | None, until: float | None
+    container: Files,
+    glob: str | None,
+    since: float | None,
+    until: float | None,
+    failures: Failures,
 ) -> Iterator[Stat]:
+    problem = failures.damage
     if glob is None:
-        yield from container.scan(since, until)
+        yield from container.scan(since, until, problem=problem)
     elif name_bytes(glob) in container:
         stat = container.stat(name_bytes(glob))
         if (since is None or stat.mtime >= since) and (until is None or stat.mtime < until):
             yield stat
     elif is_glob(glob):
         match = glob_matcher(glob)
-        for entry in container.scan(since, until, literal_prefix(glob_text(glob))):
+        prefix = literal_prefix(glob_text(glob))
+        for entry in container.scan(since, until, prefix, problem=problem):
             if match(entry.name):
                 yield entry
 
 
-def _writer(container: Files, long: bool, as_json: bool) -> Callable[[Stat], object]:
+def _writer(
+    container: Files, long: bool, as_json: bool, failures: Failures
+) -> Callable[[Stat], object]:
     from winkfs.inode import FileType
 
     out = sys.stdout.buffer
 
     def target(stat: Stat) -> str | None:
-        return container.readlink(stat.name) if stat.ftype == FileType.LINK else None
+        if stat.ftype != FileType.LINK:
+            return None
+        try:
+            return container.readlink(stat.name)
+        except FormatError as error:
+            failures.add(stat.name, str(error))
+            return None
 
     def write_json(stat: Stat) -> None:
         link = target(stat)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from winkformats.errors import FormatError
 from winkfs.cli._common import BASE, Failures, expand, opened
+from winkfs.names import text
 
 
 @click.command()
@@ -19,5 +21,8 @@ def rm(base: str, names: tuple[str, ...]) -> int:
     failures = Failures(base)
     with opened(base, "a") as container:
         for name in expand(container, names, failures):
-            container.delete(name)
+            try:
+                container.delete(name)
+            except FormatError as error:
+                failures.add(text(name), str(error))
     return failures.status

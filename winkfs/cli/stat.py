@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -23,6 +24,10 @@ def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
         record = stat_record(found)
         if found.ftype == winkfs.FileType.LINK:
             record["target"] = container.readlink(found.name)
+        _print(record, as_json)
+
+
+def _print(record: dict[str, Any], as_json: bool) -> None:
     if as_json:
         emit(record)
         return

@@ -140,9 +140,16 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def reindex(root: str, progress: Progress | None = None, *, cols: bool = True) -> int:
+def reindex(
+    root: str,
+    progress: Progress | None = None,
+    *,
+    cols: bool = True,
+    problem: Callable[[str], None] = lambda line: None,
+) -> int:
     """Make all that is derived anew, shard by shard, and what is kept of hidden rows.
 
+    problem  called with a line for each damaged place, whose files are left out
     ->      number of files to be seen
     raises  NoSuchFile; StalePlan (a shard is gone, or another); Locked; CorruptError
     """
@@ -151,7 +158,7 @@ def reindex(root: str, progress: Progress | None = None, *, cols: bool = True) -
     for record in state.shards:
         shard = Shard(f"{root}/{record.path}", record)
         shard.open(load=False).abandon()
-        maintenance.reindex(shard.base, progress, cols=True)
+        maintenance.reindex(shard.base, progress, cols=True, problem=problem)
         Path(shard.base + ".lock").unlink(missing_ok=True)
     for name in os.listdir(f"{root}/_winkfs"):
         if name.endswith(".hidden"):

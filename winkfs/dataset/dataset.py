@@ -67,6 +67,11 @@ class Dataset(DatasetReading):
     def writable(self) -> bool:
         return self._mode == "a"
 
+    def after_fork(self) -> None:
+        """In a child: what is being written is the parent's, and stays as it is."""
+        super().after_fork()
+        self._transaction = self._writer = None
+
     # --- the end of changes ---
 
     def sync(self) -> int:
@@ -78,6 +83,7 @@ class Dataset(DatasetReading):
             self._check()
             if self._writer is None or self._transaction is None:
                 return self.generation
+            self._writer.container.check_idle()
             if self._writer.empty:
                 self.abort()
                 return self.generation
@@ -91,6 +97,7 @@ class Dataset(DatasetReading):
         """Forget what was changed since the last sync."""
         with self._lock:
             if self._writer is not None:
+                self._writer.container.check_idle()
                 self._writer.abandon()
             if self._transaction is not None:
                 self._transaction.abort()
@@ -102,7 +109,8 @@ class Dataset(DatasetReading):
             if self._closed:
                 return
             try:
-                self.sync()
+                if not self._forked:
+                    self.sync()
             finally:
                 self.abort()
                 super().close()
@@ -119,6 +127,7 @@ class Dataset(DatasetReading):
         if self._writer is None:
             self._transaction = begin(self.base)
             self._writer = ShardWriter(self._transaction, "00000", ao=self._made_ao)
+        self._writer.container.check_idle()
         return self._writer
 
     # --- whole files ---

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +15,7 @@ import numpy.typing as npt
 from winkfs.container import Container
 from winkfs.container import open as open_container
 from winkfs.dataset.shard import Shard
-from winkfs.errors import NoSuchFile, StalePlan
+from winkfs.errors import NoSuchFile, StalePlan, warn_of_damage
 from winkfs.inode import inode_key
 from winkfs.rows import Int64
 
@@ -27,6 +30,8 @@ class Handles:
         self.shards = shards
         self._ranges = [shard.record.names for shard in shards]
         self._open: OrderedDict[int, Container] = OrderedDict()
+        self._problems: dict[int, list[str]] = {}  # of each that was opened
+        weakref.finalize(self, _let_go, self._open, os.getpid())
 
     def container(self, number: int) -> Container:
         """For reading, as of the snapshot. Raises StalePlan; FormatError; OSError."""
@@ -41,10 +46,13 @@ class Handles:
             raise StalePlan("a shard is gone: it was vacuumed, or lost", shard.base) from None
         try:
             shard.check(found.parts()[0])
+            if number not in self._problems:
+                warn_of_damage(found.base, found.problems)
         except BaseException:
             found.close()
             raise
         found.freeze()
+        self._problems[number] = found.problems
         self._open[number] = found
         if len(self._open) > OPEN:
             self._open.popitem(last=False)[1].close()
@@ -54,9 +62,9 @@ class Handles:
         while self._open:
             self._open.popitem()[1].close()
 
-    def notes(self) -> list[str]:
-        """What was found wrong in those that are open."""
-        return [note for container in self._open.values() for note in container.notes]
+    def problems(self) -> list[str]:
+        """The damage that was met in those opened so far."""
+        return [problem for found in self._problems.values() for problem in found]
 
     # --- names ---
 
@@ -118,3 +126,14 @@ class Handles:
         if not prefix or known is None:
             return True
         return known[0][: len(prefix)] <= prefix <= known[1]
+
+
+def _let_go(containers: OrderedDict[int, Container], pid: int) -> None:
+    """Close what is left open when nobody has the data set any more."""
+    if containers and os.getpid() == pid:
+        first = next(iter(containers.values())).base
+        while containers:
+            containers.popitem()[1].close()
+        warnings.warn(
+            f"unclosed data set: its shard {first} was open", ResourceWarning, stacklevel=3
+        )

@@ -9,7 +9,9 @@ from typing import Any, Self
 
 import numpy as np
 
+from winkformats.disk.directory import absolute
 from winkformats.errors import CorruptError
+from winkfs import forks
 from winkfs.arguments import to_ns
 from winkfs.bulkget import BulkGet
 from winkfs.container import Container
@@ -26,9 +28,10 @@ from winkfs.scan import scan
 
 
 class DatasetReading(Face):
-    """The files of one generation. Threads may share it, a forked child may not.
+    """The files of one generation. Threads may share it.
 
-    It stays at that generation until `refresh`; the shards are opened when they are needed.
+    It stays at that generation until `refresh`; the shards are opened when they are needed. Copied,
+    pickled, or used in a forked child it opens them anew, at the same generation.
     """
 
     changed_by = "put"
@@ -36,10 +39,11 @@ class DatasetReading(Face):
     def __init__(self, path: str | os.PathLike[str], as_of: AsOf = None) -> None:
         """Raises NoSuchFile; StalePlan where that generation was vacuumed; FormatError."""
         self._lock = threading.RLock()
-        self._log, self._as_of, self._closed = Log(root_of(path)), as_of, False
-        self._pid = os.getpid()
+        self._log, self._as_of, self._closed = Log(absolute(root_of(path))), as_of, False
+        self._forked = False
         self._snapshot = snapshot_of(self._log, self._log.at(as_of))
         self._handles = Handles(self._snapshot.shards)
+        forks.tell(self)
 
     def _take(self, generation: int) -> None:
         """Go to another generation."""
@@ -73,10 +77,12 @@ class DatasetReading(Face):
         return bool(self.shards) and all(shard.record.ao for shard in self.shards)
 
     @property
-    def notes(self) -> list[str]:
-        """What was found wrong with the shards opened so far, and got round."""
+    def problems(self) -> list[str]:
+        """The damage that was met in the shards opened so far: see `Container.problems`."""
         with self._lock:
-            return self._handles.notes()
+            return self._handles.problems()
+
+    notes = problems
 
     def history(self) -> Iterator[Manifest]:
         """The manifests of the generations kept, the newest first."""
@@ -112,10 +118,26 @@ class DatasetReading(Face):
     def _check(self) -> None:
         if self._closed:
             raise Closed("the data set is closed", self.base)
-        if os.getpid() != self._pid:
-            raise Closed(
-                "the data set is of the parent process: open it anew after fork", self.base
+        if self._forked:
+            if self.writable:
+                what = "a writer does not survive fork: open it anew in the child"
+                raise Closed(what, self.base)
+            inherited, self._handles = self._handles, Handles(self.shards)
+            inherited.close()
+            self._forked = False
+
+    def after_fork(self) -> None:
+        """In a child: the lock may be held by a thread of the parent."""
+        self._lock, self._forked = threading.RLock(), True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.writable:
+            raise TypeError(
+                f"{self.base}: a writer cannot be pickled or copied: sync, and open it for reading"
             )
+        if self._closed:
+            raise Closed("the data set is closed", self.base)
+        return _again, (type(self), self.base, self.generation, self._as_of)
 
     def _home(self, name: Name) -> Container:
         """The container that has the file. Raises NoSuchFile."""
@@ -134,6 +156,10 @@ class DatasetReading(Face):
         """
         with self._lock:
             return self._home(name).read(name, offset, size)
+
+    def read_into(self, name: Name, offset: int, into: memoryview) -> int:
+        with self._lock:
+            return self._home(name).read_into(name, offset, into)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
         """The contents of many files, in the order of the names.
@@ -239,6 +265,13 @@ class DatasetReading(Face):
                 problem(error)
                 continue
             yield from found
+
+
+def _again(kind: type[DatasetReading], root: str, generation: int, as_of: AsOf) -> DatasetReading:
+    """One that was pickled or copied: at its generation, and bound to that where it was before."""
+    found = kind(root, as_of=generation)
+    found._as_of = as_of
+    return found
 
 
 def _checked(name: Any) -> bytes:

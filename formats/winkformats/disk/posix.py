@@ -24,6 +24,7 @@ import mmap
 import os
 import stat
 import tempfile
+import warnings
 import weakref
 from collections.abc import Sequence
 from typing import Final, Self
@@ -75,6 +76,8 @@ class FileStorage(Storage):
 
     def _adopt(self, fd: int, name: str, uncached: bool) -> None:
         self.fd, self.name, self.uncached = fd, name, uncached
+        self._dropped = weakref.finalize(self, _close_dropped, fd, name, os.getpid())
+        self._dropped.atexit = False  # the kernel closes it then, and others may still use it
         self._dontcache = uncached
         self._written = 0  # start of the window of dirty pages behind an uncached write
         self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
@@ -225,9 +228,16 @@ class FileStorage(Storage):
         return other
 
     def close(self) -> None:
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1  # first: a second close must not close a stranger's file
+        if self._dropped.detach():  # first: a second close must not close a stranger's file
+            fd, self.fd = self.fd, -1
             os.close(fd)
+
+
+def _close_dropped(fd: int, name: str, pid: int) -> None:
+    """Close a file whose object is gone. A forked child says nothing of what it inherited."""
+    os.close(fd)
+    if os.getpid() == pid:
+        warnings.warn(f"unclosed file {name}", ResourceWarning, stacklevel=3)
 
 
 class PosixDirectory(Directory):
@@ -359,6 +369,8 @@ class FileLock:
             self.held = False
             raise
         finally:
+            self._dropped = weakref.finalize(self, _let_go, self._fd, self._at, self._pid)
+            self._dropped.atexit = False
             if not self.held:
                 self.release()
 
@@ -401,14 +413,18 @@ class FileLock:
 
     def release(self) -> None:
         """Let go of the lock. A second call does nothing."""
-        if self._pid != os.getpid():
-            self._at = 0  # a forked child does not have the mapping
-        self._unmap()
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            if self.held and self._pid == os.getpid():
-                fcntl.flock(fd, fcntl.LOCK_UN)  # a child may have it open
-            os.close(fd)
+        self._dropped()
+
+
+def _let_go(fd: int, at: int, pid: int) -> None:
+    """Of a lock: its descriptor, and its mapping, which a forked child does not have."""
+    mine = pid == os.getpid()
+    if at and mine and _munmap:
+        _munmap(at, PAGE)
+    if fd >= 0:
+        if mine:
+            fcntl.flock(fd, fcntl.LOCK_UN)  # a child may have it open
+        os.close(fd)
 
 
 def _open_regular(at: str, flags: int, path: str, dir_fd: int | None = None) -> int:

@@ -55,7 +55,8 @@ class WriteBehind:
 
     def close(self) -> None:
         self._jobs.put(None)
-        self._thread.join()
+        if self._thread is not threading.current_thread():  # where it collects a dropped handle
+            self._thread.join()
 
     def _give(self, offset: int, parts: Sequence[Buffer]) -> threading.Lock:
         done = threading.Lock()

@@ -1,0 +1,287 @@
+"""A `with` block that raises, and what put_many is given that changes its own container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from commands import Run
+from commands import run as run  # a fixture
+from container_checks import VARIANTS, VERBS, assert_sound, contents, path_of
+from container_checks import base as base  # a fixture
+
+import winkfs
+from winkfs import Container
+from winkfs.dataset.dataset import Dataset
+from winkfs.dataset.dataset import create as create_dataset
+from winkfs.errors import Busy
+
+
+def some(c: Container) -> None:
+    c.put("b", b"new", mtime=20)
+    c.put("c", bytes(3_000_000), mtime=21)
+
+
+def many(c: Container) -> None:
+    c.put_many((f"m{i}", b"%d" % i * 100, 30) for i in range(30_000))
+
+
+def names(c: Container) -> None:
+    c.put("b", b"other", mtime=20)
+    c.delete("a")
+    c.rename("b", "d")
+
+
+def parts(c: Container) -> None:
+    c.put("b", b"", mtime=20)
+    c.append("b", b"more")
+
+
+CHANGES: dict[str, Callable[[Container], None]] = {
+    change.__name__: change for change in (some, many, names, parts)
+}
+
+
+def holds(base: Path, model: dict[bytes, bytes]) -> None:
+    """As after a kill: sound, though index and time index may be behind."""
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base) as c:
+        assert (contents(c), c.problems) == (model, [])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("variant", ["plain", "classic", "ao"])
+def test_a_block_that_raises_leaves_the_container_as_of_its_last_sync(
+    variant: str, change: str, base: Path
+) -> None:
+    with winkfs.create(base, **VARIANTS[variant]) as c:
+        c.put("a", b"1", mtime=10)
+    before = path_of(base, ".data").stat().st_size
+    for synced in (False, True):
+        error = KeyboardInterrupt if synced else RuntimeError
+        with pytest.raises(error), winkfs.open(base, "a") as c:
+            assert isinstance(c, Container)
+            if synced:
+                c.put("synced", b"2", mtime=11)
+                c.sync()
+                before = c.superblock["FILESIZE"]
+            CHANGES[change](c)
+            raise error
+        assert path_of(base, ".data").stat().st_size == before
+        holds(base, {b"a": b"1"} | ({b"synced": b"2"} if synced else {}))
+    with winkfs.open(base, "a") as c:  # and goes on
+        c.put("after", b"3", mtime=50)
+    assert_sound(base, {b"a": b"1", b"synced": b"2", b"after": b"3"})
+
+
+def test_a_block_that_ends_well_or_was_closed_before_keeps_all(base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put("a", b"1")
+    with pytest.raises(RuntimeError), winkfs.open(base, "a") as c:
+        c.put("b", b"2")
+        c.close()
+        raise RuntimeError
+    assert_sound(base, {b"a": b"1", b"b": b"2"})
+
+
+def test_a_row_that_is_refused_drops_what_put_many_had_put(base: Path) -> None:
+    with pytest.raises(ValueError), winkfs.create(base) as c:
+        c.put_many([("a", b"1"), ("", b"no name")])
+    assert_sound(base, {})
+    with winkfs.open(base, "a") as c, pytest.raises(ValueError):
+        c.put_many([("a", b"1"), ("", b"no name")])
+    assert_sound(base, {b"a": b"1"})
+
+
+def test_a_block_that_raises_lets_go_of_the_lock(base: Path) -> None:
+    with pytest.raises(RuntimeError), winkfs.create(base) as c:
+        c.put("a", b"1")
+        raise RuntimeError
+    winkfs.open(base, "a").close()
+    with pytest.raises(ValueError):
+        c.read("a")
+
+
+def test_a_data_set_does_the_same(tmp_path: Path) -> None:
+    with create_dataset(tmp_path / "d") as d:
+        d.put("a", b"1")
+    with pytest.raises(RuntimeError), winkfs.open(tmp_path / "d", "a") as d:
+        d.put("b", b"2")
+        d.delete("a")
+        raise RuntimeError
+    with winkfs.open(tmp_path / "d") as d:
+        assert list(d) == ["a"]
+    assert list((tmp_path / "d" / "_pending").iterdir()) == []
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "verb"), [(["mv", "c", "d", "e"], "rename"), (["rm", "c", "*"], "delete")]
+)
+def test_a_command_that_is_interrupted_changes_nothing(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    args: list[str],
+    verb: str,
+) -> None:
+    with winkfs.create("c") as c:
+        c.put_many((f"d/{i}", b"1") for i in range(9))
+    done: list[object] = []
+    real = getattr(Container, verb)
+
+    def interrupted(self: Container, *names: object) -> None:
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(names)
+        real(self, *names)
+
+    monkeypatch.setattr(Container, verb, interrupted)
+    assert run(*args).status == 130
+    with winkfs.open("c") as c:
+        assert contents(c) == {b"d/%d" % i: b"1" for i in range(9)}
+
+
+def test_an_update_that_is_interrupted_keeps_what_it_put(base: Path, tmp_path: Path) -> None:
+    from winkfs.pack import pack
+
+    (tmp_path / "tree").mkdir()
+    for i in range(600):
+        (tmp_path / "tree" / f"f{i}").write_bytes(b"%d" % i)
+    winkfs.create(base).close()
+
+    def interrupt(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(tmp_path / "tree", base, update=True, progress=interrupt)
+    with winkfs.open(base) as c:
+        assert len(c) > 100
+    pack(tmp_path / "tree", base, update=True)
+    with winkfs.open(base) as c:
+        assert len(c) == 600
+    assert winkfs.verify(base).problems == []
+
+
+# --- calls from within put_many -----------------------------------------------------------------
+
+NESTED = VERBS | {
+    "sync": lambda c: c.sync(),
+    "close": lambda c: c.close(),
+    "save_names": lambda c: c.save_names(),
+    "begin": lambda c: c.begin("new"),
+    "write_many": lambda c: c.write_many("a", [(0, b"x")]),
+    "punch": lambda c: c.punch("a", 0, 1),
+    "entomb": lambda c: c.entomb(["none"]),
+}
+
+
+def bulk(c: Container, verb: Callable[[Container], object], name: str, caught: list[Busy]) -> None:
+    """put_many of 400 files that calls `verb` in the middle, and goes on where it is refused."""
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        for i in range(400):
+            if i == 200:
+                try:
+                    verb(c)
+                except Busy as error:
+                    caught.append(error)
+                yield name, b"last"
+            yield f"m{i}", b"%d" % i
+
+    assert c.put_many(files()) == 401
+
+
+@pytest.mark.parametrize("verb", NESTED)
+def test_what_put_many_is_given_cannot_change_the_container(verb: str, base: Path) -> None:
+    """Of an append to a name that then came in bulk, index and data told different things."""
+    model = {b"m%d" % i: b"%d" % i for i in range(400)} | {b"a": b"last"}
+    caught: list[Busy] = []
+    with winkfs.create(base) as c:
+        c.put("a", b"old")
+        c.sync()
+        c.append("a", b"+")
+        bulk(c, NESTED[verb], "a", caught)
+        assert len(caught) == 1 and "put_many is running" in str(caught[0])
+        assert contents(c) == model
+    assert_sound(base, model)
+
+
+@pytest.mark.parametrize("look", ["read", "scan", "get_many", "len", "stat", "names"])
+def test_what_put_many_is_given_may_read_the_container(look: str, base: Path) -> None:
+    looks: dict[str, Callable[[Container], object]] = {
+        "read": lambda c: c.read("m9"),
+        "scan": lambda c: sum(len(e.read()) for e in c.scan()),
+        "get_many": lambda c: list(c.get_many(["a", "m1"])),
+        "len": len,
+        "stat": lambda c: c.stat("m1"),
+        "names": lambda c: list(c),
+    }
+    caught: list[Busy] = []
+    with winkfs.create(base) as c:
+        c.put("a", b"old")
+        bulk(c, looks[look], "a", caught)
+    assert caught == []
+    assert_sound(base, {b"m%d" % i: b"%d" % i for i in range(400)} | {b"a": b"last"})
+
+
+def test_what_put_file_reads_from_cannot_change_the_container(base: Path) -> None:
+    class Source:
+        def __init__(self, c: Container) -> None:
+            self.c, self.left = c, 3
+
+        def read(self, size: int) -> bytes:
+            self.left -= 1
+            with pytest.raises(Busy, match="put_file is running"):
+                self.c.put("other", b"1")
+            return self.c.read("a") if self.left else b""
+
+    with winkfs.create(base) as c:
+        c.put("a", b"1")
+        assert c.put_file("b", Source(c)) == 2
+        c.put("c", b"2")
+    assert_sound(base, {b"a": b"1", b"b": b"11", b"c": b"2"})
+
+
+def test_after_a_refused_call_that_was_not_caught_the_handle_goes_on(base: Path) -> None:
+    def files(c: Container) -> Iterator[tuple[str, bytes]]:
+        yield "a", b"1"
+        c.delete("a")
+
+    with winkfs.create(base) as c:
+        with pytest.raises(RuntimeError, match="put_many"):
+            c.put_many(files(c))
+        c.put("b", b"2")
+    assert_sound(base, {b"a": b"1", b"b": b"2"})
+
+
+@pytest.mark.parametrize("verb", ["put", "delete", "rename", "sync", "abort", "close"])
+def test_what_put_many_of_a_data_set_is_given_cannot_change_it(verb: str, tmp_path: Path) -> None:
+    verbs: dict[str, Callable[[Dataset], object]] = {
+        "put": lambda d: d.put("x", b""),
+        "delete": lambda d: d.delete("old"),
+        "rename": lambda d: d.rename("old", "new"),
+        "sync": lambda d: d.sync(),
+        "abort": lambda d: d.abort(),
+        "close": lambda d: d.close(),
+    }
+    with create_dataset(tmp_path / "d") as d:
+        d.put("old", b"0")
+    for first in (True, False):
+        with winkfs.open(tmp_path / "d", "a") as d:
+            assert isinstance(d, Dataset)
+
+            def files(d: Dataset = d, first: bool = first) -> Iterator[tuple[str, bytes]]:
+                if not first:
+                    yield "a", b"1"
+                with pytest.raises(Busy):
+                    verbs[verb](d)
+                yield "b", b"2"
+
+            d.put_many(files())
+        with winkfs.open(tmp_path / "d") as d:
+            assert sorted(d) == ["b", "old"] if first else ["a", "b", "old"]
+            assert d.read("b") == b"2"
+    assert winkfs.verify(tmp_path / "d").problems == []
