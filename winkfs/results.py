@@ -78,7 +78,7 @@ def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, di
     """
     path = Path(target) / f"{name}.json"
     try:
-        text = path.read_text()
+        text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"no {what} (there is no {name}.json in it)", str(target)) from None
     try:
@@ -86,7 +86,7 @@ def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, di
         job, version = record["job"], record["version"]
         if record["format"] != f"winkfs {name}" or not JOB.fullmatch(job):
             raise ValueError("another format")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{path}: not the record of a {what}: {error}: make it anew") from None
     if version != VERSION:
         raise FormatError(f"{path}: version {version}: this winkfs reads version {VERSION}")

@@ -19,6 +19,7 @@ Names in it are UTF-8, other bytes as surrogates \\udcXX.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
@@ -32,6 +33,10 @@ VERSION: Final = 1
 TAIL: Final = len(',"xxh3":"0123456789abcdef"}\n')
 NAME: Final = 256  # bytes of the longest first or last name that is recorded
 REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
+JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)  # of a job, of an attempt
+PATH: Final = re.compile(f"{JOB.pattern}/{JOB.pattern}", re.ASCII)  # of a shard: JOB/ATTEMPT
+COUNTS: Final = ("contid", "size", "files", "content", "tombstones", "tombs_at")
+OPTIONAL: Final = {"mtime_min": int, "mtime_max": int, "first": str, "last": str}
 Rank = tuple[int, int]
 
 
@@ -39,7 +44,7 @@ Rank = tuple[int, int]
 class ShardRecord:
     """A shard as the manifest has it.
 
-    path        below the data set, without .data
+    path        below the data set, without .data, see PATH
     contid      CONTID; size: FILESIZE, bytes: a shard with others is not this one
     files       how many it has, hidden ones included; -1: not known (a plain container)
     content     bytes of their content
@@ -65,10 +70,23 @@ class ShardRecord:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From JSON; fields of later versions are passed over. Raises KeyError, TypeError."""
+        """From JSON; fields of later versions are passed over.
+
+        raises  KeyError, TypeError, ValueError
+        """
         known = {name: values[name] for name in RECORD_FIELDS if name in values}
-        known["rank"] = tuple(map(int, values["rank"]))
-        return cls(**known)
+        generation, place = known["rank"]
+        known["rank"] = (generation, place)
+        made = cls(**known)
+        checked_path(made.path)
+        numbers = {type(known.get(name, 0)) for name in COUNTS} | {type(generation), type(place)}
+        if numbers != {int} or type(made.ao) is not bool:
+            raise TypeError(f"a number of {made.path}")
+        for name, kind in OPTIONAL.items():
+            if known.get(name) is not None and type(known[name]) is not kind:
+                raise TypeError(f"{name} of {made.path}")
+        _ = made.names  # must be such as can be encoded
+        return made
 
     @property
     def names(self) -> tuple[bytes, bytes] | None:
@@ -147,13 +165,42 @@ class Manifest:
             values = json.loads(text + b"}")
             if values["format"] != FORMAT or values["version"] > VERSION:
                 raise FormatError(f"{file}: a manifest of a later version: update winkfs")
+            _check_head(values)
             return cls(
                 values["generation"], values["time_ns"], values["operation"], values["job"],
-                _records(values["added"]), tuple(values["removed"]), values["streams"],
-                values["metrics"], values["oldest"], _state(values),
+                _records(values["added"]), tuple(map(checked_path, values["removed"])),
+                _batches(values["streams"]), values["metrics"], values["oldest"], _state(values),
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except FormatError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise CorruptError(f"manifest: {error!r}", file=file, offset=0) from None
+
+
+def checked_path(path: str) -> str:
+    """The path of a shard as it is. Raises ValueError, TypeError for one that leads elsewhere."""
+    if not PATH.fullmatch(path):
+        raise ValueError(f"{path!r} is no path of a shard")
+    return path
+
+
+def _check_head(values: Mapping[str, Any]) -> None:
+    """Raises KeyError, TypeError, ValueError."""
+    if {type(values[name]) for name in ("generation", "time_ns", "oldest")} != {int}:
+        raise TypeError("a number of the manifest")
+    if not 0 <= values["oldest"] <= values["generation"]:
+        raise ValueError("the oldest generation")
+    if values["job"] and not JOB.fullmatch(values["job"]):
+        raise ValueError(f"{values['job']!r} is no name of a job")
+    if type(values["operation"]) is not str or type(values["metrics"]) is not dict:
+        raise TypeError("operation or metrics")
+
+
+def _batches(streams: Mapping[str, int]) -> Mapping[str, int]:
+    """Raises TypeError."""
+    if type(streams) is not dict or {type(batch) for batch in streams.values()} - {int}:
+        raise TypeError("the batch of a stream")
+    return streams
 
 
 def by_rank(records: Any) -> tuple[ShardRecord, ...]:
@@ -178,7 +225,8 @@ def _state(values: Mapping[str, Any]) -> State | None:
     whole = values.get("checkpoint")
     if whole is None:
         return None
-    streams = {query: (pair[0], pair[1]) for query, pair in whole["streams"].items()}
+    streams = {query: (batch, number) for query, (batch, number) in whole["streams"].items()}
+    _batches({query: sum(pair) for query, pair in streams.items()})
     shards = by_rank(_records(whole["shards"]))
     return State(values["generation"], values["time_ns"], shards, streams, values["oldest"])
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import time
@@ -23,11 +22,10 @@ from typing import Any, Final
 
 from winkformats.disk.directory import sync_directory
 from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
-from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
+from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import DERIVED
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)
 MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
 Streams = Mapping[str, int]
 
@@ -43,7 +41,7 @@ def begin(
     """
     log = create(os.path.abspath(root))  # attempts run in other folders
     name = job or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(6)}"
-    if not NAME.fullmatch(name):
+    if not JOB.fullmatch(name):
         raise ValueError(f"a job is named by letters, digits, dots and dashes, not {name!r}")
     transaction = Transaction(log.root, name, operation, log.newest())
     if os.path.isdir(transaction.folder):
@@ -98,7 +96,7 @@ class Transaction:
         name    one that no other attempt has: "00003-0"
         raises  ValueError; StalePlan where the job was committed or aborted meanwhile
         """
-        if not NAME.fullmatch(name):
+        if not JOB.fullmatch(name):
             raise ValueError(f"an attempt is named by letters, digits, dots, dashes, not {name!r}")
         if not os.path.isdir(self.pending):
             raise StalePlan("the job was committed or aborted meanwhile", self.folder)
