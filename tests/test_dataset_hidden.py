@@ -163,8 +163,9 @@ def test_derived_file_that_lies_is_found_by_verify(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     assert counts(root) == [1, 0]
     (path,) = derived(root)
-    kept = hiddenfile.read_hidden(str(path))
-    hiddenfile._write(str(path), {name: rows[:0] for name, rows in kept.items()})
+    digest = Log(root).latest().digest
+    kept = hiddenfile.read_hidden(str(path), digest)
+    hiddenfile._write(str(path), digest, {name: rows[:0] for name, rows in kept.items()})
     assert any("remove it" in line for line in winkfs.verify(root).problems)
     assert winkfs.reindex(root) == 2
     assert winkfs.verify(root).problems == []

@@ -285,6 +285,7 @@ def test_vacuum_removes_manifests_that_nobody_needs(
     from winkfs.dataset import vacuum as vacuum_module
 
     monkeypatch.setattr(manifest, "EACH", 4)
+    monkeypatch.setattr(manifest, "SMALL", 0)
     monkeypatch.setattr(vacuum_module, "EACH", 4)
     for n in range(10):
         datasets.add(root, {f"{n}": b"1"})

@@ -50,8 +50,13 @@ def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
     raises  OSError: the result before stays
     """
     root = folder.parent
+<<<<<<< HEAD
     directory_of(str(folder)).sync()
     directory_of(str(root)).sync()
+=======
+    sync_directory(folder)
+    sync_directory(root)
+>>>>>>> 8dfd6ea (WIP manifests with copies)
     head = {"format": f"winkfs {name}", "version": VERSION, "job": folder.name}
     with replacing(directory_of(str(root)), f"{name}.json") as storage:
         storage.write(0, [json.dumps(head | record, indent=1).encode() + b"\n"])

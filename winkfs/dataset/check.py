@@ -109,7 +109,7 @@ def _check_hidden(log: Log, report: Report) -> None:
         path = Folder(f"{log.root}/_winkfs").file(state.generation, ".hidden")
         if not Path(path).exists():
             return
-        kept, made = read_hidden(path), hidden_rows(log.root, state.shards, {})
+        kept, made = read_hidden(path, state.digest), hidden_rows(log.root, state.shards, {})
         same = all(np.array_equal(kept.get(name, []), rows) for name, rows in made.items())
         if not same:
             report.add(f"{path}: is not what the shards say: remove it, it is made anew")

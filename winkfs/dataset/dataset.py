@@ -33,7 +33,8 @@ def open(
 
     as_of   a generation, or a time: the newest generation up to then; see `parse_as_of`
     ao      whether what is written becomes append-only containers; None: as all that is there
-    raises  NoSuchFile; StalePlan (vacuumed); ValueError; FormatError
+    raises  NoSuchFile; StalePlan (vacuumed); ValueError; FormatError, also for writing where the
+            newest manifest is damaged. For reading it is the generation before: see `notes`
     """
     if mode not in ("r", "a"):
         raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
@@ -57,7 +58,7 @@ class Dataset(DatasetReading):
         as_of: AsOf = None,
         ao: bool | None = None,
     ) -> None:
-        super().__init__(path, as_of)
+        super().__init__(path, as_of, newest=mode == "a")
         self._mode = mode
         self._made_ao = self.ao if ao is None else ao
         self._transaction: Transaction | None = None

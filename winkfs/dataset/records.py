@@ -105,6 +105,7 @@ class State:
 
     shards   by rank, the winner last
     streams  query -> (last batch, generation that has it)
+    digest   checksum of the manifest, as it stands there: another manifest is another state
     """
 
     generation: int
@@ -112,11 +113,15 @@ class State:
     shards: tuple[ShardRecord, ...] = ()
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     oldest: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One generation: what it changed, and in a checkpoint all that holds after it."""
+    """One generation: what it changed, and in a checkpoint all that holds after it.
+
+    digest  its checksum, once it has one
+    """
 
     generation: int
     time_ns: int
@@ -128,6 +133,7 @@ class Manifest:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     oldest: int = 0
     checkpoint: State | None = None
+    digest: str = ""
 
     @property
     def rewrites(self) -> bool:
@@ -148,7 +154,10 @@ class Manifest:
             shards[record.path] = record
         streams = dict(before.streams)
         streams |= {query: (batch, self.generation) for query, batch in self.streams.items()}
-        return State(self.generation, self.time_ns, by_rank(shards.values()), streams, self.oldest)
+        records = by_rank(shards.values())
+        return State(
+            self.generation, self.time_ns, records, streams, self.oldest, self.digest
+        )  # fmt: skip
 
     def encode(self) -> bytes:
         values = {"format": FORMAT, "version": VERSION} | _plain(self)
@@ -163,18 +172,25 @@ class Manifest:
             raise CorruptError("checksum of the manifest", file=file, offset=0)
         try:
             values = json.loads(text + b"}")
+            digest = digest_of(data)
             if values["format"] != FORMAT or values["version"] > VERSION:
                 raise FormatError(f"{file}: a manifest of a later version: update winkfs")
             _check_head(values)
             return cls(
                 values["generation"], values["time_ns"], values["operation"], values["job"],
                 _records(values["added"]), tuple(map(checked_path, values["removed"])),
-                _batches(values["streams"]), values["metrics"], values["oldest"], _state(values),
+                _batches(values["streams"]), values["metrics"], values["oldest"],
+                _state(values, digest), digest,
             )  # fmt: skip
         except FormatError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise CorruptError(f"manifest: {error!r}", file=file, offset=0) from None
+
+
+def digest_of(data: bytes) -> str:
+    """The checksum that a manifest has of itself, 16 hex digits."""
+    return data[8 - TAIL : -3].decode("ascii")
 
 
 def checked_path(path: str) -> str:
@@ -209,6 +225,7 @@ def by_rank(records: Any) -> tuple[ShardRecord, ...]:
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
     values = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
+    del values["digest"]
     values["added"] = list(map(asdict, manifest.added))
     whole = values.pop("checkpoint")
     if whole is not None:
@@ -221,14 +238,16 @@ def _records(values: Any) -> tuple[ShardRecord, ...]:
     return tuple(map(ShardRecord.of, values))
 
 
-def _state(values: Mapping[str, Any]) -> State | None:
+def _state(values: Mapping[str, Any], digest: str) -> State | None:
     whole = values.get("checkpoint")
     if whole is None:
         return None
     streams = {query: (batch, number) for query, (batch, number) in whole["streams"].items()}
     _batches({query: sum(pair) for query, pair in streams.items()})
     shards = by_rank(_records(whole["shards"]))
-    return State(values["generation"], values["time_ns"], shards, streams, values["oldest"])
+    return State(
+        values["generation"], values["time_ns"], shards, streams, values["oldest"], digest
+    )  # fmt: skip
 
 
 def _raw(name: str) -> bytes:

@@ -230,9 +230,9 @@ class Transaction:
         if os.path.isdir(self.pending):
             self._check_there(self.pending, records)
             os.utime(self.pending)  # young, whatever its files are: `vacuum` goes by that
-            sync_directory(f"{self.pending}/.")
+            sync_directory(self.pending)
             os.rename(self.pending, self.folder)
-            sync_directory(self.folder)
+            sync_directory(self.root)
         else:
             self._check_there(self.folder, records)
         names = {os.path.basename(record.path) for record in records}
