@@ -57,8 +57,8 @@ def delete(root: str | Path, *names: str) -> int:
     return job.commit([job.seal(base, tombs_at)])
 
 
-CALLS = ("rename", "link", "unlink", "fsync", "rmdir", "utime", "open", "mkdir")
-NEED_ROOM = ("rename", "link", "fsync", "mkdir")
+CALLS = ("replace", "link", "unlink", "fsync", "fdatasync", "rmdir", "open", "mkdir", "pwritev")
+NEED_ROOM = ("replace", "link", "fsync", "fdatasync", "mkdir", "pwritev")
 
 
 def crash_after(

@@ -6,14 +6,13 @@ import bisect
 import contextlib
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
+from winkformats.disk.directory import directory_of, is_directory, locate, make_directory
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.manifestfolder import COPY, Folder, Store
 from winkfs.dataset.records import Manifest, State, digest_of
@@ -235,7 +234,7 @@ def next_manifest(before: State, operation: str) -> Manifest:
 
 
 def is_dataset(path: str | os.PathLike[str]) -> bool:
-    return os.path.isdir(os.path.join(path, FOLDER))
+    return is_directory(f"{os.fspath(path)}/{FOLDER}")
 
 
 def create(path: str | os.PathLike[str]) -> Log:
@@ -248,7 +247,7 @@ def create(path: str | os.PathLike[str]) -> Log:
     root = root_of(path)
     check_free(root)
     for folder in (root, f"{root}/{PENDING}"):
-        _make_folder(folder)
+        make_directory(folder)
     if not is_dataset(root):
         _make_first(root)
     log = Log(root)
@@ -256,43 +255,30 @@ def create(path: str | os.PathLike[str]) -> Log:
     return log
 
 
-def _make_folder(path: str) -> None:
-    """Make a folder, and those that it is in, durable; one that is there stays."""
-    parent = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(parent):
-        _make_folder(parent)
-    with contextlib.suppress(FileExistsError):
-        Path(path).mkdir()
-        try:
-            sync_directory(parent)
-        except OSError:  # it may be lost, and the next who finds it there would not know
-            with contextlib.suppress(OSError):
-                Path(path).rmdir()
-            raise
-
-
 def _make_first(root: str) -> None:
     """Make the first manifest, and with it the data set, by one rename."""
-    made = Folder(f"{root}/{PENDING}/create-{secrets.token_hex(8)}")
-    Path(made.path).mkdir()
+    directory = directory_of(root)
+    made = f"{PENDING}/create-{secrets.token_hex(8)}"
+    directory.mkdir(made)
     first = State(0, time.time_ns())
     manifest = Manifest(0, first.time_ns, "create", checkpoint=first)
     try:
-        made.put_if_absent(0, manifest.encode())
+        Folder(f"{root}/{made}").put_if_absent(0, manifest.encode())
         try:
-            os.rename(made.path, f"{root}/{FOLDER}")
+            directory.rename(made, FOLDER)
         except OSError:
             if is_dataset(root):  # another one has made it meanwhile
                 return
             raise
         try:
-            sync_directory(root)
+            directory.sync()
         except OSError:
             if Log(root).store.numbers() == [0]:  # the same: it must be made anew
-                os.rename(f"{root}/{FOLDER}", made.path)
+                directory.rename(FOLDER, made)
             raise
     finally:
-        shutil.rmtree(made.path, ignore_errors=True)
+        with contextlib.suppress(OSError), directory.subdirectory(PENDING) as pending:
+            pending.remove_tree(made.rpartition("/")[2])
 
 
 def check_free(path: str | os.PathLike[str]) -> None:
@@ -300,13 +286,16 @@ def check_free(path: str | os.PathLike[str]) -> None:
     root = root_of(path)
     if is_dataset(root):
         return
-    if Path(root.removesuffix(".data") + ".data").exists():
+    directory, name = locate(root)
+    if directory.info(name.removesuffix(".data") + ".data", follow=True) is not None:
         what = "is a single container, and no data set: give a folder that is empty or not there"
         raise FileExists(what, root)
-    if Path(root).is_file():
+    if is_directory(root):
+        if not {PENDING, FOLDER}.issuperset(directory_of(root).list()):
+            what = "is a folder with other things in it, and no data set: give another"
+            raise FileExists(what, root)
+    elif directory.info(name, follow=True) is not None:
         raise FileExists("is a file: give the path of a folder", root)
-    if Path(root).is_dir() and not {PENDING, FOLDER}.issuperset(os.listdir(root)):
-        raise FileExists("is a folder with other things in it, and no data set: give another", root)
 
 
 def root_of(path: str | os.PathLike[str]) -> str:

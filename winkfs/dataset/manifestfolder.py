@@ -1,20 +1,18 @@
 """Where the manifests of a data set are kept: in a folder, each with a copy.
 
-    N.json   a manifest, made by link(2), which is atomic on POSIX and on NFS
-    N.copy   the same bytes again, for when the first are damaged or lost; not synced
+N.json   a manifest, made by link(2), which is atomic on POSIX and on NFS
+N.copy   the same bytes again, for when the first are damaged or lost; not synced
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final, Protocol
 
-from winkformats.storage import sync_directory
+from winkformats.disk.directory import Directory, directory_of
 from winkfs.errors import WinkError
 
 DIGITS: Final = 20
@@ -47,43 +45,48 @@ class Store(Protocol):
 
 
 class Folder:
-    """A folder of manifests."""
+    """A folder of manifests.
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    files  its directory
+    """
 
-    def file(self, number: int, suffix: str = MANIFEST) -> str:
-        return f"{self.path}/{number:0{DIGITS}}{suffix}"
+    def __init__(self, path: str, files: Directory | None = None) -> None:
+        self.path, self.files = path, files or directory_of(path)
+
+    def name(self, number: int, suffix: str = MANIFEST) -> str:
+        return f"{number:0{DIGITS}}{suffix}"
 
     def numbers(self) -> list[int]:
         return sorted(self.named(MANIFEST) | self.named(COPY))
 
     def named(self, suffix: str) -> set[int]:
         """The numbers of the files with this suffix."""
-        stems = [name[: -len(suffix)] for name in os.listdir(self.path) if name.endswith(suffix)]
+        stems = [name[: -len(suffix)] for name in self.files.list() if name.endswith(suffix)]
         return {int(stem) for stem in stems if len(stem) == DIGITS and stem.isdecimal()}
 
     def read(self, number: int) -> Iterator[tuple[str, bytes]]:
         for suffix in (MANIFEST, COPY):
-            path = self.file(number, suffix)
+            name = self.name(number, suffix)
             try:
-                yield path, Path(path).read_bytes()
+                with self.files.open(name) as storage:
+                    yield f"{self.path}/{name}", storage.read(0, storage.size())
             except FileNotFoundError:
                 continue
             except OSError as error:
                 if error.errno != errno.EIO:
                     raise
-                yield path, b""  # no byte of it can be had
+                yield f"{self.path}/{name}", b""  # no byte of it can be had
 
     def put_if_absent(self, number: int, data: bytes) -> bool:
         """raises  WinkError where the file system has no link(2); OSError"""
         self._settle()
-        with self._written(data) as file, self._written(data, durable=False) as copy:
+        with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
             try:
-                os.link(file, self.file(number))
+                self.files.link(file, self.name(number))
             except FileExistsError:
                 # Over NFS the answer to a link that was made may be lost, and it is asked again
-                if os.stat(file).st_nlink != 2:
+                info = self.files.info(file)
+                if info is None or info.links != 2:
                     return False
             except OSError as error:
                 if error.errno in NO_LINK:
@@ -94,14 +97,14 @@ class Folder:
                     ) from None  # fmt: skip
                 raise
             _unsure.add((self.path, number))
-            os.replace(copy, self.file(number, COPY))
+            self.files.rename(copy, self.name(number, COPY))
         self._sync(number)
         return True
 
     def renew(self, number: int, data: bytes) -> None:
-        with self._written(data) as file, self._written(data, durable=False) as copy:
-            os.replace(file, self.file(number))
-            os.replace(copy, self.file(number, COPY))
+        with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
+            self.files.rename(file, self.name(number))
+            self.files.rename(copy, self.name(number, COPY))
         self._sync(number)
 
     def _settle(self) -> None:
@@ -119,24 +122,31 @@ class Folder:
             _unsure.discard((path, number))
 
     def _sync(self, number: int) -> None:
-        sync_directory(self.path)
+        self.files.sync()
         _unsure.discard((self.path, number))
 
     @contextlib.contextmanager
-    def _written(self, data: bytes, *, durable: bool = True) -> Iterator[str]:
-        """A file with these bytes under a name of its own; what is left of it goes at the end."""
-        temporary = f"{self.path}/.{secrets.token_hex(8)}.tmp"
+    def written(self, number: int, data: bytes, *, sync: bool = True) -> Iterator[str]:
+        """A file with these bytes under a name of its own; what is left of it goes at the end.
+
+        number  that of the generation: who may read the manifest, or that before, may read this
+        """
+        temporary = f".{secrets.token_hex(8)}.tmp"
         try:
-            with open(temporary, "xb") as file:  # noqa: PTH123 - not a method of a new Path
-                file.write(data)
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
+            with contextlib.ExitStack() as open_files:
+                like = None
+                for known in (number, max(number - 1, 0)):
+                    with contextlib.suppress(OSError):
+                        like = like or open_files.enter_context(self.files.open(self.name(known)))
+                file = open_files.enter_context(self.files.create_new(temporary, like=like))
+                file.write(0, [data])
+                if sync:
+                    file.sync()
             yield temporary
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+            with contextlib.suppress(OSError):
+                self.files.unlink(temporary)
 
     def remove(self, number: int) -> None:
         for suffix in (COPY, MANIFEST):  # a reader meanwhile finds it, or that it is gone
-            Path(self.file(number, suffix)).unlink(missing_ok=True)
+            self.files.unlink(self.name(number, suffix))

@@ -6,12 +6,12 @@ Light, as is all that a plan over a data set needs: Spark's planner imports it a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.directory import locate
 from winkfs.dataset.records import ShardRecord
 from winkfs.errors import NoSuchFile, StalePlan
 
@@ -76,5 +76,6 @@ class Shard:
 
 def remove_shard(base: str) -> None:
     """Remove the files of a container; a missing one is none to remove."""
+    directory, name = locate(base)
     for suffix in SUFFIXES:
-        Path(base + suffix).unlink(missing_ok=True)
+        directory.unlink(name + suffix)
