@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from winkformats.disk.directory import Directory, directory_of
+from winkformats.disk.storage import Storage
 from winkfs.errors import WinkError
 
 DIGITS: Final = 20
@@ -76,6 +77,10 @@ class Folder:
                 if error.errno != errno.EIO:
                     raise
                 yield f"{self.path}/{name}", b""  # no byte of it can be had
+
+    def model(self) -> Storage:
+        """The newest manifest: what is committed gets its mode and owner. Raises OSError."""
+        return self.files.open(self.name(max(self.named(MANIFEST), default=0)))
 
     def put_if_absent(self, number: int, data: bytes) -> bool:
         """raises  WinkError where the file system has no link(2); OSError"""

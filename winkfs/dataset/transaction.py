@@ -20,14 +20,18 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from winkformats.disk.directory import Directory, absolute, directory_of, is_directory, locate
-from winkformats.disk.storage import Info, Kind
-from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
+from winkformats.disk.storage import Kind
+from winkfs.dataset.manifest import FOLDER, PENDING, Log, create, next_manifest
+from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import DERIVED
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
+
+if TYPE_CHECKING:
+    from winkfs.container import Container
 
 MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
 Streams = Mapping[str, int]
@@ -110,6 +114,19 @@ class Transaction:
         if not is_directory(self.pending):
             raise StalePlan("the job was committed or aborted meanwhile", self.folder)
         return f"{self.pending}/{name}"
+
+    def create(self, name: str, **settings: Any) -> Container:
+        """Make an empty container for an attempt, and open it for writing.
+
+        Whoever may read the manifests may read it.
+        name      see `attempt`; settings: those of `winkfs.create`
+        raises    as `attempt`; FileExists; OSError
+        """
+        from winkfs.container import create  # who only commits does without it
+
+        base = self.attempt(name)
+        with Folder(f"{self.root}/{FOLDER}").model() as model:
+            return create(base, like=model, **settings)
 
     def seal(self, base: str, tombs_at: int = 0) -> ShardRecord:
         """What `commit` is to know of a container that an attempt made and closed.
@@ -246,13 +263,10 @@ class Transaction:
             self._check_there(self.folder, records)
             self._place_anew(root)
         names = {os.path.basename(record.path) for record in records}
-        kept = {name + suffix for name in names for suffix in (".data", *DERIVED)}
-        model = root.info()
+        kept = {name + suffix for name in names for suffix in (".data", *DERIVED)} | {MARK}
         with root.subdirectory(self.job) as folder:
             for entry in folder.list():  # only now: nobody can make files there any more
-                if entry in kept:
-                    _take_after(folder, entry, model)
-                elif entry != MARK:
+                if entry not in kept:
                     remove(folder, entry)
             folder.sync()
         root.sync()
@@ -303,17 +317,9 @@ def remove(folder: Directory, name: str) -> None:
 
 def _mark(root: Directory, job: str) -> None:
     """Make the file by which a folder is known as that of a job, anew where it is there."""
-    model = root.info()
     root.unlink(f"{job}/{MARK}")
     root.create_new(f"{job}/{MARK}").close()
-    for name in (job, f"{job}/{MARK}"):
-        _take_after(root, name, model)
-
-
-def _take_after(directory: Directory, name: str, model: Info | None) -> None:
-    """Whoever may read the folder of the data set may read what is committed to it."""
-    if model is not None:
-        directory.take_after(name, model)
+    root.take_after(job)
 
 
 def _batch_done(state: State, streams: Streams | None) -> int | None:

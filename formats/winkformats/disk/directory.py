@@ -88,8 +88,8 @@ class Directory(ABC):
     def mkdir(self, name: str) -> None:
         """Raises FileExistsError."""
 
-    def take_after(self, name: str, model: Info) -> None:  # noqa: B027 - most have no owners
-        """Give a file or directory the mode and owner of a directory, as far as we may."""
+    def take_after(self, name: str) -> None:  # noqa: B027 - most have no owners
+        """Give a directory the mode and owner of this one, as far as we may."""
 
     @abstractmethod
     def rmdir(self, name: str) -> None:

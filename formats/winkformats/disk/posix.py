@@ -295,10 +295,12 @@ class PosixDirectory(Directory):
     def mkdir(self, name: str) -> None:
         os.mkdir(self._at(name), dir_fd=self._fd)
 
-    def take_after(self, name: str, model: Info) -> None:
-        fd = os.open(self._at(name), MODES["r"] | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
+    def take_after(self, name: str) -> None:
+        fd = os.open(self._at(name), DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
         try:
-            _take_after(fd, model)
+            model = self.info()
+            if model is not None:
+                _take_after(fd, model)
         finally:
             os.close(fd)
 
