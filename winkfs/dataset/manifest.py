@@ -188,6 +188,15 @@ class Log:
         """Those of generations newest .. oldest, downwards."""
         return map(self.read, range(newest, oldest - 1, -1))
 
+    def history(self) -> Iterator[tuple[int, Manifest | FormatError]]:
+        """The generations that are kept, the newest first, each with its manifest or what is
+        wrong with that."""
+        for number in range(self.newest(), self.head().oldest - 1, -1):
+            try:
+                yield number, self.read(number)
+            except (FormatError, StalePlan) as error:
+                yield number, FormatError(str(error))
+
     # --- publishing ---
 
     def publish(self, make: Callable[[State], Manifest | int]) -> int:
@@ -205,7 +214,7 @@ class Log:
                 self.confirm(made)
                 return made
             after = made.apply(before)
-            data = _encoded(made, after)
+            data = encoded(made, after)
             if self.store.put_if_absent(made.generation, data):
                 self._last = replace(after, digest=digest_of(data))
                 return made.generation
@@ -215,7 +224,7 @@ class Log:
         self.store.renew(number, self._read(number)[1])
 
 
-def _encoded(made: Manifest, after: State) -> bytes:
+def encoded(made: Manifest, after: State) -> bytes:
     """The bytes of a manifest; a checkpoint where it is time for one, or costs little."""
     whole = replace(made, checkpoint=after)
     if made.generation % EACH == 0 or made.operation == "vacuum":

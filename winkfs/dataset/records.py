@@ -170,9 +170,13 @@ class Manifest:
         text, tail = data[:-TAIL], data[-TAIL:]
         if tail != b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text):
             raise CorruptError("checksum of the manifest", file=file, offset=0)
+        return cls.parse(text + b"}", file=file, digest=digest_of(data))
+
+    @classmethod
+    def parse(cls, text: bytes, *, file: str, digest: str = "") -> Self:
+        """From JSON, whatever its checksum. Raises as `decode`."""
         try:
-            values = json.loads(text + b"}")
-            digest = digest_of(data)
+            values = json.loads(text)
             if values["format"] != FORMAT or values["version"] > VERSION:
                 raise FormatError(f"{file}: a manifest of a later version: update winkfs")
             _check_head(values)

@@ -128,7 +128,9 @@ def _plan(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed
     oldest = _oldest(log, newest, keep, cutoff)
     gone, unsure = _removed(log, newest.oldest, oldest)
     manifests = _needless(log, oldest)
-    if not gone and len(manifests) < EACH:  # it would make a manifest to remove a few
+    if (
+        not gone and not unsure and len(manifests) < EACH
+    ):  # it would make a manifest to remove a few
         oldest, manifests = newest.oldest, []
     else:
         unsure = []
