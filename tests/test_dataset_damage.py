@@ -1,4 +1,4 @@
-"""Damaged manifests: one costs nothing, both copies of one cost that generation, and all is told."""
+"""Damaged manifests: one file costs nothing, both of a generation cost that, and all is told."""
 
 from __future__ import annotations
 

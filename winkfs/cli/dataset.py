@@ -61,9 +61,10 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
 @ROOT
 @SHARD_SIZE
 @click.option("--all", "everything", is_flag=True,
-              help="Also shards of which less than a quarter is hidden.")  # fmt: skip
+              help="Also shards of which less than a quarter is waste.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only say what would be rewritten, about.")
 @JSON
-def compact(root: str, shard_size: int, everything: bool, as_json: bool) -> None:
+def compact(root: str, shard_size: int, everything: bool, dry_run: bool, as_json: bool) -> None:
     """Join small shards, and drop replaced and deleted files of those that have many.
 
     The same files are to be seen, before, meanwhile and after. The old shards stay for older
@@ -72,8 +73,9 @@ def compact(root: str, shard_size: int, everything: bool, as_json: bool) -> None
     from winkfs.dataset.compaction import compact as run
 
     with Progress("compacting", "files") as bar:
-        done = run(root, shard_size=shard_size, everything=everything, progress=bar)
-    _say(root, done, as_json)
+        done = run(root, shard_size=shard_size, everything=everything, dry_run=dry_run,
+                   progress=bar)  # fmt: skip
+    _say(root, done, as_json, dry_run=dry_run)
 
 
 @dataset.command()
@@ -90,11 +92,14 @@ def rebalance(root: str, shard_size: int, shards: int | None, as_json: bool) -> 
     _say(root, done, as_json)
 
 
-def _say(root: str, done: Rewritten, as_json: bool) -> None:
+def _say(root: str, done: Rewritten, as_json: bool, *, dry_run: bool = False) -> None:
     counts = {"generation": done.generation, "removed": done.removed, "added": done.added}
     counts |= {"bytes_before": done.before, "bytes_after": done.after}
     if as_json:
-        emit({"base": root, **counts})
+        emit({"base": root, **counts, "dry_run": dry_run})
+    elif dry_run and done.removed:
+        click.echo(f"{done.removed} shards of {done.before} bytes would become about {done.added} "
+                   f"of {done.after}")  # fmt: skip
     elif done.removed:
         click.echo(f"generation {done.generation}: {done.removed} shards of {done.before} bytes "
                    f"became {done.added} of {done.after}")  # fmt: skip

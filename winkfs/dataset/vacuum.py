@@ -126,14 +126,10 @@ def _plan(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed
     strange = list(orphans(log.root, known))  # before the manifests: what was committed has one
     newest = log.latest()
     oldest = _oldest(log, newest, keep, cutoff)
-    gone, unsure = _removed(log, newest.oldest, oldest)
+    gone, damaged = _removed(log, newest.oldest, oldest)
     manifests = _needless(log, oldest)
-    if (
-        not gone and not unsure and len(manifests) < EACH
-    ):  # it would make a manifest to remove a few
-        oldest, manifests = newest.oldest, []
-    else:
-        unsure = []
+    if not gone and not damaged and len(manifests) < EACH:
+        oldest, manifests = newest.oldest, []  # it would make a manifest to remove a few
     age = _Age(root)
     strange = [path for path in strange if age.youngest(path) <= cutoff and path not in gone]
     pending = [path for path in strange if path.startswith(f"{PENDING}/")]
@@ -141,8 +137,8 @@ def _plan(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed
     if len(pending) < len(strange):
         named, damaged = _removed(log, oldest, newest.generation)
         named |= {record.path for record in newest.shards}
-        if damaged or unsure:  # they may have shards that nobody else names
-            done.notes += [*unsure, *damaged]
+        if damaged:  # they may have shards that nobody else names
+            done.notes += damaged
         else:
             done.leftovers = [path for path in strange if path not in named]
     return done, newest
