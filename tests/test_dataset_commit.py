@@ -22,6 +22,7 @@ from winkfs.dataset import manifest
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin
+from winkfs.dataset.vacuum import vacuum
 from winkfs.errors import DatasetConflict, StalePlan, WinkError
 
 
@@ -304,6 +305,18 @@ def test_batch_of_a_query_is_published_once(root: str) -> None:
     assert not Path(again.folder).exists()
     assert os.listdir(f"{root}/_pending") == []
     assert dict(Log(root).latest().streams) == {"q": (3, 1), "p": (3, 2)}
+
+
+def test_batch_whose_manifest_was_vacuumed_is_still_known(root: str) -> None:
+    first = begin(root)
+    first.commit([written(first, {"a": b"1"})], streams={"q": 3})
+    for n in range(3):
+        datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
+    vacuum(root, older_than=0)
+    Log(root).store.remove(1)
+    again = begin(root)
+    assert again.commit([written(again, {"a": b"2"})], streams={"q": 3}) == 1
+    assert files(root) == {"a": b"2"}
 
 
 def test_batch_is_published_once_by_two_at_a_time(root: str, monkeypatch: Any) -> None:

@@ -221,7 +221,8 @@ class Log:
 
     def confirm(self, number: int) -> None:
         """Make a manifest durable that is there, whatever became of the commit that made it."""
-        self.store.renew(number, self._read(number)[1])
+        with contextlib.suppress(StalePlan):  # vacuumed: what came after it is durable
+            self.store.renew(number, self._read(number)[1])
 
 
 def encoded(made: Manifest, after: State) -> bytes:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 import xxhash
@@ -35,8 +35,9 @@ NAME: Final = 256  # bytes of the longest first or last name that is recorded
 REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
 JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)  # of a job, of an attempt
 PATH: Final = re.compile(f"{JOB.pattern}/{JOB.pattern}", re.ASCII)  # of a shard: JOB/ATTEMPT
-COUNTS: Final = ("contid", "size", "files", "content", "tombstones", "tombs_at")
-OPTIONAL: Final = {"mtime_min": int, "mtime_max": int, "first": str, "last": str}
+NUMBERS: Final = (int,) * 8
+INTEGERS: Final = frozenset({int, type(None)})
+TEXTS: Final = frozenset({str, type(None)})
 Rank = tuple[int, int]
 
 
@@ -79,13 +80,20 @@ class ShardRecord:
         known["rank"] = (generation, place)
         made = cls(**known)
         checked_path(made.path)
-        numbers = {type(known.get(name, 0)) for name in COUNTS} | {type(generation), type(place)}
-        if numbers != {int} or type(made.ao) is not bool:
-            raise TypeError(f"a number of {made.path}")
-        for name, kind in OPTIONAL.items():
-            if known.get(name) is not None and type(known[name]) is not kind:
-                raise TypeError(f"{name} of {made.path}")
-        _ = made.names  # must be such as can be encoded
+        numbers = (
+            type(made.contid), type(made.size), type(made.files), type(made.content),
+            type(made.tombstones), type(made.tombs_at), type(generation), type(place),
+        )  # fmt: skip
+        if (
+            numbers != NUMBERS
+            or type(made.ao) is not bool
+            or not {type(made.mtime_min), type(made.mtime_max)} <= INTEGERS
+            or not {type(made.first), type(made.last)} <= TEXTS
+        ):
+            raise TypeError(f"a field of {made.path}")
+        for end in (made.first, made.last):
+            if end is not None and not end.isascii():
+                _raw(end)  # must be such as can be encoded
         return made
 
     @property
@@ -230,12 +238,16 @@ def by_rank(records: Any) -> tuple[ShardRecord, ...]:
 def _plain(manifest: Manifest) -> dict[str, Any]:
     values = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
     del values["digest"]
-    values["added"] = list(map(asdict, manifest.added))
+    values["added"] = list(map(_values, manifest.added))
     whole = values.pop("checkpoint")
     if whole is not None:
-        shards = list(map(asdict, whole.shards))
+        shards = list(map(_values, whole.shards))
         values["checkpoint"] = {"shards": shards, "streams": dict(whole.streams)}
     return values
+
+
+def _values(record: ShardRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in RECORD_FIELDS}
 
 
 def _records(values: Any) -> tuple[ShardRecord, ...]:

@@ -305,6 +305,14 @@ def sweep(root: str, job: str) -> None:
         remove(pending, swept)
 
 
+def sweep_all(root: str, prefix: str) -> None:
+    """The same for all jobs whose names begin so."""
+    with contextlib.suppress(OSError), directory_of(root).subdirectory(PENDING) as pending:
+        for name in pending.list():
+            if name.startswith(prefix):
+                sweep(root, name)
+
+
 def remove(folder: Directory, name: str) -> None:
     """Remove a file or a folder, as far as the disk lets us. Somebody else may be at it, too."""
     with contextlib.suppress(OSError):
