@@ -332,3 +332,22 @@ def test_random_damage_is_never_wrong_contents(root: str) -> None:
             assert {record.first for record in log.at(number).shards} == wanted[number]
         assert bytes(data) in (whole, target.read_bytes())
         target.write_bytes(whole)
+
+
+def test_mount_shows_the_generation_before_a_damaged_one_and_logs_it(
+    root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from winkfs.dataset.source import DatasetSource
+
+    source = DatasetSource(root)
+    datasets.add(root, {"6": b"6"})
+    damage(root, 6)
+    assert not source.refresh()
+    assert not source.refresh()
+    assert source.status()["generation"] == 5
+    told = [line for line in caplog.messages if "is generation 5, and not 6" in line]
+    assert len(told) == 1
+    source.close()
+    again = DatasetSource(root)
+    assert again.status()["generation"] == 5
+    again.close()
