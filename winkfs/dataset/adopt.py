@@ -89,6 +89,7 @@ def _copy(transaction: Transaction, base: str, name: str, progress: Progress) ->
             ):
                 copy_bytes(source, copy, progress)
                 copy.sync()
+    new.sync()  # before derived files are made: their failures are got over, and would cover this
     open_container(target, "a").close()  # what a writer left unfinished is finished in the copy
     return target
 

@@ -14,7 +14,7 @@ from winkfs.dataset.reading import DatasetReading, _checked
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.entry import Entry, to_bytes, to_str
-from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly, WinkError
+from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.face import Name, Problem
 from winkfs.inode import FileType
 
@@ -73,8 +73,9 @@ class Dataset(DatasetReading):
     def sync(self) -> int:
         """Publish what was changed -> the generation; readers that come or refresh see it.
 
-        raises  OSError: it is not known to be on the disk then; a later sync tries again, and until
-                then, or `abort`, nothing can be added
+        raises  OSError: it is not known to be on the disk then. A later sync tries again, until it
+                succeeds nothing can be added. Where the disk has lost what was put, each says so:
+                `abort`, and put it again
         """
         with self._lock:
             self._check()
@@ -121,9 +122,7 @@ class Dataset(DatasetReading):
         if self._writer is None:
             self._transaction = begin(self.base)
             self._writer = ShardWriter(self._transaction, "00000", ao=self._made_ao)
-        if self._writer.complete:
-            raise WinkError("the last sync failed: sync again, or abort, before going on",
-                            self.base)  # fmt: skip
+        self._writer.check()
         return self._writer
 
     # --- whole files ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 from winkformats.disk.directory import locate
 from winkformats.disk.replace import replacing
@@ -12,6 +13,9 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import DERIVED, copy_bytes, remove_shard
 from winkfs.dataset.transaction import Transaction
 from winkfs.errors import WinkError
+
+LOST: Final = ("a sync failed, and what was put since the last commit is lost: abort, and put the "
+               "files again")  # fmt: skip
 
 
 class ShardWriter:
@@ -40,14 +44,28 @@ class ShardWriter:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to be published."""
-        return not self.complete and not self.gone and not len(self.container)
+        # After a try that failed the container may show nothing of what was put.
+        return not self._tried and not self.gone and not len(self.container)
+
+    def check(self) -> None:
+        """Raise WinkError where nothing can be added, after a `finish` that failed."""
+        if not self.complete and not self.container.writable:
+            raise WinkError(LOST, self.container.base)
+        if self.complete:
+            what = "the last sync failed: sync again, or abort, before going on"
+            raise WinkError(what, self.container.base)
 
     def finish(self) -> ShardRecord:
         """Close it -> its record. Raises OSError; then it can be called again, or `abandon`."""
         if self._record is None:
             again, self._tried = self._tried, True
             if not self.complete:
-                self._complete()
+                try:
+                    self._complete()
+                except OSError as error:
+                    if self.container.writable:  # as after a full disk
+                        raise
+                    raise WinkError(LOST, self.container.base, number=error.errno) from None
             if again:
                 self._make_anew()
             self._record = self._transaction.seal(self.container.base, self._tombs_at)
