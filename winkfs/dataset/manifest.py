@@ -268,27 +268,26 @@ def create(path: str | os.PathLike[str]) -> Log:
 def _make_first(root: str) -> None:
     """Make the first manifest, and with it the data set, by one rename."""
     directory = directory_of(root)
-    made = f"{PENDING}/create-{secrets.token_hex(8)}"
+    name = f"create-{secrets.token_hex(8)}"
+    made = f"{PENDING}/{name}"
     directory.mkdir(made)
     first = State(0, time.time_ns())
     manifest = Manifest(0, first.time_ns, "create", checkpoint=first)
     try:
         Folder(f"{root}/{made}").put_if_absent(0, manifest.encode())
-        try:
-            directory.rename(made, FOLDER)
-        except OSError:
-            if is_dataset(root):  # another one has made it meanwhile
-                return
-            raise
-        try:
-            directory.sync()
-        except OSError:
-            if Log(root).store.numbers() == [0]:  # the same: it must be made anew
-                directory.rename(FOLDER, made)
-            raise
-    finally:
+        directory.rename(made, FOLDER)
+    except OSError:
         with contextlib.suppress(OSError), directory.subdirectory(PENDING) as pending:
-            pending.remove_tree(made.rpartition("/")[2])
+            pending.remove_tree(name)
+        if is_dataset(root):  # another one has made it meanwhile
+            return
+        raise
+    try:
+        directory.sync()
+    except OSError:  # as in `make_directory`; its files stay, for it may be there after a crash
+        if Log(root).store.numbers() == [0]:
+            directory.rename(FOLDER, made)
+        raise
 
 
 def check_free(path: str | os.PathLike[str]) -> None:

@@ -14,8 +14,10 @@ from winkfs.dataset.shard import DERIVED, copy_bytes, remove_shard
 from winkfs.dataset.transaction import Transaction
 from winkfs.errors import WinkError
 
-LOST: Final = ("a sync failed, and what was put since the last commit is lost: abort, and put the "
-               "files again")  # fmt: skip
+LOST: Final = (
+    "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
+    "files again"
+)
 
 
 class ShardWriter:
@@ -49,7 +51,7 @@ class ShardWriter:
 
     def check(self) -> None:
         """Raise WinkError where nothing can be added, after a `finish` that failed."""
-        if not self.complete and not self.container.writable:
+        if self._lost:
             raise WinkError(LOST, self.container.base)
         if self.complete:
             what = "the last sync failed: sync again, or abort, before going on"
@@ -60,22 +62,30 @@ class ShardWriter:
         if self._record is None:
             again, self._tried = self._tried, True
             if not self.complete:
-                try:
-                    self._complete()
-                except OSError as error:
-                    if self.container.writable:  # as after a full disk
-                        raise
-                    raise WinkError(LOST, self.container.base, number=error.errno) from None
+                self._complete()
             if again:
                 self._make_anew()
             self._record = self._transaction.seal(self.container.base, self._tombs_at)
         return self._record
 
+    @property
+    def _lost(self) -> bool:
+        """Whether a write or a sync has failed, and the container goes on without what it lost."""
+        return not self.complete and (self.container.losses > 0 or not self.container.writable)
+
     def _complete(self) -> None:
-        gone = [name for name in sorted(self.gone) if name not in self.container]
-        # Behind all else, and anew after a try that failed: those from then do not count.
-        self._tombs_at = self.container.entomb(gone) if gone else 0
-        self.container.save_columns()
+        """Put everything into the container, durable, and close it."""
+        if self._lost:
+            raise WinkError(LOST, self.container.base)
+        try:
+            gone = [name for name in sorted(self.gone) if name not in self.container]
+            # Behind all else, and anew after a try that failed: those from then do not count.
+            self._tombs_at = self.container.entomb(gone) if gone else 0
+            self.container.save_columns()
+        except OSError as error:
+            if self._lost:
+                raise WinkError(LOST, self.container.base, number=error.errno) from None
+            raise
         self.complete = True
         self.container.close()
 
