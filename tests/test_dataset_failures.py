@@ -219,3 +219,43 @@ def test_put_after_a_failed_sync_is_refused_with_what_to_do(
     opened.put("b", b"2")
     opened.close()
     assert files(Path(root)) == {"a": b"1", "b": b"2"}
+
+
+@pytest.mark.parametrize("fail", range(1, 10))
+def test_what_a_failed_write_lost_is_not_acknowledged_by_the_next_sync(
+    tmp_path: Path, fail: int
+) -> None:
+    root = Path(create(tmp_path / "ds").root)
+    datasets.add(root, {"a": b"1", "b": b"1"})
+    opened = winkfs.open(root, "a")
+    opened.put("a", b"2")
+    opened.delete("a")
+    opened.delete("b")
+    opened.put("c", b"3" * 100)
+    with pytest.MonkeyPatch.context() as patch:
+        datasets.crash_after(patch, fail - 1, lambda: OSError(errno.EIO, "broken"), ["pwritev"])
+        try:
+            opened.sync()
+        except OSError:
+            assert files(root) == {"a": b"1", "b": b"1"}
+    for _ in range(2):
+        try:
+            opened.sync()
+        except OSError as error:
+            assert "abort, and put the files again" in str(error)
+            opened.abort()
+            assert files(root) == {"a": b"1", "b": b"1"}
+        else:
+            assert files(root) in ({"c": b"3" * 100}, {"a": b"1", "b": b"1"})
+    opened.close()
+    assert winkfs.verify(root).problems == []
+
+
+def test_data_set_that_could_not_be_made_durable_can_be_made_again(tmp_path: Path) -> None:
+    root = tmp_path / "ds"
+    for fail in range(1, 9):
+        with pytest.MonkeyPatch.context() as patch:
+            datasets.crash_after(patch, fail - 1, lambda: OSError(errno.EIO, "no"), ["fsync"])
+            with contextlib.suppress(OSError):
+                create(root)
+    assert create(root).newest() == 0

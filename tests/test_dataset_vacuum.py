@@ -146,3 +146,16 @@ def test_vacuums_beside_writers_lose_nothing_and_do_not_fail(root: str) -> None:
     time.sleep(1)
     vacuum(root, older_than=0)
     assert winkfs.verify(root).notes == []
+
+
+def test_clock_of_the_future_keeps_generations_and_is_told(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.add(root, {"a": b"1"})
+    with monkeypatch.context() as patch:
+        real = time.time_ns
+        patch.setattr(time, "time_ns", lambda: real() + 86400 * 10**9)
+        datasets.add(root, {"a": b"2"}, operation="overwrite")
+    done = vacuum(root, older_than=0)
+    assert done.shards == []
+    assert "dated in the future" in done.notes[0]

@@ -62,7 +62,7 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
 @SHARD_SIZE
 @click.option("--all", "everything", is_flag=True,
               help="Also shards of which less than a quarter is waste.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only say what would be rewritten, about.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be rewritten, about.")
 @JSON
 def compact(root: str, shard_size: int, everything: bool, dry_run: bool, as_json: bool) -> None:
     """Join small shards, and drop replaced and deleted files of those that have many.
@@ -170,7 +170,7 @@ def _line(record: dict[str, Any]) -> str:
     "--older-than", type=DURATION, default="7d", show_default=True, metavar="AGE",
     help="What is younger stays, as 90m, 36h, 7d. 0: while nobody writes.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed.")
 @JSON
 def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool) -> None:
     """Remove old generations, with the shards that only they have, and what dead jobs left.

@@ -31,6 +31,7 @@ from winkfs.errors import StalePlan, WinkError
 from winkfs.units import NANO
 
 WEEK: Final = 7 * 86400
+SKEW: Final = 300  # seconds by which clocks may differ
 ALL: Final = (*SUFFIXES, *(suffix + TEMPORARY for suffix in SUFFIXES))  # files of a shard
 
 
@@ -134,6 +135,9 @@ def _plan(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed
     strange = [path for path in strange if age.youngest(path) <= cutoff and path not in gone]
     pending = [path for path in strange if path.startswith(f"{PENDING}/")]
     done = Vacuumed(oldest, sorted(gone), pending, manifests, notes=_links(root))
+    if newest.time_ns > (time.time() + SKEW) * NANO:
+        done.notes.append(f"{log.root}: generation {newest.generation} is dated in the future: until "
+                          "then it is young, and generations before it stay")  # fmt: skip
     if len(pending) < len(strange):
         named, damaged = _removed(log, oldest, newest.generation)
         named |= {record.path for record in newest.shards}
