@@ -136,8 +136,8 @@ def _plan(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed
     pending = [path for path in strange if path.startswith(f"{PENDING}/")]
     done = Vacuumed(oldest, sorted(gone), pending, manifests, notes=_links(root))
     if newest.time_ns > (time.time() + SKEW) * NANO:
-        done.notes.append(f"{log.root}: generation {newest.generation} is dated in the future: until "
-                          "then it is young, and generations before it stay")  # fmt: skip
+        done.notes.append(f"{log.root}: generation {newest.generation} is dated in the future: "
+                          "until then it is young, and those before it stay")  # fmt: skip
     if len(pending) < len(strange):
         named, damaged = _removed(log, oldest, newest.generation)
         named |= {record.path for record in newest.shards}
