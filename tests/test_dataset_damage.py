@@ -351,3 +351,16 @@ def test_mount_shows_the_generation_before_a_damaged_one_and_logs_it(
     again = DatasetSource(root)
     assert again.status()["generation"] == 5
     again.close()
+
+
+def test_abort_leaves_files_that_a_damaged_manifest_may_name(root: str) -> None:
+    job = begin(root)
+    with winkfs.create(job.attempt("0")) as container:
+        container.put("6", b"6")
+    assert job.commit([job.seal(job.attempt("0"))]) == 6
+    whole = {suffix: path(root, 6, suffix).read_bytes() for suffix in (".json", ".copy")}
+    damage(root, 6)
+    job.abort()
+    for suffix, data in whole.items():
+        path(root, 6, suffix).write_bytes(data)
+    assert files(root) == first(6)

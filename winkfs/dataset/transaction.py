@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from winkformats.disk.directory import Directory, absolute, directory_of, is_directory, locate
 from winkformats.disk.storage import Kind
+from winkformats.errors import FormatError
 from winkfs.dataset.manifest import FOLDER, PENDING, Log, create, next_manifest
 from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
@@ -206,8 +207,9 @@ class Transaction:
     def abort(self) -> None:
         """Remove everything of the job that no manifest names. A second time does nothing."""
         sweep(self.root, self.job)
-        if is_directory(self.folder) and self._committed(Log(self.root)) is None:
-            with contextlib.suppress(OSError):
+        # Where a damaged manifest may be that of the job, its files stay.
+        with contextlib.suppress(OSError, FormatError):
+            if is_directory(self.folder) and self._committed(Log(self.root)) is None:
                 directory_of(self.root).remove_tree(self.job)
 
     def _committed(self, log: Log) -> int | None:

@@ -75,12 +75,7 @@ def vacuum(
         raise ValueError(f"keep is at least 1 and older_than at least 0: {keep}, {older_than}")
     log = Log(root_of(path))
     root = directory_of(log.root)
-    try:
-        folder = root.subdirectory(FOLDER)
-    except NotADirectoryError:
-        what = f"{FOLDER} is a symbolic link, and vacuum removes nothing behind one"
-        raise WinkError(what, log.root) from None
-    with folder:
+    with _manifests(root) as folder:
         cutoff = time.time() - older_than
         done, newest = _planned(log, root, keep, cutoff)
         jobs = dict(_by_job(root, [*done.shards, *done.leftovers]))
@@ -92,14 +87,27 @@ def vacuum(
             log.publish(lambda before: _forget(before, done.oldest))  # readers get a clear error
         for job, files in jobs.items():
             _remove_files(root, job, files)
-        for path in done.leftovers:
-            if path.startswith(f"{PENDING}/"):
-                sweep(log.root, path.removeprefix(f"{PENDING}/"))
+        for path in _pending(done.leftovers):
+            sweep(log.root, path.partition("/")[2])
         for name in derived:
             folder.unlink(name)
         for number in done.manifests:
             Folder(f"{log.root}/{FOLDER}", folder).remove(number)
-    return done
+        return done
+
+
+def _manifests(root: Directory) -> Directory:
+    """The folder of the manifests. Raises WinkError where it is a symbolic link; OSError."""
+    try:
+        return root.subdirectory(FOLDER)
+    except NotADirectoryError:
+        what = f"{FOLDER} is a symbolic link, and vacuum removes nothing behind one"
+        raise WinkError(what, root.path) from None
+
+
+def _pending(paths: Iterable[str]) -> list[str]:
+    """Those of jobs that were not committed."""
+    return [path for path in paths if path.startswith(f"{PENDING}/")]
 
 
 def _forget(before: State, oldest: int) -> Manifest | int:
@@ -133,7 +141,7 @@ def _plan(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed
         oldest, manifests = newest.oldest, []  # it would make a manifest to remove a few
     age = _Age(root)
     strange = [path for path in strange if age.youngest(path) <= cutoff and path not in gone]
-    pending = [path for path in strange if path.startswith(f"{PENDING}/")]
+    pending = _pending(strange)
     done = Vacuumed(oldest, sorted(gone), pending, manifests, notes=_links(root))
     if newest.time_ns > (time.time() + SKEW) * NANO:
         done.notes.append(f"{log.root}: generation {newest.generation} is dated in the future: "
@@ -234,7 +242,8 @@ def _times(directory: Directory, path: str) -> Iterator[float]:
 
 def _by_job(root: Directory, paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Folders of jobs, and the files in them that belong to these shards."""
-    shards = sorted(path for path in paths if not path.startswith(f"{PENDING}/"))
+    every = list(paths)
+    shards = sorted(set(every).difference(_pending(every)))
     for job, found in groupby(shards, key=lambda path: path.partition("/")[0]):
         there = set(listed(root, job))
         names = [path.partition("/")[2] for path in found]
@@ -242,8 +251,7 @@ def _by_job(root: Directory, paths: Iterable[str]) -> Iterator[tuple[str, list[s
 
 
 def _sizes(root: Directory, jobs: Mapping[str, list[str]], done: Vacuumed) -> Iterator[int]:
-    pending = [path for path in done.leftovers if path.startswith(f"{PENDING}/")]
-    if pending:
+    if pending := _pending(done.leftovers):
         with root.subdirectory(PENDING) as folder:
             yield from (_size(folder, path.partition("/")[2]) for path in pending)
     for job, files in jobs.items():
