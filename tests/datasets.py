@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import xxhash
 
 import winkfs
 from winkfs.container import Container
@@ -54,8 +57,8 @@ def delete(root: str | Path, *names: str) -> int:
     return job.commit([job.seal(base, tombs_at)])
 
 
-CALLS = ("rename", "link", "unlink", "fsync", "rmdir", "utime", "open", "mkdir")
-NEED_ROOM = ("rename", "link", "fsync", "mkdir")
+CALLS = ("replace", "link", "unlink", "fsync", "fdatasync", "rmdir", "open", "mkdir", "pwritev")
+NEED_ROOM = ("replace", "link", "fsync", "fdatasync", "mkdir", "pwritev")
 
 
 def crash_after(
@@ -79,3 +82,18 @@ def crash_after(
 
     for name in calls:
         patch.setattr(os, name, wrapped(getattr(os, name)))
+
+
+def forge(root: str | Path, number: int, change: Callable[[Any], None]) -> None:
+    """Change what a manifest says, and give it the checksum of that."""
+    path = Path(f"{root}/_winkfs/{number:020}.json")
+    values = json.loads(path.read_bytes())
+    del values["xxh3"]
+    change(values)
+    path.write_bytes(signed(json.dumps(values, separators=(",", ":"))[:-1].encode()))
+    path.with_suffix(".copy").unlink(missing_ok=True)
+
+
+def signed(text: bytes) -> bytes:
+    """A manifest of this text, which lacks its last brace."""
+    return text + b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text)

@@ -117,6 +117,18 @@ def test_compact_history_and_vacuum(run: Run, root: str) -> None:
     assert run("verify", root).status == 0
 
 
+def test_compact_tells_what_it_would_save(run: Run, root: str) -> None:
+    would = run("dataset", "compact", root, "--dry-run")
+    assert b"2 shards of" in would.out
+    assert b"would become about 1 of" in would.out
+    told = json.loads(run("dataset", "compact", root, "--dry-run", "--json").out)
+    did = json.loads(run("dataset", "compact", root, "--json").out)
+    assert (told["dry_run"], did["dry_run"]) == (True, False)
+    assert told["bytes_before"] == did["bytes_before"] > did["bytes_after"] > 0
+    assert told["generation"] == did["generation"] - 1
+    assert b"nothing to do" in run("dataset", "compact", root, "--dry-run").out
+
+
 def test_add_copies_containers(run: Run, root: str) -> None:
     for n, settings in enumerate(({}, {"ao": True}, {"classic": True})):
         with winkfs.create(f"c{n}", **settings) as container:
@@ -128,8 +140,10 @@ def test_add_copies_containers(run: Run, root: str) -> None:
         container.put("same", b"changed")
     assert run("cat", root, "same").out == b"2"
     assert run("verify", root).status == 0
-    with winkfs.open("c1", "a"):
-        assert "another writer" in one_line(run("dataset", "add", root, "c0", "c1"))
+    assert "is a shard of the data set already" in one_line(run("dataset", "add", root, "c0"))
+    winkfs.create("c3").close()
+    with winkfs.create("c4"):
+        assert "another writer" in one_line(run("dataset", "add", root, "c3", "c4"))
     assert os.listdir(f"{root}/_pending") == []
 
 

@@ -17,10 +17,12 @@ import datasets
 import pytest
 
 import winkfs
+from winkformats.disk.posix import PosixDirectory
 from winkfs.dataset import manifest
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin
+from winkfs.dataset.vacuum import vacuum
 from winkfs.errors import DatasetConflict, StalePlan, WinkError
 
 
@@ -132,7 +134,7 @@ def test_job_of_a_name_that_was_committed_is_refused(root: str) -> None:
 
 
 def test_commit_without_link_is_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(*_: Any) -> None:
+    def no_link(*_: Any, **__: Any) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
     job = begin(root)
@@ -149,9 +151,10 @@ def test_link_whose_answer_was_lost_counts(root: str, monkeypatch: pytest.Monkey
     """NFS asks again, and is told that the file exists."""
     real = os.link
 
-    def twice(source: str, target: str) -> None:
-        real(source, target)
-        real(source, target)
+    def twice(source: str, target: str, **how: Any) -> None:
+        real(source, target, **how)
+        if target.endswith(".json"):
+            real(source, target, **how)
 
     monkeypatch.setattr(os, "link", twice)
     assert datasets.add(root, {"a": b"1"}) == 1
@@ -161,7 +164,8 @@ def test_link_whose_answer_was_lost_counts(root: str, monkeypatch: pytest.Monkey
 def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
     datasets.add(root, {"a": b"old"})
     for number in range(200):
-        before, newest = everything(root), Log(root).newest()
+        content, newest = files(root), Log(root).newest()
+        before = everything(root)
         job = begin(root)
         record = written(job, {"a": b"%d" % number})
         with pytest.MonkeyPatch.context() as patch:
@@ -174,8 +178,9 @@ def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
                 assert error.errno == errno.ENOSPC
         if Log(root).newest() == newest:
             job.abort()
-            assert everything(root) == before
-            assert files(root) == {"a": b"old"}
+            more = everything(root) ^ before
+            assert more <= {f"_winkfs/{newest:020}.copy"}  # of a commit that was made durable late
+            assert files(root) == content
     else:
         raise AssertionError("the commit never came to its end")
     assert number > 3
@@ -302,6 +307,18 @@ def test_batch_of_a_query_is_published_once(root: str) -> None:
     assert dict(Log(root).latest().streams) == {"q": (3, 1), "p": (3, 2)}
 
 
+def test_batch_whose_manifest_was_vacuumed_is_still_known(root: str) -> None:
+    first = begin(root)
+    first.commit([written(first, {"a": b"1"})], streams={"q": 3})
+    for n in range(3):
+        datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
+    vacuum(root, older_than=0)
+    Log(root).store.remove(1)
+    again = begin(root)
+    assert again.commit([written(again, {"a": b"2"})], streams={"q": 3}) == 1
+    assert files(root) == {"a": b"2"}
+
+
 def test_batch_is_published_once_by_two_at_a_time(root: str, monkeypatch: Any) -> None:
     """The other one is published after we looked."""
     ours, theirs = begin(root), begin(root)
@@ -326,31 +343,17 @@ def test_checkpoints_and_the_manifests_between_say_the_same(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "EACH", 4)
+    monkeypatch.setattr(manifest, "SMALL", 0)
     for number in range(10):
         datasets.add(root, {f"n{number}": b"1"})
     log = Log(root)
     assert [n for n in range(11) if log.read(n).checkpoint] == [0, 4, 8]
     for number in range(11):
         assert len(Log(root).state(number).shards) == number
-    os.unlink(f"{root}/_winkfs/{2:020}.json")  # before a checkpoint: needed by none after it
+    Log(root).store.remove(2)  # before a checkpoint: needed by none after it
     assert len(files(root)) == 10
     with pytest.raises(StalePlan):
         Log(root).state(3)
-
-
-def test_any_flipped_bit_of_a_manifest_is_found(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
-    path = Path(f"{root}/_winkfs/{1:020}.json")
-    whole = path.read_bytes()
-    for at in range(0, len(whole), 7):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        with pytest.raises(ValueError, match="manifest"):
-            winkfs.open(root)
-    for length in (0, 1, 40, len(whole) - 1):
-        path.write_bytes(whole[:length])
-        with pytest.raises(ValueError, match="manifest"):
-            winkfs.open(root)
-        assert any("manifest" in line for line in winkfs.verify(root).problems)
 
 
 def test_manifest_is_json_that_a_person_can_read(root: str) -> None:
@@ -371,7 +374,7 @@ def test_manifest_of_a_later_version_is_refused(root: str, monkeypatch: pytest.M
 
 
 def test_data_set_without_manifests_is_not_an_empty_one(root: str) -> None:
-    os.unlink(f"{root}/_winkfs/{0:020}.json")
+    Log(root).store.remove(0)
     for mode in ("r", "a"):
         with pytest.raises(ValueError, match="lost its manifests"):
             winkfs.open(root, mode)  # type: ignore[call-overload]
@@ -396,14 +399,15 @@ def test_nobody_sees_half_a_new_data_set(tmp_path: Path, monkeypatch: pytest.Mon
 def test_two_make_a_data_set_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, rename = tmp_path / "ds", os.rename
+    root, rename = tmp_path / "ds", PosixDirectory.rename
 
-    def late(old: str, new: str) -> None:
-        monkeypatch.setattr(os, "rename", rename)
-        datasets.add(create(root).root, {"a": b"of the other"})
-        rename(old, new)
+    def late(directory: PosixDirectory, old: str, new: str) -> None:
+        if new == "_winkfs":
+            monkeypatch.setattr(PosixDirectory, "rename", rename)
+            datasets.add(create(root).root, {"a": b"of the other"})
+        rename(directory, old, new)
 
-    monkeypatch.setattr(os, "rename", late)
+    monkeypatch.setattr(PosixDirectory, "rename", late)
     assert create(root).newest() == 1
     with winkfs.open(root) as d:
         assert d.read("a") == b"of the other"
@@ -415,7 +419,7 @@ def test_a_creation_broken_off_can_be_done_again(
 ) -> None:
     root = tmp_path / "ds"
     with monkeypatch.context() as patch:
-        patch.delattr(os, "rename")
+        patch.delattr(os, "replace")
         with pytest.raises(AttributeError):
             create(root)
     assert not is_dataset(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Iterable
@@ -11,15 +12,18 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import winkfs
 from winkformats import hashing
+from winkformats.disk.posix import PosixDirectory
 from winkfs.dataset import hidden as hidden_module
 from winkfs.dataset import hiddenfile
 from winkfs.dataset.hidden import hidden_rows
 from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.snapshot import snapshot
 
 
@@ -162,9 +166,9 @@ def test_damaged_derived_file_is_made_anew(root: str) -> None:
 def test_derived_file_that_lies_is_found_by_verify(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     assert counts(root) == [1, 0]
-    (path,) = derived(root)
-    kept = hiddenfile.read_hidden(str(path))
-    hiddenfile._write(str(path), {name: rows[:0] for name, rows in kept.items()})
+    state, folder = Log(root).latest(), Folder(f"{root}/_winkfs")
+    kept = hiddenfile.read_hidden(folder, state.generation, state.digest)
+    hiddenfile.write_hidden(folder, state, {name: rows[:0] for name, rows in kept.items()})
     assert any("remove it" in line for line in winkfs.verify(root).problems)
     assert winkfs.reindex(root) == 2
     assert winkfs.verify(root).problems == []
@@ -175,10 +179,10 @@ def test_folder_that_cannot_be_written_to_is_read_all_the_same(
 ) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "no")
 
-    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(PosixDirectory, "create_new", refuse)
     assert counts(root) == [1, 0]
     assert derived(root) == []
 
@@ -225,3 +229,33 @@ def test_million_names_of_ten_shards_are_compared_as_columns(root: str) -> None:
     began = time.process_time()
     assert counts(root) == [5000] * 9 + [0]
     assert time.process_time() - began < 1.5
+
+
+def test_hidden_rows_of_a_manifest_that_was_moved_away_are_not_believed(root: str) -> None:
+    """Its number is used again, by a commit that replaces other files."""
+    datasets.add(root, {f"k{n}": b"1" for n in range(10)})
+    datasets.add(root, {"k3": b"old", "k4": b"old"})
+    assert counts(root) == [2, 0]
+    assert len(derived(root)) == 1
+    Log(root).store.remove(2)  # moved away, as it was damaged
+    with winkfs.open(root, "a") as opened:
+        opened.put("k7", b"new")
+        assert opened.sync() == 2
+    assert files(root) == {f"k{n}": b"1" for n in range(10)} | {"k7": b"new"}
+    assert len(winkfs.open(root)) == 10
+    datasets.add(root, {"k8": b"newer"})  # is made from that of the generation before
+    assert files(root)["k3"] == b"1"
+    assert winkfs.verify(root).problems == []
+
+
+def test_hidden_rows_without_a_checksum_of_the_manifest_are_made_anew(root: str) -> None:
+    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    assert counts(root) == [1, 0]
+    (path,) = derived(root)
+    whole = path.read_bytes()
+    header = json.dumps([["x/y", 1]]).encode()
+    header += b" " * (-len(header) % 8)
+    body = len(header).to_bytes(8, "little") + header + bytes(8)
+    path.write_bytes(b"WINKHID1" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body)
+    assert counts(root) == [1, 0]
+    assert path.read_bytes() == whole

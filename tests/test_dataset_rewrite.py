@@ -17,6 +17,7 @@ import pytest
 
 import winkfs
 from winkfs.dataset import compaction as compaction_module
+from winkfs.dataset.adopt import adopt
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.rewrite import Group, rewrite
@@ -285,6 +286,7 @@ def test_vacuum_removes_manifests_that_nobody_needs(
     from winkfs.dataset import vacuum as vacuum_module
 
     monkeypatch.setattr(manifest, "EACH", 4)
+    monkeypatch.setattr(manifest, "SMALL", 0)
     monkeypatch.setattr(vacuum_module, "EACH", 4)
     for n in range(10):
         datasets.add(root, {f"{n}": b"1"})
@@ -335,3 +337,76 @@ def test_running_job_is_no_leftover_before_its_time(root: str) -> None:
 def test_vacuum_with_wrong_limits(root: str, wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="at least"):
         vacuum(root, **wrong)  # type: ignore[arg-type]
+
+
+# --- dead bytes ---
+
+
+def overwritten(root: str, tmp_path: Path, *, times: int = 4, keep: int = 0) -> None:
+    """Add a container of which all but one of `times` states are dead, beside `keep` live files."""
+    with winkfs.create(tmp_path / "worn") as container:
+        container.put_many((f"kept{n}", b"x" * 10_000) for n in range(keep))
+        for time in range(times):
+            container.put_many((f"{n}", b"%d" % time * 10_000) for n in range(30))
+            container.sync()
+    adopt(root, [tmp_path / "worn"])
+
+
+def test_compact_rewrites_a_shard_that_is_mostly_dead(root: str, tmp_path: Path) -> None:
+    overwritten(root, tmp_path)
+    before = seen(root)
+    would = compact(root, dry_run=True)
+    assert Log(root).newest() == 1
+    done = compact(root)
+    assert (done.generation, done.removed, done.added) == (2, 1, 1)
+    assert (would.removed, would.added, would.before) == (1, 1, done.before)
+    assert done.after * 0.9 < would.after < done.after * 1.1
+    assert done.after < done.before / 3
+    assert seen(root) == before
+    assert compact(root, everything=True).removed == 0
+    assert winkfs.verify(root).problems == []
+
+
+def test_shard_with_little_that_is_dead_is_left_alone_or_not(root: str, tmp_path: Path) -> None:
+    overwritten(root, tmp_path, times=2, keep=120)  # 30 of 180 files
+    assert compact(root).removed == 0
+    assert compact(root, dry_run=True).removed == 0
+    done = compact(root, everything=True)
+    assert (done.removed, done.after < done.before) == (1, True)
+    assert compact(root, everything=True).removed == 0
+
+
+def test_long_names_are_no_dead_bytes(root: str, tmp_path: Path) -> None:
+    """What a superblock tells of the size of names is nothing."""
+    with winkfs.create(tmp_path / "c") as container:
+        container.put_many((f"{n}" + "x" * 500, b"1") for n in range(100))
+        container.delete("7" + "x" * 500)
+    adopt(root, [tmp_path / "c"])
+    assert compact(root).removed == 0
+
+
+def test_dead_and_hidden_count_together(root: str, tmp_path: Path) -> None:
+    overwritten(root, tmp_path, times=2, keep=120)
+    datasets.add(root, {f"kept{n}": b"new" for n in range(20)})
+    assert compact(root, shard_size=1 << 20).removed == 1
+
+
+def test_tombstones_that_are_needed_are_not_dead(root: str, tmp_path: Path) -> None:
+    datasets.add(root, {f"{n}": b"x" * 5000 for n in range(60)})
+    with winkfs.open(root, "a") as opened:
+        opened.put("new", b"1")
+        for n in range(10):
+            opened.delete(f"{n}")
+    big = snapshot(root).shards[0].record.size
+    assert compact(root, shard_size=big).removed == 0
+    assert len(seen(root)) == 51
+
+
+def test_shard_that_is_gone_stops_a_compaction(root: str, tmp_path: Path) -> None:
+    overwritten(root, tmp_path)
+    datasets.add(root, {"a": b"1"})
+    shard = snapshot(root).shards[0]
+    Path(shard.base + ".data").unlink()
+    with pytest.raises(StalePlan, match="gone"):
+        compact(root)
+    assert os.listdir(f"{root}/_pending") == []

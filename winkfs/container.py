@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from winkformats.disk.storage import Storage
 from winkfs.arguments import (
     as_content,
     check_attrs,
@@ -37,6 +38,7 @@ def create(
     timemp: int = 60,
     classic: bool = False,
     htalgo: int | None = None,
+    like: Storage | None = None,
 ) -> Container:
     """Make an empty container and open it for writing.
 
@@ -44,10 +46,12 @@ def create(
     timemp   seconds between time marks (ao)
     classic  only what the founding document has: MD5, whole seconds, no checksums of entries
     htalgo   1 MD5, 2 XXH3-64, 3 MurmurHash3; None: 2, classic 1
+    like     a file whose mode and owner its files get, as far as we may
     raises   FileExistsError; Locked; OSError
     """
     path = base_of(base)
-    create_files(path, new_superblock(ao=ao, timemp=timemp, classic=classic, htalgo=htalgo))
+    block = new_superblock(ao=ao, timemp=timemp, classic=classic, htalgo=htalgo)
+    create_files(path, block, like)
     return Container(path, "a")
 
 

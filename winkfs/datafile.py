@@ -13,6 +13,7 @@ from typing import Final
 
 from winkformats.disk.directory import Directory, locate
 from winkformats.disk.replace import TEMPORARY
+from winkformats.disk.storage import Storage
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kvseq import KVSeq
@@ -299,8 +300,11 @@ class DataFile:
             self.lock.release()
 
 
-def create_files(base: str, block: Superblock) -> None:
-    """Make the files of an empty container. Raises FileExists, Locked, OSError."""
+def create_files(base: str, block: Superblock, like: Storage | None = None) -> None:
+    """Make the files of an empty container. `like`: a file whose mode and owner they get.
+
+    raises  FileExists; Locked; OSError
+    """
     directory, name = locate(base)
     lock = WriterLock(base)
     try:
@@ -308,20 +312,20 @@ def create_files(base: str, block: Superblock) -> None:
             if directory.exists(name + ".data"):
                 break
             directory.unlink(name + suffix)  # of an earlier container of that name
-        _create_data(directory, name, block)
+        _create_data(directory, name, block, like)
     except FileExistsError:
         raise FileExists("the container exists already", base) from None
     finally:
         lock.release()
 
 
-def _create_data(directory: Directory, name: str, block: Superblock) -> None:
+def _create_data(directory: Directory, name: str, block: Superblock, like: Storage | None) -> None:
     """Make BASE.data, whole and durable, or not at all. Raises FileExistsError."""
     data = name + ".data"
     temporary = data + TEMPORARY
     directory.unlink(temporary)
     try:
-        with directory.create_new(temporary) as storage:
+        with directory.create_new(temporary, like=like) as storage:
             storage.write(0, block.images())
             storage.sync()
         try:

@@ -46,6 +46,7 @@ class Handle:
         self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
         self._lost: OSError | None = None  # a sync failed, and what was not synced is gone
+        self.losses = 0  # how often a write failed: of what was not synced some is lost
         self.troubles = 0  # how often that happened: what was not synced may be lost
         self._looked = time.monotonic()
         forks.tell(self)
@@ -335,6 +336,7 @@ class Handle:
             if not sure or kv.broken:
                 self._unsure, self._fast = True, None
                 self.troubles += 1
+            self.losses += kv.broken
             if kv.lost is not None:
                 self._fall_back()
             raise

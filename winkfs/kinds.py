@@ -44,7 +44,9 @@ class Kind:
 
 
 def _data_set(path: str) -> str | None:
-    return path.rstrip("/") or "/" if os.path.isdir(os.path.join(path, MANIFESTS)) else None
+    from winkformats.disk.directory import is_directory  # numpy comes with it
+
+    return path.rstrip("/") or "/" if is_directory(os.path.join(path, MANIFESTS)) else None
 
 
 def _result(name: str) -> Callable[[str], str | None]:

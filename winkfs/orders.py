@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ Int64 = npt.NDArray[np.int64]
 NAME: Final = "order"
 PURPOSE: Final = "FSYSORDR"
 HEAD: Final = ("root", "generation", "kind", "key")
+PART: Final = re.compile(r"part-[0-9]{5,}\.perm", re.ASCII)
+SHARD: Final = re.compile(r"|(?!\.\.?(/|\Z))[^/\0]+(/(?!\.\.?(/|\Z))[^/\0]+)*")  # below the root
 GROUP_BITS: Final = 40
 MAX_GROUPS: Final = 1 << GROUP_BITS
 MAX_SHARDS: Final = 1 << (63 - GROUP_BITS)
@@ -138,9 +141,22 @@ def open(path: str | os.PathLike[str]) -> Order:
         shards = tuple(OrderedShard(**shard) for shard in record["shards"])
         parts = tuple(Part(**part) for part in record["parts"])
         head = {name: record[name] for name in HEAD}
-        return Order(folder, **head, shards=shards, parts=parts)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(f"{path}: the record of the order lacks {error}: make it anew") from None
+    if not (all(map(_sound_shard, shards)) and all(map(_sound_part, parts))):
+        raise FormatError(f"{path}: the record of the order names what it cannot have: make it "
+                          "anew")  # fmt: skip
+    return Order(folder, **head, shards=shards, parts=parts)
+
+
+def _sound_shard(shard: OrderedShard) -> bool:
+    numbers = {type(shard.contid), type(shard.size)} == {int}
+    return numbers and type(shard.path) is str and SHARD.fullmatch(shard.path) is not None
+
+
+def _sound_part(part: Part) -> bool:
+    numbers = {type(part.rows), type(part.groups), type(part.size)} == {int}
+    return numbers and type(part.file) is str and PART.fullmatch(part.file) is not None
 
 
 def write_part(path: Path, blocks: Iterable[Rows], size: int = 0) -> Part:

@@ -186,7 +186,7 @@ def _rename(partial: str, base: str) -> None:
             Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
     Path(partial + ".data").replace(base + ".data")
     Path(partial + ".lock").unlink(missing_ok=True)
-    sync_directory(base)
+    sync_directory(os.path.dirname(os.path.abspath(base)))
 
 
 class Packer:

@@ -9,18 +9,19 @@ Digest sets (`digests`) and orders (`orders`) are such folders. One job writes i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import secrets
-import shutil
 from pathlib import Path
 from typing import Any, Final
 
 import xxhash
 
-from winkformats.disk.directory import directory_of
-from winkformats.disk.replace import replacing
+from winkformats.disk.directory import Directory, absolute, directory_of, locate, make_directory
+from winkformats.disk.replace import TEMPORARY, replacing
+from winkformats.disk.storage import Kind
 from winkformats.errors import FormatError
 from winkfs.errors import NoSuchFile, WinkError
 
@@ -34,16 +35,19 @@ def begin(target: str | os.PathLike[str], name: str) -> Path:
 
     raises  WinkError where `target` is something else than a result of this name; OSError
     """
-    root = Path(target).absolute()  # tasks run in other folders
-    if root.exists() and not root.is_dir():
+    root = Path(absolute(os.fspath(target)))  # tasks run in other folders
+    directory, files = locate(str(root))[0], directory_of(str(root))
+    there = directory.info(root.name, follow=True)
+    if there is not None and there.kind is not Kind.DIRECTORY:
         raise WinkError("is a file, not a directory: choose another target", str(root))
-    if root.is_dir() and not (root / f"{name}.json").exists():
-        strange = [entry for entry in os.listdir(root) if not JOB.fullmatch(entry)]
+    if there is not None and not files.exists(f"{name}.json"):
+        half = f"{name}.json{TEMPORARY}"  # of one that was killed
+        strange = [entry for entry in files.list() if not JOB.fullmatch(entry) and entry != half]
         if strange:
             what = f"holds {strange[0]!r} but no {name}.json: choose another target"
             raise WinkError(what, str(root))
     folder = root / f"job-{secrets.token_hex(8)}"
-    folder.mkdir(parents=True)
+    make_directory(str(folder))
     return folder
 
 
@@ -51,27 +55,37 @@ def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
     """Make the files of a job, all synced, the result; those of earlier jobs go.
 
     record  what the JSON says beside "format", "version" and "job"
-    raises  OSError: the result before stays
+    raises  OSError: the result is the one before or, where the last sync failed, either
     """
-    root = folder.parent
+    root = directory_of(str(folder.parent))
     directory_of(str(folder)).sync()
-    directory_of(str(root)).sync()
     head = {"format": f"winkfs {name}", "version": VERSION, "job": folder.name}
-    with replacing(directory_of(str(root)), f"{name}.json") as storage:
+    with replacing(root, f"{name}.json") as storage:
         storage.write(0, [_encode(head | record)])
     storage.close()
-    for entry in os.listdir(root):
+    for entry in root.list():
         if JOB.fullmatch(entry) and entry != folder.name:
-            shutil.rmtree(root / entry, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                root.remove_tree(entry)
 
 
 def discard(folder: Path) -> None:
-    """Remove the files of a job that failed, and the target where nothing else is in it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.parent.rmdir()
-    except OSError:  # there is something else in it
-        return
+    """Remove the files of a job that failed, and the target where nothing else is in it.
+
+    Not those of one that failed in its last sync: the record names them.
+    """
+    parent, root = locate(str(folder.parent))[0], directory_of(str(folder.parent))
+    with contextlib.suppress(OSError):
+        for entry in root.list():
+            if entry.endswith(".json") and folder.name.encode() in _bytes(root, entry):
+                return
+        root.remove_tree(folder.name)
+        parent.rmdir(folder.parent.name)  # refused where there is something else in it
+
+
+def _bytes(directory: Directory, name: str) -> bytes:
+    with directory.open(name) as storage:
+        return storage.read(0, storage.size())
 
 
 def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, dict[str, Any]]:
@@ -82,7 +96,7 @@ def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, di
     """
     path = Path(target) / f"{name}.json"
     try:
-        text = path.read_bytes()
+        text = _bytes(directory_of(os.fspath(target)), path.name)
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"no {what} (there is no {name}.json in it)", str(target)) from None
     try:
@@ -90,7 +104,7 @@ def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, di
         job, version = record["job"], record["version"]
         if record["format"] != f"winkfs {name}" or not JOB.fullmatch(job):
             raise ValueError("another format")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{path}: not the record of a {what}: {error}: make it anew") from None
     if version != VERSION:
         raise FormatError(f"{path}: version {version}: this winkfs reads version {VERSION}")

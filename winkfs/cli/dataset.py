@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import JSON, Progress, emit, printable
+from winkfs.cli._common import JSON, Progress, emit, printable, say
 from winkfs.cli.units import DURATION, SIZE
 
 if TYPE_CHECKING:
@@ -61,9 +61,10 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
 @ROOT
 @SHARD_SIZE
 @click.option("--all", "everything", is_flag=True,
-              help="Also shards of which less than a quarter is hidden.")  # fmt: skip
+              help="Also shards of which less than a quarter is waste.")  # fmt: skip
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be rewritten, about.")
 @JSON
-def compact(root: str, shard_size: int, everything: bool, as_json: bool) -> None:
+def compact(root: str, shard_size: int, everything: bool, dry_run: bool, as_json: bool) -> None:
     """Join small shards, and drop replaced and deleted files of those that have many.
 
     The same files are to be seen, before, meanwhile and after. The old shards stay for older
@@ -72,8 +73,9 @@ def compact(root: str, shard_size: int, everything: bool, as_json: bool) -> None
     from winkfs.dataset.compaction import compact as run
 
     with Progress("compacting", "files") as bar:
-        done = run(root, shard_size=shard_size, everything=everything, progress=bar)
-    _say(root, done, as_json)
+        done = run(root, shard_size=shard_size, everything=everything, dry_run=dry_run,
+                   progress=bar)  # fmt: skip
+    _say(root, done, as_json, dry_run=dry_run)
 
 
 @dataset.command()
@@ -90,11 +92,14 @@ def rebalance(root: str, shard_size: int, shards: int | None, as_json: bool) -> 
     _say(root, done, as_json)
 
 
-def _say(root: str, done: Rewritten, as_json: bool) -> None:
+def _say(root: str, done: Rewritten, as_json: bool, *, dry_run: bool = False) -> None:
     counts = {"generation": done.generation, "removed": done.removed, "added": done.added}
     counts |= {"bytes_before": done.before, "bytes_after": done.after}
     if as_json:
-        emit({"base": root, **counts})
+        emit({"base": root, **counts, "dry_run": dry_run})
+    elif dry_run and done.removed:
+        click.echo(f"{done.removed} shards of {done.before} bytes would become about {done.added} "
+                   f"of {done.after}")  # fmt: skip
     elif done.removed:
         click.echo(f"generation {done.generation}: {done.removed} shards of {done.before} bytes "
                    f"became {done.added} of {done.after}")  # fmt: skip
@@ -105,18 +110,27 @@ def _say(root: str, done: Rewritten, as_json: bool) -> None:
 @dataset.command()
 @ROOT
 @JSON
-def history(root: str, as_json: bool) -> None:
+def history(root: str, as_json: bool) -> int:
     """List the generations that can still be read, the newest first."""
+    from winkformats.errors import FormatError
     from winkfs.dataset.manifest import Log, root_of
 
-    log = Log(root_of(root))
-    newest = log.latest()
-    for manifest in log.manifests(newest.generation, newest.oldest):
-        record = _record(manifest)
+    log, damaged = Log(root_of(root)), False
+    for generation, found in log.history():
+        if isinstance(found, FormatError):
+            damaged = True
+            record: dict[str, Any] = {"generation": generation, "damaged": str(found)}
+            line = f"{generation:6}  damaged: {found}"
+        else:
+            record = _record(found)
+            line = _line(record)
         if as_json:
             emit(record)
         else:
-            sys.stdout.write(printable(_line(record)) + "\n")
+            sys.stdout.write(printable(line) + "\n")
+    for problem in log.problems:
+        say(problem)
+    return 1 if damaged or log.problems else 0
 
 
 def _record(manifest: Manifest) -> dict[str, Any]:
@@ -156,7 +170,7 @@ def _line(record: dict[str, Any]) -> str:
     "--older-than", type=DURATION, default="7d", show_default=True, metavar="AGE",
     help="What is younger stays, as 90m, 36h, 7d. 0: while nobody writes.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed.")
 @JSON
 def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool) -> None:
     """Remove old generations, with the shards that only they have, and what dead jobs left.
@@ -166,10 +180,12 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
     from winkfs.dataset.vacuum import vacuum as run
 
     done = run(root, keep=keep, older_than=older_than, dry_run=dry_run)
+    for note in done.notes:
+        say(note)
     if as_json:
         record = {"base": root, "oldest_generation": done.oldest, "shards": done.shards}
         record |= {"leftovers": done.leftovers, "manifests": done.manifests, "bytes": done.bytes}
-        emit(record | {"dry_run": dry_run})
+        emit(record | {"notes": done.notes, "dry_run": dry_run})
         return
     for path in done.shards + done.leftovers:
         click.echo(printable(path))
@@ -177,3 +193,32 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
     click.echo(f"{len(done.shards)} shards, {len(done.leftovers)} leftovers, "
                f"{len(done.manifests)} manifests, {done.bytes} bytes {what}; the oldest generation "
                f"is {done.oldest}")  # fmt: skip
+
+
+@dataset.command()
+@ROOT
+@click.option("--apply", is_flag=True, help="Do it; else it is only said.")
+@JSON
+def repair(root: str, apply: bool, as_json: bool) -> int:
+    """Make damaged manifests whole, from their copies.
+
+    Where the newest one and its copy are damaged, nothing can be committed: it is made anew from
+    its shards where all that it said can be proven by them, else that generation is given up. What
+    was damaged is kept beside, as *.damaged. Status 1 while something is left to be mended.
+    """
+    from winkfs.dataset.repair import repair as run
+
+    done = run(root, apply=apply)
+    if as_json:
+        emit({"base": root, "mended": done.mended, "copies": done.copies, "left": done.left,
+              "applied": apply})  # fmt: skip
+    else:
+        for line in done.mended:
+            click.echo(printable(line if apply else f"would be mended: {line}"))
+        if done.copies:
+            click.echo(f"{done.copies} copies of manifests {'made' if apply else 'are missing'}")
+        for line in done.left:
+            say(line)
+        if not (done.mended or done.copies or done.left):
+            click.echo("nothing to repair")
+    return 1 if done.left or (done.mended and not apply) else 0

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from winkformats.disk.directory import Directory, directory_of, locate
 from winkformats.errors import FormatError
 from winkfs import maintenance, verification
 from winkfs.columnsfile import open_columns
 from winkfs.dataset.hidden import hidden_rows
-from winkfs.dataset.hiddenfile import read_hidden
-from winkfs.dataset.manifest import PENDING, Folder, Log
+from winkfs.dataset.hiddenfile import HIDDEN, read_hidden
+from winkfs.dataset.manifest import FOLDER, PENDING, Log
+from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
@@ -38,41 +39,52 @@ def verify(root: str, progress: Progress | None = None) -> Report:
     cost    that of all shards, see `winkfs.verification.verify`
     """
     log, report = Log(root), Report()
-    state = _check_manifests(log, report)
-    if state is None:
-        return report
-    for record in state:
+    records = _check_manifests(log, report)
+    for record in records:
         _check_shard(root, record, report, progress)
     report.notes += [f"{path}: no generation has it: vacuum removes it" for path in
-                     orphans(root, {record.path for record in state})]  # fmt: skip
+                     orphans(root, {record.path for record in records})]  # fmt: skip
     _check_hidden(log, report)
+    for problem in log.problems:
+        _add(report, problem)
     return report
 
 
-def _check_manifests(log: Log, report: Report) -> list[ShardRecord] | None:
-    """-> the shards of all kept generations."""
+def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
+    """-> the shards of all generations that are kept and can be read."""
+    records: dict[str, ShardRecord] = {}
+    before: State | None = None
+    copies = 0
     try:
-        newest = log.latest()
-        first = log.state(newest.oldest)
+        numbers = range(log.head().oldest, log.newest() + 1)
     except FAULTS as error:
         report.add(str(error))
-        return None
-    records = {record.path: record for record in first.shards}
-    before = first
-    for number in range(newest.oldest + 1, newest.generation + 1):
+        return []
+    for number in numbers:
         try:
             manifest = log.read(number)
-            before = manifest.apply(before)
-            if manifest.checkpoint not in (None, before):
+            after = log.state(number) if before is None else manifest.apply(before)
+            if manifest.checkpoint not in (None, after):
                 report.add(f"{log.root}: checkpoint {number} is not what the manifests before it "
                            "say")  # fmt: skip
         except FAULTS as error:
-            report.add(str(error))
-            if number < newest.generation:
-                break
-        records |= {record.path: record for record in before.shards}
-    records |= {record.path: record for record in newest.shards}
+            _add(report, str(error))
+            before = None
+            continue
+        before = after
+        records |= {record.path: record for record in after.shards}
+        versions = [data for _, data in log.store.read(number)]
+        copies += versions[1:] != versions[:1]
+    if copies:
+        report.notes.append(f"{log.root}: {copies} manifests have no copy: `winkfs dataset repair` "
+                            "makes them")  # fmt: skip
     return list(records.values())
+
+
+def _add(report: Report, problem: str) -> None:
+    """Once: what is wrong with a manifest is met in several places."""
+    if problem not in report.problems:
+        report.add(problem)
 
 
 def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progress | None) -> None:
@@ -103,41 +115,51 @@ def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progr
 def _check_hidden(log: Log, report: Report) -> None:
     """What is kept of hidden rows must be what the shards say."""
     try:
-        state = log.latest()
+        state = log.shown()
         snapshot = snapshot_of(log, state)
         report.files = snapshot.files
-        path = Folder(f"{log.root}/_winkfs").file(state.generation, ".hidden")
-        if not Path(path).exists():
+        folder = Folder(f"{log.root}/{FOLDER}")
+        if state.generation not in folder.named(HIDDEN):
             return
-        kept, made = read_hidden(path), hidden_rows(log.root, state.shards, {})
+        kept = read_hidden(folder, state.generation, state.digest)
+        made = hidden_rows(log.root, state.shards, {})
         same = all(np.array_equal(kept.get(name, []), rows) for name, rows in made.items())
         if not same:
+            path = f"{folder.path}/{folder.name(state.generation, HIDDEN)}"
             report.add(f"{path}: is not what the shards say: remove it, it is made anew")
     except (*FAULTS, OSError) as error:
-        if str(error) not in report.problems:  # a shard that is gone was told already
-            report.add(str(error))
+        _add(report, str(error))  # a shard that is gone was told already
 
 
 def orphans(root: str, named: set[str]) -> Iterator[str]:
-    """Paths, without suffix, of containers in folders of jobs that `named` has not; and of jobs
-    that were begun and neither committed nor aborted."""
-    for job in sorted(_listed(root)):
-        names = _listed(f"{root}/{job}") if job[0] not in "._" else []
+    """Paths below the data set, without suffix, of containers in folders of jobs that `named` has
+    not; and of jobs that were begun and neither committed nor aborted.
+
+    Folders that are symbolic links are none of ours: nothing behind them is looked at.
+    """
+    directory = directory_of(root)
+    for job in sorted(directory.list()):
+        names = listed(directory, job) if job[0] not in "._" else []
         if MARK not in names:
             continue
-        stems = {name.rpartition(".")[0] for name in names if name != MARK}
+        stems = {name.rpartition(".")[0] or name for name in names if name != MARK}
         strange = sorted({f"{job}/{stem}" for stem in stems} - named)
         if strange or not stems:
-            yield from (f"{root}/{path}" for path in strange or [job])
-    yield from (f"{root}/{PENDING}/{job}" for job in sorted(_listed(f"{root}/{PENDING}")))
+            yield from strange or [job]
+    yield from (f"{PENDING}/{job}" for job in sorted(listed(directory, PENDING)))
 
 
-def _listed(folder: str) -> list[str]:
-    """What is in a folder; nothing where it is none, or no more."""
+def listed(directory: Directory, name: str) -> list[str]:
+    """What is in a folder; nothing where it is none, is a symbolic link, or is no more."""
     try:
-        return os.listdir(folder)
+        with directory.subdirectory(name) as folder:
+            return folder.list()
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return []
+        raise
 
 
 def reindex(
@@ -159,17 +181,18 @@ def reindex(
         shard = Shard(f"{root}/{record.path}", record)
         shard.open(load=False).abandon()
         maintenance.reindex(shard.base, progress, cols=True, problem=problem)
-        Path(shard.base + ".lock").unlink(missing_ok=True)
-    for name in os.listdir(f"{root}/_winkfs"):
-        if name.endswith(".hidden"):
-            Path(f"{root}/_winkfs/{name}").unlink()
+        directory, name = locate(shard.base)
+        directory.unlink(f"{name}.lock")
+    folder = Folder(f"{root}/{FOLDER}")
+    for number in folder.named(HIDDEN):
+        folder.files.unlink(folder.name(number, HIDDEN))
     return snapshot_of(log, state).files
 
 
 def info(root: str) -> dict[str, Any]:
     """What `winkfs info` shows. Raises NoSuchFile; FormatError; StalePlan."""
     log = Log(root)
-    state = log.latest()
+    state = log.shown()
     shards = snapshot_of(log, state).shards
     files = sum(shard.files for shard in shards)
     return {
@@ -188,8 +211,8 @@ def info(root: str) -> dict[str, Any]:
         "first_mtime": time_text(min(_mtimes(state, "mtime_min"), default=None)),
         "last_mtime": time_text(max(_mtimes(state, "mtime_max"), default=None)),
         "streams": {query: batch for query, (batch, _) in state.streams.items()},
-        "unpublished_jobs": len(_listed(f"{root}/{PENDING}")),
-    }
+        "unpublished_jobs": len(listed(directory_of(root), PENDING)),
+    } | ({"problems": log.problems} if log.problems else {})
 
 
 def _mtimes(state: State, field: str) -> list[int]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from winkformats import kvscan
+from winkformats.disk.directory import open_file
+from winkformats.errors import FormatError
+from winkformats.superblock import read_superblock
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.rewrite import Group, rewrite
 from winkfs.dataset.shard import Shard
@@ -15,7 +22,8 @@ from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict
 
 SHARD_SIZE: Final = 1 << 30  # bytes of a shard to aim at
-HIDDEN: Final = 0.25  # of the files of a shard from which it is worth a rewrite
+WASTE: Final = 0.25  # hidden files and dead bytes of a shard from which it is worth a rewrite
+PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
 TRIES: Final = 2
 MERGED: Final = 16  # append-only shards merged at a time: each takes 8 MiB of memory
 Progress = Callable[[int], None]
@@ -23,10 +31,11 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """What a rewrite did.
+    """What a rewrite did, or would do.
 
     generation      the new one; that which was there where nothing was to be done
-    removed, added  numbers of shards; before, after: bytes of them
+    removed, added  numbers of shards; before, after: bytes of them. Of what would be done `added`
+                    and `after` are estimates
     """
 
     generation: int
@@ -41,20 +50,24 @@ def compact(
     *,
     shard_size: int = SHARD_SIZE,
     everything: bool = False,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Rewritten:
-    """Join small shards, and drop what is hidden of those that have much of it.
+    """Join small shards, and drop what is hidden or dead of those that have much of it.
 
     shard_size  bytes of a shard to aim at
-    everything  rewrite all shards that have hidden files or tombstones, and all that are small
+    everything  rewrite all shards that have hidden files, tombstones or dead bytes, and all that
+                are small
+    dry_run     only say what would be done
     progress    called with the number of files since the last call
     ->          the same files are to be seen; older generations keep their shards until a vacuum
     raises      DatasetConflict where others were faster twice; CorruptError; StalePlan; OSError
     cost        10 us a file of 4 KiB that is copied
     """
     _check_size(shard_size)
-    least = 0.0 if everything else HIDDEN
-    return _run(path, "compact", progress, lambda seen: compaction(seen, shard_size, least))
+    least = 0.0 if everything else WASTE
+    plan = partial(compaction, shard_size=shard_size, least=least)
+    return _run(path, "compact", progress, plan, dry_run=dry_run)
 
 
 def rebalance(
@@ -75,7 +88,7 @@ def rebalance(
 
     def plan(seen: Snapshot) -> list[Group]:
         members = tuple(range(len(seen.shards)))
-        total = sum(map(live_bytes, seen.shards))
+        total = sum(live_bytes(shard, dead_bytes(shard)) for shard in seen.shards)
         count = shards or -(-total // shard_size)
         return [Group(members, max(total // max(count, 1), 1), "00000")] if members else []
 
@@ -92,6 +105,8 @@ def _run(
     operation: str,
     progress: Progress | None,
     plan: Callable[[Snapshot], list[Group]],
+    *,
+    dry_run: bool = False,
 ) -> Rewritten:
     log = Log(root_of(path))
     root = log.root
@@ -100,6 +115,8 @@ def _run(
         groups = plan(seen)
         if not groups:
             return Rewritten(seen.generation)
+        if dry_run:
+            return _foreseen(seen, groups)
         try:
             return _attempt(root, operation, seen, groups, progress)
         except DatasetConflict:
@@ -127,44 +144,86 @@ def _attempt(
     return Rewritten(generation, len(old), len(records), before, after)
 
 
-def live_bytes(shard: Shard) -> int:
-    """Bytes of a shard without what is hidden, about."""
+def _foreseen(seen: Snapshot, groups: Sequence[Group]) -> Rewritten:
+    """What a rewrite of these groups would do, about."""
+    added = after = 0
+    for group in groups:
+        live = sum(live_bytes(shard, dead_bytes(shard)) for shard in
+                   (seen.shards[number] for number in group.members))  # fmt: skip
+        added, after = added + -(-live // group.size), after + live
+    old = [seen.shards[number].record for group in groups for number in group.members]
+    return Rewritten(seen.generation, len(old), added, sum(record.size for record in old), after)
+
+
+def live_bytes(shard: Shard, dead: int = 0) -> int:
+    """Bytes of a shard without what is hidden, and without `dead` ones, about."""
     record = shard.record
-    return record.size * shard.files // record.files if record.files else 0
+    return (record.size - dead) * shard.files // record.files if record.files else 0
 
 
-def compaction(seen: Snapshot, shard_size: int, least: float = HIDDEN) -> list[Group]:
+def dead_bytes(shard: Shard, least: float = math.inf) -> int:
+    """Bytes of what was replaced or deleted inside of a shard, without tombstones for others.
+
+    least  of all its bytes: an estimate that is higher is made exact
+    cost   a look at the superblock; to be exact a pass over the data file
+    """
+    record = shard.record
+    with contextlib.suppress(FormatError, OSError):  # what is wrong is said by who copies it
+        with open_file(f"{shard.base}.data") as storage:
+            block = read_superblock(storage)
+        live = block.get("AENTRIES", 0)
+        if block.get("ENTRIES", 0) - live - record.tombstones <= 0:
+            return 0
+        end = record.tombs_at if record.tombstones else record.size
+        used = end - block["SBSIZE"]
+        known = block.get("DTOTSZ", 0) + block.get("ITOTSZ", 0) + PER_ENTRY * live
+        guess = max(used - known, 0)
+        return guess if guess < least * record.size else _exactly(shard, end)
+    return 0
+
+
+def _exactly(shard: Shard, end: int) -> int:
+    """Bytes of the dead entries before `end`. Raises FormatError; OSError."""
+    store = shard.open(load=False)
+    try:
+        return kvscan.dead_bytes(store.kv.storage, store.kv.layout, store.kv.start, end)
+    finally:
+        store.abandon()
+
+
+def compaction(seen: Snapshot, shard_size: int, least: float = WASTE) -> list[Group]:
     """What a compaction is to rewrite, in groups that can be written side by side.
 
-    least   share of hidden files from which a shard is chosen, 0: any
+    least   share of hidden files and dead bytes from which a shard is chosen, 0: any
     """
-    chosen = [n for n, shard in enumerate(seen.shards) if _worth(shard, shard_size, least)]
+    dead = [dead_bytes(shard, least) for shard in seen.shards]
+    wasteful = [_wasteful(*pair, least) for pair in zip(seen.shards, dead, strict=True)]
+    size = [live_bytes(*pair) for pair in zip(seen.shards, dead, strict=True)]
+    chosen = [n for n in range(len(size)) if wasteful[n] or 2 * size[n] < shard_size]
     groups: list[list[int]] = []
     for ao in (False, True):  # an append-only shard stays one
         some = [number for number in chosen if seen.shards[number].record.ao == ao]
-        groups += _packed(seen, some, shard_size, MERGED if ao else len(some))
-    useful = [
-        group for group in groups if len(group) > 1 or _wasteful(seen.shards[group[0]], least)
-    ]
+        groups += _packed(size, some, shard_size, MERGED if ao else len(some))
+    useful = [group for group in groups if len(group) > 1 or wasteful[group[0]]]
     return [Group(tuple(group), shard_size, f"{i:05}") for i, group in enumerate(useful)]
 
 
-def _worth(shard: Shard, shard_size: int, least: float) -> bool:
-    return 2 * live_bytes(shard) < shard_size or _wasteful(shard, least)
-
-
-def _wasteful(shard: Shard, least: float) -> bool:
+def _wasteful(shard: Shard, dead: int, least: float) -> bool:
     """Whether a rewrite of it alone saves something. A tombstone may still be needed."""
-    hidden = len(shard.hidden) + (shard.record.tombstones if not least else 0)
-    return hidden > 0 and hidden >= least * shard.record.files
+    record = shard.record
+    hidden = len(shard.hidden) + (record.tombstones if not least else 0)
+    share = hidden / max(record.files, 1) + dead / record.size
+    return share > 0 and share >= least
 
 
-def _packed(seen: Snapshot, numbers: Iterable[int], shard_size: int, most: int) -> list[list[int]]:
+def _packed(
+    sizes: Sequence[int], numbers: Iterable[int], shard_size: int, most: int
+) -> list[list[int]]:
     """Groups of shards in order of rank, of about the size of one shard together."""
     groups: list[list[int]] = []
     room = 0
     for number in numbers:
-        size = live_bytes(seen.shards[number])
+        size = sizes[number]
         if not groups or size > room or len(groups[-1]) >= most:
             groups.append([])
             room = shard_size

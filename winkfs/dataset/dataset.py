@@ -33,7 +33,8 @@ def open(
 
     as_of   a generation, or a time: the newest generation up to then; see `parse_as_of`
     ao      whether what is written becomes append-only containers; None: as all that is there
-    raises  NoSuchFile; StalePlan (vacuumed); ValueError; FormatError
+    raises  NoSuchFile; StalePlan (vacuumed); ValueError; FormatError, also for writing where the
+            newest manifest is damaged. For reading it is the generation before: see `notes`
     """
     if mode not in ("r", "a"):
         raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
@@ -57,7 +58,7 @@ class Dataset(DatasetReading):
         as_of: AsOf = None,
         ao: bool | None = None,
     ) -> None:
-        super().__init__(path, as_of)
+        super().__init__(path, as_of, newest=mode == "a")
         self._mode = mode
         self._made_ao = self.ao if ao is None else ao
         self._transaction: Transaction | None = None
@@ -77,7 +78,9 @@ class Dataset(DatasetReading):
     def sync(self) -> int:
         """Publish what was changed -> the generation; readers that come or refresh see it.
 
-        raises  OSError: nothing is published then, and a later sync tries again
+        raises  OSError: it is not known to be on the disk then. A later sync tries again, until it
+                succeeds nothing can be added. Where the disk has lost what was put, each says so:
+                `abort`, and put it again
         """
         with self._lock:
             self._check()
@@ -128,6 +131,7 @@ class Dataset(DatasetReading):
             self._transaction = begin(self.base)
             self._writer = ShardWriter(self._transaction, "00000", ao=self._made_ao)
         self._writer.container.check_idle()
+        self._writer.check()
         return self._writer
 
     # --- whole files ---

@@ -4,97 +4,35 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import errno
 import os
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from winkformats.disk.directory import sync_directory
-from winkformats.errors import FormatError
-from winkfs.dataset.records import Manifest, State
-from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
+from winkformats.disk.directory import directory_of, is_directory, locate, make_directory
+from winkformats.errors import CorruptError, FormatError
+from winkfs.dataset.manifestfolder import COPY, Folder, Store
+from winkfs.dataset.records import Manifest, State, digest_of
+from winkfs.errors import FileExists, NoSuchFile, StalePlan
 from winkfs.units import NANO
 
 FOLDER: Final = "_winkfs"
 PENDING: Final = "_pending"
-DIGITS: Final = 20
 EACH: Final = 64  # a manifest of them is a checkpoint
-NO_LINK: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
+FEW: Final = 200  # shards and streams up to which each may be one,
+SMALL: Final = 64 << 10  # if it has not more bytes
+MEND: Final = "`winkfs dataset repair` says what can be done"
 AsOf = int | float | str | datetime | None
 
 
-class Store(Protocol):
-    """Where manifests are kept. An object store with conditional put can be one."""
-
-    def numbers(self) -> list[int]:
-        """Those there are, ascending."""
-
-    def read(self, number: int) -> bytes:
-        """raises  FileNotFoundError"""
-
-    def put_if_absent(self, number: int, data: bytes) -> bool:
-        """Durable and whole, or not there -> False where somebody else has put it."""
-
-    def remove(self, number: int) -> None:
-        """A missing one is none to remove."""
-
-
-class Folder:
-    """Manifests as files of a folder. A link(2) to the number is atomic, on POSIX and on NFS."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-
-    def file(self, number: int, suffix: str = ".json") -> str:
-        return f"{self.path}/{number:0{DIGITS}}{suffix}"
-
-    def numbers(self) -> list[int]:
-        stems = [name[:-5] for name in os.listdir(self.path) if name.endswith(".json")]
-        return sorted(int(stem) for stem in stems if len(stem) == DIGITS and stem.isdecimal())
-
-    def read(self, number: int) -> bytes:
-        return Path(self.file(number)).read_bytes()
-
-    def put_if_absent(self, number: int, data: bytes) -> bool:
-        """raises  WinkError where the file system has no link(2); OSError"""
-        temporary = f"{self.path}/.{secrets.token_hex(8)}.tmp"
-        try:
-            with open(temporary, "xb") as file:  # noqa: PTH123 - not a method of a new Path
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                try:
-                    os.link(temporary, self.file(number))
-                except FileExistsError:
-                    # Over NFS the answer to a link that was made may be lost, and it is asked again
-                    if os.fstat(file.fileno()).st_nlink != 2:
-                        return False
-                except OSError as error:
-                    if error.errno in NO_LINK:
-                        raise WinkError(
-                            "this file system has no hard links, and without them a commit is not "
-                            "all or nothing: keep data sets on another one", self.path,
-                            number=error.errno,
-                        ) from None  # fmt: skip
-                    raise
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-        sync_directory(temporary)
-        return True
-
-    def remove(self, number: int) -> None:
-        Path(self.file(number)).unlink(missing_ok=True)
-
-
 class Log:
-    """The generations of one data set."""
+    """The generations of one data set.
+
+    problems  what was found wrong with its manifests and got round, a sentence each
+    """
 
     def __init__(self, root: str, store: Store | None = None) -> None:
         """Raises NoSuchFile where there is no data set."""
@@ -102,20 +40,43 @@ class Log:
         if store is None and not is_dataset(root):
             raise NoSuchFile(f"no such data set (there is no {FOLDER} in it)", root)
         self.store = Folder(f"{root}/{FOLDER}") if store is None else store
+        self.problems: list[str] = []
         self._last: State | None = None
+        self._head: Manifest | None = None
 
     # --- reading ---
 
     def read(self, number: int) -> Manifest:
-        """Raises StalePlan where it was vacuumed; CorruptError."""
-        try:
-            data = self.store.read(number)
-        except FileNotFoundError:
-            raise StalePlan(f"there is no generation {number} any more", self.root) from None
-        found = Manifest.decode(data, file=f"{self.root}/{FOLDER}/{number:0{DIGITS}}.json")
-        if found.generation != number:
-            raise FormatError(f"{self.root}: manifest {number} says that it is another")
-        return found
+        """A manifest, or its copy where it is damaged or lost.
+
+        raises  StalePlan where it was vacuumed; CorruptError where both are damaged
+        """
+        return self._read(number)[0]
+
+    def _read(self, number: int) -> tuple[Manifest, bytes]:
+        """The same, and its bytes."""
+        damage: CorruptError | None = None
+        for file, data in self.store.read(number):
+            try:
+                found = Manifest.decode(data, file=file)
+                if found.generation != number:
+                    raise CorruptError("manifest of another generation", file=file, offset=0,
+                                       expected=number, found=found.generation)  # fmt: skip
+            except CorruptError as error:
+                damage = damage or error
+                continue
+            if damage is not None:
+                self._note(f"{damage}: its copy was read: {MEND}")
+            elif file.endswith(COPY):
+                self._note(f"{file}: the manifest is lost, its copy was read: {MEND}")
+            return found, data
+        if damage is None:
+            raise StalePlan(f"there is no generation {number} any more", self.root)
+        raise CorruptError(f"{damage.what} ({MEND})", file=damage.file, offset=damage.offset)
+
+    def _note(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def newest(self) -> int:
         """Number of the newest generation. Cost: a listing of the folder."""
@@ -125,12 +86,41 @@ class Log:
         return numbers[-1]
 
     def latest(self) -> State:
+        """What holds now. Raises CorruptError: nothing can follow a manifest that is damaged."""
         while True:
             newest = self.newest()
             try:
                 return self.state(newest)
             except StalePlan:
                 if self.newest() == newest:  # else a vacuum has put a checkpoint, and removed those
+                    raise
+
+    def head(self) -> Manifest:
+        """The newest manifest that can be read; `problems` says where it is not the newest.
+
+        raises  CorruptError where none can be read
+        """
+        numbers = self.store.numbers()
+        damage: CorruptError | None = None
+        for number in reversed(numbers):
+            try:
+                self._head = self.read(number)
+            except CorruptError as error:
+                damage = damage or error
+                continue
+            if damage is not None:
+                self._note(f"{damage}: what is shown is generation {number}, and not {numbers[-1]}")
+            return self._head
+        raise damage or FormatError(f"{self.root}: the data set has lost its manifests")
+
+    def shown(self) -> State:
+        """What is to be read now: what holds after `head`."""
+        while True:
+            head = self.head()
+            try:
+                return self.state(head.generation)
+            except StalePlan:
+                if self.head().generation == head.generation:
                     raise
 
     def state(self, generation: int) -> State:
@@ -143,7 +133,8 @@ class Log:
             if self._last is not None and self._last.generation == number:
                 state = self._last
                 break
-            manifest = self.read(number)
+            head = self._head
+            manifest = head if head and head.generation == number else self.read(number)
             if manifest.checkpoint is not None:
                 state = manifest.checkpoint
                 break
@@ -158,35 +149,53 @@ class Log:
     def at(self, as_of: AsOf) -> State:
         """What held at a generation (int) or time (see `parse_as_of`); None: now.
 
-        raises  StalePlan where it was vacuumed; NoSuchFile where nothing was there yet
+        raises  StalePlan where it was vacuumed; NoSuchFile where nothing was there yet;
+                CorruptError where its manifest is damaged
         """
-        newest, wanted = self.latest(), parse_as_of(as_of)
+        wanted = parse_as_of(as_of)
         if wanted is None:
-            return newest
+            return self.shown()
+        head = self.head()
         kind, number = wanted
         if kind == "generation":
-            if number > newest.generation:
+            if number > self.newest():
                 raise NoSuchFile(f"there is no generation {number}: the newest is "
-                                 f"{newest.generation}", self.root)  # fmt: skip
-            if number < newest.oldest:
-                raise self._vacuumed(f"generation {number}", newest)
+                                 f"{head.generation}", self.root)  # fmt: skip
+            if number < head.oldest:
+                raise self._vacuumed(f"generation {number}", head)
             return self.state(number)
-        kept = range(newest.oldest, newest.generation + 1)
-        later = bisect.bisect_right(kept, number, key=lambda n: self.read(n).time_ns)
+        kept = range(head.oldest, head.generation + 1)
+        later = bisect.bisect_right(kept, number, key=self._time)
         if not later:
-            if newest.oldest:
-                raise self._vacuumed(f"what was there at {as_of}", newest)
+            if head.oldest:
+                raise self._vacuumed(f"what was there at {as_of}", head)
             raise NoSuchFile(f"nothing was there yet at {as_of}", self.root)
         return self.state(kept[later - 1])
 
-    def _vacuumed(self, what: str, newest: State) -> StalePlan:
+    def _time(self, number: int) -> int:
+        """When a generation was committed; of one that is damaged, the earliest that can be."""
+        try:
+            return self.read(number).time_ns
+        except (CorruptError, StalePlan):
+            return self._time(number - 1) if number else 0
+
+    def _vacuumed(self, what: str, head: Manifest) -> StalePlan:
         return StalePlan(
-            f"{what} was vacuumed: the oldest generation kept is {newest.oldest}", self.root
+            f"{what} was vacuumed: the oldest generation kept is {head.oldest}", self.root
         )
 
     def manifests(self, newest: int, oldest: int) -> Iterator[Manifest]:
         """Those of generations newest .. oldest, downwards."""
         return map(self.read, range(newest, oldest - 1, -1))
+
+    def history(self) -> Iterator[tuple[int, Manifest | FormatError]]:
+        """The generations that are kept, the newest first, each with its manifest or what is
+        wrong with that."""
+        for number in range(self.newest(), self.head().oldest - 1, -1):
+            try:
+                yield number, self.read(number)
+            except (FormatError, StalePlan) as error:
+                yield number, FormatError(str(error))
 
     # --- publishing ---
 
@@ -195,19 +204,37 @@ class Log:
 
         make    may return the generation that has it already, or raise; called again where
                 somebody else was faster
-        raises  what `make` raises; OSError
+        raises  what `make` raises; OSError: it may be there then, but not on the disk, see
+                `confirm`; CorruptError
         """
         while True:
             before = self.latest()
             made = make(before)
             if isinstance(made, int):
+                self.confirm(made)
                 return made
             after = made.apply(before)
-            if made.generation % EACH == 0 or made.operation == "vacuum":
-                made = replace(made, checkpoint=after)
-            if self.store.put_if_absent(made.generation, made.encode()):
-                self._last = after
+            data = encoded(made, after)
+            if self.store.put_if_absent(made.generation, data):
+                self._last = replace(after, digest=digest_of(data))
                 return made.generation
+
+    def confirm(self, number: int) -> None:
+        """Make a manifest durable that is there, whatever became of the commit that made it."""
+        with contextlib.suppress(StalePlan):  # vacuumed: what came after it is durable
+            self.store.renew(number, self._read(number)[1])
+
+
+def encoded(made: Manifest, after: State) -> bytes:
+    """The bytes of a manifest; a checkpoint where it is time for one, or costs little."""
+    whole = replace(made, checkpoint=after)
+    if made.generation % EACH == 0 or made.operation == "vacuum":
+        return whole.encode()
+    if len(after.shards) + len(after.streams) <= FEW:
+        data = whole.encode()
+        if len(data) <= SMALL:
+            return data
+    return made.encode()
 
 
 def next_manifest(before: State, operation: str) -> Manifest:
@@ -217,7 +244,7 @@ def next_manifest(before: State, operation: str) -> Manifest:
 
 
 def is_dataset(path: str | os.PathLike[str]) -> bool:
-    return os.path.isdir(os.path.join(path, FOLDER))
+    return is_directory(f"{os.fspath(path)}/{FOLDER}")
 
 
 def create(path: str | os.PathLike[str]) -> Log:
@@ -230,26 +257,37 @@ def create(path: str | os.PathLike[str]) -> Log:
     root = root_of(path)
     check_free(root)
     for folder in (root, f"{root}/{PENDING}"):
-        with contextlib.suppress(FileExistsError):
-            Path(folder).mkdir(parents=folder == root)
-            sync_directory(folder)
+        make_directory(folder)
     if not is_dataset(root):
-        made = Folder(f"{root}/{PENDING}/create-{secrets.token_hex(8)}")
-        Path(made.path).mkdir()
-        first = State(0, time.time_ns())
-        manifest = Manifest(0, first.time_ns, "create", checkpoint=first)
-        try:
-            made.put_if_absent(0, manifest.encode())
-            os.rename(made.path, f"{root}/{FOLDER}")
-            sync_directory(f"{root}/{FOLDER}")
-        except OSError:
-            if not is_dataset(root):  # else another one has made it meanwhile
-                raise
-        finally:
-            shutil.rmtree(made.path, ignore_errors=True)
+        _make_first(root)
     log = Log(root)
     log.newest()
     return log
+
+
+def _make_first(root: str) -> None:
+    """Make the first manifest, and with it the data set, by one rename."""
+    directory = directory_of(root)
+    name = f"create-{secrets.token_hex(8)}"
+    made = f"{PENDING}/{name}"
+    directory.mkdir(made)
+    first = State(0, time.time_ns())
+    manifest = Manifest(0, first.time_ns, "create", checkpoint=first)
+    try:
+        Folder(f"{root}/{made}").put_if_absent(0, manifest.encode())
+        directory.rename(made, FOLDER)
+    except OSError:
+        with contextlib.suppress(OSError), directory.subdirectory(PENDING) as pending:
+            pending.remove_tree(name)
+        if is_dataset(root):  # another one has made it meanwhile
+            return
+        raise
+    try:
+        directory.sync()
+    except OSError:  # as in `make_directory`; its files stay, for it may be there after a crash
+        if Log(root).store.numbers() == [0]:
+            directory.rename(FOLDER, made)
+        raise
 
 
 def check_free(path: str | os.PathLike[str]) -> None:
@@ -257,13 +295,16 @@ def check_free(path: str | os.PathLike[str]) -> None:
     root = root_of(path)
     if is_dataset(root):
         return
-    if Path(root.removesuffix(".data") + ".data").exists():
+    directory, name = locate(root)
+    if directory.info(name.removesuffix(".data") + ".data", follow=True) is not None:
         what = "is a single container, and no data set: give a folder that is empty or not there"
         raise FileExists(what, root)
-    if Path(root).is_file():
+    if is_directory(root):
+        if not {PENDING, FOLDER}.issuperset(directory_of(root).list()):
+            what = "is a folder with other things in it, and no data set: give another"
+            raise FileExists(what, root)
+    elif directory.info(name, follow=True) is not None:
         raise FileExists("is a file: give the path of a folder", root)
-    if Path(root).is_dir() and not {PENDING, FOLDER}.issuperset(os.listdir(root)):
-        raise FileExists("is a folder with other things in it, and no data set: give another", root)
 
 
 def root_of(path: str | os.PathLike[str]) -> str:

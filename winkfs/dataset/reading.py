@@ -36,12 +36,18 @@ class DatasetReading(Face):
 
     changed_by = "put"
 
-    def __init__(self, path: str | os.PathLike[str], as_of: AsOf = None) -> None:
-        """Raises NoSuchFile; StalePlan where that generation was vacuumed; FormatError."""
+    def __init__(
+        self, path: str | os.PathLike[str], as_of: AsOf = None, *, newest: bool = False
+    ) -> None:
+        """`newest`: refuse where the newest generation is damaged, and do not go one back.
+
+        raises  NoSuchFile; StalePlan where that generation was vacuumed; FormatError
+        """
         self._lock = threading.RLock()
         self._log, self._as_of, self._closed = Log(absolute(root_of(path))), as_of, False
         self._forked = False
-        self._snapshot = snapshot_of(self._log, self._log.at(as_of))
+        state = self._log.latest() if newest else self._log.at(as_of)
+        self._snapshot = snapshot_of(self._log, state)
         self._handles = Handles(self._snapshot.shards)
         forks.tell(self)
 
@@ -78,23 +84,26 @@ class DatasetReading(Face):
 
     @property
     def problems(self) -> list[str]:
-        """The damage that was met in the shards opened so far: see `Container.problems`."""
+        """The damage that was met in manifests, and in the shards opened so far, and got round:
+        see `Container.problems`."""
         with self._lock:
-            return self._handles.problems()
+            return [*self._log.problems, *self._handles.problems()]
 
     notes = problems
 
     def history(self) -> Iterator[Manifest]:
-        """The manifests of the generations kept, the newest first."""
-        newest = self._log.latest()
-        return self._log.manifests(newest.generation, newest.oldest)
+        """The manifests of the generations kept, the newest first. Raises CorruptError."""
+        head = self._log.head()
+        return self._log.manifests(self._log.newest(), head.oldest)
 
     def refresh(self) -> bool:
         """Go to the newest generation -> whether it is another; stays where it is for `as_of`."""
         with self._lock:
             self._check()
-            newest = self._log.newest()
-            if self._as_of not in (None, "") or newest == self.generation:
+            if self._as_of not in (None, "") or self._log.newest() == self.generation:
+                return False
+            newest = self._log.shown().generation
+            if newest == self.generation:
                 return False
             self._take(newest)
             return True

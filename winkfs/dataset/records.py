@@ -19,8 +19,9 @@ Names in it are UTF-8, other bytes as surrogates \\udcXX.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 import xxhash
@@ -32,6 +33,11 @@ VERSION: Final = 1
 TAIL: Final = len(',"xxh3":"0123456789abcdef"}\n')
 NAME: Final = 256  # bytes of the longest first or last name that is recorded
 REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
+JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)  # of a job, of an attempt
+PATH: Final = re.compile(f"{JOB.pattern}/{JOB.pattern}", re.ASCII)  # of a shard: JOB/ATTEMPT
+NUMBERS: Final = (int,) * 8
+INTEGERS: Final = frozenset({int, type(None)})
+TEXTS: Final = frozenset({str, type(None)})
 Rank = tuple[int, int]
 
 
@@ -39,7 +45,7 @@ Rank = tuple[int, int]
 class ShardRecord:
     """A shard as the manifest has it.
 
-    path        below the data set, without .data
+    path        below the data set, without .data, see PATH
     contid      CONTID; size: FILESIZE, bytes: a shard with others is not this one
     files       how many it has, hidden ones included; -1: not known (a plain container)
     content     bytes of their content
@@ -65,10 +71,30 @@ class ShardRecord:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """From JSON; fields of later versions are passed over. Raises KeyError, TypeError."""
+        """From JSON; fields of later versions are passed over.
+
+        raises  KeyError, TypeError, ValueError
+        """
         known = {name: values[name] for name in RECORD_FIELDS if name in values}
-        known["rank"] = tuple(map(int, values["rank"]))
-        return cls(**known)
+        generation, place = known["rank"]
+        known["rank"] = (generation, place)
+        made = cls(**known)
+        checked_path(made.path)
+        numbers = (
+            type(made.contid), type(made.size), type(made.files), type(made.content),
+            type(made.tombstones), type(made.tombs_at), type(generation), type(place),
+        )  # fmt: skip
+        if (
+            numbers != NUMBERS
+            or type(made.ao) is not bool
+            or not {type(made.mtime_min), type(made.mtime_max)} <= INTEGERS
+            or not {type(made.first), type(made.last)} <= TEXTS
+        ):
+            raise TypeError(f"a field of {made.path}")
+        for end in (made.first, made.last):
+            if end is not None and not end.isascii():
+                _raw(end)  # must be such as can be encoded
+        return made
 
     @property
     def names(self) -> tuple[bytes, bytes] | None:
@@ -87,6 +113,7 @@ class State:
 
     shards   by rank, the winner last
     streams  query -> (last batch, generation that has it)
+    digest   checksum of the manifest, as it stands there: another manifest is another state
     """
 
     generation: int
@@ -94,11 +121,15 @@ class State:
     shards: tuple[ShardRecord, ...] = ()
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     oldest: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One generation: what it changed, and in a checkpoint all that holds after it."""
+    """One generation: what it changed, and in a checkpoint all that holds after it.
+
+    digest  its checksum, once it has one
+    """
 
     generation: int
     time_ns: int
@@ -110,6 +141,7 @@ class Manifest:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     oldest: int = 0
     checkpoint: State | None = None
+    digest: str = ""
 
     @property
     def rewrites(self) -> bool:
@@ -130,7 +162,10 @@ class Manifest:
             shards[record.path] = record
         streams = dict(before.streams)
         streams |= {query: (batch, self.generation) for query, batch in self.streams.items()}
-        return State(self.generation, self.time_ns, by_rank(shards.values()), streams, self.oldest)
+        records = by_rank(shards.values())
+        return State(
+            self.generation, self.time_ns, records, streams, self.oldest, self.digest
+        )  # fmt: skip
 
     def encode(self) -> bytes:
         values = {"format": FORMAT, "version": VERSION} | _plain(self)
@@ -143,17 +178,57 @@ class Manifest:
         text, tail = data[:-TAIL], data[-TAIL:]
         if tail != b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text):
             raise CorruptError("checksum of the manifest", file=file, offset=0)
+        return cls.parse(text + b"}", file=file, digest=digest_of(data))
+
+    @classmethod
+    def parse(cls, text: bytes, *, file: str, digest: str = "") -> Self:
+        """From JSON, whatever its checksum. Raises as `decode`."""
         try:
-            values = json.loads(text + b"}")
+            values = json.loads(text)
             if values["format"] != FORMAT or values["version"] > VERSION:
                 raise FormatError(f"{file}: a manifest of a later version: update winkfs")
+            _check_head(values)
             return cls(
                 values["generation"], values["time_ns"], values["operation"], values["job"],
-                _records(values["added"]), tuple(values["removed"]), values["streams"],
-                values["metrics"], values["oldest"], _state(values),
+                _records(values["added"]), tuple(map(checked_path, values["removed"])),
+                _batches(values["streams"]), values["metrics"], values["oldest"],
+                _state(values, digest), digest,
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except FormatError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise CorruptError(f"manifest: {error!r}", file=file, offset=0) from None
+
+
+def digest_of(data: bytes) -> str:
+    """The checksum that a manifest has of itself, 16 hex digits."""
+    return data[8 - TAIL : -3].decode("ascii")
+
+
+def checked_path(path: str) -> str:
+    """The path of a shard as it is. Raises ValueError, TypeError for one that leads elsewhere."""
+    if not PATH.fullmatch(path):
+        raise ValueError(f"{path!r} is no path of a shard")
+    return path
+
+
+def _check_head(values: Mapping[str, Any]) -> None:
+    """Raises KeyError, TypeError, ValueError."""
+    if {type(values[name]) for name in ("generation", "time_ns", "oldest")} != {int}:
+        raise TypeError("a number of the manifest")
+    if not 0 <= values["oldest"] <= values["generation"]:
+        raise ValueError("the oldest generation")
+    if values["job"] and not JOB.fullmatch(values["job"]):
+        raise ValueError(f"{values['job']!r} is no name of a job")
+    if type(values["operation"]) is not str or type(values["metrics"]) is not dict:
+        raise TypeError("operation or metrics")
+
+
+def _batches(streams: Mapping[str, int]) -> Mapping[str, int]:
+    """Raises TypeError."""
+    if type(streams) is not dict or {type(batch) for batch in streams.values()} - {int}:
+        raise TypeError("the batch of a stream")
+    return streams
 
 
 def by_rank(records: Any) -> tuple[ShardRecord, ...]:
@@ -162,25 +237,33 @@ def by_rank(records: Any) -> tuple[ShardRecord, ...]:
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
     values = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
-    values["added"] = list(map(asdict, manifest.added))
+    del values["digest"]
+    values["added"] = list(map(_values, manifest.added))
     whole = values.pop("checkpoint")
     if whole is not None:
-        shards = list(map(asdict, whole.shards))
+        shards = list(map(_values, whole.shards))
         values["checkpoint"] = {"shards": shards, "streams": dict(whole.streams)}
     return values
+
+
+def _values(record: ShardRecord) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in RECORD_FIELDS}
 
 
 def _records(values: Any) -> tuple[ShardRecord, ...]:
     return tuple(map(ShardRecord.of, values))
 
 
-def _state(values: Mapping[str, Any]) -> State | None:
+def _state(values: Mapping[str, Any], digest: str) -> State | None:
     whole = values.get("checkpoint")
     if whole is None:
         return None
-    streams = {query: (pair[0], pair[1]) for query, pair in whole["streams"].items()}
+    streams = {query: (batch, number) for query, (batch, number) in whole["streams"].items()}
+    _batches({query: sum(pair) for query, pair in streams.items()})
     shards = by_rank(_records(whole["shards"]))
-    return State(values["generation"], values["time_ns"], shards, streams, values["oldest"])
+    return State(
+        values["generation"], values["time_ns"], shards, streams, values["oldest"], digest
+    )  # fmt: skip
 
 
 def _raw(name: str) -> bytes:

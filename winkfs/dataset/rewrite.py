@@ -13,7 +13,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -124,8 +123,7 @@ class _Rewrite:
 
     def _fill(self, writer: ShardWriter, files: Iterator[tuple[int, Entry]]) -> None:
         """Copy files until the new shard is large enough, or there are no more."""
-        status = Path(writer.container.base + ".data").stat()
-        owner = (status.st_uid, status.st_gid)
+        owner = writer.container.parts()[0].owner
         while not self._ended:
             room = min(BATCH, self._group.size - writer.size)
             special: list[tuple[int, str]] = []

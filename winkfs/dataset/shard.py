@@ -5,23 +5,26 @@ Light, as is all that a plan over a data set needs: Spark's planner imports it a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.disk.directory import locate
 from winkfs.dataset.records import ShardRecord
 from winkfs.errors import NoSuchFile, StalePlan
 
 if TYPE_CHECKING:
+    from winkformats.disk.storage import Storage
     from winkfs.store import Store
 
 Int64 = npt.NDArray[np.int64]
 NOTHING: Final[Int64] = np.empty(0, np.int64)
 NOTHING.flags.writeable = False
 DERIVED: Final = (".idx", ".time", ".names", ".cols")
+PIECE: Final = 8 << 20  # bytes copied at a time
 SUFFIXES: Final = (".data", *DERIVED, ".lock")
 
 
@@ -74,7 +77,19 @@ class Shard:
             )  # fmt: skip
 
 
+def copy_bytes(
+    source: Storage, target: Storage, progress: Callable[[int], None] | None = None
+) -> None:
+    """Copy a file into an empty one. `progress`: see `adopt`. Raises OSError."""
+    at = 0
+    while data := source.read(at, PIECE):
+        at += target.write(at, [data])
+        if progress:
+            progress(len(data))
+
+
 def remove_shard(base: str) -> None:
     """Remove the files of a container; a missing one is none to remove."""
+    directory, name = locate(base)
     for suffix in SUFFIXES:
-        Path(base + suffix).unlink(missing_ok=True)
+        directory.unlink(name + suffix)

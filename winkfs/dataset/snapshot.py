@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from winkformats.disk.directory import absolute
 from winkfs.basepath import base_of
 from winkfs.dataset.hiddenfile import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset
@@ -42,12 +43,12 @@ def snapshot(path: str | os.PathLike[str], as_of: AsOf = None) -> Snapshot:
             shards may hide files of others, their indexes: 0.5 us a file
     """
     if is_dataset(path):
-        log = Log(os.path.abspath(path))
+        log = Log(absolute(os.fspath(path)))
         return snapshot_of(log, log.at(as_of))
     if as_of not in (None, ""):
         raise ValueError(f"{os.fspath(path)}: a single container has no generations: as_of is for "
                          "a data set")  # fmt: skip
-    return _plain(os.path.abspath(base_of(path)))
+    return _plain(absolute(base_of(path)))
 
 
 def snapshot_of(log: Log, state: State) -> Snapshot:

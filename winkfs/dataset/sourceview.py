@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.disk.directory import directory_of
 from winkfs.columns import Columns
 from winkfs.dataset.columnsbatch import ColumnsBatch
 from winkfs.dataset.manifest import AsOf, Log, root_of
@@ -53,16 +54,17 @@ class DatasetView(ReadOnlySource, PathView):
         self._log, self._fixed = Log(root_of(root)), as_of is not None
         snapshot = snapshot_of(self._log, self._log.at(as_of))
         super().__init__(min((shard.record.contid for shard in snapshot.shards), default=0))
-        self._trace = Footprint()
+        self._trace, self._told = Footprint(), 0
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
         self.shown: dict[str, ShardFiles] = {}  # by path
         self._opened: dict[int, Place] = {}  # files that are open
         self._order = MergedOrder(Rows(()), np.empty(0, np.int64))
-        folder = os.stat(self._log.root)
-        self.owner = folder.st_uid, folder.st_gid
+        folder = directory_of(self._log.root).info()
+        self.owner = (folder.uid, folder.gid) if folder else (0, 0)
         try:
             self._show(snapshot)
+            self._tell()
         except BaseException:
             self.close()
             raise
@@ -109,8 +111,18 @@ class DatasetView(ReadOnlySource, PathView):
         """Show the newest generation -> whether it is another."""
         if self._fixed or self._log.newest() == self._snapshot.generation:
             return False
-        self._show(snapshot_of(self._log, self._log.latest()))
+        newest = self._log.shown()
+        self._tell()
+        if newest.generation == self._snapshot.generation:  # that after it is damaged
+            return False
+        self._show(snapshot_of(self._log, newest))
         return True
+
+    def _tell(self) -> None:
+        """Log what was found wrong with manifests, once."""
+        while len(self._log.problems) > self._told:
+            log.warning("%s", self._log.problems[self._told])
+            self._told += 1
 
     def _sweep(self) -> None:
         """Let go of the shards that are neither shown nor in use."""

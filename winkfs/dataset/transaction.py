@@ -6,28 +6,34 @@
 
 A crash before the link leaves the data set as it was, and files that `vacuum` collects. An attempt
 that lives on after the commit finds no folder to write into.
+
+After a failed fsync nothing is known of what it covered, and the next one may succeed all the same.
+So a commit that is tried again makes anew what it finds: the folder JOB, with new names for its
+files, or the manifest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from winkformats.disk.directory import sync_directory
-from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
-from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
+from winkformats.disk.directory import Directory, absolute, directory_of, is_directory, locate
+from winkformats.disk.storage import Kind
+from winkformats.errors import FormatError
+from winkfs.dataset.manifest import FOLDER, PENDING, Log, create, next_manifest
+from winkfs.dataset.manifestfolder import Folder
+from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import DERIVED
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
 
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)
+if TYPE_CHECKING:
+    from winkfs.container import Container
+
 MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
 Streams = Mapping[str, int]
 
@@ -39,17 +45,17 @@ def begin(
 
     operation  append: files are added; overwrite: they replace all that is there now
     job        letters, digits, dots and dashes; must be new; None: one is chosen
-    raises     ValueError; FileExistsError (the job); OSError
+    raises     ValueError; FileExistsError (the job); CorruptError (the newest manifest: nothing
+               can follow it); OSError
     """
-    log = create(os.path.abspath(root))  # attempts run in other folders
+    log = create(absolute(os.fspath(root)))  # attempts run in other folders
     name = job or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(6)}"
-    if not NAME.fullmatch(name):
+    if not JOB.fullmatch(name):
         raise ValueError(f"a job is named by letters, digits, dots and dashes, not {name!r}")
-    transaction = Transaction(log.root, name, operation, log.newest())
-    if os.path.isdir(transaction.folder):
+    transaction = Transaction(log.root, name, operation, log.read(log.newest()).generation)
+    if is_directory(transaction.folder):
         raise FileExists("that job was committed already", transaction.folder)
-    Path(transaction.pending).mkdir()
-    Path(f"{transaction.pending}/{MARK}").touch()
+    transaction.open()
     return transaction
 
 
@@ -58,12 +64,12 @@ def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
 
     raises  StalePlan where it was committed; NoSuchFile where there is no data set; OSError
     """
-    log = Log(os.path.abspath(root))
+    log = Log(absolute(os.fspath(root)))
     transaction = Transaction(log.root, job, operation, log.newest())
-    if os.path.isdir(transaction.folder):
+    if is_directory(transaction.folder):
         raise StalePlan("the job was committed meanwhile", transaction.folder)
-    Path(transaction.pending).mkdir(exist_ok=True)
-    Path(f"{transaction.pending}/{MARK}").touch()
+    with contextlib.suppress(FileExistsError):
+        transaction.open()
     return transaction
 
 
@@ -90,7 +96,13 @@ class Transaction:
     @property
     def location(self) -> str:
         """Where the folder of its shards is now, below `root`."""
-        return f"{PENDING}/{self.job}" if os.path.isdir(self.pending) else self.job
+        return f"{PENDING}/{self.job}" if is_directory(self.pending) else self.job
+
+    def open(self) -> None:
+        """Make the folder for its attempts. Raises FileExistsError; OSError."""
+        directory = directory_of(self.root)
+        directory.mkdir(f"{PENDING}/{self.job}")
+        _mark(directory, f"{PENDING}/{self.job}")
 
     def attempt(self, name: str) -> str:
         """Where an attempt is to make a container -> its base.
@@ -98,11 +110,24 @@ class Transaction:
         name    one that no other attempt has: "00003-0"
         raises  ValueError; StalePlan where the job was committed or aborted meanwhile
         """
-        if not NAME.fullmatch(name):
+        if not JOB.fullmatch(name):
             raise ValueError(f"an attempt is named by letters, digits, dots, dashes, not {name!r}")
-        if not os.path.isdir(self.pending):
+        if not is_directory(self.pending):
             raise StalePlan("the job was committed or aborted meanwhile", self.folder)
         return f"{self.pending}/{name}"
+
+    def create(self, name: str, **settings: Any) -> Container:
+        """Make an empty container for an attempt, and open it for writing.
+
+        Whoever may read the manifests may read it.
+        name      see `attempt`; settings: those of `winkfs.create`
+        raises    as `attempt`; FileExists; OSError
+        """
+        from winkfs.container import create  # who only commits does without it
+
+        base = self.attempt(name)
+        with Folder(f"{self.root}/{FOLDER}").model() as model:
+            return create(base, like=model, **settings)
 
     def seal(self, base: str, tombs_at: int = 0) -> ShardRecord:
         """What `commit` is to know of a container that an attempt made and closed.
@@ -113,7 +138,8 @@ class Transaction:
         from winkfs.dataset.survey import survey  # who only commits does without it: 50 ms
 
         record = survey(base, f"{self.job}/{os.path.basename(base)}", tombs_at)
-        Path(base + ".lock").unlink(missing_ok=True)
+        directory, name = locate(base)
+        directory.unlink(f"{name}.lock")
         return record
 
     # --- the end ---
@@ -138,12 +164,15 @@ class Transaction:
         check     called with what this follows; it may refuse by raising. Again where another
                   commit came in between. `location` says where the shards are
         raises    DatasetConflict where one of them is gone, everything is swept then; StalePlan
-                  where a sealed container is gone; OSError: nothing is visible then, call `abort`
-        A second call after one that was broken off goes on where that ended.
+                  where a sealed container is gone; OSError: call it again, or `abort`. What was to
+                  be visible may be visible then, but is not known to be on the disk
+        A second call after one that was broken off goes on where that ended, and makes durable what
+        it finds done.
         """
         log, chosen = Log(self.root), list(records)
         done = self._committed(log)
         if done is not None:
+            log.confirm(done)
             return done
         gone = self._replaced(log) if removed is None else tuple(removed)
         checked: set[int] = set()
@@ -167,7 +196,7 @@ class Transaction:
         try:
             early = make(log.latest())
             if isinstance(early, Manifest):
-                self._move(chosen)
+                self._place(chosen)
             done = log.publish(make)
         except DatasetConflict:
             self.abort()
@@ -177,13 +206,11 @@ class Transaction:
 
     def abort(self) -> None:
         """Remove everything of the job that no manifest names. A second time does nothing."""
-        with contextlib.suppress(FileNotFoundError):
-            # Out of the way at once: an attempt that lives on finds no folder to write into.
-            swept = f"{self.pending}.{secrets.token_hex(4)}"
-            os.rename(self.pending, swept)
-            shutil.rmtree(swept, ignore_errors=True)
-        if os.path.isdir(self.folder) and self._committed(Log(self.root)) is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        sweep(self.root, self.job)
+        # Where a damaged manifest may be that of the job, its files stay.
+        with contextlib.suppress(OSError, FormatError):
+            if is_directory(self.folder) and self._committed(Log(self.root)) is None:
+                directory_of(self.root).remove_tree(self.job)
 
     def _committed(self, log: Log) -> int | None:
         """A generation that has what this job committed; None: it did not."""
@@ -224,35 +251,85 @@ class Transaction:
             generation = self.base_generation
         return tuple(replace(r, rank=(generation, i)) for i, r in enumerate(records))
 
-    def _move(self, records: list[ShardRecord]) -> None:
-        """Give the job's folder its place, with nothing in it but the shards of `records`."""
+    def _place(self, records: list[ShardRecord]) -> None:
+        """Give the job's folder its place, durable, with nothing in it but these shards."""
         if not records:
-            shutil.rmtree(self.pending, ignore_errors=True)
+            sweep(self.root, self.job)
             return
-        if os.path.isdir(self.pending):
+        root, pending = directory_of(self.root), f"{PENDING}/{self.job}"
+        if is_directory(self.pending):
             self._check_there(self.pending, records)
-            os.utime(self.pending)  # young, whatever its files are: `vacuum` goes by that
-            sync_directory(f"{self.pending}/.")
-            os.rename(self.pending, self.folder)
-            sync_directory(self.folder)
-        else:
+            _mark(root, pending)  # young, whatever its files are: `vacuum` goes by that
+            root.rename(pending, self.job)
+        else:  # after a try that failed
             self._check_there(self.folder, records)
+            self._place_anew(root)
         names = {os.path.basename(record.path) for record in records}
         kept = {name + suffix for name in names for suffix in (".data", *DERIVED)} | {MARK}
-        with os.scandir(self.folder) as entries:  # only now: nobody can make files there any more
-            for entry in entries:
-                if entry.name in kept:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:  # an attempt that lost may be removing it too
-                    Path(entry.path).unlink(missing_ok=True)
+        with root.subdirectory(self.job) as folder:
+            for entry in folder.list():  # only now: nobody can make files there any more
+                if entry not in kept:
+                    remove(folder, entry)
+            folder.sync()
+        root.sync()
+
+    def _place_anew(self, root: Directory) -> None:
+        """Put another folder, with new names for all files, in the place of the job's."""
+        name = f"{PENDING}/{self.job}.{secrets.token_hex(4)}"
+        root.mkdir(name)
+        _mark(root, name)
+        with root.subdirectory(self.job) as folder:
+            for entry in folder.list():
+                info = folder.info(entry)
+                if entry != MARK and info is not None and info.kind is Kind.FILE:
+                    root.link(f"{self.job}/{entry}", f"{name}/{entry}")
+        root.remove_tree(self.job)
+        root.rename(name, self.job)
 
     def _check_there(self, folder: str, records: list[ShardRecord]) -> None:
+        directory = directory_of(folder)
         for record in records:
-            data = f"{folder}/{os.path.basename(record.path)}.data"
-            if not os.path.isfile(data) or os.path.getsize(data) < record.size:
-                raise StalePlan("a container that was sealed is gone, or cut short", data)
+            name = f"{os.path.basename(record.path)}.data"
+            info = directory.info(name)
+            if info is None or info.kind is not Kind.FILE or info.size < record.size:
+                what = "a container that was sealed is gone, or cut short"
+                raise StalePlan(what, f"{folder}/{name}")
+
+
+def sweep(root: str, job: str) -> None:
+    """Remove what attempts of a job wrote that has not been committed, as far as the disk lets us.
+
+    It is out of the way at once: an attempt that lives on finds no folder to write into.
+    """
+    swept = f"{job}.{secrets.token_hex(4)}"
+    with contextlib.suppress(OSError), directory_of(root).subdirectory(PENDING) as pending:
+        pending.rename(job, swept)
+        remove(pending, swept)
+
+
+def sweep_all(root: str, prefix: str) -> None:
+    """The same for all jobs whose names begin so."""
+    with contextlib.suppress(OSError), directory_of(root).subdirectory(PENDING) as pending:
+        for name in pending.list():
+            if name.startswith(prefix):
+                sweep(root, name)
+
+
+def remove(folder: Directory, name: str) -> None:
+    """Remove a file or a folder, as far as the disk lets us. Somebody else may be at it, too."""
+    with contextlib.suppress(OSError):
+        info = folder.info(name)
+        if info is not None and info.kind is Kind.DIRECTORY:
+            folder.remove_tree(name)
+        else:
+            folder.unlink(name)
+
+
+def _mark(root: Directory, job: str) -> None:
+    """Make the file by which a folder is known as that of a job, anew where it is there."""
+    root.unlink(f"{job}/{MARK}")
+    root.create_new(f"{job}/{MARK}").close()
+    root.take_after(job)
 
 
 def _batch_done(state: State, streams: Streams | None) -> int | None:

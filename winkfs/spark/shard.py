@@ -11,7 +11,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import winkfs
 from winkfs.bulkput import NAME_LIMIT, BulkPut
 from winkfs.errors import FileExists, WinkError
 from winkfs.inode import Attrs, FileType
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 class NewShard:
     """One container of an attempt, being written."""
 
-    def __init__(self, base: str, options: SinkOptions) -> None:
-        self.base = base
-        self._container = winkfs.create(
-            base, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo
+    def __init__(self, transaction: Transaction, name: str, options: SinkOptions) -> None:
+        self._container = transaction.create(
+            name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo
         )
+        self.base = self._container.base
         self._container.follow_columns()
         self._store, self._changes, _ = self._container.parts()
         self._bulk = BulkPut(self._store, self._changes)
@@ -124,10 +123,9 @@ class Attempt:
             self._seal()
             shard = None
         if shard is None:
-            number = f".{len(self._bases)}" if self._bases else ""
-            base = self._transaction.attempt(self._name + number)
-            self._bases.append(base)
-            shard = self._shard = NewShard(base, self._options)
+            name = self._name + (f".{len(self._bases)}" if self._bases else "")
+            self._bases.append(self._transaction.attempt(name))
+            shard = self._shard = NewShard(self._transaction, name, self._options)
         return shard
 
     def _seal(self) -> None:

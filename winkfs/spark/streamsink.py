@@ -10,8 +10,6 @@ query, whose dead tasks may still write, has another.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
 from pyspark_winkfs import one_line
-from winkfs.dataset.manifest import PENDING, Log, create
-from winkfs.dataset.transaction import Transaction, join
+from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.transaction import Transaction, join, sweep_all
 from winkfs.spark.inputs import Inputs
 from winkfs.spark.options import local_path
 from winkfs.spark.sink import Written, inputs_of, publish, write_task
@@ -79,14 +77,16 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
     @one_line
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         ours = [message.transaction for message in messages if message and message.transaction]
-        if not ours:
-            return  # published before
-        query = next(message.query for message in messages if message)
+        query = next((message.query for message in messages if message), "")
+        if not ours:  # published before, perhaps by a driver that died before it knew
+            log = Log(self._root)
+            log.confirm(log.latest().streams.get(query, (0, 0))[1])
+            return
         first = replace(ours[0], base_generation=min(each.base_generation for each in ours))
         empty = not any(message.records for message in messages)
         if not (empty and self._operation == "append"):
             publish(first, messages, self._options, {query: batchId})
-        self._sweep(f"stream-{query}-")
+        sweep_all(self._root, f"stream-{query}-")  # those of runs that died, too
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         for message in messages:
@@ -94,14 +94,7 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
                 message.transaction.abort()
         query = self._query()
         if query:
-            self._sweep(f"stream-{query}-{batchId}-")
-
-    def _sweep(self, prefix: str) -> None:
-        """Remove what attempts of such jobs left, those of runs that died too."""
-        pending = f"{self._root}/{PENDING}"
-        for name in os.listdir(pending):
-            if name.startswith(prefix):
-                shutil.rmtree(f"{pending}/{name}", ignore_errors=True)
+            sweep_all(self._root, f"stream-{query}-{batchId}-")
 
     def _query(self) -> str | None:
         """The id of the query, from its checkpoint; None where that cannot be read from here."""

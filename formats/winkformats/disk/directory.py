@@ -8,6 +8,7 @@ Whoever opens, names or removes a file goes through here, so that another disk c
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -86,6 +87,9 @@ class Directory(ABC):
     @abstractmethod
     def mkdir(self, name: str) -> None:
         """Raises FileExistsError."""
+
+    def take_after(self, name: str) -> None:  # noqa: B027 - most have no owners
+        """Give a directory the mode and owner of this one, as far as we may."""
 
     @abstractmethod
     def rmdir(self, name: str) -> None:
@@ -173,9 +177,32 @@ def open_file(path: str | os.PathLike[str], mode: str = "r", *, uncached: bool =
     return directory.open(name, mode, uncached=uncached)
 
 
-def sync_directory(path: str | os.PathLike[str]) -> None:
-    """Make the names in the directory of `path` durable."""
-    directory_of(os.path.dirname(os.path.abspath(path))).sync()
+def is_directory(path: str) -> bool:
+    """Whether there is a directory, or a symbolic link to one."""
+    info = directory_of(path).info()
+    return info is not None and info.kind is Kind.DIRECTORY
+
+
+def make_directory(path: str) -> None:
+    """Make a directory, and those that it is in, durable; one that is there stays."""
+    if is_directory(path):
+        return
+    parent, _, name = absolute(path).rpartition("/")
+    make_directory(parent or "/")
+    directory = directory_of(parent or "/")
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(name)
+        try:
+            directory.sync()
+        except OSError:  # it may be lost, and the next who finds it there would not know
+            with contextlib.suppress(OSError):
+                directory.rmdir(name)
+            raise
+
+
+def sync_directory(directory: str | os.PathLike[str]) -> None:
+    """Make the names in a directory durable."""
+    directory_of(os.fspath(directory)).sync()
 
 
 def absolute(path: str) -> str:

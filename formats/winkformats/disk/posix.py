@@ -310,6 +310,15 @@ class PosixDirectory(Directory):
     def mkdir(self, name: str) -> None:
         os.mkdir(self._at(name), dir_fd=self._fd)
 
+    def take_after(self, name: str) -> None:
+        fd = os.open(self._at(name), DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
+        try:
+            model = self.info()
+            if model is not None:
+                _take_after(fd, model)
+        finally:
+            os.close(fd)
+
     def rmdir(self, name: str) -> None:
         os.rmdir(self._at(name), dir_fd=self._fd)
 
@@ -454,5 +463,6 @@ def _take_after(fd: int, model: Info) -> None:
     if (mine.st_uid, mine.st_gid) != (model.uid, model.gid):
         with contextlib.suppress(PermissionError):
             os.fchown(fd, model.uid, model.gid)
+    bits = 0o7777 if stat.S_ISDIR(mine.st_mode) else 0o666
     with contextlib.suppress(PermissionError):
-        os.fchmod(fd, model.mode & 0o666)
+        os.fchmod(fd, model.mode & bits)

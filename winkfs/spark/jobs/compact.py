@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from winkfs.dataset.compaction import HIDDEN, SHARD_SIZE, compaction
+from winkfs.dataset.compaction import SHARD_SIZE, WASTE, compaction
 from winkfs.dataset.manifest import is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.rewrite import Group, rewrite
@@ -36,7 +36,7 @@ def run(
     seen = snapshot(root_of(source))
     if not is_dataset(source):
         raise NotAllowed("is a single container: only data sets are compacted", source)
-    groups = compaction(seen, shard_size, 0.0 if everything else HIDDEN)
+    groups = compaction(seen, shard_size, 0.0 if everything else WASTE)
     summary: dict[str, Any] = {"job": "compact", "source": seen.root}
     summary |= {"files": 0, "bytes": 0, "removed": 0, "added": 0, "generation": seen.generation}
     if groups:

@@ -238,7 +238,7 @@ def _write_table(doubles: DataFrame, table: str) -> None:
     try:
         mapped(doubles.orderBy("same_as", "name"), _shown, TABLE).write.parquet(staging)
         os.rename(staging, table)
-        sync_directory(table)
+        sync_directory(os.path.dirname(os.path.abspath(table)))
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise

@@ -1,0 +1,366 @@
+"""Damaged manifests: one file costs nothing, both of a generation cost that, and all is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import commands
+import datasets
+import pytest
+
+import winkfs
+import winkfs.dataset.adopt
+from winkformats.disk.posix import FileStorage
+from winkformats.errors import CorruptError
+from winkfs.dataset import manifest
+from winkfs.dataset.compaction import compact
+from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.repair import repair
+from winkfs.dataset.transaction import begin
+from winkfs.dataset.vacuum import vacuum
+
+run = commands.run  # a fixture
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """Generation n has files 1 .. n."""
+    root = create(tmp_path / "ds").root
+    for n in range(1, 6):
+        datasets.add(root, {f"{n}": b"%d" % n})
+    return root
+
+
+def path(root: str, number: int, suffix: str = ".json") -> Path:
+    return Path(f"{root}/_winkfs/{number:020}{suffix}")
+
+
+def damage(root: str, *numbers: int, both: bool = True) -> None:
+    for number in numbers:
+        for suffix in (".json", ".copy")[: 1 + both]:
+            data = bytearray(path(root, number, suffix).read_bytes())
+            data[len(data) // 2] ^= 4
+            path(root, number, suffix).write_bytes(data)
+
+
+def files(root: str, **settings: Any) -> set[str]:
+    with winkfs.open(root, **settings) as opened:
+        found = {entry.name: entry.read() for entry in opened.scan()}
+    assert all(name.encode() == content for name, content in found.items())
+    return set(found)
+
+
+def first(n: int) -> set[str]:
+    return {f"{i}" for i in range(1, n + 1)}
+
+
+# --- a copy ---
+
+
+@pytest.mark.parametrize("small", [0, manifest.SMALL])
+def test_any_damage_of_one_file_costs_nothing_and_is_told(
+    root: str, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(manifest, "SMALL", small)
+    datasets.add(root, {"6": b"6"})
+    datasets.add(root, {"7": b"7"})
+    for number in (0, 3, 6, 7):
+        file = path(root, number)
+        whole = file.read_bytes()
+        spoiled = [whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
+                   for at in range(0, len(whole), len(whole) // 8)]  # fmt: skip
+        for data in (*spoiled, b"", whole[:-1], bytes(len(whole)), path(root, 2).read_bytes()):
+            file.write_bytes(data)
+            log = Log(root)
+            assert len(log.at(number).shards) == number
+            assert len(log.problems) == 1
+            assert "its copy was read" in log.problems[0]
+        assert any(str(file) in line for line in winkfs.verify(root).problems)
+        file.unlink()
+        assert files(root) == first(7)
+        assert any("is lost" in line for line in winkfs.verify(root).problems)
+        file.write_bytes(whole)
+    assert winkfs.verify(root).problems == []
+
+
+def test_damaged_copy_is_no_problem_and_repair_makes_it(root: str) -> None:
+    path(root, 3, ".copy").write_bytes(b"x")
+    path(root, 4, ".copy").unlink()
+    report = winkfs.verify(root)
+    assert report.problems == []
+    assert len(report.notes) == 1
+    assert "2 manifests have no copy" in report.notes[0]
+    assert repair(root).copies == 2
+    assert repair(root, apply=True).copies == 2
+    assert winkfs.verify(root).notes == []
+
+
+def test_sector_that_cannot_be_read_is_like_damage(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FileStorage.read
+
+    def read(storage: FileStorage, offset: int, length: int) -> bytes:
+        if storage.name.endswith(f"{5:020}.json"):
+            raise OSError(5, "Input/output error")
+        return real(storage, offset, length)
+
+    monkeypatch.setattr(FileStorage, "read", read)
+    assert files(root) == first(5)
+
+
+def test_commits_and_vacuum_go_on_with_a_copy(root: str) -> None:
+    damage(root, 2, 5, both=False)
+    datasets.add(root, {"6": b"6"})
+    assert files(root) == first(6)
+    assert len(winkfs.verify(root).problems) == 2
+    compact(root)
+    vacuum(root, older_than=0)
+    assert files(root) == first(6)
+    assert winkfs.verify(root).problems == []  # both are gone
+
+
+def test_repair_makes_manifests_from_their_copies(root: str) -> None:
+    whole = {number: path(root, number).read_bytes() for number in range(6)}
+    damage(root, 0, 5, both=False)
+    path(root, 3).unlink()
+    before = sorted(os.listdir(f"{root}/_winkfs"))
+    assert len(repair(root).mended) == 3
+    assert sorted(os.listdir(f"{root}/_winkfs")) == before
+    done = repair(root, apply=True)
+    assert (len(done.mended), done.copies, done.left) == (3, 0, [])
+    assert {number: path(root, number).read_bytes() for number in range(6)} == whole
+    assert len(list(Path(root, "_winkfs").glob("*.damaged"))) == 2
+    assert repair(root).mended == []
+    assert winkfs.verify(root).problems == []
+
+
+# --- both ---
+
+
+def test_manifest_whose_copy_is_damaged_too_costs_its_generation_only(root: str) -> None:
+    damage(root, 3)
+    for number in (0, 1, 2, 4, 5):
+        assert files(root, as_of=number) == first(number)
+    assert files(root) == first(5)
+    with pytest.raises(CorruptError, match="manifest"):
+        winkfs.open(root, as_of=3)
+    datasets.add(root, {"6": b"6"})
+    with winkfs.open(root, "a") as opened:
+        opened.delete("2")
+    assert files(root) == first(6) - {"2"}
+    problems = winkfs.verify(root).problems
+    assert len(problems) == 1
+    assert str(path(root, 3)) in problems[0]
+    done = repair(root, apply=True)
+    assert (done.mended, len(done.left)) == ([], 1)
+
+
+def test_time_of_a_damaged_generation_is_an_error_and_never_another(root: str) -> None:
+    times = [Log(root).read(number).time_ns for number in range(6)]
+    damage(root, 3)
+    for number in (1, 4, 5):
+        assert len(Log(root).at((times[number] + 1000) / 1e9).shards) == number
+    log = Log(root)
+    assert len(log.at(time.time()).shards) == 5
+    for number in (2, 3):  # nobody knows when it began
+        with pytest.raises(CorruptError):
+            log.at((times[number] + 1000) / 1e9)
+
+
+def test_between_checkpoints_it_costs_the_generations_up_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "EACH", 4)
+    monkeypatch.setattr(manifest, "SMALL", 0)
+    root = create(tmp_path / "ds").root
+    for n in range(1, 7):
+        datasets.add(root, {f"{n}": b"%d" % n})
+    damage(root, 2)
+    for number in (0, 1, 4, 5, 6):
+        assert files(root, as_of=number) == first(number)
+    for number in (2, 3):
+        with pytest.raises(CorruptError):
+            winkfs.open(root, as_of=number)
+    assert files(root) == first(6)
+    damage(root, 5)
+    with pytest.raises(CorruptError):  # generation 6 is there, and nobody knows what it has
+        winkfs.open(root)
+    assert files(root, as_of=4) == first(4)
+
+
+def test_history_lists_a_damaged_generation_and_fails(root: str, run: commands.Run) -> None:
+    damage(root, 3)
+    done = run("dataset", "history", root)
+    assert done.status == 1
+    lines = done.out.splitlines()
+    assert len(lines) == 6
+    assert b"damaged" in lines[2]
+    done = run("dataset", "history", root, "--json")
+    records = [json.loads(line) for line in done.out.splitlines()]
+    assert [record["generation"] for record in records] == [5, 4, 3, 2, 1, 0]
+    assert "manifest" in records[2]["damaged"]
+    damage(root, 1, both=False)
+    assert "its copy was read" in run("dataset", "history", root).err
+
+
+def test_vacuum_keeps_what_a_damaged_generation_may_have(root: str) -> None:
+    datasets.add(root, {"a": b"a"}, operation="overwrite")  # generation 5 has what this removed
+    datasets.add(root, {"b": b"b"})
+    damage(root, 6)
+    done = vacuum(root, keep=4, older_than=0)
+    assert (done.shards, done.leftovers) == ([], [])
+    assert len(done.notes) == 1
+    assert files(root, as_of=5) == first(5)
+    done = vacuum(root, older_than=0)  # no kept generation needs them
+    assert len(done.leftovers) + len(done.shards) == 5
+    assert files(root) == {"a", "b"}
+
+
+# --- the newest ---
+
+
+def test_newest_that_is_damaged_is_the_one_before_for_readers(root: str) -> None:
+    damage(root, 5)
+    with winkfs.open(root) as opened:
+        assert (opened.generation, {entry.name for entry in opened.scan()}) == (4, first(4))
+        assert len(opened.notes) == 1
+        assert "is generation 4, and not 5" in opened.notes[0]
+        assert not opened.refresh()
+    with pytest.raises(CorruptError):
+        winkfs.open(root, as_of=5)
+    assert files(root, as_of=2) == first(2)
+    assert any(str(path(root, 5)) in line for line in winkfs.verify(root).problems)
+
+
+def test_nothing_is_committed_on_a_damaged_manifest(root: str, run: commands.Run) -> None:
+    job = begin(root)
+    with winkfs.create(job.attempt("0")) as container:
+        container.put("x", b"x")
+    record = job.seal(job.attempt("0"))
+    damage(root, 5)
+    before = sorted(os.listdir(f"{root}/_winkfs"))
+    for action in (
+        lambda: winkfs.open(root, "a"), lambda: begin(root), lambda: compact(root),
+        lambda: vacuum(root, older_than=0), lambda: job.commit([record]),
+    ):  # fmt: skip
+        with pytest.raises(CorruptError, match="winkfs dataset repair"):
+            action()  # type: ignore[no-untyped-call]
+    assert "winkfs dataset repair" in commands.one_line(run("put", root, "x", stdin=b"x"))
+    assert sorted(os.listdir(f"{root}/_winkfs")) == before
+
+
+def test_newest_is_made_anew_where_the_shards_prove_it(root: str, run: commands.Run) -> None:
+    with winkfs.open(root, "a") as opened:
+        opened.put("6", b"6")
+        opened.put("1", b"1")
+        opened.delete("2")
+    for suffix in (".json", ".copy"):  # its time, so that the rest can be read
+        data = path(root, 6, suffix).read_bytes()
+        at = data.index(b'"time_ns":') + 14
+        path(root, 6, suffix).write_bytes(data[:at] + b"%d" % (9 - int(data[at : at + 1]))
+                                          + data[at + 1 :])  # fmt: skip
+    assert files(root) == first(5)
+    would = run("dataset", "repair", root)
+    assert (would.status, would.out.count(b"\n")) == (1, 1)
+    assert files(root) == first(5)
+    assert b"from the shards of" in run("dataset", "repair", root, "--apply").out
+    assert files(root) == first(6) - {"2"}
+    assert files(root, as_of=5) == first(5)
+    assert winkfs.verify(root).problems == []
+    assert run("dataset", "repair", root).out == b"nothing to repair\n"
+
+
+@pytest.mark.parametrize("field", ['"tombs_at":', '"size":', '"operation":"a', '"rank":['])
+def test_newest_that_cannot_be_proven_is_given_up(root: str, field: str) -> None:
+    for suffix in (".json", ".copy"):
+        data = path(root, 5, suffix).read_bytes()
+        at = data.index(field.encode()) + len(field)
+        path(root, 5, suffix).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    done = repair(root, apply=True)
+    assert "generation 5 is given up" in done.mended[0]
+    assert files(root) == first(4)
+    assert len(list(Path(root, "_winkfs").glob("*.damaged"))) == 2
+    assert winkfs.verify(root).problems == []
+    lost = done.mended[0].partition("its shards may be ")[2].partition(" ")[0]
+    winkfs.dataset.adopt.adopt(root, [f"{root}/{lost}"])  # as it says
+    assert files(root) == first(5)
+    vacuum(root, older_than=0)
+    assert files(root) == first(5)
+
+
+def test_two_of_the_newest_are_damaged(root: str) -> None:
+    for number in (4, 5):
+        for suffix in (".json", ".copy"):
+            path(root, number, suffix).write_bytes(bytes(500))
+    assert files(root) == first(3)
+    assert len(repair(root, apply=True).mended) == 2
+    datasets.add(root, {"x": b"x"})
+    assert Log(root).newest() == 4
+    assert files(root) == first(3) | {"x"}
+    assert winkfs.verify(root).problems == []
+
+
+def test_random_damage_is_never_wrong_contents(root: str) -> None:
+    """Of one file at a time: flips, zeroed and foreign sectors, cuts."""
+    chance, wanted = random.Random(7), {n: first(n) for n in range(6)}
+    targets = [p for p in Path(root, "_winkfs").iterdir() if p.suffix in (".json", ".copy")]
+    for _ in range(300):
+        target = chance.choice(targets)
+        whole = target.read_bytes()
+        data = bytearray(whole)
+        kind = chance.randrange(5)
+        if kind == 0:
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            at = chance.randrange(0, len(data), 512)
+            data[at : at + 512] = bytes(len(data[at : at + 512]))
+        elif kind == 2:
+            data = bytearray(chance.choice(targets).read_bytes())
+        elif kind == 3:
+            del data[chance.randrange(len(data)) :]
+        else:
+            data += data[:512]
+        target.write_bytes(data)
+        log = Log(root)
+        for number in range(6):
+            assert {record.first for record in log.at(number).shards} == wanted[number]
+        assert bytes(data) in (whole, target.read_bytes())
+        target.write_bytes(whole)
+
+
+def test_mount_shows_the_generation_before_a_damaged_one_and_logs_it(
+    root: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from winkfs.dataset.source import DatasetSource
+
+    source = DatasetSource(root)
+    datasets.add(root, {"6": b"6"})
+    damage(root, 6)
+    assert not source.refresh()
+    assert not source.refresh()
+    assert source.status()["generation"] == 5
+    told = [line for line in caplog.messages if "is generation 5, and not 6" in line]
+    assert len(told) == 1
+    source.close()
+    again = DatasetSource(root)
+    assert again.status()["generation"] == 5
+    again.close()
+
+
+def test_abort_leaves_files_that_a_damaged_manifest_may_name(root: str) -> None:
+    job = begin(root)
+    with winkfs.create(job.attempt("0")) as container:
+        container.put("6", b"6")
+    assert job.commit([job.seal(job.attempt("0"))]) == 6
+    whole = {suffix: path(root, 6, suffix).read_bytes() for suffix in (".json", ".copy")}
+    damage(root, 6)
+    job.abort()
+    for suffix, data in whole.items():
+        path(root, 6, suffix).write_bytes(data)
+    assert files(root) == first(6)

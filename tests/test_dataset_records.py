@@ -1,0 +1,147 @@
+"""Manifests and records of results that were forged: nothing they say leads out of the folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+
+import winkfs
+from winkformats.errors import FormatError
+from winkfs import digests, orders, results
+from winkfs.dataset.manifest import create
+from winkfs.dataset.records import Manifest
+from winkfs.dataset.vacuum import vacuum
+from winkfs.orders import Order, OrderedShard, Rows
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return create(tmp_path / "ds").root
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A container beside the data set."""
+    with winkfs.create(tmp_path / "victim") as container:
+        container.put("secret", b"of somebody else")
+    return tmp_path / "victim.data"
+
+
+ELSEWHERE = [
+    "../victim", "/etc/passwd", "job/../../victim", "job/..", "./victim", "job//a", "job/a/", "a",
+    "job/a\0b", "job/a\n", "_pending/a", "job/_a", "job/a/b", "", 7, None,
+]  # fmt: skip
+
+
+def forged(root: str, change: Any) -> None:
+    datasets.forge(root, 1, change)
+
+
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_path_that_leads_out_of_the_data_set_is_refused(root: str, victim: Path, path: Any) -> None:
+    datasets.add(root, {"a": b"1"})
+
+    def added(values: Any) -> None:
+        values["added"][0]["path"] = path
+        values.pop("checkpoint", None)
+
+    def removed(values: Any) -> None:
+        values["removed"] = [path]
+        values.pop("checkpoint", None)
+
+    def checkpoint(values: Any) -> None:
+        values["checkpoint"] = {"shards": values["added"], "streams": {}}
+        values["added"] = []
+        values["checkpoint"]["shards"][0]["path"] = path
+
+    whole = Path(f"{root}/_winkfs/{1:020}.json").read_bytes()
+    for change in (added, removed, checkpoint):
+        Path(f"{root}/_winkfs/{1:020}.json").write_bytes(whole)
+        forged(root, change)
+        with pytest.raises(FormatError, match="manifest"):
+            winkfs.open(root, "a")
+        with pytest.raises(FormatError, match="manifest"):
+            vacuum(root, older_than=0)
+    assert victim.exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("generation", "1"), ("time_ns", None), ("oldest", 2), ("oldest", -1), ("job", "../x"),
+        ("job", 3), ("operation", 3), ("removed", "abc"), ("removed", 3), ("streams", []),
+        ("streams", {"q": "1"}), ("metrics", None), ("added", [{}]), ("added", {"a": 1}),
+        ("checkpoint", {"shards": [], "streams": {"q": [1]}}), ("checkpoint", {"shards": []}),
+        ("checkpoint", 3),
+    ],
+)  # fmt: skip
+def test_field_of_a_manifest_that_is_nonsense_is_a_format_error(
+    root: str, field: str, value: Any
+) -> None:
+    datasets.add(root, {"a": b"1"})
+    forged(root, lambda values: values.update({field: value}))
+    with pytest.raises(FormatError, match="manifest"):
+        winkfs.open(root, "a")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("contid", "1"), ("size", 1.5), ("files", None), ("ao", 1), ("mtime_min", "x"),
+        ("first", 7), ("last", "\ud900"), ("rank", [1]), ("rank", ["a", 2]), ("rank", 3),
+    ],
+)  # fmt: skip
+def test_field_of_a_shard_that_is_nonsense_is_a_format_error(
+    root: str, field: str, value: Any
+) -> None:
+    datasets.add(root, {"a": b"1"})
+    forged(root, lambda values: values["added"][0].update({field: value}))
+    with pytest.raises(FormatError, match="manifest"):
+        winkfs.open(root, "a")
+
+
+def test_manifest_nested_without_end_is_a_format_error() -> None:
+    text = b'{"a":' + b"[" * 100_000
+    with pytest.raises(FormatError, match="manifest"):
+        Manifest.decode(datasets.signed(text), file="x")
+
+
+# --- results ---
+
+
+def test_record_of_a_result_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = results.begin(tmp_path / "o", orders.NAME)
+    rows = Rows(*np.zeros((3, 1), np.int64))
+    part = orders.write_part(folder / "part-00000.perm", [rows], 7)
+    shards = (OrderedShard("job/00000-0", 1, 5000),)
+    orders.publish(folder, Order(folder, "/corpus", 3, "sort", "path", shards, (part,)))
+    path = tmp_path / "o" / "order.json"
+    good = json.loads(path.read_text())
+    assert orders.open(tmp_path / "o").rows == 1
+    for file in ("../x.perm", "/etc/passwd", "part-00000.perm/..", "x", "", 3, None):
+        path.write_text(json.dumps(good | {"parts": [good["parts"][0] | {"file": file}]}))
+        with pytest.raises(FormatError, match="make it anew"):
+            orders.open(tmp_path / "o")
+    for wrong in ("../x", "/x", "a//b", "a/../../b", "a\0b", 3):
+        path.write_text(json.dumps(good | {"shards": [good["shards"][0] | {"path": wrong}]}))
+        with pytest.raises(FormatError, match="make it anew"):
+            orders.open(tmp_path / "o")
+    for field in ("contid", "size"):
+        path.write_text(json.dumps(good | {"shards": [good["shards"][0] | {field: "x"}]}))
+        with pytest.raises(FormatError, match="make it anew"):
+            orders.open(tmp_path / "o")
+
+
+@pytest.mark.parametrize("name", ["digests", "order"])
+@pytest.mark.parametrize("text", [b"\xff{}", b"[" * 100_000, b'{"job": 3}', b'"x"', b"\x00"])
+def test_record_of_a_result_that_is_damaged_is_a_format_error(
+    tmp_path: Path, name: str, text: bytes
+) -> None:
+    (tmp_path / f"{name}.json").write_bytes(text)
+    with pytest.raises(FormatError, match="make it anew"):
+        (digests if name == "digests" else orders).open(tmp_path)

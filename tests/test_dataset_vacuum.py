@@ -1,0 +1,161 @@
+"""Vacuum beside commits and beside another vacuum; what it reads; what damage makes it leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+import winkfs
+from winkformats.disk.posix import PosixDirectory
+from winkfs.dataset import manifest
+from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.transaction import begin
+from winkfs.dataset.vacuum import vacuum
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return create(tmp_path / "ds").root
+
+
+def test_temporary_file_of_a_commit_that_ends_meanwhile(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PosixDirectory.list
+
+    def listed(folder: PosixDirectory) -> list[str]:
+        return [*real(folder), ".deadbeefdeadbeef.tmp"]
+
+    datasets.add(root, {"a": b"1"})
+    monkeypatch.setattr(PosixDirectory, "list", listed)
+    assert vacuum(root, older_than=0).shards == []
+
+
+def test_another_vacuum_removes_the_manifests_that_are_being_read(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "EACH", 4)
+    for n in range(12):
+        datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
+    real, left = Log.read, [8]
+
+    def read(log: Log, number: int) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            vacuum(root, older_than=0)
+        return real(log, number)
+
+    monkeypatch.setattr(Log, "read", read)
+    done = vacuum(root, older_than=0)
+    assert left[0] < 0
+    assert done.shards == []
+    with winkfs.open(root) as opened:
+        assert opened.read("a") == b"11"
+    assert winkfs.verify(root).problems == []
+
+
+def test_job_that_is_committed_while_vacuum_looks_stays(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = begin(root)
+    with winkfs.create(job.attempt("0")) as container:
+        container.put("a", b"1")
+    record, real = job.seal(job.attempt("0")), PosixDirectory.list
+
+    def late(folder: PosixDirectory) -> list[str]:
+        found = real(folder)
+        if folder.path.endswith("/_pending"):  # seen, and committed before anything else is read
+            monkeypatch.setattr(PosixDirectory, "list", real)
+            job.commit([record])
+        return found
+
+    monkeypatch.setattr(PosixDirectory, "list", late)
+    vacuum(root, older_than=0)
+    with winkfs.open(root) as opened:
+        assert opened.read("a") == b"1"
+
+
+def test_vacuum_with_little_to_do_reads_few_manifests(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(40):
+        datasets.add(root, {f"{n}": b"1"})
+    real, read = Log.read, []
+
+    def counted(log: Log, number: int) -> Any:
+        read.append(number)
+        return real(log, number)
+
+    monkeypatch.setattr(Log, "read", counted)
+    vacuum(root)
+    assert len(read) < 15  # of 41
+
+
+def test_what_is_in_pending_goes_whatever_it_is(root: str) -> None:
+    job = begin(root)
+    Path(job.pending, "deep", "deeper").mkdir(parents=True)
+    Path(job.pending, "deep", "deeper", "x").write_bytes(b"1" * 1000)
+    Path(root, "_pending", "file").write_bytes(b"2" * 100)
+    would = vacuum(root, older_than=0, dry_run=True)
+    assert would.bytes == 1100
+    assert vacuum(root, older_than=0) == would
+    assert os.listdir(f"{root}/_pending") == []
+
+
+WRITER = """
+import sys, winkfs
+for i in range(15):
+    with winkfs.open(sys.argv[1], "a") as d:
+        d.put("n", b"x")
+        d.put(f"{sys.argv[2]}/{i}", b"x")
+"""
+VACUUM = """
+import sys, time
+from winkfs.dataset.compaction import compact
+from winkfs.dataset.vacuum import vacuum
+from winkfs.errors import DatasetConflict
+end = time.monotonic() + 6
+while time.monotonic() < end:
+    vacuum(sys.argv[1], keep=2, older_than=2)
+    try:
+        compact(sys.argv[1])
+    except DatasetConflict:
+        pass
+"""
+
+
+def test_vacuums_beside_writers_lose_nothing_and_do_not_fail(root: str) -> None:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", program, root, name], env=env,
+                         stderr=subprocess.PIPE, text=True)
+        for program, name in ((WRITER, "a"), (WRITER, "b"), (VACUUM, "c"), (VACUUM, "d"))
+    ]  # fmt: skip
+    said = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 4, said
+    with winkfs.open(root) as opened:
+        assert len(opened) == 31
+    assert winkfs.verify(root).problems == []
+    time.sleep(1)
+    vacuum(root, older_than=0)
+    assert winkfs.verify(root).notes == []
+
+
+def test_clock_of_the_future_keeps_generations_and_is_told(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.add(root, {"a": b"1"})
+    with monkeypatch.context() as patch:
+        real = time.time_ns
+        patch.setattr(time, "time_ns", lambda: real() + 86400 * 10**9)
+        datasets.add(root, {"a": b"2"}, operation="overwrite")
+    done = vacuum(root, older_than=0)
+    assert done.shards == []
+    assert "dated in the future" in done.notes[0]
