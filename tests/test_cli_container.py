@@ -49,6 +49,23 @@ def test_pack_and_unpack(run: Run, tmp_path: Path) -> None:
     assert "none*" in one_line(run("unpack", "c", "out2", "none*"))
 
 
+def test_unpack_says_once_what_many_files_have_in_common(run: Run) -> None:
+    with winkfs.create("c") as c:
+        for i in range(5):
+            c.put(f"{i}", b"1", mode=0o4755)
+            c.put(f"l{i}", b"/etc", ftype=winkfs.FileType.LINK)
+    done = run("unpack", "c", "out")
+    assert (done.status, done.out) == (1, b"")
+    assert sorted(line.split(":")[1] for line in done.err.splitlines()) == [
+        " 0 and 4 more", " l0 and 4 more",
+    ]  # fmt: skip
+    assert run("unpack", "c", "all", "-p") == (0, b"", "")
+    assert Path("all/0").stat().st_mode & 0o7777 == 0o4755
+    assert os.readlink("all/l4") == "/etc"
+    there = run("unpack", "c", "all", "--same-permissions")
+    assert there == (1, b"", "winkfs: 0 and 9 more: is there already: --force replaces it\n")
+
+
 def test_pack_of_standard_input(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t/a").write_bytes(b"1")

@@ -15,7 +15,7 @@ from trees import DIR, LINK
 import winkfs
 from winkfs.items import Note
 from winkfs.pack import pack
-from winkfs.unpack import OPEN_PARENTS, unpack
+from winkfs.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, unpack
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 
@@ -96,11 +96,11 @@ def test_existing_files_stay_unless_forced(tmp_path: Path) -> None:
     (out / "l").write_bytes(b"old")
     notes: list[Note] = []
     unpack(base, out, note=notes.append)
-    assert {n.name: n.what for n in notes} == dict.fromkeys([b"a", b"l", b"x"], "is there already")
+    assert {n.name: n.what for n in notes} == dict.fromkeys([b"a", b"l", b"x"], THERE)
     assert (out / "a").read_bytes() == (out / "l").read_bytes() == b"old"
     notes.clear()
     unpack(base, out, force=True, note=notes.append)
-    assert notes == [Note(b"x", "a directory is in its place", True)]
+    assert notes == [Note(b"x", "a directory is in its place", True, often=True)]
     assert (out / "a").read_bytes() == b"new"
     assert os.readlink(out / "l") == "a"
 
@@ -122,12 +122,93 @@ def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
         c.put("d/closed/inside", b"1")
     old = os.umask(0o077)
     try:
-        unpack(tmp_path / "c", tmp_path / "out")
+        unpack(tmp_path / "c", tmp_path / "out", same_permissions=True)
     finally:
         os.umask(old)
-    names = ["a", "b", "s", "d", "d/closed"]
-    found = [stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) for name in names]
-    assert found == [0o666, 0o400, 0o4711, 0o1777, 0o555]
+    assert modes(tmp_path / "out", "a", "b", "s", "d", "d/closed") == [
+        0o666, 0o400, 0o4711, 0o1777, 0o555,
+    ]  # fmt: skip
+
+
+def modes(root: Path, *names: str) -> list[int]:
+    return [stat.S_IMODE((root / name).stat().st_mode) for name in names]
+
+
+def test_set_id_and_sticky_bits_are_kept_only_when_asked(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        for name, mode in {"u": 0o4755, "g": 0o2711, "t": 0o1644}.items():
+            c.put(name, b"1", mode=mode)
+        c.put("d", b"", ftype=DIR, mode=0o2775)
+        c.put("tmp", b"", ftype=DIR, mode=0o1777)
+    names = ("u", "g", "t", "d", "tmp")
+    notes: list[Note] = []
+    report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
+    assert modes(tmp_path / "out", *names) == [0o755, 0o711, 0o644, 0o775, 0o755]
+    assert sorted(n.name.decode() for n in notes) == sorted(names)
+    assert {(n.what, n.failed, n.often) for n in notes} == {(NO_SPECIAL, False, True)}
+    assert report.failed == 0
+    assert unpack(tmp_path / "c", tmp_path / "all", same_permissions=True).failed == 0
+    assert modes(tmp_path / "all", *names) == [0o4755, 0o2711, 0o1644, 0o2775, 0o1777]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "stays"),
+    [
+        ("l", "a", True),
+        ("l", "./a//b/.", True),
+        ("d/e/l", "../../a", True),
+        ("d/l", "..", True),
+        ("l", ".", True),
+        ("l", "/etc/passwd", False),
+        ("l", "//etc", False),
+        ("l", "..", False),
+        ("l", "./../a", False),
+        ("d/l", "../../a", False),
+        ("d/l", "../x/..", False),  # x may be a link to a place less deep
+    ],
+)
+def test_link_that_may_lead_out_is_made_only_when_asked(
+    tmp_path: Path, name: str, target: str, stays: bool
+) -> None:
+    base = container(tmp_path, (name, target.encode(), LINK), ("file", b"1"))
+    notes: list[Note] = []
+    report = unpack(base, tmp_path / "out", note=notes.append)
+    assert os.path.lexists(tmp_path / "out" / name) is stays
+    assert notes == ([] if stays else [Note(name.encode(), LEADS_OUT, True, often=True)])
+    assert (report.files, report.links, report.failed) == (1, stays, not stays)
+    assert unpack(base, tmp_path / "all", same_permissions=True).failed == 0
+    assert os.readlink(tmp_path / "all" / name) == target
+
+
+def test_links_through_links_do_not_lead_out(tmp_path: Path) -> None:
+    """Each is harmless by its letters: here/here/here is the root, three levels above it is not."""
+    base = container(
+        tmp_path, ("here", b".", LINK), ("out", b"here/here/here/../../..", LINK),
+        ("d/e/up", b"../..", LINK), ("d/e/out", b"up/../..", LINK),
+    )  # fmt: skip
+    unpack(base, tmp_path / "x/out")
+    for path in (tmp_path / "x/out").rglob("*"):
+        assert path.resolve().is_relative_to(tmp_path / "x/out")
+
+
+def test_owners_are_not_given_where_they_are_not_wanted(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"1", uid=1234, gid=5678)
+        c.put("l", b"a", ftype=LINK, uid=1234, gid=5678)
+        c.put("d", b"", ftype=DIR, uid=1234, gid=5678)
+    unpack(tmp_path / "c", tmp_path / "out")
+    unpack(tmp_path / "c", tmp_path / "mine", same_owner=False)
+    for name in ("a", "l", "d"):
+        assert (tmp_path / "out" / name).lstat().st_uid == 1234
+        assert (tmp_path / "mine" / name).lstat().st_gid == 0
+
+
+def test_link_whose_target_has_nul_is_left_out_and_the_rest_is_unpacked(tmp_path: Path) -> None:
+    base = container(tmp_path, ("l", b"a\0b", LINK), ("z", b"1"))
+    report = unpack(base, tmp_path / "out")
+    assert (report.files, report.links, report.failed) == (1, 0, 1)
 
 
 def test_files_in_many_directories_and_deep_ones(tmp_path: Path) -> None:
@@ -171,7 +252,7 @@ def test_unpack_by_a_user_gives_closed_directories_and_no_set_id_of_others(place
         c.put("d", b"", ftype=DIR, mode=0o500, mtime=5)
         c.put("d/file", b"1", mode=0o400)
         c.put("d/root", b"1", mode=0o4755, uid=0, gid=0)
-    assert unpack(place / "c", place / "out").failed == 0
+    assert unpack(place / "c", place / "out", same_permissions=True).failed == 0
     out = place / "out/d"
     assert (stat.S_IMODE(out.stat().st_mode), out.stat().st_mtime) == (0o500, 5)
     assert stat.S_IMODE((out / "root").stat().st_mode) == 0o755

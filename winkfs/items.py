@@ -18,11 +18,13 @@ class Note(NamedTuple):
     name    of the file, bytes
     what    the reason, without the name
     failed  False: nothing a container could hold (a device, a socket), as expected
+    often   what many files may have in common: said once, with a count
     """
 
     name: bytes
     what: str
     failed: bool
+    often: bool = False
 
 
 Notes = Callable[[Note], None]

@@ -22,7 +22,7 @@ from winkfs.container import Container
 from winkfs.doors import open as open_any
 from winkfs.entry import Entry
 from winkfs.inode import FileType
-from winkfs.items import LARGE, Note, Notes
+from winkfs.items import LARGE, PERMISSIONS, Note, Notes
 from winkfs.names import literal_prefix, matcher, path_fault, raw
 from winkfs.spill import SortedRecords
 
@@ -38,6 +38,12 @@ STEP: Final = 256  # files between two calls of `progress`
 DEPTH: Final = struct.Struct(">H")
 META: Final = struct.Struct(">qqqq")  # mtime_ns, mode, uid, gid
 SET_ID: Final = 0o6000
+STICKY: Final = 0o1000
+SHARED: Final = 0o022  # group and others may write
+SPECIAL: Final = SET_ID | STICKY
+THERE: Final = "is there already: --force replaces it"
+LEADS_OUT: Final = "a link that leads out of the directory: left out, --same-permissions keeps it"
+NO_SPECIAL: Final = "without its set-id and sticky bits: --same-permissions keeps them"
 Progress = Callable[[int], None]
 Made = TypeVar("Made")
 
@@ -59,6 +65,8 @@ def unpack(
     glob: str | None = None,
     *,
     force: bool = False,
+    same_permissions: bool = False,
+    same_owner: bool = True,
     as_of: str | int | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
@@ -67,16 +75,19 @@ def unpack(
 
     glob      only names that match; `*` crosses `/`
     force     replace files that exist; without it they are left as they are and noted
+    same_permissions  trust the container: keep set-id and sticky bits, and links that lead out of
+              the directory. Without it modes are those of the container less these bits, whatever
+              the umask; a directory that loses its sticky bit can be written by its owner only
+    same_owner  give files their owners, if we are root
     as_of     of a data set: a generation or time, see `winkfs.open`
-    note      called with each file that was not unpacked
+    note      called with each file that was not unpacked, or not as it is in the container
     progress  called with the number of files since the last call
-    ->        modes and mtimes are those of the container, owners too if we are root
     raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
     """
     report = UnpackReport()
 
     def count(noted: Note) -> None:
-        report.failed += 1
+        report.failed += noted.failed
         if note:
             note(noted)
 
@@ -84,7 +95,10 @@ def unpack(
     with open_any(base, as_of=as_of) as container:
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
-            unpacker = Unpacker(container, directories, report, count, force=force)
+            unpacker = Unpacker(
+                container, directories, report, count, force=force,
+                same_permissions=same_permissions, same_owner=same_owner,
+            )  # fmt: skip
             found = container.scan(
                 prefix=literal_prefix(glob or ""),
                 problem=lambda error: count(Note(b"?", str(error), True)),
@@ -161,14 +175,18 @@ class Unpacker:
         note: Notes,
         *,
         force: bool,
+        same_permissions: bool,
+        same_owner: bool,
     ) -> None:
         self._container = container
         self._directories = directories
         self._report = report
         self._note = note
         self._force = force
+        self._trusted = same_permissions
         self._made = SortedRecords(directories.path)
         self._user, self._group = os.geteuid(), os.getegid()
+        self._gives_owners = same_owner and self._user == 0
 
     def put(self, entry: Entry) -> None:
         """Write one file; what hinders it becomes a note. Raises OSError where the disk does."""
@@ -179,9 +197,9 @@ class Unpacker:
         try:
             self._put(name, entry)
         except FileExistsError:
-            what = "is there already" if not self._force else "a directory is in its place"
-            self._note(Note(name, what, True))
-        except FormatError as error:
+            what = THERE if not self._force else "a directory is in its place"
+            self._note(Note(name, what, True, often=True))
+        except (FormatError, OverflowError, ValueError) as error:  # times and owners that none has
             self._note(Note(name, str(error), True))
         except OSError as error:
             if error.errno in NO_USE:
@@ -193,28 +211,31 @@ class Unpacker:
             self._directory(name, entry)
             return
         head, _, short = name.rpartition(b"/")
-        parent = self._directories.get(head)
         if entry.ftype == FileType.LINK:
-            self._link(entry, short, parent)
+            target = entry.read()
+            if not (self._trusted or stays_below(name, target)):
+                self._note(Note(name, LEADS_OUT, True, often=True))
+                return
+            self._link(entry, target, short, self._directories.get(head))
         else:
-            self._file(entry, short, parent)
+            self._file(entry, name, short, self._directories.get(head))
 
     def _directory(self, name: bytes, entry: Entry) -> None:
         self._directories.get(name, 0o700)  # private until it gets its own mode at the end
-        meta = META.pack(entry.mtime_ns, entry.mode, entry.uid, entry.gid)
+        mode = self._mode(name, entry)
+        meta = META.pack(entry.mtime_ns, mode, entry.uid, entry.gid)
         self._made.add(DEPTH.pack(0xFFFF - name.count(b"/")) + name + b"\0" + meta)
         self._report.directories += 1
 
-    def _link(self, entry: Entry, short: bytes, parent: int) -> None:
-        target = entry.read()
+    def _link(self, entry: Entry, target: bytes, short: bytes, parent: int) -> None:
         self._create(short, parent, lambda: os.symlink(target, short, dir_fd=parent))
-        if self._user == 0:
+        if self._gives_owners:
             os.chown(short, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
         times = (entry.mtime_ns, entry.mtime_ns)
         os.utime(short, ns=times, dir_fd=parent, follow_symlinks=False)
         self._report.links += 1
 
-    def _file(self, entry: Entry, short: bytes, parent: int) -> None:
+    def _file(self, entry: Entry, name: bytes, short: bytes, parent: int) -> None:
         content = iter([entry.read()]) if entry.size < LARGE else self._pieces(entry)
         fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
         try:
@@ -224,7 +245,7 @@ class Unpacker:
             except BaseException:
                 os.unlink(short, dir_fd=parent)  # rather no file than half of one
                 raise
-            self._give(fd, entry.mtime_ns, entry.mode, entry.uid, entry.gid)
+            self._give(fd, entry.mtime_ns, self._mode(name, entry), entry.uid, entry.gid)
         finally:
             os.close(fd)
         self._report.files += 1
@@ -258,14 +279,35 @@ class Unpacker:
                     self._give(self._directories.get(name), *META.unpack(record[-META.size :]))
                 except OSError as error:
                     self._note(Note(name, error.strerror or str(error), True))
+                except OverflowError as error:
+                    self._note(Note(name, str(error), True))
+
+    def _mode(self, name: bytes, entry: Entry) -> int:
+        """The permission bits to give it."""
+        if self._trusted or not entry.mode & SPECIAL:
+            return entry.mode & PERMISSIONS
+        self._note(Note(name, NO_SPECIAL, False, often=True))
+        mode = entry.mode & ~SPECIAL
+        if entry.ftype == FileType.DIR and entry.mode & STICKY:
+            mode &= ~SHARED  # without that bit everybody could remove the files of others
+        return mode & PERMISSIONS
 
     def _give(self, fd: int, mtime_ns: int, mode: int, uid: int, gid: int) -> None:
-        if self._user == 0:
+        if self._gives_owners:
             os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
         elif (uid, gid) != (self._user, self._group):
             mode &= ~SET_ID  # they would lend the rights of somebody else
         os.fchmod(fd, mode)
         os.utime(fd, ns=(mtime_ns, mtime_ns))
+
+
+def stays_below(name: bytes, target: bytes) -> bool:
+    """Whether a link of this name certainly leads to nothing outside the root, whatever other
+    links that do not are made there: `..` stands at its start only, and no more than it is deep.
+    """
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    up = next((i for i, part in enumerate(parts) if part != b".."), len(parts))
+    return not target.startswith(b"/") and up <= name.count(b"/") and b".." not in parts[up:]
 
 
 def write_all(fd: int, data: bytes) -> None:

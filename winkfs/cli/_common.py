@@ -268,6 +268,7 @@ class Progress:
         self._done = 0
         self._due = time.monotonic() + PATIENCE if sys.stderr.isatty() else float("inf")
         self._bar: RichProgress | None = None
+        self._often: dict[str, tuple[bytes, int]] = {}  # reason -> the first name, how many
 
     def __enter__(self) -> Self:
         return self
@@ -278,6 +279,11 @@ class Progress:
     ) -> None:  # fmt: skip
         if self._bar:
             self._bar.stop()
+            self._bar = None
+        for what, (name, count) in self._often.items():
+            more = f" and {count - 1:,} more" if count > 1 else ""
+            self.say(f"{text(name)}{more}: {what}")
+        self._often.clear()
 
     def __call__(self, done: int) -> None:
         self._done += done
@@ -287,8 +293,12 @@ class Progress:
             self._start()
 
     def note(self, note: Note) -> None:
-        """Say what happened to a file, above the bar."""
-        self.say(f"{text(note.name)}: {note.what}")
+        """Say what happened to a file, above the bar; at the end, what happened to many."""
+        if note.often:
+            first, count = self._often.get(note.what, (note.name, 0))
+            self._often[note.what] = first, count + 1
+        else:
+            self.say(f"{text(note.name)}: {note.what}")
 
     def say(self, line: str) -> None:
         if self._bar:
