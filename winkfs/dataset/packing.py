@@ -23,6 +23,8 @@ from typing import Final
 
 import xxhash
 
+import winkformats
+import winkfs
 from winkfs.bulkput import Row
 from winkfs.dataset.manifest import Log, is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
@@ -189,8 +191,8 @@ def _in_process(
     job: _Job, share: Lists, running: list[subprocess.Popen[bytes]]
 ) -> list[tuple[int, ShardRecord]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "winkfs.dataset.packing"], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-P", "-m", "winkfs.dataset.packing"], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": _packages()},
     )  # fmt: skip
     running.append(process)
     assert process.stdin is not None
@@ -211,6 +213,15 @@ def _in_process(
                 _add(job.report, report)
                 return records  # type: ignore[no-any-return]
     raise OSError(f"a process that packs was killed (status {process.returncode})")
+
+
+def _packages() -> str:
+    """PYTHONPATH of a child: ours without the current directory, whose files are data that may
+    have the name of a module; with the roots of our packages, one of which may be just there."""
+    here = os.getcwd()
+    kept = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) != here]
+    ours = [str(Path(found.__file__ or "").resolve().parents[1]) for found in (winkfs, winkformats)]
+    return os.pathsep.join(dict.fromkeys([*kept, *ours]))
 
 
 def _add(total: PackReport, part: PackReport) -> None:
