@@ -15,6 +15,7 @@ from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
 from winkformats.kvseq import KVSeq
 from winkformats.superblock import Superblock
+from winkfs.basepath import DERIVED
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.inode import Inode
 from winkfs.lock import WriterLock
@@ -219,7 +220,7 @@ def create_files(base: str, block: Superblock) -> None:
     directory, name = locate(base)
     lock = WriterLock(base)
     try:
-        for suffix in (".idx", ".time", ".names", ".cols"):
+        for suffix in DERIVED:
             if directory.exists(name + ".data"):
                 break
             directory.unlink(name + suffix)  # of an earlier container of that name

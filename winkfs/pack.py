@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from winkformats.disk.directory import sync_directory
-from winkfs.basepath import base_of
+from winkfs.basepath import DATA, DERIVED, FILES, PARTIAL, base_of
 from winkfs.bulkput import Row
 from winkfs.container import Container, create
 from winkfs.container import open as open_container
@@ -26,7 +26,6 @@ from winkfs.names import excluder, text
 from winkfs.tarball import STDIN, Tarball
 from winkfs.tree import OwnFiles, Tree
 
-DERIVED: Final = (".idx", ".time", ".names", ".cols")
 EXECUTABLE: Final = 0o755
 BATCH: Final = 16 << 20  # bytes of content
 PER_ROW: Final = 200  # bytes of a row beside its content, about
@@ -91,7 +90,7 @@ def pack(
         if note:
             note(noted)
 
-    exists = Path(target + ".data").exists()
+    exists = Path(target + DATA).exists()
     if exists and not update:
         raise FileExists("the container exists already: add to it with --update", target)
     reader = _source(os.fspath(source), target, count, exclude, names)
@@ -146,7 +145,7 @@ def _check_variant(container: Container, ao: bool, classic: bool) -> None:
 @contextlib.contextmanager
 def _partial(base: str, *, ao: bool, classic: bool) -> Iterator[Container]:
     """A new container under another name, which becomes `base` when the block ends well."""
-    partial = base + ".partial"
+    partial = base + PARTIAL
     _remove(partial)
     try:
         container = create(partial, ao=ao, classic=classic)
@@ -167,7 +166,7 @@ def _remove(base: str) -> None:
     """Delete the files of a container, if there are any. Raises Locked while it is written."""
     lock = WriterLock(base)
     try:
-        for suffix in (".data", *DERIVED):
+        for suffix in FILES:
             Path(base + suffix).unlink(missing_ok=True)
         Path(base + ".lock").unlink(missing_ok=True)
     finally:
@@ -176,14 +175,14 @@ def _remove(base: str) -> None:
 
 def _rename(partial: str, base: str) -> None:
     """Give the files their names: the data file last, for with it the container is there."""
-    if Path(base + ".data").exists():
+    if Path(base + DATA).exists():
         raise FileExists("was made by somebody else meanwhile", base)
     for suffix in DERIVED:
         if Path(partial + suffix).exists():
             Path(partial + suffix).replace(base + suffix)
         else:
             Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
-    Path(partial + ".data").replace(base + ".data")
+    Path(partial + DATA).replace(base + DATA)
     Path(partial + ".lock").unlink(missing_ok=True)
     sync_directory(base)
 
@@ -200,7 +199,7 @@ class Packer:
         self._progress = progress or (lambda done: None)
         self._unordered = False
         self._attrs = container.superblock.get("ATTRS") == 1
-        status = Path(container.base + ".data").stat()
+        status = Path(container.base + DATA).stat()
         self._owner = [status.st_uid, status.st_gid]
         self._done = 0
         self._other: Large | Copy | None = None

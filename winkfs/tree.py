@@ -7,15 +7,17 @@ link is followed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import re
 import stat
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import product
 from typing import BinaryIO, Final, NamedTuple
 
 from winkfs.arguments import nearest_ns
+from winkfs.basepath import DATA, PARTIAL, SUFFIXES, TEMPORARIES
 from winkfs.bulkput import Row
 from winkfs.inode import FileType
 from winkfs.items import LARGE, PERMISSIONS, Item, Large, Meta, Note, Notes, Unreadable
@@ -36,7 +38,11 @@ UNHELD: Final = {
     stat.S_IFSOCK: "a socket",
 }
 CHUNK: Final = 1 << 16
-OWN_SUFFIX: Final = rb"(?:\.partial)?\.(?:lock|(?:data|idx|time|names)(?:\.tmp|\.new)?)"
+OWN: Final = frozenset(
+    os.fsencode(partial + suffix + end)
+    for partial, suffix, end in product(("", PARTIAL), SUFFIXES, ("", *TEMPORARIES))
+)
+"""What follows BASE in the names of a container's files."""
 
 
 class Found(NamedTuple):
@@ -49,18 +55,23 @@ class Found(NamedTuple):
 
 
 class OwnFiles:
-    """Recognises the files of the container that is being written, should it lie in the tree."""
+    """Recognises the files of the container that is being written, should it lie in the tree.
+
+    data    (device, inode) of BASE.data, which may be a link, or have another name, too
+    """
 
     def __init__(self, base: str) -> None:
         """Raises OSError where the directory of `base` is not there."""
-        head, short = os.path.split(os.fsencode(base))
+        head, self._short = os.path.split(os.fsencode(base))
         self._directory = _identity(os.stat(head or b"."))
-        self._match = re.compile(re.escape(short) + OWN_SUFFIX).fullmatch
+        self.data: tuple[int, int] | None = None
+        with contextlib.suppress(FileNotFoundError):
+            self.data = _identity(os.stat(base + DATA))
 
-    def hold(self, path: bytes, directory: int) -> bool:
+    def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
         """`path` is taken from the open directory."""
         head, _, short = path.rpartition(b"/")
-        if not self._match(short):
+        if not short.startswith(self._short) or short[len(self._short) :] not in OWN:
             return False
         return _identity(os.stat(head or b".", dir_fd=directory)) == self._directory
 
@@ -68,13 +79,14 @@ class OwnFiles:
 class OwnFolder:
     """Recognises the data set that is being written, should it lie in the tree."""
 
+    data = None
+
     def __init__(self, root: str) -> None:
-        self._short = os.path.basename(os.path.abspath(os.fsencode(root)))
         self._identity = _identity(os.stat(root))
 
-    def hold(self, path: bytes, directory: int) -> bool:
+    def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
         """`path` is taken from the open directory."""
-        if path.rpartition(b"/")[2] != self._short:
+        if kind != DIR:
             return False
         return _identity(os.stat(path, dir_fd=directory, follow_symlinks=False)) == self._identity
 
@@ -166,7 +178,7 @@ class Tree:
                     continue
                 short, kind = entry[:-2], entry[-1:]
                 name = prefix + short
-                if self._leave_out(name, short, fd):
+                if self._leave_out(name, short, fd, kind):
                     continue
                 yield Found(short, fd, name, kind)
                 if kind == DIR and (below := self._enter(name, short, fd)) is not None:
@@ -205,17 +217,20 @@ class Tree:
                 continue
             try:
                 mode = os.stat(name, dir_fd=root, follow_symlinks=False).st_mode
-                left_out = self._leave_out(name, name, root)
+                kind = KINDS.get(stat.S_IFMT(mode), OTHER)
             except OSError as error:
                 self._failed(name, error)
                 continue
-            if not left_out:
-                yield Found(name, root, name, KINDS.get(stat.S_IFMT(mode), OTHER))
+            if not self._leave_out(name, name, root, kind):
+                yield Found(name, root, name, kind)
 
-    def _leave_out(self, name: bytes, path: bytes, fd: int) -> bool:
+    def _leave_out(self, name: bytes, path: bytes, fd: int, kind: bytes) -> bool:
         if self._exclude and self._exclude(text(name)):
             return True
-        return self._own is not None and self._own.hold(path, fd)
+        try:
+            return self._own is not None and self._own.hold(path, fd, kind)
+        except OSError:  # gone, which is said when it is read
+            return False
 
     # What is in it
 
@@ -233,10 +248,12 @@ class Tree:
             self._failed(found.name, error)
             return None
 
-    def _file(self, found: Found, mtime_ns: int | None) -> Item:
+    def _file(self, found: Found, mtime_ns: int | None) -> Item | None:
         fd = os.open(found.path, OPEN_FILE, dir_fd=found.fd)
         try:
             before = os.fstat(fd)
+            if self._own and _identity(before) == self._own.data:
+                return None
             size = before.st_size
             mtime = _mtime(before) if mtime_ns is None else mtime_ns
             if size >= LARGE:

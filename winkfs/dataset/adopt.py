@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from winkfs.basepath import base_of
+from winkfs.basepath import FILES, base_of
 from winkfs.container import open as open_container
-from winkfs.dataset.shard import DERIVED
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import NoSuchFile
 from winkfs.lock import WriterLock
@@ -50,7 +49,7 @@ def adopt(
 def _copy(transaction: Transaction, base: str, name: str, progress: Progress) -> str:
     target = transaction.attempt(name)
     with _alone(base):
-        for suffix in (".data", *DERIVED):
+        for suffix in FILES:
             if Path(base + suffix).exists():
                 _copy_file(base + suffix, target + suffix, progress)
     open_container(target, "a").close()  # what a writer left unfinished is finished in the copy

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from winkfs.basepath import SUFFIXES
 from winkfs.dataset.records import ShardRecord
 from winkfs.errors import NoSuchFile, StalePlan
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 NOTHING: Final[Int64] = np.empty(0, np.int64)
 NOTHING.flags.writeable = False
-DERIVED: Final = (".idx", ".time", ".names", ".cols")
-SUFFIXES: Final = (".data", *DERIVED, ".lock")
 
 
 @dataclass(frozen=True, slots=True)

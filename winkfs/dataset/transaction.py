@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from winkformats.disk.directory import sync_directory
+from winkfs.basepath import FILES
 from winkfs.dataset.manifest import PENDING, Log, create, next_manifest
 from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
-from winkfs.dataset.shard import DERIVED
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)
@@ -238,7 +238,7 @@ class Transaction:
         else:
             self._check_there(self.folder, records)
         names = {os.path.basename(record.path) for record in records}
-        kept = {name + suffix for name in names for suffix in (".data", *DERIVED)} | {MARK}
+        kept = {name + suffix for name in names for suffix in FILES} | {MARK}
         with os.scandir(self.folder) as entries:  # only now: nobody can make files there any more
             for entry in entries:
                 if entry.name in kept:

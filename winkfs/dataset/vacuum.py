@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from winkfs.basepath import SUFFIXES, TEMPORARIES
 from winkfs.dataset.check import orphans
 from winkfs.dataset.manifest import EACH, FOLDER, PENDING, Log, next_manifest, root_of
 from winkfs.dataset.records import Manifest, State
-from winkfs.dataset.shard import SUFFIXES
 from winkfs.dataset.transaction import MARK
 from winkfs.units import NANO
 
@@ -145,7 +145,7 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
             yield from (path + suffix for suffix in (*SUFFIXES, *_TEMPORARY))
 
 
-_TEMPORARY: Final = tuple(suffix + ".tmp" for suffix in SUFFIXES)
+_TEMPORARY: Final = tuple(suffix + end for suffix in SUFFIXES for end in TEMPORARIES)
 
 
 def _derived(log: Log, oldest: int, cutoff: float) -> Iterator[str]:
