@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from winkfs.bulkput import Row
 
 LARGE: Final = 1 << 20  # bytes of content from which a file is streamed
+SPARSE: Final = 64 << 10  # bytes of a file whose holes are kept; a smaller one's become zeros
 PERMISSIONS: Final = 0o7777
+USER: Final = "user."  # extended attributes that are the user's own
 
 
 class Note(NamedTuple):
@@ -38,6 +40,10 @@ class Readable(Protocol):
     def read(self, size: int = -1, /) -> bytes:
         """raises  Unreadable, FormatError"""
 
+    def skip_hole(self) -> int:
+        """Pass over a hole at this place -> its bytes, 0: there is none. Who does not call it
+        reads zeros. Raises Unreadable."""
+
     def close(self) -> None: ...
 
 
@@ -49,16 +55,18 @@ class Meta:
     mode: int  # permission bits
     uid: int
     gid: int
+    xattrs: Mapping[bytes, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A file that is streamed; whoever takes it reads `file` and closes it."""
+    """A file that is streamed; whoever takes it reads `file` and closes it. sparse: has holes."""
 
     name: bytes
     file: Readable
     size: int
     meta: Meta
+    sparse: bool = False
 
 
 @dataclass(frozen=True, slots=True)

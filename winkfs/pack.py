@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,9 @@ from winkfs.basepath import DATA, DERIVED, FILES, PARTIAL, base_of
 from winkfs.bulkput import Row
 from winkfs.container import Container, create
 from winkfs.container import open as open_container
+from winkfs.entry import to_bytes
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkfs.fileobject import SparseReader
 from winkfs.inode import FileType, default_mode
 from winkfs.items import Copy, Item, Large, Meta, Note, Notes, Readable, Source, Unreadable
 from winkfs.lock import WriterLock
@@ -29,6 +31,8 @@ from winkfs.tree import OwnFiles, Tree
 EXECUTABLE: Final = 0o755
 BATCH: Final = 16 << 20  # bytes of content
 PER_ROW: Final = 200  # bytes of a row beside its content, about
+NO_HOLES: Final = "its holes are stored as zeros: the container knows no holes"
+NO_XATTRS: Final = "its extended attributes are left out: a classic container keeps none"
 STEP: Final = 256  # files between two calls of `progress`
 Progress = Callable[[int], None]
 
@@ -64,6 +68,7 @@ def pack(
     ao: bool = False,
     classic: bool = False,
     update: bool = False,
+    xattrs: bool = False,
     exclude: Sequence[str] = (),
     names: Iterable[bytes] | None = None,
     note: Notes | None = None,
@@ -74,6 +79,7 @@ def pack(
     ao, classic  variant of a new container; ao sorts by mtime, classic keeps no owners and, of
                  modes, only whether a file can be executed
     update       add to the container that is there, and replace what it has of the same name
+    xattrs       take all extended attributes that we may read, not only those called user.*
     exclude      globs of names, of parts of them or of directories, to leave out
     names        pack only these of the directory, without what is below them
     note         called with each thing that was not packed as it is
@@ -93,7 +99,7 @@ def pack(
     exists = Path(target + DATA).exists()
     if exists and not update:
         raise FileExists("the container exists already: add to it with --update", target)
-    reader = _source(os.fspath(source), target, count, exclude, names)
+    reader = _source(os.fspath(source), target, count, xattrs, exclude, names)
     if exists:
         with open_container(target, "a") as container:
             _check_variant(container, ao, classic)
@@ -107,15 +113,20 @@ def pack(
 
 
 def _source(
-    source: str, base: str, note: Notes, exclude: Sequence[str], names: Iterable[bytes] | None
+    source: str,
+    base: str,
+    note: Notes,
+    xattrs: bool,
+    exclude: Sequence[str],
+    names: Iterable[bytes] | None,
 ) -> Source:
     scratch = scratch_of(base)
     check_names(source, names)
     left_out = excluder(exclude)
     if source != STDIN and Path(source).is_dir():
         own = OwnFiles(base)
-        return Tree(source, note, scratch, own=own, exclude=left_out, names=names)
-    return Tarball(source, note, scratch, exclude=left_out)
+        return Tree(source, note, scratch, own=own, xattrs=xattrs, exclude=left_out, names=names)
+    return Tarball(source, note, scratch, xattrs=xattrs, exclude=left_out)
 
 
 def scratch_of(base: str) -> str:
@@ -198,9 +209,10 @@ class Packer:
         self._note = note
         self._progress = progress or (lambda done: None)
         self._unordered = False
-        self._attrs = container.superblock.get("ATTRS") == 1
+        settings = container.parts()[0].settings
+        self._attrs, self._holes = settings.attrs, settings.holes
         status = Path(container.base + DATA).stat()
-        self._owner = [status.st_uid, status.st_gid]
+        self._owner = status.st_uid, status.st_gid
         self._done = 0
         self._other: Large | Copy | None = None
         self._ended = False
@@ -271,6 +283,8 @@ class Packer:
         if isinstance(item, Copy):
             self._copy(item, home)
             return
+        if item.sparse and not self._holes:
+            self._note(Note(item.name, NO_HOLES, False, often=True))
         try:
             size = self._put_file(item.name, item.file, FileType.FILE, item.meta)
         except Unreadable as error:
@@ -284,25 +298,32 @@ class Packer:
             what = f"a hard link to {text(item.target)}, which was not packed"
             self._note(Note(item.name, what, True))
             return
-        old = home.stat(item.target)
-        with home.open_file(item.target) as file:
-            self._put_file(item.name, file, old.ftype, item.meta)
+        old, meta = home.stat(item.target), item.meta
+        if not meta.xattrs:  # GNU tar says them of the first name only
+            meta = replace(meta, xattrs=home.getxattrs(item.target))
+        with SparseReader(home, text(item.target), old.size) as file:
+            self._put_file(item.name, file, old.ftype, meta)
         self._count(old.ftype, old.size)
 
-    def _put_file(self, name: bytes, file: Readable, ftype: int, meta: Meta) -> int:
-        kept = self._kept(Row(name, b"", None, ftype, meta.mode, meta.uid, meta.gid))
+    def _put_file(self, name: bytes, file: Readable | SparseReader, ftype: int, meta: Meta) -> int:
+        row = Row(name, b"", None, ftype, meta.mode, meta.uid, meta.gid, meta.xattrs)
+        kept = self._kept(row)
         return self._container.put_file(
-            name, file, mtime_ns=meta.mtime_ns,
-            ftype=kept.ftype, mode=kept.mode, uid=kept.uid, gid=kept.gid,
+            name, file, mtime_ns=meta.mtime_ns, ftype=kept.ftype,
+            mode=kept.mode, uid=kept.uid, gid=kept.gid, xattrs=kept.xattrs,
         )  # fmt: skip
 
     def _kept(self, row: Row) -> Row:
         """The file as the container keeps it: without a mode and owner that are the defaults,
         which is 3 us quicker, or that it has no place for."""
-        name, data, mtime_ns, ftype, mode, *owner = row
+        name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
+        if xattrs and not self._attrs:
+            self._note(Note(to_bytes(name), NO_XATTRS, False, often=True))
         if ftype == FileType.FILE and (
             mode == EXECUTABLE or (mode and mode & 0o100 and not self._attrs)
         ):
             ftype = FileType.EXEC
-        plain = owner == self._owner and (mode is None or mode == default_mode(ftype))
-        return Row(name, data, mtime_ns, ftype) if plain or not self._attrs else row
+        plain = (uid, gid) == self._owner and (mode is None or mode == default_mode(ftype))
+        if self._attrs and (xattrs or not plain):
+            return row
+        return Row(name, data, mtime_ns, ftype)

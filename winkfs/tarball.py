@@ -12,7 +12,8 @@ import struct
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 from typing import IO, Any, Final, Self
 
@@ -20,7 +21,7 @@ from winkformats.errors import FormatError
 from winkfs.arguments import nearest_ns
 from winkfs.bulkput import Row
 from winkfs.inode import FileType
-from winkfs.items import LARGE, PERMISSIONS, Copy, Item, Large, Meta, Note, Notes, Readable
+from winkfs.items import LARGE, PERMISSIONS, SPARSE, USER, Copy, Item, Large, Meta, Note, Notes
 from winkfs.names import MAX_NAME, raw, text
 from winkfs.spill import SortedRecords
 from winkfs.units import NANO
@@ -35,6 +36,7 @@ COMPRESSION: Final[dict[bytes, Callable[[Any], Any]]] = {
 }
 BY_MTIME: Final = struct.Struct(">QQ")  # mtime_ns + BIAS, offset of the member: bytes
 BIAS: Final = 1 << 63  # makes times before 1970 sort first
+XATTR: Final = "SCHILY.xattr."
 DEVICES: Final = {
     tarfile.CHRTYPE: "a device",
     tarfile.BLKTYPE: "a device",
@@ -62,18 +64,26 @@ class Tarball:
 
     path        a file, or "-" for standard input
     note        hears of what cannot be held or read
+    xattrs      take all extended attributes, not only those called user.*
     exclude     names to leave out, with all below them
     scratch     a directory for temporary files
     raises      OSError; FormatError where it is no tar file, or a damaged one
     """
 
     def __init__(
-        self, path: str, note: Notes, scratch: str, *, exclude: Callable[[str], object] | None
+        self,
+        path: str,
+        note: Notes,
+        scratch: str,
+        *,
+        xattrs: bool = False,
+        exclude: Callable[[str], object] | None = None,
     ) -> None:
         self._path = path
         self._where = "standard input" if path == STDIN else path
         self._note = note
         self._scratch = scratch
+        self._xattrs = xattrs
         self._exclude = exclude
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
@@ -142,25 +152,27 @@ class Tarball:
         if name is None:
             return None
         mtime = mtime_ns(member) if mtime is None else mtime
-        mode = member.mode & PERMISSIONS
-        meta = Meta(mtime, mode, member.uid, member.gid)
+        mode, owner = member.mode & PERMISSIONS, (member.uid, member.gid)
+        xattrs = xattrs_of(member, everything=self._xattrs)
+        meta = Meta(mtime, mode, *owner, xattrs)
         if member.isdir():
-            return Row(name, b"", mtime, FileType.DIR, mode, meta.uid, meta.gid)
+            return Row(name, b"", mtime, FileType.DIR, mode, *owner, xattrs)
         if member.issym():
-            return Row(name, raw(member.linkname), mtime, FileType.LINK, None, meta.uid, meta.gid)
+            return Row(name, raw(member.linkname), mtime, FileType.LINK, None, *owner, xattrs)
         if member.islnk():
             return Copy(name, clean(raw(member.linkname)), meta)
         if member.type in DEVICES:
             self._note(Note(name, DEVICES[member.type], False))
             return None
-        file = tar.extractfile(member)
-        assert file is not None
-        if member.size >= LARGE:
-            return Large(name, Whole(file, member.size, self._where), member.size, meta)
+        file: Any = tar.extractfile(member)
+        holes: Any = member.sparse if member.size >= SPARSE else None
+        if member.size >= LARGE or holes is not None:
+            whole = Whole(file, member.size, self._where, holes)
+            return Large(name, whole, member.size, meta, holes is not None)
         data = file.read()
         if len(data) != member.size:
             raise tarfile.ReadError("unexpected end of data")
-        return Row(name, data, mtime, FileType.FILE, mode, meta.uid, meta.gid)
+        return Row(name, data, mtime, FileType.FILE, mode, *owner, xattrs)
 
     def _name(self, member: tarfile.TarInfo) -> bytes | None:
         """The name in the container; None, and a note if a person should know, to leave it out."""
@@ -178,18 +190,46 @@ class Tarball:
 
 
 class Whole:
-    """A member that is streamed: its end before its size is an error."""
+    """A member that is streamed: its end before its size is an error.
 
-    def __init__(self, file: Readable, size: int, where: str) -> None:
-        self._file, self._left, self._where = file, size, where
+    sparse   (offset, bytes) of what is no hole
+    raises   ReadError where these make no sense
+    """
+
+    def __init__(
+        self, file: Any, size: int, where: str, sparse: Sequence[tuple[int, int]] | None
+    ) -> None:
+        # tarfile's buffer asks a stream whether it can seek, which it does not know.
+        self._file = file if sparse is None else file.raw
+        self._size, self._where = size, where
+        self._at = 0
+        self._stop = size  # where the next hole begins; not before `skip_hole` is called
+        self._data = deque([(0, size)] if sparse is None else [pair for pair in sparse if pair[1]])
+        end = 0
+        for start, length in self._data:
+            if not end <= start <= start + length <= size:
+                raise tarfile.ReadError("its map of holes makes no sense")
+            end = start + length
 
     def read(self, size: int = -1, /) -> bytes:
         with damage_named(self._where):
-            data = self._file.read(size)
-            self._left -= len(data)
-            if self._left and not data and size:
+            room = self._stop - self._at
+            data: bytes = self._file.read(min(size, room) if size >= 0 else room)
+            self._at += len(data)
+            if self._at < self._size and not data and size:
                 raise tarfile.ReadError("unexpected end of data")
             return data
+
+    def skip_hole(self) -> int:
+        while self._data and sum(self._data[0]) <= self._at:
+            self._data.popleft()
+        start, length = self._data[0] if self._data else (self._size, 0)
+        gap = max(start - self._at, 0)
+        if gap:
+            self._file.seek(start)
+            self._at = start
+        self._stop = start + length
+        return gap
 
     def close(self) -> None:
         self._file.close()
@@ -218,6 +258,17 @@ def following(tar: Any) -> tarfile.TarInfo | None:
 def clean(name: bytes) -> bytes:
     """The name without empty and `.` parts: tar files have `./a`, `/a` and `a/` for a."""
     return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+
+
+def xattrs_of(member: tarfile.TarInfo, *, everything: bool) -> dict[bytes, bytes] | None:
+    """Extended attributes, those called user.* or all, as GNU tar, star and bsdtar write them."""
+    prefix = XATTR if everything else XATTR + USER
+    found = {
+        raw(key.removeprefix(XATTR).replace("%3D", "=").replace("%25", "%")): raw(value)
+        for key, value in member.pax_headers.items()
+        if key.startswith(prefix)
+    }
+    return found or None
 
 
 def mtime_ns(member: tarfile.TarInfo) -> int:

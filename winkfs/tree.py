@@ -16,11 +16,22 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import product
 from typing import BinaryIO, Final, NamedTuple
 
-from winkfs.arguments import nearest_ns
+from winkfs.arguments import INT64, nearest_ns
 from winkfs.basepath import DATA, PARTIAL, SUFFIXES, TEMPORARIES
 from winkfs.bulkput import Row
 from winkfs.inode import FileType
-from winkfs.items import LARGE, PERMISSIONS, Item, Large, Meta, Note, Notes, Unreadable
+from winkfs.items import (
+    LARGE,
+    PERMISSIONS,
+    SPARSE,
+    USER,
+    Item,
+    Large,
+    Meta,
+    Note,
+    Notes,
+    Unreadable,
+)
 from winkfs.names import MAX_NAME, path_fault, text
 from winkfs.spill import SortedRecords
 
@@ -38,6 +49,7 @@ UNHELD: Final = {
     stat.S_IFSOCK: "a socket",
 }
 CHUNK: Final = 1 << 16
+BLOCK: Final = 512  # bytes that st_blocks counts
 OWN: Final = frozenset(
     os.fsencode(partial + suffix + end)
     for partial, suffix, end in product(("", PARTIAL), SUFFIXES, ("", *TEMPORARIES))
@@ -96,6 +108,7 @@ class Tree:
 
     note        hears of what could not be read or cannot be held
     own         files to leave out silently
+    xattrs      take all extended attributes, not only those called user.*
     exclude     names to leave out, with all below them
     names       take only these, in the order given, and nothing below a directory among them
     scratch     a directory for temporary files
@@ -109,6 +122,7 @@ class Tree:
         scratch: str,
         *,
         own: OwnFiles | OwnFolder | None = None,
+        xattrs: bool = False,
         exclude: Callable[[str], object] | None = None,
         names: Iterable[bytes] | None = None,
     ) -> None:
@@ -116,6 +130,7 @@ class Tree:
         self._note = note
         self._scratch = scratch
         self._own = own
+        self._xattrs = XAttrs(everything=xattrs)
         self._exclude = exclude
         self._names = names
 
@@ -256,10 +271,12 @@ class Tree:
                 return None
             size = before.st_size
             mtime = _mtime(before) if mtime_ns is None else mtime_ns
-            if size >= LARGE:
-                watched = WatchedFile(fd, before, found.name, self._note)
+            xattrs = self._xattrs.of_file(fd, before.st_dev)
+            sparse = size >= SPARSE and before.st_blocks * BLOCK < size and _has_hole(fd, size)
+            if size >= LARGE or sparse:
+                watched = WatchedFile(fd, before, found.name, self._note, sparse=sparse)
                 fd = -1
-                return Large(found.name, watched, size, _meta(before, mtime))
+                return Large(found.name, watched, size, _meta(before, mtime, xattrs), sparse)
             data = os.read(fd, size) if size else b""
             while len(data) < size and (more := os.read(fd, size - len(data))):
                 data += more  # a network filesystem may give less than was asked for
@@ -268,18 +285,22 @@ class Tree:
         finally:
             if fd >= 0:
                 os.close(fd)
-        mode = before.st_mode & PERMISSIONS
-        return Row(found.name, data, mtime, FileType.FILE, mode, before.st_uid, before.st_gid)
+        mode, owner = before.st_mode & PERMISSIONS, (before.st_uid, before.st_gid)
+        return Row(found.name, data, mtime, FileType.FILE, mode, *owner, xattrs)
 
     def _no_file(self, found: Found, mtime_ns: int | None) -> Row | None:
         path, fd, name, kind = found
         status = os.stat(path, dir_fd=fd, follow_symlinks=False)
-        meta = _meta(status, _mtime(status) if mtime_ns is None else mtime_ns)
+        mtime = _mtime(status) if mtime_ns is None else mtime_ns
+        owner = status.st_uid, status.st_gid
         if kind == DIR:
-            return Row(name, b"", meta.mtime_ns, FileType.DIR, meta.mode, meta.uid, meta.gid)
+            xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
+            mode = status.st_mode & PERMISSIONS
+            return Row(name, b"", mtime, FileType.DIR, mode, *owner, xattrs)
         if kind == LINK:
             target = os.readlink(path, dir_fd=fd)
-            return Row(name, target, meta.mtime_ns, FileType.LINK, None, meta.uid, meta.gid)
+            xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
+            return Row(name, target, mtime, FileType.LINK, None, *owner, xattrs)
         what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind")
         self._note(Note(name, what, False))
         return None
@@ -289,23 +310,87 @@ class Tree:
         self._note(Note(name, what or str(error), True))
 
 
+class XAttrs:
+    """Reads extended attributes: those called user.*, or all. Remembers which filesystems know
+    none."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._prefix = "" if everything else USER
+        self._without: set[int] = set()
+
+    def of_file(self, fd: int, device: int) -> dict[bytes, bytes] | None:
+        """Those of an open file, which is on that device; None: it has none. Cost: 1 us."""
+        if device in self._without:
+            return None
+        try:
+            names = os.listxattr(fd)
+        except OSError as error:
+            self._refused(error, device)
+            return None
+        return self._values(names, fd) if names else None
+
+    def of_path(self, path: bytes, status: os.stat_result) -> dict[bytes, bytes] | None:
+        """The same of what is at a path, itself where it is a link."""
+        if status.st_dev in self._without or (stat.S_ISLNK(status.st_mode) and self._prefix):
+            return None  # the kernel keeps no user.* of links
+        try:
+            names = os.listxattr(path, follow_symlinks=False)
+        except OSError as error:
+            self._refused(error, status.st_dev)
+            return None
+        return self._values(names, path) if names else None
+
+    def _refused(self, error: OSError, device: int) -> None:
+        if error.errno != errno.EOPNOTSUPP:
+            raise error
+        self._without.add(device)
+
+    def _values(self, names: list[str], file: int | bytes) -> dict[bytes, bytes] | None:
+        found, follow = {}, isinstance(file, int)
+        for name in names:
+            if name.startswith(self._prefix):
+                with contextlib.suppress(FileNotFoundError):
+                    found[os.fsencode(name)] = os.getxattr(file, name, follow_symlinks=follow)
+        return found or None
+
+
 class WatchedFile:
     """A large file, as long as it was when it was opened; notes if it changes meanwhile."""
 
-    def __init__(self, fd: int, before: os.stat_result, name: bytes, note: Notes) -> None:
+    def __init__(
+        self, fd: int, before: os.stat_result, name: bytes, note: Notes, *, sparse: bool
+    ) -> None:
         self._file = open(fd, "rb", buffering=0)  # noqa: SIM115 - closed in close
         self._before, self._name, self._note = before, name, note
         self._left = before.st_size
+        self._data = 0 if sparse else self._left  # bytes up to the next hole; 0: not known
         self._short = False  # whether it ended before its size; not when the reader gave up
 
     def read(self, size: int = -1, /) -> bytes:
+        wanted = min(self._left, self._data or self._left)
         try:
-            data = self._file.read(min(size, self._left) if size >= 0 else self._left)
+            data = self._file.read(min(size, wanted) if size >= 0 else wanted)
         except OSError as error:
             raise Unreadable(error.strerror) from error
         self._left -= len(data)
+        self._data = max(self._data - len(data), 0)
         self._short = not data and self._left > 0
         return data
+
+    def skip_hole(self) -> int:
+        size = self._before.st_size
+        at = size - self._left
+        if self._data or not self._left:
+            return 0
+        fd = self._file.fileno()
+        try:
+            start = min(_seek_data(fd, at), size)
+            stop = min(os.lseek(fd, start, os.SEEK_HOLE), size) if start < size else size
+            os.lseek(fd, start, os.SEEK_SET)
+        except OSError as error:
+            raise Unreadable(error.strerror) from error
+        self._left, self._data = size - start, stop - start
+        return start - at
 
     def close(self) -> None:
         changed = self._short or _state(os.fstat(self._file.fileno())) != _state(self._before)
@@ -325,6 +410,23 @@ def listed_names(file: BinaryIO) -> Iterator[bytes]:
         data = file.read(CHUNK)
     if rest:
         yield rest
+
+
+def _has_hole(fd: int, size: int) -> bool:
+    try:
+        return os.lseek(fd, 0, os.SEEK_HOLE) < size
+    finally:
+        os.lseek(fd, 0, os.SEEK_SET)
+
+
+def _seek_data(fd: int, at: int) -> int:
+    """Where the next data begin; beyond all files where there are none."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return INT64
 
 
 def _kind(entry: os.DirEntry[str]) -> bytes:
@@ -347,5 +449,6 @@ def _mtime(status: os.stat_result) -> int:
     return nearest_ns(status.st_mtime_ns)
 
 
-def _meta(status: os.stat_result, mtime_ns: int) -> Meta:
-    return Meta(mtime_ns, status.st_mode & PERMISSIONS, status.st_uid, status.st_gid)
+def _meta(status: os.stat_result, mtime_ns: int, xattrs: dict[bytes, bytes] | None) -> Meta:
+    mode = status.st_mode & PERMISSIONS
+    return Meta(mtime_ns, mode, status.st_uid, status.st_gid, xattrs)

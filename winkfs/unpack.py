@@ -12,22 +12,21 @@ import errno
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from winkformats.errors import FormatError
-from winkfs.container import Container
 from winkfs.doors import open as open_any
 from winkfs.entry import Entry
-from winkfs.inode import FileType
-from winkfs.items import LARGE, PERMISSIONS, Note, Notes
+from winkfs.inode import Attrs, FileType
+from winkfs.items import PERMISSIONS, USER, Note, Notes
 from winkfs.names import literal_prefix, matcher, path_fault, raw
 from winkfs.spill import SortedRecords
 
 if TYPE_CHECKING:
-    from winkfs.dataset.dataset import Dataset
+    pass
 
 OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,13 +35,14 @@ NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 OPEN_PARENTS: Final = 64  # directories kept open
 STEP: Final = 256  # files between two calls of `progress`
 DEPTH: Final = struct.Struct(">H")
-META: Final = struct.Struct(">qqqq")  # mtime_ns, mode, uid, gid
+DIRECTORY: Final = struct.Struct(">qI")  # mtime_ns, bytes of the attributes before it
 SET_ID: Final = 0o6000
 STICKY: Final = 0o1000
 SHARED: Final = 0o022  # group and others may write
 SPECIAL: Final = SET_ID | STICKY
 THERE: Final = "is there already: --force replaces it"
 LEADS_OUT: Final = "a link that leads out of the directory: left out, --same-permissions keeps it"
+NOT_USER: Final = "without extended attributes but user.*: --same-permissions keeps them"
 NO_SPECIAL: Final = "without its set-id and sticky bits: --same-permissions keeps them"
 Progress = Callable[[int], None]
 Made = TypeVar("Made")
@@ -96,7 +96,7 @@ def unpack(
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(
-                container, directories, report, count, force=force,
+                directories, report, count, force=force,
                 same_permissions=same_permissions, same_owner=same_owner,
             )  # fmt: skip
             found = container.scan(
@@ -169,7 +169,6 @@ class Unpacker:
 
     def __init__(
         self,
-        container: Container | Dataset,
         directories: Directories,
         report: UnpackReport,
         note: Notes,
@@ -178,7 +177,6 @@ class Unpacker:
         same_permissions: bool,
         same_owner: bool,
     ) -> None:
-        self._container = container
         self._directories = directories
         self._report = report
         self._note = note
@@ -216,45 +214,51 @@ class Unpacker:
             if not (self._trusted or stays_below(name, target)):
                 self._note(Note(name, LEADS_OUT, True, often=True))
                 return
-            self._link(entry, target, short, self._directories.get(head))
+            self._link(name, entry, target, self._directories.get(head))
         else:
             self._file(entry, name, short, self._directories.get(head))
 
     def _directory(self, name: bytes, entry: Entry) -> None:
         self._directories.get(name, 0o700)  # private until it gets its own mode at the end
-        mode = self._mode(name, entry)
-        meta = META.pack(entry.mtime_ns, mode, entry.uid, entry.gid)
-        self._made.add(DEPTH.pack(0xFFFF - name.count(b"/")) + name + b"\0" + meta)
+        mode, xattrs = self._mode(name, entry), self._kept(name, entry.xattrs)
+        attrs = Attrs(mode, entry.uid, entry.gid, xattrs).encode()
+        depth = DEPTH.pack(0xFFFF - name.count(b"/"))
+        self._made.add(depth + name + attrs + DIRECTORY.pack(entry.mtime_ns, len(attrs)))
         self._report.directories += 1
 
-    def _link(self, entry: Entry, target: bytes, short: bytes, parent: int) -> None:
+    def _link(self, name: bytes, entry: Entry, target: bytes, parent: int) -> None:
+        short = name.rpartition(b"/")[2]
         self._create(short, parent, lambda: os.symlink(target, short, dir_fd=parent))
         if self._gives_owners:
             os.chown(short, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+        if xattrs := self._kept(name, entry.xattrs):
+            self._set_xattrs(name, b"/proc/self/fd/%d/%b" % (parent, short), xattrs)
         times = (entry.mtime_ns, entry.mtime_ns)
         os.utime(short, ns=times, dir_fd=parent, follow_symlinks=False)
         self._report.links += 1
 
     def _file(self, entry: Entry, name: bytes, short: bytes, parent: int) -> None:
-        content = iter([entry.read()]) if entry.size < LARGE else self._pieces(entry)
+        pieces = entry.pieces()
+        piece = next(pieces, None)  # what is damaged is met before a file is made
         fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
         try:
             try:
-                for data in content:
-                    write_all(fd, data)
+                end = 0
+                while piece is not None:
+                    end = write_at(fd, piece[1], piece[0])
+                    piece = next(pieces, None)
+                if end < entry.size:
+                    os.ftruncate(fd, entry.size)  # a hole
             except BaseException:
                 os.unlink(short, dir_fd=parent)  # rather no file than half of one
                 raise
-            self._give(fd, entry.mtime_ns, self._mode(name, entry), entry.uid, entry.gid)
+            xattrs = self._kept(name, entry.xattrs) if entry.xattrs else {}
+            mode = self._mode(name, entry)
+            self._give(name, fd, entry.mtime_ns, mode, entry.uid, entry.gid, xattrs)
         finally:
             os.close(fd)
         self._report.files += 1
         self._report.bytes += entry.size
-
-    def _pieces(self, entry: Entry) -> Iterator[bytes]:
-        with self._container.open_file(entry.name) as file:
-            while data := file.read(LARGE):
-                yield data
 
     def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
         """Make a file that must not be there; with `force` after what is there was removed."""
@@ -274,9 +278,13 @@ class Unpacker:
         would change its time, and its mode may forbid it."""
         with self._made as records:
             for record in records:
-                name = record[DEPTH.size : -META.size - 1]
+                mtime_ns, size = DIRECTORY.unpack(record[-DIRECTORY.size :])
+                end = len(record) - DIRECTORY.size - size
+                name = record[DEPTH.size : end]
+                attrs = Attrs.decode(record[end : -DIRECTORY.size], file="", offset=0)
                 try:
-                    self._give(self._directories.get(name), *META.unpack(record[-META.size :]))
+                    fd = self._directories.get(name)
+                    self._give(name, fd, mtime_ns, attrs.mode, attrs.uid, attrs.gid, attrs.xattrs)
                 except OSError as error:
                     self._note(Note(name, error.strerror or str(error), True))
                 except OverflowError as error:
@@ -292,13 +300,41 @@ class Unpacker:
             mode &= ~SHARED  # without that bit everybody could remove the files of others
         return mode & PERMISSIONS
 
-    def _give(self, fd: int, mtime_ns: int, mode: int, uid: int, gid: int) -> None:
+    def _kept(self, name: bytes, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """The extended attributes to give it."""
+        if self._trusted:
+            return xattrs
+        kept = {key: value for key, value in xattrs.items() if key.startswith(USER.encode())}
+        if len(kept) < len(xattrs):
+            self._note(Note(name, NOT_USER, False, often=True))
+        return kept
+
+    def _give(
+        self,
+        name: bytes,
+        fd: int,
+        mtime_ns: int,
+        mode: int,
+        uid: int,
+        gid: int,
+        xattrs: Mapping[bytes, bytes],
+    ) -> None:
         if self._gives_owners:
             os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
         elif (uid, gid) != (self._user, self._group):
             mode &= ~SET_ID  # they would lend the rights of somebody else
+        self._set_xattrs(name, fd, xattrs)
         os.fchmod(fd, mode)
         os.utime(fd, ns=(mtime_ns, mtime_ns))
+
+    def _set_xattrs(self, name: bytes, file: int | bytes, xattrs: Mapping[bytes, bytes]) -> None:
+        """file: open, or a path, which may be that of a link."""
+        try:
+            for key, value in xattrs.items():
+                os.setxattr(file, key, value, follow_symlinks=isinstance(file, int))
+        except OSError as error:
+            what = f"its extended attributes: {error.strerror}"
+            self._note(Note(name, what, True, often=True))
 
 
 def stays_below(name: bytes, target: bytes) -> bool:
@@ -310,7 +346,9 @@ def stays_below(name: bytes, target: bytes) -> bool:
     return not target.startswith(b"/") and up <= name.count(b"/") and b".." not in parts[up:]
 
 
-def write_all(fd: int, data: bytes) -> None:
-    done = os.write(fd, data)
+def write_at(fd: int, data: bytes, offset: int) -> int:
+    """-> where it ends."""
+    done = os.pwrite(fd, data, offset)
     while done < len(data):  # a write may be cut by a full disk or a signal
-        done += os.write(fd, memoryview(data)[done:])
+        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
+    return offset + done

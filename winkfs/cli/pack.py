@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     "--shards", type=click.IntRange(1), metavar="N",
     help="Make a data set: a folder BASE of N containers, written by several processes.",
 )  # fmt: skip
+@click.option(
+    "--xattrs", is_flag=True,
+    help="Keep all extended attributes that you may read, not only those called user.*.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def pack(
     source: str,
@@ -49,13 +53,14 @@ def pack(
     exclude: tuple[str, ...],
     files_from: str | None,
     shards: int | None,
+    xattrs: bool,
     as_json: bool,
 ) -> int:
     """Pack a directory or a tar file into a container, or into a data set.
 
-    Names are those below DIR. Kept: content, mtimes, modes, owners, symbolic links (as links) and
-    directories; of hard links each becomes a file. TAR may be compressed (gzip, bzip2, xz); - is
-    standard input.
+    Names are those below DIR. Kept: content, holes of files from 64 KiB on, mtimes, modes, owners,
+    extended attributes (user.*), symbolic links (as links) and directories; of hard links each
+    becomes a file. TAR may be compressed (gzip, bzip2, xz); - is standard input.
 
     What a container cannot hold (devices, sockets, fifos) is listed and left out: exit status 0,
     as with tar and sockets. What cannot be read, or changes meanwhile, is listed too, the rest is
@@ -87,15 +92,15 @@ def pack(
             from winkfs.dataset.packing import pack_shards
 
             report = pack_shards(
-                source, base, shards or 1, ao=ao, update=update, exclude=left_out, names=names,
-                note=note, progress=bar,
+                source, base, shards or 1, ao=ao, update=update, xattrs=xattrs, exclude=left_out,
+                names=names, note=note, progress=bar,
             )  # fmt: skip
         else:
             from winkfs.pack import pack as run
 
             report = run(
-                source, base, ao=ao, classic=classic, update=update, exclude=left_out,
-                names=names, note=note, progress=bar,
+                source, base, ao=ao, classic=classic, update=update, xattrs=xattrs,
+                exclude=left_out, names=names, note=note, progress=bar,
             )  # fmt: skip
     if as_json:
         counts = {"files": report.files, "directories": report.directories}

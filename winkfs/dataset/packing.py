@@ -50,6 +50,7 @@ def pack_shards(
     *,
     ao: bool = False,
     update: bool = False,
+    xattrs: bool = False,
     exclude: Sequence[str] = (),
     names: Iterable[bytes] | None = None,
     note: Notes | None = None,
@@ -82,7 +83,7 @@ def pack_shards(
                 progress(done)
 
     transaction = begin(path)
-    job = _Job(transaction, where, ao, list(exclude), report, count, more)
+    job = _Job(transaction, where, ao, xattrs, list(exclude), report, count, more)
     try:
         if where != STDIN and Path(where).is_dir():
             records = _pack_tree(job, shards, names)
@@ -102,6 +103,7 @@ class _Job:
     transaction: Transaction
     source: str
     ao: bool
+    xattrs: bool
     exclude: list[str]
     report: PackReport
     note: Notes
@@ -157,7 +159,8 @@ def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
     with Path(names).open("rb") as file, tempfile.TemporaryDirectory(
         prefix="winkfs-pack-", dir=os.path.dirname(names)
     ) as scratch:  # fmt: skip
-        tree = Tree(job.source, job.note, scratch, names=listed_names(file))
+        names_in = listed_names(file)
+        tree = Tree(job.source, job.note, scratch, xattrs=job.xattrs, names=names_in)
         writer = ShardWriter(job.transaction, f"{number:05}", ao=job.ao)
         try:
             Packer(writer.container, job.report, job.note, job.progress).run(tree)
@@ -198,7 +201,7 @@ def _in_process(
     assert process.stdin is not None
     assert process.stdout is not None
     with process, contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
-        pickle.dump((job.transaction, job.source, job.ao, share), process.stdin)
+        pickle.dump((job.transaction, job.source, job.ao, job.xattrs, share), process.stdin)
         process.stdin.close()
         while True:
             kind, value = pickle.load(process.stdout)
@@ -235,7 +238,7 @@ def _worker() -> None:
     """What the process does: reads its orders, writes messages."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed does not come among them
-    transaction, source, ao, share = pickle.load(sys.stdin.buffer)
+    transaction, source, ao, xattrs, share = pickle.load(sys.stdin.buffer)
 
     def send(kind: str, value: object) -> None:
         pickle.dump((kind, value), out)
@@ -243,7 +246,7 @@ def _worker() -> None:
 
     report = PackReport()
     job = _Job(
-        transaction, source, ao, [], report,
+        transaction, source, ao, xattrs, [], report,
         lambda noted: send("note", tuple(noted)), lambda done: send("progress", done),
     )  # fmt: skip
     try:
@@ -261,8 +264,9 @@ def _worker() -> None:
 def _pack_stream(job: _Job, shards: int) -> list[ShardRecord]:
     root = job.transaction.root
     source = Tarball(
-        job.source, job.note, os.path.dirname(root) or ".", exclude=excluder(job.exclude)
-    )
+        job.source, job.note, os.path.dirname(root) or ".", xattrs=job.xattrs,
+        exclude=excluder(job.exclude),
+    )  # fmt: skip
     writers = [ShardWriter(job.transaction, f"{n:05}", ao=job.ao) for n in range(shards)]
     try:
         with contextlib.closing(source.items(by_mtime=job.ao)) as items:
