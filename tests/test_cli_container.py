@@ -38,6 +38,7 @@ def test_pack_and_unpack(run: Run, tmp_path: Path) -> None:
     assert done.err == "winkfs: pipe: a fifo\n"
     assert json.loads(done.out) == {
         "base": "c", "files": 1, "directories": 1, "links": 0, "bytes": 1,
+        "updated": 0, "unchanged": 0,
         "left_out": [{"name": "pipe", "reason": "a fifo"}], "failed": [],
     }  # fmt: skip
     assert "--update" in one_line(run("pack", "t", "c"))
@@ -64,6 +65,20 @@ def test_unpack_says_once_what_many_files_have_in_common(run: Run) -> None:
     assert os.readlink("all/l4") == "/etc"
     there = run("unpack", "c", "all", "--same-permissions")
     assert there == (1, b"", "winkfs: 0 and 9 more: is there already: --force replaces it\n")
+
+
+def test_update_says_what_it_did(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    for name in "abc":
+        (tmp_path / "t" / name).write_bytes(name.encode())
+    run("pack", "t", "c")
+    (tmp_path / "t/a").write_bytes(b"new")
+    (tmp_path / "t/b").chmod(0o600)
+    record = json.loads(run("pack", "t", "c", "--update", "--json").out)
+    assert (record["files"], record["updated"], record["unchanged"]) == (1, 1, 1)
+    record = json.loads(run("pack", "t", "c", "--update", "--checksum", "--json").out)
+    assert (record["files"], record["updated"], record["unchanged"]) == (0, 0, 3)
+    assert "--update" in one_line(run("pack", "t", "d", "--checksum"), 2)
 
 
 def test_pack_of_standard_input(tmp_path: Path) -> None:

@@ -246,6 +246,7 @@ def test_update_of_append_only_says_why_an_older_file_is_refused(
     tree: Path, tmp_path: Path
 ) -> None:
     pack(tree, tmp_path / "c", ao=True)
+    os.utime(tree / "secret", (0, 0))
     with pytest.raises(PermissionError, match="mtime"):
         pack(tree, tmp_path / "c", update=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from winkfs.rows import Int64, Rows
 from winkfs.settings import PURPOSE_INDEX, Settings
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
+PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.update.Mark`
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Base:
     covered  bytes: FILESIZE of the data file whose files are all in it
     nextfid  first FILEID unknown to it; 0: not recorded
     live     number of files
+    packed   the variables of PACKED, if it has them
     """
 
     storage: Storage
@@ -36,6 +38,7 @@ class Base:
     covered: int
     nextfid: int
     live: int
+    packed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.view = self.storage.view(self.offset + self.shape.htsize * self.shape.width)
@@ -124,6 +127,7 @@ def _believe(
     base = Base(storage, shape, mine["SBSIZE"], covered, mine.get(NEXTFID, 0), mine["AENTRIES"])
     if not 0 <= covered <= end:
         return None
+    base.packed = {name: mine[name] for name in PACKED if name in mine}
     if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
         return None
     return base
@@ -151,7 +155,7 @@ def write_base(
     """Write a whole table into an empty storage, not synced.
 
     extra      int64[n, cellsz - 2]: the user's words of each cell, or None
-    variables  DATAEND, NEXTFID, SYNCTIME as they apply
+    variables  DATAEND, NEXTFID, SYNCTIME, PACKED as they apply
     """
     n = len(rows.pos)
     shape = table.Shape(table.size_for(n), settings.cellsz, settings.htfree, settings.htdel)
@@ -164,6 +168,7 @@ def write_base(
         block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
         block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
         block.update({"CONTID": settings.contid} if settings.contid else {})
+        block.update({name: variables[name] for name in PACKED if name in variables})
     storage.write(0, [block.encode()])
 
     def words(chosen: table.Indices) -> Int64:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from winkfs.bulkput import Row
 
@@ -44,6 +44,9 @@ class Readable(Protocol):
         """Pass over a hole at this place -> its bytes, 0: there is none. Who does not call it
         reads zeros. Raises Unreadable."""
 
+    def rewind(self) -> bool:
+        """Go back to the start -> whether it can."""
+
     def close(self) -> None: ...
 
 
@@ -81,6 +84,43 @@ class Copy:
 Item = Row | Large | Copy
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """An item that is in the container already, and may have changed.
+
+    content   whether its bytes are to be compared; else only what is said of it
+    """
+
+    item: Item
+    content: bool
+
+
+class Seen(NamedTuple):
+    """What is known of a file before it is read.
+
+    ftype      FILE, DIR or LINK
+    ctime_ns   when any of it was last changed; None: the source does not know
+    """
+
+    name: bytes
+    ftype: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int | None
+
+
+Some = TypeVar("Some")
+
+
+class Chooser(Protocol):
+    def choose(
+        self, files: Iterable[tuple[Some, Seen]]
+    ) -> Iterator[tuple[Some, Seen, bool | None]]:
+        """Those that are not as they were, with whatever came along; None: it is new, else it is a
+        Suspect, and whether its content is to be compared. Many are looked up at once, so what
+        comes along has to be valid for long."""
+
+
 class Source(Protocol):
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         """All files; with `by_mtime` in ascending order of mtime.
@@ -88,3 +128,10 @@ class Source(Protocol):
         An item is valid until the next one is asked for. What cannot be read becomes a Note.
         raises  OSError or FormatError where the source as a whole cannot be read
         """
+
+
+class ChangingSource(Source, Protocol):
+    """One that can be packed again and again."""
+
+    def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
+        """As `items`, of the files that `update` chooses."""

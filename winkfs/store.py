@@ -55,6 +55,7 @@ class Store(DataFile):
         self.names_from = 0  # what a BASE.names must cover at least to be believed
         self.times_current = True  # whether BASE.time covers all of the data file
         self.columns: ColumnTrail | None = None  # is told of all files that are put in bulk
+        self.packed: dict[str, int] = {}  # what `pack --update` goes by; it stands in BASE.idx
         try:
             self.index = Index(self.settings, None, self.key_at)
             if load:
@@ -91,6 +92,7 @@ class Store(DataFile):
             self._drop_columns()
         base: Base | None = open_base(self.base + ".idx", settings, block, self._covered())
         self.index.replace(base)
+        self.packed = base.packed if base is not None else {}
         if base is not None and not self._plausible(base):
             with contextlib.suppress(CorruptError):  # else there is nothing better than it
                 self._rebuild()
@@ -189,6 +191,7 @@ class Store(DataFile):
 
     def _rebuild(self) -> None:
         """Make index, time index and counters from the data file: on disk for a writer."""
+        self.packed = {}
         found = rebuild(self.kv, self.settings, problem=self.note)
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
@@ -310,7 +313,7 @@ class Store(DataFile):
     def _derived(self) -> dict[str, int]:
         """Variables of derived files written now."""
         now = self.kv.superblock.get("SYNCTIME", int(time.time()))
-        return {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now}
+        return {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now} | self.packed
 
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now.

@@ -13,15 +13,30 @@ import tarfile
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 from typing import IO, Any, Final, Self
 
 from winkformats.errors import FormatError
 from winkfs.arguments import nearest_ns
 from winkfs.bulkput import Row
+from winkfs.entry import to_bytes
 from winkfs.inode import FileType
-from winkfs.items import LARGE, PERMISSIONS, SPARSE, USER, Copy, Item, Large, Meta, Note, Notes
+from winkfs.items import (
+    LARGE,
+    PERMISSIONS,
+    SPARSE,
+    USER,
+    Chooser,
+    Copy,
+    Item,
+    Large,
+    Meta,
+    Note,
+    Notes,
+    Seen,
+    Suspect,
+)
 from winkfs.names import MAX_NAME, raw, text
 from winkfs.spill import SortedRecords
 from winkfs.units import NANO
@@ -36,6 +51,8 @@ COMPRESSION: Final[dict[bytes, Callable[[Any], Any]]] = {
 }
 BY_MTIME: Final = struct.Struct(">QQ")  # mtime_ns + BIAS, offset of the member: bytes
 BIAS: Final = 1 << 63  # makes times before 1970 sort first
+FEW: Final = 4096  # members that are looked up at once
+BATCH: Final = 16 << 20  # bytes of them, about
 XATTR: Final = "SCHILY.xattr."
 DEVICES: Final = {
     tarfile.CHRTYPE: "a device",
@@ -89,6 +106,10 @@ class Tarball:
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         with damage_named(self._where), self._opened() as file:
             yield from self._by_mtime(file) if by_mtime else self._in_order(file)
+
+    def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
+        with contextlib.closing(self.items(by_mtime=by_mtime)) as items:
+            yield from _changed(items, update)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[IO[bytes]]:
@@ -189,6 +210,37 @@ class Tarball:
         return name
 
 
+def _changed(items: Iterator[Item], update: Chooser) -> Iterator[Item | Suspect]:
+    """What `update` chooses, in the same order. Members that are read at once are asked about many
+    at a time; their content is there in any case."""
+    rows: list[tuple[Item, Seen]] = []
+    size = 0
+    for item in items:
+        if isinstance(item, Row):
+            rows.append((item, _seen(item)))
+            size += len(item.data)
+            if len(rows) < FEW and size < BATCH:
+                continue
+        yield from _suspected(update.choose(rows))
+        rows, size = [], 0
+        if isinstance(item, Large):
+            meta = item.meta
+            seen = Seen(item.name, FileType.FILE, item.size, meta.mtime_ns, None)
+            yield from _suspected(update.choose([(item, seen)]))
+        elif isinstance(item, Copy):
+            yield Suspect(item, True)
+    yield from _suspected(update.choose(rows))
+
+
+def _seen(row: Row) -> Seen:
+    return Seen(to_bytes(row.name), row.ftype, len(row.data), row.mtime_ns or 0, None)
+
+
+def _suspected(chosen: Iterable[tuple[Item, Seen, bool | None]]) -> Iterator[Item | Suspect]:
+    for item, _, compare in chosen:
+        yield item if compare is None else Suspect(item, compare)
+
+
 class Whole:
     """A member that is streamed: its end before its size is an error.
 
@@ -230,6 +282,9 @@ class Whole:
             self._at = start
         self._stop = start + length
         return gap
+
+    def rewind(self) -> bool:
+        return False
 
     def close(self) -> None:
         self._file.close()

@@ -13,7 +13,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import product
+from itertools import islice, product
 from typing import BinaryIO, Final, NamedTuple
 
 from winkfs.arguments import INT64, nearest_ns
@@ -25,23 +25,28 @@ from winkfs.items import (
     PERMISSIONS,
     SPARSE,
     USER,
+    Chooser,
     Item,
     Large,
     Meta,
     Note,
     Notes,
+    Seen,
+    Suspect,
     Unreadable,
 )
-from winkfs.names import MAX_NAME, path_fault, text
+from winkfs.names import MAX_NAME, MAX_PATH, path_fault, text
 from winkfs.spill import SortedRecords
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 FILE, DIR, LINK, OTHER = b"f", b"d", b"l", b"o"
-BY_MTIME: Final = struct.Struct(">Q")
+MTIME: Final = struct.Struct(">QcB")  # mtime_ns + BIAS, kind, index in MARKS
+MARKS: Final = (None, False, True)
 BIAS: Final = 1 << 63  # makes times before 1970 sort first
 CHANGED: Final = "changed while it was read"
 KINDS: Final = {stat.S_IFREG: FILE, stat.S_IFDIR: DIR, stat.S_IFLNK: LINK}
+FTYPES: Final = {FILE: FileType.FILE, DIR: FileType.DIR, LINK: FileType.LINK, OTHER: 0}
 UNHELD: Final = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
@@ -49,6 +54,8 @@ UNHELD: Final = {
     stat.S_IFSOCK: "a socket",
 }
 CHUNK: Final = 1 << 16
+SOME: Final = 1024  # names of a directory that are taken at once
+NO_NAME: Final = b"\0"
 BLOCK: Final = 512  # bytes that st_blocks counts
 OWN: Final = frozenset(
     os.fsencode(partial + suffix + end)
@@ -66,15 +73,20 @@ class Found(NamedTuple):
     kind: bytes
 
 
+Chosen = tuple[bytes, Seen, bool | None]
+"""With its kind; see `items.Chooser`."""
+
+
 class OwnFiles:
     """Recognises the files of the container that is being written, should it lie in the tree.
 
+    prefix  what all their names begin with
     data    (device, inode) of BASE.data, which may be a link, or have another name, too
     """
 
     def __init__(self, base: str) -> None:
         """Raises OSError where the directory of `base` is not there."""
-        head, self._short = os.path.split(os.fsencode(base))
+        head, self.prefix = os.path.split(os.fsencode(base))
         self._directory = _identity(os.stat(head or b"."))
         self.data: tuple[int, int] | None = None
         with contextlib.suppress(FileNotFoundError):
@@ -83,7 +95,7 @@ class OwnFiles:
     def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
         """`path` is taken from the open directory."""
         head, _, short = path.rpartition(b"/")
-        if not short.startswith(self._short) or short[len(self._short) :] not in OWN:
+        if not short.startswith(self.prefix) or short[len(self.prefix) :] not in OWN:
             return False
         return _identity(os.stat(head or b".", dir_fd=directory)) == self._directory
 
@@ -91,6 +103,7 @@ class OwnFiles:
 class OwnFolder:
     """Recognises the data set that is being written, should it lie in the tree."""
 
+    prefix = b""
     data = None
 
     def __init__(self, root: str) -> None:
@@ -135,53 +148,90 @@ class Tree:
         self._names = names
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            found = self._walk(fd) if self._names is None else self._listed(fd, self._names)
-            if by_mtime:
-                yield from self._by_mtime(fd, found)
-            else:
-                yield from filter(None, (self._read(f, None) for f in found))
-        finally:
-            os.close(fd)
-
-    def sizes(self) -> Generator[tuple[bytes, int, int], None, None]:
-        """(name, bytes, mtime in nanoseconds) of all that `items` gives; bytes 0 of what is no
-        file. The names are those that another Tree takes as `names`."""
-        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for path, at, name, kind in (
-                self._walk(fd) if self._names is None else self._listed(fd, self._names)
-            ):
-                try:
-                    status = os.stat(path, dir_fd=at, follow_symlinks=False)
-                except OSError as error:
-                    self._failed(name, error)
-                    continue
-                yield name, status.st_size if kind == FILE else 0, _mtime(status)
-        finally:
-            os.close(fd)
-
-    def _by_mtime(self, root: int, found: Iterable[Found]) -> Iterator[Item]:
-        with SortedRecords(self._scratch) as records:
-            for path, fd, name, kind in found:
-                try:
-                    mtime = _mtime(os.stat(path, dir_fd=fd, follow_symlinks=False))
-                except OSError as error:
-                    self._failed(name, error)
-                    continue
-                records.add(BY_MTIME.pack(mtime + BIAS) + kind + name)
-            for record in records:
-                (mtime,) = BY_MTIME.unpack_from(record)
-                name = record[9:]
-                item = self._read(Found(name, root, name, record[8:9]), mtime - BIAS)
-                if item:
+        with self._opened() as root:
+            if not by_mtime:
+                yield from filter(None, (self._read(f, None) for f in self._found(root)))
+                return
+            for kind, seen, _ in self._sorted(self._chosen(root, None)):
+                if item := self._read(_found(root, kind, seen), seen.mtime_ns):
                     yield item
+
+    def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
+        with self._opened() as root:
+            chosen = self._chosen(root, update)
+            for kind, seen, compare in self._sorted(chosen) if by_mtime else chosen:
+                mtime_ns = seen.mtime_ns if by_mtime else None
+                if item := self._read(_found(root, kind, seen), mtime_ns):
+                    yield item if compare is None else Suspect(item, compare)
+
+    def sizes(
+        self,
+        update: Chooser | None = None,
+        same: Callable[[Suspect], bool] = lambda suspect: False,
+    ) -> Generator[Seen, None, None]:
+        """What is to be packed, before it is read; size 0 of what is no file. The names are those
+        that another Tree takes as `names`.
+
+        same    whether what `update` suspects is as it was
+        """
+        with self._opened() as root:
+            for kind, seen, compare in self._chosen(root, update):
+                if compare is not None:
+                    item = self._read(_found(root, kind, seen), None)
+                    try:
+                        if item is None or same(Suspect(item, compare)):
+                            continue
+                    finally:
+                        if isinstance(item, Large):
+                            item.file.close()
+                yield seen
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _chosen(self, root: int, update: Chooser | None) -> Iterator[Chosen]:
+        files = self._seen(root)
+        if update is not None:
+            return update.choose(files)
+        return ((kind, seen, None) for kind, seen in files)
+
+    def _seen(self, root: int) -> Iterator[tuple[bytes, Seen]]:
+        """All that is there, with its kind."""
+        for path, fd, name, kind in self._found(root):
+            try:
+                status = os.stat(path, dir_fd=fd, follow_symlinks=False)
+            except OSError as error:
+                self._failed(name, error)
+                continue
+            size = status.st_size if kind in (FILE, LINK) else 0
+            seen = Seen(name, FTYPES[kind], size, _mtime(status), status.st_ctime_ns)
+            yield kind, seen
+
+    def _sorted(self, files: Iterator[Chosen]) -> Iterator[Chosen]:
+        """By mtime. Of what was seen only name and time are kept."""
+        with SortedRecords(self._scratch) as records:
+            for kind, seen, compare in files:
+                mark = MARKS.index(compare)
+                records.add(MTIME.pack(seen.mtime_ns + BIAS, kind, mark) + seen.name)
+            for record in records:
+                mtime, kind, mark = MTIME.unpack_from(record)
+                name = record[MTIME.size :]
+                seen = Seen(name, FTYPES[kind], 0, mtime - BIAS, None)
+                yield kind, seen, MARKS[mark]
 
     # What is there
 
+    def _found(self, root: int) -> Iterator[Found]:
+        return self._walk(root) if self._names is None else self._listed(root, self._names)
+
     def _walk(self, root: int) -> Iterator[Found]:
         stack = [(root, b"", self._entries(root, b"."))]
+        exclude, own = self._exclude, self._own.prefix if self._own else NO_NAME
         try:
             while stack:
                 fd, prefix, entries = stack[-1]
@@ -193,7 +243,7 @@ class Tree:
                     continue
                 short, kind = entry[:-2], entry[-1:]
                 name = prefix + short
-                if self._leave_out(name, short, fd, kind):
+                if (exclude or short.startswith(own)) and self._leave_out(name, short, fd, kind):
                     continue
                 yield Found(short, fd, name, kind)
                 if kind == DIR and (below := self._enter(name, short, fd)) is not None:
@@ -216,8 +266,11 @@ class Tree:
         with SortedRecords(self._scratch) as records:
             try:
                 with os.scandir(fd) as entries:
-                    for entry in entries:
-                        records.add(os.fsencode(entry.name) + b"\0" + _kind(entry))
+                    while some := list(islice(entries, SOME)):
+                        names = os.fsencode("\0".join([entry.name for entry in some]))
+                        kinds = map(_kind, some)
+                        pairs = zip(names.split(b"\0"), kinds, strict=True)
+                        records.extend([name + b"\0" + kind for name, kind in pairs])
             except OSError as error:
                 self._failed(name, error)
             yield from records
@@ -256,12 +309,16 @@ class Tree:
             self._note(Note(found.name, what, True))
             return None
         try:
-            if found.kind == FILE:
-                return self._file(found, mtime_ns)
-            return self._no_file(found, mtime_ns)
+            if len(found.path) > MAX_PATH:
+                with _nearer(found) as near:
+                    return self._opened_item(near, mtime_ns)
+            return self._opened_item(found, mtime_ns)
         except OSError as error:
             self._failed(found.name, error)
             return None
+
+    def _opened_item(self, found: Found, mtime_ns: int | None) -> Item | None:
+        return (self._file if found.kind == FILE else self._no_file)(found, mtime_ns)
 
     def _file(self, found: Found, mtime_ns: int | None) -> Item | None:
         fd = os.open(found.path, OPEN_FILE, dir_fd=found.fd)
@@ -362,6 +419,7 @@ class WatchedFile:
     ) -> None:
         self._file = open(fd, "rb", buffering=0)  # noqa: SIM115 - closed in close
         self._before, self._name, self._note = before, name, note
+        self._sparse = sparse
         self._left = before.st_size
         self._data = 0 if sparse else self._left  # bytes up to the next hole; 0: not known
         self._short = False  # whether it ended before its size; not when the reader gave up
@@ -392,6 +450,12 @@ class WatchedFile:
         self._left, self._data = size - start, stop - start
         return start - at
 
+    def rewind(self) -> bool:
+        os.lseek(self._file.fileno(), 0, os.SEEK_SET)
+        self._left, self._short = self._before.st_size, False
+        self._data = 0 if self._sparse else self._left
+        return True
+
     def close(self) -> None:
         changed = self._short or _state(os.fstat(self._file.fileno())) != _state(self._before)
         self._file.close()
@@ -410,6 +474,23 @@ def listed_names(file: BinaryIO) -> Iterator[bytes]:
         data = file.read(CHUNK)
     if rest:
         yield rest
+
+
+@contextlib.contextmanager
+def _nearer(found: Found) -> Iterator[Found]:
+    """The same from a directory that is near enough: the kernel takes no longer paths at once."""
+    fd, path = found.fd, found.path
+    try:
+        while len(path) > MAX_PATH:
+            cut = path.rindex(b"/", 0, MAX_PATH)
+            above, fd = fd, os.open(path[:cut], OPEN_DIR, dir_fd=fd)
+            if above != found.fd:
+                os.close(above)
+            path = path[cut + 1 :]
+        yield Found(path, fd, found.name, found.kind)
+    finally:
+        if fd != found.fd:
+            os.close(fd)
 
 
 def _has_hole(fd: int, size: int) -> bool:
@@ -446,7 +527,13 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def _mtime(status: os.stat_result) -> int:
-    return nearest_ns(status.st_mtime_ns)
+    ns = status.st_mtime_ns
+    return ns if -INT64 <= ns <= INT64 else nearest_ns(ns)
+
+
+def _found(root: int, kind: bytes, seen: Seen) -> Found:
+    """By its name from the root: the directory in which it was seen may be closed."""
+    return Found(seen.name, root, seen.name, kind)
 
 
 def _meta(status: os.stat_result, mtime_ns: int, xattrs: dict[bytes, bytes] | None) -> Meta:

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     "--classic", is_flag=True,
     help="Nothing but the founding format: MD5, whole seconds, no owners, modes 0644 and 0755.",
 )  # fmt: skip
-@click.option("--update", is_flag=True, help="Add to BASE if it exists, replace equal names.")
+@click.option(
+    "--update", is_flag=True, help="Store what BASE, if it exists, has not, or has otherwise."
+)
+@click.option(
+    "--checksum", is_flag=True,
+    help="With --update: compare contents also where size, mtime and ctime say nothing.",
+)  # fmt: skip
 @click.option(
     "--exclude", multiple=True, metavar="PATTERN",
     help="Leave out what matches, and all below it; as tar does, at any depth.",
@@ -50,6 +56,7 @@ def pack(
     ao: bool,
     classic: bool,
     update: bool,
+    checksum: bool,
     exclude: tuple[str, ...],
     files_from: str | None,
     shards: int | None,
@@ -66,10 +73,17 @@ def pack(
     as with tar and sockets. What cannot be read, or changes meanwhile, is listed too, the rest is
     packed, and the exit status is 1. The files of BASE itself are left out.
 
-    A new container is built as BASE.partial and gets its name when it is whole. With --update
-    the container is changed in place; an append-only one takes no file older than its last. A
-    data set gets its files all at once; with --update in shards of their own.
+    A new container is built as BASE.partial and gets its name when it is whole. With --update the
+    container is changed in place; an append-only one takes no file older than its last. A data
+    set gets its files all at once; with --update in shards of their own.
+
+    --update passes over files of the same type, size and mtime whose ctime lies before the last
+    pack of DIR began; of others the contents are compared. Where only mtime, mode, owner or
+    attributes changed, no content is stored again. Of a TAR there is no ctime: a change that
+    keeps size and mtime takes --checksum. What is no more in DIR stays in BASE: see `rm`.
     """
+    if checksum and not update:
+        raise click.UsageError("--checksum goes with --update")
     if source == STDIN and files_from == STDIN:
         raise click.UsageError("standard input cannot be both the tar file and the list")
     to_dataset = (Path(base) / MANIFESTS).is_dir() or shards is not None
@@ -92,19 +106,20 @@ def pack(
             from winkfs.dataset.packing import pack_shards
 
             report = pack_shards(
-                source, base, shards or 1, ao=ao, update=update, xattrs=xattrs, exclude=left_out,
-                names=names, note=note, progress=bar,
+                source, base, shards or 1, ao=ao, update=update, checksum=checksum, xattrs=xattrs,
+                exclude=left_out, names=names, note=note, progress=bar,
             )  # fmt: skip
         else:
             from winkfs.pack import pack as run
 
             report = run(
-                source, base, ao=ao, classic=classic, update=update, xattrs=xattrs,
-                exclude=left_out, names=names, note=note, progress=bar,
+                source, base, ao=ao, classic=classic, update=update, checksum=checksum,
+                xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
             )  # fmt: skip
     if as_json:
         counts = {"files": report.files, "directories": report.directories}
         counts |= {"links": report.links, "bytes": report.bytes}
+        counts |= {"updated": report.updated, "unchanged": report.unchanged}
         emit({"base": base, **counts, "left_out": lists[False], "failed": lists[True]})
     return 1 if report.failed else 0
 
