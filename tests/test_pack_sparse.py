@@ -264,3 +264,74 @@ def test_file_system_without_extended_attributes_is_said_and_the_files_are_there
         assert len(notes) == 2
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+# --- containers that claim more than they hold ---
+
+
+def test_huge_hole_is_an_error_of_a_whole_read_and_takes_no_space_unpacked(tmp_path: Path) -> None:
+    claimed = 1 << 43  # what ext4 takes
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"1")
+        c.put("bomb", b"start")
+        c.truncate("bomb", claimed)
+        c.put("z", b"2")
+    with winkfs.open(tmp_path / "c") as c:
+        reads = {
+            "read": lambda: c.read("bomb"),
+            "part": lambda: c.read("bomb", 5, 1 << 42),
+            "get_many": lambda: list(c.get_many(["a", "bomb"])),
+            "scan": lambda: [entry.read() for entry in c.scan()],
+        }
+        for way, read in reads.items():
+            with pytest.raises(OSError, match="in parts") as caught:
+                read()
+            assert caught.value.errno == errno.EFBIG, way
+        assert c.read("bomb", claimed - 3, 10) == bytes(3)
+        assert c.read("bomb", 0, MIB) == b"start".ljust(MIB, b"\0")
+    report = unpack(tmp_path / "c", tmp_path / "out")
+    assert (report.files, report.failed) == (3, 0)
+    status = (tmp_path / "out/bomb").stat()
+    assert (status.st_size, status.st_blocks) == (claimed, 8)
+    pack(tmp_path / "out", tmp_path / "again")
+    assert (tmp_path / "again.data").stat().st_size < MIB
+
+
+def test_hole_within_reason_is_read_at_once(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"")
+        c.truncate("a", 20 * MIB)
+        assert c.read("a") == next(c.get_many(["a"])) == bytes(20 * MIB)
+
+
+def test_hole_that_the_file_system_cannot_have_is_left_out(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("bomb", b"")
+        c.truncate("bomb", 1 << 62)
+        c.put("link", b"", ftype=LINK)
+        c.truncate("link", 1 << 50)
+        c.put("z", b"2")
+    notes: list[Note] = []
+    report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
+    assert sorted(note.name for note in notes) == [b"bomb", b"link"]
+    assert (report.files, report.failed) == (1, 2)
+    assert os.listdir(tmp_path / "out") == ["z"]
+
+
+def test_entry_that_is_claimed_again_and_again_fills_no_disk(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("bomb", random.Random(1).randbytes(MIB))
+        c.put("z", b"2")
+        changes = c.parts()[1]
+        draft = changes._draft(b"bomb/I0", "test")
+        draft.base = list(draft.base) * 3000
+        draft.body = 3000 * MIB
+    with winkfs.open(tmp_path / "c") as c:
+        assert c.stat("bomb").size == 3000 * MIB
+        with pytest.raises(OSError, match="in parts"):
+            c.read("bomb")
+    notes: list[Note] = []
+    report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
+    assert [note.name for note in notes] == [b"bomb"]
+    assert (report.files, report.failed) == (1, 1)
+    assert os.listdir(tmp_path / "out") == ["z"]

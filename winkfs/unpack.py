@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from winkformats.errors import FormatError
+from winkfs.container import Container
 from winkfs.doors import open as open_any
 from winkfs.entry import Entry
 from winkfs.inode import Attrs, FileType
@@ -26,7 +27,7 @@ from winkfs.names import literal_prefix, matcher, path_fault, raw
 from winkfs.spill import SortedRecords
 
 if TYPE_CHECKING:
-    pass
+    from winkfs.dataset.dataset import Dataset
 
 OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -96,7 +97,7 @@ def unpack(
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(
-                directories, report, count, force=force,
+                directories, size_of(container), report, count, force=force,
                 same_permissions=same_permissions, same_owner=same_owner,
             )  # fmt: skip
             found = container.scan(
@@ -110,6 +111,13 @@ def unpack(
                     progress(STEP)
             unpacker.finish()
     return report
+
+
+def size_of(container: Container | Dataset) -> int:
+    """Bytes of its data files."""
+    if isinstance(container, Container):
+        return container.parts()[0].kv.end
+    return sum(shard.record.size for shard in container.shards)
 
 
 class Directories:
@@ -165,11 +173,15 @@ class Directories:
 
 
 class Unpacker:
-    """Writes entries below a directory. `finish` at the end gives the directories their modes."""
+    """Writes entries below a directory. `finish` at the end gives the directories their modes.
+
+    room    bytes of content that are written at most
+    """
 
     def __init__(
         self,
         directories: Directories,
+        room: int,
         report: UnpackReport,
         note: Notes,
         *,
@@ -178,6 +190,7 @@ class Unpacker:
         same_owner: bool,
     ) -> None:
         self._directories = directories
+        self._room = room
         self._report = report
         self._note = note
         self._force = force
@@ -238,19 +251,21 @@ class Unpacker:
         self._report.links += 1
 
     def _file(self, entry: Entry, name: bytes, short: bytes, parent: int) -> None:
-        pieces = entry.pieces()
+        pieces, room = entry.pieces(), self._room
         piece = next(pieces, None)  # what is damaged is met before a file is made
         fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
         try:
             try:
                 end = 0
                 while piece is not None:
+                    self._claim(len(piece[1]))
                     end = write_at(fd, piece[1], piece[0])
                     piece = next(pieces, None)
                 if end < entry.size:
                     os.ftruncate(fd, entry.size)  # a hole
             except BaseException:
                 os.unlink(short, dir_fd=parent)  # rather no file than half of one
+                self._room = room
                 raise
             xattrs = self._kept(name, entry.xattrs) if entry.xattrs else {}
             mode = self._mode(name, entry)
@@ -259,6 +274,13 @@ class Unpacker:
             os.close(fd)
         self._report.files += 1
         self._report.bytes += entry.size
+
+    def _claim(self, size: int) -> None:
+        """No container has more content than bytes, unless it says of one entry many times that it
+        is content: then a small one could fill any disk."""
+        self._room -= size
+        if self._room < 0:
+            raise FormatError("more content than the container has bytes: left out")
 
     def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
         """Make a file that must not be there; with `force` after what is there was removed."""

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.entry import MASK64, PREFIXES, KVEntry
 from winkformats.errors import CorruptError
 from winkfs.content import attributes
-from winkfs.extent import Extent, assemble, cut
+from winkfs.extent import Extent, assemble, check_size, cut
 from winkfs.inode import Attrs, Inode
 from winkfs.plain import PlainInodes, plain_inodes
 from winkfs.store import Store
@@ -117,6 +117,7 @@ class Window:
 
     def _read(self, extents: Sequence[Extent], lsize: int) -> bytes:
         self._contents = True
+        check_size(lsize, self._end, self._storage.name)
         return assemble(cut(extents, 0, lsize), self._value, self._storage.name)
 
     def _value(self, pos: int, least: int) -> bytes:
