@@ -75,7 +75,10 @@ def test_devices_fifos_and_sockets_are_listed_and_are_no_failure(tmp_path: Path)
         plug.bind(os.path.relpath(root / "sock"))
         notes: list[Note] = []
         report = pack(root, tmp_path / "c", note=notes.append)
-    assert notes == [Note(b"fifo", "a fifo", False), Note(b"sock", "a socket", False)]
+    assert notes == [
+        Note(b"fifo", "a fifo: left out", False),
+        Note(b"sock", "a socket: left out", False),
+    ]
     assert (report.files, report.left_out, report.failed) == (1, 2, 0)
     assert names(tmp_path / "c") == ["file"]
 

@@ -13,6 +13,7 @@ import trees
 from trees import DIR, LINK
 
 import winkfs
+from winkfs.dataset.adopt import adopt
 from winkfs.items import Note
 from winkfs.pack import pack
 from winkfs.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, unpack
@@ -283,3 +284,63 @@ def test_unpack_onto_a_full_disk_stops_and_leaves_no_half_file(
     with pytest.raises(OSError, match="No space left"):
         unpack(base, small_disk / "out")
     assert {p.stat().st_size for p in (small_disk / "out").iterdir()} == {300_000}
+
+
+def test_directories_above_what_a_glob_takes_get_their_modes_and_times(
+    tree: Path, tmp_path: Path
+) -> None:
+    (tree / "docs").chmod(0o710)
+    os.setxattr(tree / "docs", "user.note", b"1")
+    os.utime(tree / "docs", ns=(5, 7))
+    (tmp_path / "out/docs/old").mkdir(parents=True)
+    (tmp_path / "out/docs").chmod(0o701)
+    pack(tree, tmp_path / "c")
+    for out in ("new", "out"):
+        unpack(tmp_path / "c", tmp_path / out, "docs/old/*")
+    new, old = tmp_path / "new", tmp_path / "out"
+    assert (stat.S_IMODE((new / "docs").stat().st_mode), (new / "docs").stat().st_mtime_ns) == (
+        0o710, 7,
+    )  # fmt: skip
+    assert os.getxattr(new / "docs", "user.note") == b"1"
+    assert (new / "docs/old").stat().st_mtime_ns == (tree / "docs/old").stat().st_mtime_ns
+    assert modes(new, "docs/old") == [0o700]
+    assert modes(old, "docs") == [0o701]  # was there, and is not ours
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("to", ["container", "data set"])
+def test_damaged_inode_is_a_failure_with_and_without_an_index(
+    tmp_path: Path, index: bool, to: str
+) -> None:
+    """Without one the inode is left out where the index is made in memory."""
+    base = container(tmp_path, ("a", b"A" * 500), ("bad", b"B" * 500), ("z", b"Z" * 500))
+    source = base
+    if to == "data set":
+        adopt(tmp_path / "ds", [base])
+        with winkfs.open(tmp_path / "ds") as opened:
+            base = Path(opened.shards[0].base)
+        source = tmp_path / "ds"
+    data = Path(f"{base}.data")
+    damaged = bytearray(data.read_bytes())
+    damaged[damaged.index(b"bad/I0") + 40] ^= 1
+    data.write_bytes(damaged)
+    if not index:
+        for suffix in (".idx", ".cols", ".names"):
+            Path(f"{base}{suffix}").unlink(missing_ok=True)
+    notes: list[Note] = []
+    report = unpack(source, tmp_path / "out", note=notes.append)
+    assert sorted(os.listdir(tmp_path / "out")) == ["a", "z"]
+    assert report.failed == len(notes) == 1
+    assert ".data" in notes[0].what and notes[0].failed
+
+
+def test_container_cut_short_is_a_failure(tmp_path: Path) -> None:
+    base = container(tmp_path, *((f"{i}", bytes([i]) * 5000) for i in range(9)))
+    data = Path(f"{base}.data")
+    os.truncate(data, data.stat().st_size // 2)
+    for _ in range(2):
+        notes: list[Note] = []
+        report = unpack(base, tmp_path / "out", force=True, note=notes.append)
+        assert 0 < report.files < 9
+        assert report.failed == len(notes) > 0
+        Path(f"{base}.idx").unlink(missing_ok=True)

@@ -44,20 +44,39 @@ from winkfs.units import NANO
 STDIN: Final = "-"
 BUFSIZE: Final = 16 << 10  # of tarfile, which copies what is left of it at each read
 BUFFER: Final = 1 << 20  # bytes read from the file at a time
-COMPRESSION: Final[dict[bytes, Callable[[Any], Any]]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\0": lzma.open,
+COMPRESSION: Final[dict[bytes, tuple[Callable[[Any], Any], str, str]]] = {
+    b"\x1f\x8b": (gzip.open, "gzip", "gunzip"),
+    b"BZh": (bz2.open, "bzip2", "bunzip2"),
+    b"\xfd7zXZ\0": (lzma.open, "xz", "unxz"),
 }
+OTHERS: Final = {
+    b"PK\3\4": "a zip file: unzip it, and pack the directory",
+    b"PK\5\6": "an empty zip file",
+    b"hsqs": "a squashfs: unsquashfs it, and pack the directory",
+    b"\x28\xb5\x2f\xfd": "a zstd file: zstd -dc FILE | winkfs pack - BASE",
+    b"\x04\x22\x4d\x18": "an lz4 file: lz4 -dc FILE | winkfs pack - BASE",
+    b"LZIP": "an lzip file: lzip -dc FILE | winkfs pack - BASE",
+    b"\x1f\x9d": "a compress file: zcat FILE | winkfs pack - BASE",
+    b"7z\xbc\xaf\x27\x1c": "a 7z file: 7z x it, and pack the directory",
+    b"Rar!": "a rar file: unrar it, and pack the directory",
+    b"!<arch>\n": "an ar file: ar x it, and pack what is in it",
+    b"070701": "a cpio file: cpio -i it, and pack the directory",
+    b"WARC/": "a WARC file: winkfs pipeline ingest reads it",
+    b"PAR1": "a Parquet file: winkfs pipeline ingest reads it",
+    b"SQLite format 3": "an SQLite file",
+    b"#!WINKME": "a file of a container: winkfs dataset add joins containers",
+}
+"""How files begin that people take for tar files, and what to do with them."""
+HEADER: Final = 512  # bytes of a tar header
 BY_MTIME: Final = struct.Struct(">QQ")  # mtime_ns + BIAS, offset of the member: bytes
 BIAS: Final = 1 << 63  # makes times before 1970 sort first
 FEW: Final = 4096  # members that are looked up at once
 BATCH: Final = 16 << 20  # bytes of them, about
 XATTR: Final = "SCHILY.xattr."
 DEVICES: Final = {
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a fifo",
+    tarfile.CHRTYPE: "a device: left out",
+    tarfile.BLKTYPE: "a device: left out",
+    tarfile.FIFOTYPE: "a fifo: left out",
 }
 
 
@@ -118,11 +137,18 @@ class Tarball:
             path = 0 if self._path == STDIN else self._path
             opened = io.FileIO(path, closefd=path != 0)
             plain = stack.enter_context(io.BufferedReader(opened, BUFFER))
-            start = plain.peek(6)
-            for magic, opener in COMPRESSION.items():
+            start = plain.peek(HEADER)
+            for magic, (opener, kind, tool) in COMPRESSION.items():
                 if start.startswith(magic):
-                    yield stack.enter_context(opener(plain))
+                    file = io.BufferedReader(stack.enter_context(opener(plain)), BUFFER)
+                    if not _is_tar(file.peek(HEADER)):
+                        what = f"a {kind} file of something that is no tar file: {tool} it first"
+                        raise FormatError(f"{self._where}: {what}")
+                    yield file
                     return
+            for magic, what in OTHERS.items():
+                if start.startswith(magic) and not _is_tar(start):  # a member may be called so
+                    raise FormatError(f"{self._where}: {what}")
             yield plain
 
     def _in_order(self, file: IO[bytes]) -> Iterator[Item]:
@@ -158,7 +184,8 @@ class Tarball:
     @contextlib.contextmanager
     def _seekable(self, file: IO[bytes]) -> Iterator[IO[bytes]]:
         """The same bytes where any can be read at any time: in a temporary file if need be."""
-        if isinstance(file, io.BufferedReader) and file.seekable():
+        raw_file = getattr(file, "raw", None)  # one that is decompressed goes back at a high price
+        if isinstance(raw_file, io.FileIO) and raw_file.seekable():
             yield file
             return
         with tempfile.TemporaryFile(dir=self._scratch, prefix=".winkfs-") as copy:
@@ -208,6 +235,16 @@ class Tarball:
             self._note(Note(name, what, True))
             return None
         return name
+
+
+def _is_tar(start: bytes) -> bool:
+    """Whether a tar file may begin so. What is cut short in its first header is left to tarfile."""
+    if len(start) < HEADER or not any(start[:HEADER]):
+        return True
+    try:
+        return bool(_headers.nti(start[148:156]) in _headers.calc_chksums(start[:HEADER]))
+    except _headers.InvalidHeaderError:
+        return False
 
 
 def _changed(items: Iterator[Item], update: Chooser) -> Iterator[Item | Suspect]:

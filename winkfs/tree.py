@@ -48,10 +48,10 @@ CHANGED: Final = "changed while it was read"
 KINDS: Final = {stat.S_IFREG: FILE, stat.S_IFDIR: DIR, stat.S_IFLNK: LINK}
 FTYPES: Final = {FILE: FileType.FILE, DIR: FileType.DIR, LINK: FileType.LINK, OTHER: 0}
 UNHELD: Final = {
-    stat.S_IFBLK: "a device",
-    stat.S_IFCHR: "a device",
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device: left out",
+    stat.S_IFCHR: "a device: left out",
+    stat.S_IFIFO: "a fifo: left out",
+    stat.S_IFSOCK: "a socket: left out",
 }
 CHUNK: Final = 1 << 16
 SOME: Final = 1024  # names of a directory that are taken at once
@@ -358,7 +358,7 @@ class Tree:
             target = os.readlink(path, dir_fd=fd)
             xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
             return Row(name, target, mtime, FileType.LINK, None, *owner, xattrs)
-        what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind")
+        what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind: left out")
         self._note(Note(name, what, False))
         return None
 

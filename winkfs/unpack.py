@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from winkformats.errors import FormatError
+from winkformats.errors import CorruptError, FormatError
 from winkfs.container import Container
 from winkfs.doors import open as open_any
-from winkfs.entry import Entry
+from winkfs.entry import Entry, Stat
+from winkfs.errors import NoSuchFile
 from winkfs.inode import Attrs, FileType
 from winkfs.items import PERMISSIONS, USER, Note, Notes
 from winkfs.names import literal_prefix, matcher, path_fault, raw
@@ -51,7 +52,8 @@ Made = TypeVar("Made")
 
 @dataclass(slots=True)
 class UnpackReport:
-    """What was unpacked; `bytes` of content of files; `failed`: names that were not."""
+    """What was unpacked; `bytes` of content of files; `failed`: names that were not, and places
+    in the container that are damaged."""
 
     files: int = 0
     directories: int = 0
@@ -81,7 +83,8 @@ def unpack(
               the umask; a directory that loses its sticky bit can be written by its owner only
     same_owner  give files their owners, if we are root
     as_of     of a data set: a generation or time, see `winkfs.open`
-    note      called with each file that was not unpacked, or not as it is in the container
+    note      called with each file that was not unpacked, or not as it is in the container; with
+              no name for damage whose file is not known
     progress  called with the number of files since the last call
     raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
     """
@@ -93,6 +96,12 @@ def unpack(
             note(noted)
 
     match = matcher(glob) if glob is not None else None
+    told: set[str] = set()
+
+    def damaged(error: CorruptError) -> None:
+        told.add(str(error))
+        count(Note(b"", str(error), True))
+
     with open_any(base, as_of=as_of) as container:
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
@@ -100,16 +109,20 @@ def unpack(
                 directories, size_of(container), report, count, force=force,
                 same_permissions=same_permissions, same_owner=same_owner,
             )  # fmt: skip
-            found = container.scan(
-                prefix=literal_prefix(glob or ""),
-                problem=lambda error: count(Note(b"?", str(error), True)),
-            )
+            found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
+            if match is not None:
+                unpacker.follow()
             for done, entry in enumerate(found, 1):
                 if match is None or match(entry.name):
                     unpacker.put(entry)
                 if progress and done % STEP == 0:
                     progress(STEP)
+            if match is not None:
+                unpacker.complete(container)
             unpacker.finish()
+        for problem in container.notes:  # what an index could not be made of is not in a scan
+            if problem not in told:
+                count(Note(b"", problem, True))
     return report
 
 
@@ -127,6 +140,7 @@ class Directories:
         self.path = root
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._open: OrderedDict[bytes, int] = OrderedDict()
+        self.made: Callable[[bytes], None] = lambda name: None  # told of each that is made
 
     def close(self) -> None:
         for fd in (*self._open.values(), self._root):
@@ -149,16 +163,17 @@ class Directories:
             self._open.move_to_end(at)
         for part in reversed(missing):
             at = at + b"/" + part if at else part
-            fd = self._enter(part, fd, mode if at == name else 0o777)
+            fd = self._enter(at, part, fd, mode if at == name else 0o777)
             self._open[at] = fd
             if len(self._open) > OPEN_PARENTS:
                 os.close(self._open.popitem(last=False)[1])
         return fd
 
-    def _enter(self, part: bytes, parent: int, mode: int) -> int:
+    def _enter(self, name: bytes, part: bytes, parent: int, mode: int) -> int:
         with contextlib.suppress(FileNotFoundError):
             return self._open_at(part, parent)
         os.mkdir(part, mode, dir_fd=parent)
+        self.made(name)
         return self._open_at(part, parent)
 
     def _open_at(self, part: bytes, parent: int) -> int:
@@ -196,6 +211,7 @@ class Unpacker:
         self._force = force
         self._trusted = same_permissions
         self._made = SortedRecords(directories.path)
+        self._above = SortedRecords(directories.path)
         self._user, self._group = os.geteuid(), os.getegid()
         self._gives_owners = same_owner and self._user == 0
 
@@ -233,11 +249,15 @@ class Unpacker:
 
     def _directory(self, name: bytes, entry: Entry) -> None:
         self._directories.get(name, 0o700)  # private until it gets its own mode at the end
-        mode, xattrs = self._mode(name, entry), self._kept(name, entry.xattrs)
-        attrs = Attrs(mode, entry.uid, entry.gid, xattrs).encode()
-        depth = DEPTH.pack(0xFFFF - name.count(b"/"))
-        self._made.add(depth + name + attrs + DIRECTORY.pack(entry.mtime_ns, len(attrs)))
+        self._note_directory(name, entry, entry.xattrs)
         self._report.directories += 1
+
+    def _note_directory(self, name: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
+        """What `finish` is to give it."""
+        mode, kept = self._mode(name, stat), self._kept(name, xattrs)
+        attrs = Attrs(mode, stat.uid, stat.gid, kept).encode()
+        depth = DEPTH.pack(0xFFFF - name.count(b"/"))
+        self._made.add(depth + name + attrs + DIRECTORY.pack(stat.mtime_ns, len(attrs)))
 
     def _link(self, name: bytes, entry: Entry, target: bytes, parent: int) -> None:
         short = name.rpartition(b"/")[2]
@@ -295,6 +315,24 @@ class Unpacker:
             raise FileExistsError(errno.EEXIST, "a directory is in its place") from None
         return make()
 
+    def follow(self) -> None:
+        """Take note of the directories that are made, for `complete`."""
+        self._directories.made = self._above.add
+
+    def complete(self, container: Container | Dataset) -> None:
+        """Directories that were not chosen, and were made for what is, get modes and times too."""
+        with self._above as names:
+            for name in names:
+                try:
+                    stat, xattrs = container.stat(name), container.getxattrs(name)
+                except NoSuchFile:
+                    continue
+                except FormatError as error:
+                    self._note(Note(name, str(error), True))
+                    continue
+                if stat.ftype == FileType.DIR:
+                    self._note_directory(name, stat, xattrs)
+
     def finish(self) -> None:
         """Give the directories their modes and times, the deepest first: what is done below one
         would change its time, and its mode may forbid it."""
@@ -312,7 +350,7 @@ class Unpacker:
                 except OverflowError as error:
                     self._note(Note(name, str(error), True))
 
-    def _mode(self, name: bytes, entry: Entry) -> int:
+    def _mode(self, name: bytes, entry: Stat) -> int:
         """The permission bits to give it."""
         if self._trusted or not entry.mode & SPECIAL:
             return entry.mode & PERMISSIONS

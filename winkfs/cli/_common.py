@@ -263,10 +263,13 @@ class Progress:
     Call it with the number of units done since the last call.
     """
 
-    def __init__(self, what: str, unit: str, total: int | None = None) -> None:
+    def __init__(
+        self, what: str, unit: str, total: int | None = None, *, quiet: bool = False
+    ) -> None:
         self._what, self._unit, self._total = what, unit, total
         self._done = 0
-        self._due = time.monotonic() + PATIENCE if sys.stderr.isatty() else float("inf")
+        shown = sys.stderr.isatty() and not quiet
+        self._due = time.monotonic() + PATIENCE if shown else float("inf")
         self._bar: RichProgress | None = None
         self._often: dict[str, tuple[bytes, int]] = {}  # reason -> the first name, how many
 
@@ -298,7 +301,7 @@ class Progress:
             first, count = self._often.get(note.what, (note.name, 0))
             self._often[note.what] = first, count + 1
         else:
-            self.say(f"{text(note.name)}: {note.what}")
+            self.say(f"{text(note.name)}: {note.what}" if note.name else note.what)
 
     def say(self, line: str) -> None:
         if self._bar:

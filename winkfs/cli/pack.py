@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text
+from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text, say
 from winkfs.kinds import MANIFESTS
+from winkfs.units import size_text
 
 if TYPE_CHECKING:
     from winkfs.items import Note
+    from winkfs.pack import PackReport
 
 
 @click.command()
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     "--xattrs", is_flag=True,
     help="Keep all extended attributes that you may read, not only those called user.*.",
 )  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="No progress, and no summary, on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def pack(
     source: str,
@@ -61,6 +65,7 @@ def pack(
     files_from: str | None,
     shards: int | None,
     xattrs: bool,
+    quiet: bool,
     as_json: bool,
 ) -> int:
     """Pack a directory or a tar file into a container, or into a data set.
@@ -90,6 +95,7 @@ def pack(
     if to_dataset and classic:
         raise click.UsageError("--classic goes with a single container")
 
+    began = time.monotonic()
     lists: dict[bool, list[dict[str, str]]] = {False: [], True: []}
 
     def note(noted: Note) -> None:
@@ -99,7 +105,7 @@ def pack(
             lists[noted.failed].append({"name": name, "reason": noted.what})
 
     with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(Progress("packing", "files"))
+        bar = stack.enter_context(Progress("packing", "files", quiet=quiet))
         names = _names(files_from, stack)
         left_out = [glob_text(pattern) for pattern in exclude]
         if to_dataset:
@@ -116,12 +122,23 @@ def pack(
                 source, base, ao=ao, classic=classic, update=update, checksum=checksum,
                 xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
             )  # fmt: skip
+    if sys.stderr.isatty() and not quiet:
+        say(_summary(report, time.monotonic() - began))
     if as_json:
         counts = {"files": report.files, "directories": report.directories}
         counts |= {"links": report.links, "bytes": report.bytes}
         counts |= {"updated": report.updated, "unchanged": report.unchanged}
         emit({"base": base, **counts, "left_out": lists[False], "failed": lists[True]})
     return 1 if report.failed else 0
+
+
+def _summary(report: PackReport, seconds: float) -> str:
+    """What was done, for a person."""
+    kinds = [(report.files, "file", "files"), (report.directories, "directory", "directories")]
+    kinds += [(report.links, "link", "links"), (report.updated, "updated", "updated")]
+    kinds += [(report.unchanged, "unchanged", "unchanged")]
+    parts = [f"{n:,} {one if n == 1 else more}" for n, one, more in kinds if n or one == "file"]
+    return f"{', '.join(parts)}: {size_text(report.bytes)} in {seconds:.1f} s"
 
 
 def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[bytes] | None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from winkfs.cli._common import AS_OF, BASE, Progress, emit, glob_text
+from winkfs.names import text
+
+if TYPE_CHECKING:
+    from winkfs.items import Note
 
 
 @click.command()
@@ -32,7 +38,8 @@ def unpack(
     """Unpack a container or a data set into a directory.
 
     DIR is made if it is not there. GLOB takes only the names that match; * crosses /, so
-    'docs/*' is all below docs. Modes and mtimes come back, owners too for root.
+    'docs/*' is all below docs; docs itself gets its mode and mtime too. Modes and mtimes come back,
+    owners too for root.
 
     Nothing is written outside DIR: names with empty, . or .. parts are listed and left out, and
     links on the way are not followed. Links to an absolute path, or with more .. than they are
@@ -43,16 +50,28 @@ def unpack(
     """
     from winkfs.unpack import unpack as run
 
+    if directory == "-":
+        raise click.UsageError("unpack makes files: - is no directory (./- is one of that name)")
+    problems: list[dict[str, str]] = []
     pattern = None if glob is None else glob_text(glob)
     with Progress("unpacking", "files") as bar:
+
+        def note(noted: Note) -> None:
+            bar.note(noted)
+            if as_json and noted.failed:
+                problems.append({"name": text(noted.name), "reason": noted.what})
+
         report = run(
             base, directory, pattern, force=force, same_permissions=same_permissions,
-            same_owner=not no_same_owner, as_of=as_of, note=bar.note, progress=bar,
+            same_owner=not no_same_owner, as_of=as_of, note=note, progress=bar,
         )  # fmt: skip
     if as_json:
         counts = {"files": report.files, "directories": report.directories}
         counts |= {"links": report.links, "bytes": report.bytes}
-        emit({"base": base, "directory": directory, **counts, "failed": report.failed})
+        emit(
+            {"base": base, "directory": directory, **counts, "failed": report.failed}
+            | {"problems": problems}
+        )
     done = report.files + report.directories + report.links + report.failed
     if glob is not None and not done:
         raise click.ClickException(f"{base}: no name matches {glob}")
