@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,10 +38,11 @@ def test_pack_and_unpack(run: Run, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "t/pipe")
     done = run("pack", "t", "c", "--exclude", "*.bak", "--json")
     assert done.status == 0
-    assert done.err == "winkfs: pipe: a fifo\n"
+    assert done.err == "winkfs: pipe: a fifo: left out\n"
     assert json.loads(done.out) == {
         "base": "c", "files": 1, "directories": 1, "links": 0, "bytes": 1,
-        "left_out": [{"name": "pipe", "reason": "a fifo"}], "failed": [],
+        "updated": 0, "unchanged": 0,
+        "left_out": [{"name": "pipe", "reason": "a fifo: left out"}], "failed": [],
     }  # fmt: skip
     assert "--update" in one_line(run("pack", "t", "c"))
     assert run("pack", "t", "c", "--update").status == 0
@@ -47,6 +51,70 @@ def test_pack_and_unpack(run: Run, tmp_path: Path) -> None:
     assert run("unpack", "c", "out").status == 1
     assert run("unpack", "c", "out", "--force") == (0, b"", "")
     assert "none*" in one_line(run("unpack", "c", "out2", "none*"))
+
+
+def test_unpack_says_once_what_many_files_have_in_common(run: Run) -> None:
+    with winkfs.create("c") as c:
+        for i in range(5):
+            c.put(f"{i}", b"1", mode=0o4755)
+            c.put(f"l{i}", b"/etc", ftype=winkfs.FileType.LINK)
+    done = run("unpack", "c", "out")
+    assert (done.status, done.out) == (1, b"")
+    assert sorted(line.split(":")[1] for line in done.err.splitlines()) == [
+        " 0 and 4 more", " l0 and 4 more",
+    ]  # fmt: skip
+    assert run("unpack", "c", "all", "-p") == (0, b"", "")
+    assert Path("all/0").stat().st_mode & 0o7777 == 0o4755
+    assert os.readlink("all/l4") == "/etc"
+    there = run("unpack", "c", "all", "--same-permissions")
+    assert there == (1, b"", "winkfs: 0 and 9 more: is there already: --force replaces it\n")
+
+
+def test_update_says_what_it_did(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    for name in "abc":
+        (tmp_path / "t" / name).write_bytes(name.encode())
+    run("pack", "t", "c")
+    (tmp_path / "t/a").write_bytes(b"new")
+    (tmp_path / "t/b").chmod(0o600)
+    record = json.loads(run("pack", "t", "c", "--update", "--json").out)
+    assert (record["files"], record["updated"], record["unchanged"]) == (1, 1, 1)
+    record = json.loads(run("pack", "t", "c", "--update", "--checksum", "--json").out)
+    assert (record["files"], record["updated"], record["unchanged"]) == (0, 0, 3)
+    assert "--update" in one_line(run("pack", "t", "d", "--checksum"), 2)
+
+
+def test_unpack_counts_damage_in_json_and_refuses_a_dash(run: Run, base: str) -> None:
+    data = Path("c.data")
+    damaged = bytearray(data.read_bytes())
+    damaged[damaged.index(b"run.sh/I0") + 40] ^= 1
+    data.write_bytes(damaged)
+    Path("c.idx").unlink()
+    done = run("unpack", base, "out", "--json")
+    record = json.loads(done.out)
+    assert (done.status, record["failed"], len(record["problems"])) == (1, 1, 1)
+    assert record["problems"][0]["reason"] in done.err
+    assert done.err.count("\n") == 1
+    assert "./-" in one_line(run("unpack", base, "-"), 2)
+    assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_pack_ends_with_a_line_on_a_terminal(tmp_path: Path, quiet: bool) -> None:
+    (tmp_path / "t/d").mkdir(parents=True)
+    (tmp_path / "t/a").write_bytes(bytes(1234))
+    master, slave = pty.openpty()
+    words = [*PROGRAM, "pack", "t", "c", *(["-q"] if quiet else [])]
+    subprocess.run(words, cwd=tmp_path, stderr=slave, check=True)
+    os.close(slave)
+    said = b""
+    with contextlib.suppress(OSError):  # EIO: its end
+        while data := os.read(master, 1000):
+            said += data
+    os.close(master)
+    line = rb"winkfs: 1 file, 1 directory: 1.21 KiB in \d+\.\d s\r\n"
+    assert (said == b"") if quiet else re.search(line + rb"\Z", said)
+    subprocess.run([*PROGRAM, "pack", "t", "c2"], cwd=tmp_path, check=True)  # no terminal
 
 
 def test_pack_of_standard_input(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import commands
 import datasets
 import pytest
 from commands import PROGRAM, Run, listed, one_line
+from private import packages
 
 import winkfs
 from winkfs.dataset import packing
@@ -196,6 +197,27 @@ def test_packed_directory_comes_back(
     assert run("unpack", "new", "out").status == 0
     same_trees(tree, Path("out"))
     assert run("verify", "new").status == 0
+
+
+def test_processes_that_pack_run_no_python_file_of_the_current_directory(tmp_path: Path) -> None:
+    """Data may be called as a module that a process needs. The winkfs program itself is run as
+    its script is: without the current directory on its path."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in ("xxhash", "numpy", "pickle", "winkfs"):
+        (tree / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    for name in "ab":
+        with (tree / name).open("wb") as file:
+            file.truncate(packing.PARALLEL // 2)
+    program = [PROGRAM[0], "-P", *PROGRAM[1:]]
+    done = subprocess.run(
+        [*program, "pack", ".", "../new", "--shards", "2"], cwd=tree, capture_output=True,
+        check=False, timeout=100, env=os.environ | {"PYTHONPATH": os.pathsep.join(packages())},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert not (tmp_path / "ran").exists()
+    with winkfs.open(tmp_path / "new") as opened:
+        assert len(opened) == 6
 
 
 def test_shards_of_a_directory_are_even_and_do_not_overlap(run: Run, tree: Path) -> None:

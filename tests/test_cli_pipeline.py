@@ -30,11 +30,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(
-    *arguments: object, program: tuple[str, ...] = ("-m", "winkfs", "pipeline")
+    *arguments: object,
+    program: tuple[str, ...] = ("-P", "-m", "winkfs", "pipeline"),
+    cwd: Path | None = None,
 ) -> subprocess.Popen[str]:
     need_spark()
     return subprocess.Popen(
-        [sys.executable, *program, *map(str, arguments)], env=environment(),
+        [sys.executable, *program, *map(str, arguments)], env=environment(), cwd=cwd,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -45,10 +47,15 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 @pytest.mark.spark
-def test_a_job_is_quiet_and_says_json(source: Path, tmp_path: Path) -> None:
+def test_a_job_is_quiet_says_json_and_runs_no_python_file_of_the_current_directory(
+    source: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "digests"
-    status, out, err = ended(start("digest", source, target, "--master", "local[2]"))
+    (tmp_path / "xxhash.py").write_text("open('ran', 'w')\n")
+    job = start("digest", source, target, "--master", "local[2]", cwd=tmp_path)
+    status, out, err = ended(job)
     assert (status, err) == (0, "")
+    assert not (tmp_path / "ran").exists()
     summary = json.loads(out)
     assert (summary["job"], summary["files"], summary["bad"]) == ("digest", 300, 0)
     assert summary["cpu_seconds"] > 0 and summary["output"] == str(target)

@@ -24,9 +24,9 @@ from oracle_recipes import RECIPES
 
 import winkfs
 from winkfs import Row
+from winkfs.basepath import FILES
 
 EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "25"))
-SUFFIXES = (".data", ".idx", ".time", ".names")
 STARTS = (
     "plain",
     "classic",
@@ -309,7 +309,7 @@ class Life(RuleBasedStateMachine):
         """Go on with the files as they are on the disk; behind FILESIZE may be anything."""
         self.lives += 1
         copy = self.folder / f"c{self.lives}"
-        for suffix in SUFFIXES:
+        for suffix in FILES:
             if path_of(self.base, suffix).exists() and suffix != dropped:
                 shutil.copy(path_of(self.base, suffix), path_of(copy, suffix))
         with path_of(copy, ".data").open("r+b") as file:

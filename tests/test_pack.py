@@ -15,6 +15,8 @@ import trees
 from trees import VARIANTS, files_beside, names, snapshot
 
 import winkfs
+from winkfs.basepath import FILES, SUFFIXES, TEMPORARIES
+from winkfs.dataset.packing import pack_shards
 from winkfs.errors import Locked
 from winkfs.items import LARGE, Note
 from winkfs.names import excluder
@@ -73,7 +75,10 @@ def test_devices_fifos_and_sockets_are_listed_and_are_no_failure(tmp_path: Path)
         plug.bind(os.path.relpath(root / "sock"))
         notes: list[Note] = []
         report = pack(root, tmp_path / "c", note=notes.append)
-    assert notes == [Note(b"fifo", "a fifo", False), Note(b"sock", "a socket", False)]
+    assert notes == [
+        Note(b"fifo", "a fifo: left out", False),
+        Note(b"sock", "a socket: left out", False),
+    ]
     assert (report.files, report.left_out, report.failed) == (1, 2, 0)
     assert names(tmp_path / "c") == ["file"]
 
@@ -244,6 +249,7 @@ def test_update_of_append_only_says_why_an_older_file_is_refused(
     tree: Path, tmp_path: Path
 ) -> None:
     pack(tree, tmp_path / "c", ao=True)
+    os.utime(tree / "secret", (0, 0))
     with pytest.raises(PermissionError, match="mtime"):
         pack(tree, tmp_path / "c", update=True)
 
@@ -264,6 +270,57 @@ def test_own_files_are_not_packed_but_others_of_like_names_are(tree: Path) -> No
     found = names(base)
     assert not own & set(found)
     assert {"docs/c.data.gz", "c.data"} <= set(found)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_no_file_of_the_container_is_packed_whatever_its_kind(tmp_path: Path, suffix: str) -> None:
+    """Also one that is being written, or was left by a writer that was killed."""
+    tree = tmp_path / "t"
+    tree.mkdir()
+    own = [part + suffix + end for part in ("", ".partial") for end in ("", *TEMPORARIES)]
+    for name in own:
+        (tree / f"c{name}").write_bytes(b"" if suffix == ".lock" else b"x")
+    winkfs.create(tree / "c2").close()
+    for name in [".data.gz", ".datax", "x.data", ".data.tmp.tmp"]:
+        (tree / f"c{name}").write_bytes(b"mine")
+    Path(f"{tree}/c.data").unlink(missing_ok=True)
+    pack(tree, tree / "c")
+    assert not {f"c{name}" for name in own} & set(names(tree / "c"))
+    assert {"c.data.gz", "c.datax", "cx.data", "c.data.tmp.tmp", "c2.data"} <= set(
+        names(tree / "c")
+    )
+
+
+def test_own_files_are_not_packed_by_way_of_links(tree: Path, tmp_path: Path) -> None:
+    """BASE through a linked directory, and BASE.data itself a link into the tree."""
+    (tmp_path / "way").symlink_to(tree / "docs")
+    pack(tree, tmp_path / "way/c")
+    winkfs.reindex(tmp_path / "way/c", cols=True)
+    pack(tree, tmp_path / "way/c", update=True)
+    assert not [name for name in names(tmp_path / "way/c") if name.startswith("docs/c.")]
+
+    winkfs.create(tree / "hold").close()
+    (tmp_path / "x.data").symlink_to(tree / "hold.data")
+    pack(tree, tmp_path / "x", update=True)
+    assert "docs/a.html" in names(tmp_path / "x")
+    assert "hold.data" not in names(tmp_path / "x")
+
+
+def test_own_data_set_is_not_packed_by_way_of_a_link(tree: Path, tmp_path: Path) -> None:
+    (tree / "docs/ds").mkdir()
+    (tmp_path / "way").symlink_to(tree / "docs/ds")
+    pack_shards(tree, tmp_path / "way", 2)
+    pack_shards(tree, tmp_path / "way", 2, update=True)
+    with winkfs.open(tmp_path / "way") as opened:
+        found = sorted(opened.names())
+    assert "docs/a.html" in found
+    assert not [name for name in found if name.startswith("docs/ds")]
+
+
+def test_suffixes_are_those_of_a_container_with_all_its_files(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "c", ao=True)
+    winkfs.reindex(tmp_path / "c", cols=True)
+    assert set(files_beside(tmp_path / "c")) - {"c.lock"} == {"c" + suffix for suffix in FILES}
 
 
 def test_missing_source_or_directory_of_the_container(tmp_path: Path) -> None:

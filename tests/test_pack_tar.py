@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import random
 import shutil
 import subprocess
@@ -153,3 +156,43 @@ def test_sparse_tar_of_gnu_tar(tmp_path: Path) -> None:
     pack(tmp_path / "t.tar", tmp_path / "c")
     with winkfs.open(tmp_path / "c") as c:
         assert c.read("sparse") == bytes(300_000) + b"end"
+
+
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [
+        (b"PK\3\4", "a zip file: unzip it"),
+        (b"hsqs", "a squashfs: unsquashfs it"),
+        (b"\x28\xb5\x2f\xfd", "a zstd file: zstd -dc"),
+        (b"7z\xbc\xaf\x27\x1c", "a 7z file"),
+        (b"WARC/1.0", "a WARC file: winkfs pipeline ingest"),
+        (b"#!WINKME", "a file of a container"),
+    ],
+)
+def test_what_is_no_tar_file_is_called_by_its_name(tmp_path: Path, start: bytes, what: str) -> None:
+    (tmp_path / "t").write_bytes(start + bytes(range(256)) * 8)
+    with pytest.raises(FormatError, match=what):
+        pack(tmp_path / "t", tmp_path / "c")
+    assert files_beside(tmp_path / "c") == []
+
+
+@pytest.mark.parametrize(("mode", "tool"), [("gz", "gunzip"), ("bz2", "bunzip2"), ("xz", "unxz")])
+def test_compressed_file_that_is_no_tar_file_is_called_so(
+    tmp_path: Path, mode: str, tool: str
+) -> None:
+    opener = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}[mode]
+    with opener(tmp_path / "t", "wb") as file:
+        file.write(b"just some text " * 100)
+    with pytest.raises(FormatError, match=f"no tar file: {tool} it first"):
+        pack(tmp_path / "t", tmp_path / "c")
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_tar_file_whose_first_member_is_called_as_another_kind_begins(
+    tmp_path: Path, mode: str
+) -> None:
+    with tarfile.open(tmp_path / "t", mode) as tar:  # type: ignore[call-overload]
+        tar.addfile(member("WARC/1.0"))
+        tar.addfile(member("PK\3\4"))
+    pack(tmp_path / "t", tmp_path / "c")
+    assert names(tmp_path / "c") == ["PK\3\4", "WARC/1.0"]

@@ -13,9 +13,10 @@ import trees
 from trees import DIR, LINK
 
 import winkfs
+from winkfs.dataset.adopt import adopt
 from winkfs.items import Note
 from winkfs.pack import pack
-from winkfs.unpack import OPEN_PARENTS, unpack
+from winkfs.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, unpack
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 
@@ -96,11 +97,11 @@ def test_existing_files_stay_unless_forced(tmp_path: Path) -> None:
     (out / "l").write_bytes(b"old")
     notes: list[Note] = []
     unpack(base, out, note=notes.append)
-    assert {n.name: n.what for n in notes} == dict.fromkeys([b"a", b"l", b"x"], "is there already")
+    assert {n.name: n.what for n in notes} == dict.fromkeys([b"a", b"l", b"x"], THERE)
     assert (out / "a").read_bytes() == (out / "l").read_bytes() == b"old"
     notes.clear()
     unpack(base, out, force=True, note=notes.append)
-    assert notes == [Note(b"x", "a directory is in its place", True)]
+    assert notes == [Note(b"x", "a directory is in its place", True, often=True)]
     assert (out / "a").read_bytes() == b"new"
     assert os.readlink(out / "l") == "a"
 
@@ -122,12 +123,93 @@ def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
         c.put("d/closed/inside", b"1")
     old = os.umask(0o077)
     try:
-        unpack(tmp_path / "c", tmp_path / "out")
+        unpack(tmp_path / "c", tmp_path / "out", same_permissions=True)
     finally:
         os.umask(old)
-    names = ["a", "b", "s", "d", "d/closed"]
-    found = [stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) for name in names]
-    assert found == [0o666, 0o400, 0o4711, 0o1777, 0o555]
+    assert modes(tmp_path / "out", "a", "b", "s", "d", "d/closed") == [
+        0o666, 0o400, 0o4711, 0o1777, 0o555,
+    ]  # fmt: skip
+
+
+def modes(root: Path, *names: str) -> list[int]:
+    return [stat.S_IMODE((root / name).stat().st_mode) for name in names]
+
+
+def test_set_id_and_sticky_bits_are_kept_only_when_asked(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        for name, mode in {"u": 0o4755, "g": 0o2711, "t": 0o1644}.items():
+            c.put(name, b"1", mode=mode)
+        c.put("d", b"", ftype=DIR, mode=0o2775)
+        c.put("tmp", b"", ftype=DIR, mode=0o1777)
+    names = ("u", "g", "t", "d", "tmp")
+    notes: list[Note] = []
+    report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
+    assert modes(tmp_path / "out", *names) == [0o755, 0o711, 0o644, 0o775, 0o755]
+    assert sorted(n.name.decode() for n in notes) == sorted(names)
+    assert {(n.what, n.failed, n.often) for n in notes} == {(NO_SPECIAL, False, True)}
+    assert report.failed == 0
+    assert unpack(tmp_path / "c", tmp_path / "all", same_permissions=True).failed == 0
+    assert modes(tmp_path / "all", *names) == [0o4755, 0o2711, 0o1644, 0o2775, 0o1777]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "stays"),
+    [
+        ("l", "a", True),
+        ("l", "./a//b/.", True),
+        ("d/e/l", "../../a", True),
+        ("d/l", "..", True),
+        ("l", ".", True),
+        ("l", "/etc/passwd", False),
+        ("l", "//etc", False),
+        ("l", "..", False),
+        ("l", "./../a", False),
+        ("d/l", "../../a", False),
+        ("d/l", "../x/..", False),  # x may be a link to a place less deep
+    ],
+)
+def test_link_that_may_lead_out_is_made_only_when_asked(
+    tmp_path: Path, name: str, target: str, stays: bool
+) -> None:
+    base = container(tmp_path, (name, target.encode(), LINK), ("file", b"1"))
+    notes: list[Note] = []
+    report = unpack(base, tmp_path / "out", note=notes.append)
+    assert os.path.lexists(tmp_path / "out" / name) is stays
+    assert notes == ([] if stays else [Note(name.encode(), LEADS_OUT, True, often=True)])
+    assert (report.files, report.links, report.failed) == (1, stays, not stays)
+    assert unpack(base, tmp_path / "all", same_permissions=True).failed == 0
+    assert os.readlink(tmp_path / "all" / name) == target
+
+
+def test_links_through_links_do_not_lead_out(tmp_path: Path) -> None:
+    """Each is harmless by its letters: here/here/here is the root, three levels above it is not."""
+    base = container(
+        tmp_path, ("here", b".", LINK), ("out", b"here/here/here/../../..", LINK),
+        ("d/e/up", b"../..", LINK), ("d/e/out", b"up/../..", LINK),
+    )  # fmt: skip
+    unpack(base, tmp_path / "x/out")
+    for path in (tmp_path / "x/out").rglob("*"):
+        assert path.resolve().is_relative_to(tmp_path / "x/out")
+
+
+def test_owners_are_not_given_where_they_are_not_wanted(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"1", uid=1234, gid=5678)
+        c.put("l", b"a", ftype=LINK, uid=1234, gid=5678)
+        c.put("d", b"", ftype=DIR, uid=1234, gid=5678)
+    unpack(tmp_path / "c", tmp_path / "out")
+    unpack(tmp_path / "c", tmp_path / "mine", same_owner=False)
+    for name in ("a", "l", "d"):
+        assert (tmp_path / "out" / name).lstat().st_uid == 1234
+        assert (tmp_path / "mine" / name).lstat().st_gid == 0
+
+
+def test_link_whose_target_has_nul_is_left_out_and_the_rest_is_unpacked(tmp_path: Path) -> None:
+    base = container(tmp_path, ("l", b"a\0b", LINK), ("z", b"1"))
+    report = unpack(base, tmp_path / "out")
+    assert (report.files, report.links, report.failed) == (1, 0, 1)
 
 
 def test_files_in_many_directories_and_deep_ones(tmp_path: Path) -> None:
@@ -171,7 +253,7 @@ def test_unpack_by_a_user_gives_closed_directories_and_no_set_id_of_others(place
         c.put("d", b"", ftype=DIR, mode=0o500, mtime=5)
         c.put("d/file", b"1", mode=0o400)
         c.put("d/root", b"1", mode=0o4755, uid=0, gid=0)
-    assert unpack(place / "c", place / "out").failed == 0
+    assert unpack(place / "c", place / "out", same_permissions=True).failed == 0
     out = place / "out/d"
     assert (stat.S_IMODE(out.stat().st_mode), out.stat().st_mtime) == (0o500, 5)
     assert stat.S_IMODE((out / "root").stat().st_mode) == 0o755
@@ -202,3 +284,63 @@ def test_unpack_onto_a_full_disk_stops_and_leaves_no_half_file(
     with pytest.raises(OSError, match="No space left"):
         unpack(base, small_disk / "out")
     assert {p.stat().st_size for p in (small_disk / "out").iterdir()} == {300_000}
+
+
+def test_directories_above_what_a_glob_takes_get_their_modes_and_times(
+    tree: Path, tmp_path: Path
+) -> None:
+    (tree / "docs").chmod(0o710)
+    os.setxattr(tree / "docs", "user.note", b"1")
+    os.utime(tree / "docs", ns=(5, 7))
+    (tmp_path / "out/docs/old").mkdir(parents=True)
+    (tmp_path / "out/docs").chmod(0o701)
+    pack(tree, tmp_path / "c")
+    for out in ("new", "out"):
+        unpack(tmp_path / "c", tmp_path / out, "docs/old/*")
+    new, old = tmp_path / "new", tmp_path / "out"
+    assert (stat.S_IMODE((new / "docs").stat().st_mode), (new / "docs").stat().st_mtime_ns) == (
+        0o710, 7,
+    )  # fmt: skip
+    assert os.getxattr(new / "docs", "user.note") == b"1"
+    assert (new / "docs/old").stat().st_mtime_ns == (tree / "docs/old").stat().st_mtime_ns
+    assert modes(new, "docs/old") == [0o700]
+    assert modes(old, "docs") == [0o701]  # was there, and is not ours
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("to", ["container", "data set"])
+def test_damaged_inode_is_a_failure_with_and_without_an_index(
+    tmp_path: Path, index: bool, to: str
+) -> None:
+    """Without one the inode is left out where the index is made in memory."""
+    base = container(tmp_path, ("a", b"A" * 500), ("bad", b"B" * 500), ("z", b"Z" * 500))
+    source = base
+    if to == "data set":
+        adopt(tmp_path / "ds", [base])
+        with winkfs.open(tmp_path / "ds") as opened:
+            base = Path(opened.shards[0].base)
+        source = tmp_path / "ds"
+    data = Path(f"{base}.data")
+    damaged = bytearray(data.read_bytes())
+    damaged[damaged.index(b"bad/I0") + 40] ^= 1
+    data.write_bytes(damaged)
+    if not index:
+        for suffix in (".idx", ".cols", ".names"):
+            Path(f"{base}{suffix}").unlink(missing_ok=True)
+    notes: list[Note] = []
+    report = unpack(source, tmp_path / "out", note=notes.append)
+    assert sorted(os.listdir(tmp_path / "out")) == ["a", "z"]
+    assert report.failed == len(notes) == 1
+    assert ".data" in notes[0].what and notes[0].failed
+
+
+def test_container_cut_short_is_a_failure(tmp_path: Path) -> None:
+    base = container(tmp_path, *((f"{i}", bytes([i]) * 5000) for i in range(9)))
+    data = Path(f"{base}.data")
+    os.truncate(data, data.stat().st_size // 2)
+    for _ in range(2):
+        notes: list[Note] = []
+        report = unpack(base, tmp_path / "out", force=True, note=notes.append)
+        assert 0 < report.files < 9
+        assert report.failed == len(notes) > 0
+        Path(f"{base}.idx").unlink(missing_ok=True)

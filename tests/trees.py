@@ -35,7 +35,7 @@ def make_tree(root: Path) -> Path:
     (root / "secret").chmod(0o600)
     (root / "docs/old").chmod(0o700)
     (root / "link").symlink_to("docs/a.html")
-    (root / "dangling").symlink_to("../no/where")
+    (root / "dangling").symlink_to("no/where")
     (root / "Grüße\n").write_bytes(b"newline")
     Path(os.fsdecode(bytes(root) + b"/caf\xe9")).write_bytes(b"latin")
     paths = sorted(root.rglob("*"), key=lambda p: -len(p.parts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -44,6 +44,7 @@ class Row(NamedTuple):
     mode: int | None = None
     uid: int | None = None
     gid: int | None = None
+    xattrs: Mapping[bytes, bytes] | None = None
 
 
 Data = bytes | memoryview
@@ -184,7 +185,7 @@ class BulkPut:
                 check_directory(row.ftype, row.name, len(row.data))
         if any(column.count(None) != len(batch) for column in owners):
             asked = self._changes.attrs_for
-            attrs = [asked(row.ftype, row.mode, row.uid, row.gid) for row in batch]
+            attrs = [asked(row.ftype, row.mode, row.uid, row.gid, row.xattrs) for row in batch]
         return self._columns(names, _contents(data), ns, ftypes, attrs)
 
     def _columns(

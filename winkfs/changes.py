@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from winkfs.arguments import check_attrs, check_directory
+from winkfs.arguments import check_attrs, check_directory, check_size
 from winkfs.draft import Draft, with_ctime, with_mode
 from winkfs.drafts import Drafts
 from winkfs.entry import to_str
 from winkfs.errors import NotAllowed, WinkError
+from winkfs.extent import Extent, joined
 from winkfs.inode import Attrs, default_mode
 from winkfs.store import MERGE_OVERLAY
 from winkfs.units import NANO
@@ -26,6 +27,7 @@ OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before 
 NOTED: Final = 64  # bytes that the time of a change takes, at most
 SOON: Final = 2 * NANO
 PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
+EXTENTS: Final = 4096  # of a file that is streamed, to which more are appended one by one
 AO: Final = "the container is append-only"
 
 
@@ -35,19 +37,25 @@ class Changes(Drafts):
     # --- whole files ---
 
     def attrs_for(
-        self, ftype: int, mode: int | None, uid: int | None, gid: int | None
+        self,
+        ftype: int,
+        mode: int | None,
+        uid: int | None,
+        gid: int | None,
+        xattrs: Mapping[bytes, bytes] | None = None,
     ) -> Attrs | None:
         """Attributes asked for at creation; None: the defaults."""
-        if mode is None and uid is None and gid is None:
+        if mode is None and uid is None and gid is None and not xattrs:
             return None
         owner = self._content.owner
-        if (mode, uid, gid) == (default_mode(ftype), *owner):
+        if (mode, uid, gid) == (default_mode(ftype), *owner) and not xattrs:
             return None
         return check_attrs(
             Attrs(
                 default_mode(ftype) if mode is None else mode & 0o7777,
                 owner[0] if uid is None else uid,
                 owner[1] if gid is None else gid,
+                dict(xattrs or {}),
             )
         )
 
@@ -93,15 +101,34 @@ class Changes(Drafts):
         """Create or replace a file with what `source.read` gives -> bytes."""
         draft = self._begin(key, ns, ftype, attrs, fileid)
         try:
-            while data := source.read(self._writer.chunk):
-                check_directory(ftype, key[:-3], len(data))
-                self._kv.reserve(self._waiting + self._writer.cost(draft, len(data)))
-                self._writer.append(draft, data)
+            self._take_stream(draft, source)
         except Exception:  # not of a signal, which may come after the inode
             self._doom_entries(draft.owned)
             raise
         self._replace(draft)
         return draft.lsize
+
+    def _take_stream(self, draft: Draft, source: Any) -> None:
+        """Append all of a stream to a new draft."""
+        writer, name = self._writer, draft.key[:-3]
+        skip = getattr(source, "skip_hole", None) if self._store.settings.holes else None
+        aside: list[Sequence[Extent]] = []  # or each piece would copy the extents of all before it
+        while True:
+            if skip is not None and (gap := skip()):
+                check_size(draft.lsize + gap, name)
+                self._kv.reserve(self._waiting + writer.cost(draft, 0))
+                writer.truncate(draft, draft.lsize + gap)
+            if not (data := source.read(writer.chunk)):
+                break
+            check_directory(draft.ftype, name, len(data))
+            self._kv.reserve(self._waiting + writer.cost(draft, len(data)))
+            writer.append(draft, data)
+            if len(draft.base) > EXTENTS:
+                aside.append(draft.base)
+                draft.base = ()
+        draft.base = joined(*aside, draft.base)
+        writer.need_room(draft, 0)
+        self._kv.reserve(self._waiting + writer.cost(draft, 0))
 
     def _replace(self, draft: Draft) -> None:
         """Write a new or renamed file; then doom what had its name."""

@@ -330,12 +330,14 @@ class _Derived:
     found      None: it has to be read
     pairs      of the name order, int64[n, 2], None: there was none; clashes: of the order
     columns    whether there was a BASE.cols
+    packed     what `pack --update` goes by
     """
 
     found: Rebuilt | None
     pairs: Int64 | None
     clashes: int
     columns: bool
+    packed: dict[str, int]
 
     @classmethod
     def of(cls, store: Store, kv: KVSeq, moved: Callable[[Int64], Int64]) -> Self:
@@ -354,7 +356,7 @@ class _Derived:
                 pairs, clashes = order.pairs(0, order.count), order.clashes
                 pairs[:, 0] = moved(pairs[:, 0])
             order.close()
-        return cls(found, pairs, clashes, columns)
+        return cls(found, pairs, clashes, columns, store.packed)
 
     def write(self, base: str) -> None:
         """Write them. What cannot be written now is made when it is needed."""
@@ -362,6 +364,7 @@ class _Derived:
             store = Store(base, writable=True, load=self.found is None)
             try:
                 if self.found is not None:
+                    store.packed = self.packed
                     store.take(self.found)
                 if self.pairs is not None:
                     write_pairs(store, self.pairs, self.clashes).close()

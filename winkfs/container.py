@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -166,17 +166,21 @@ class Container(Reading):
         mode: int | None = None,
         uid: int | None = None,
         gid: int | None = None,
+        xattrs: Mapping[bytes, bytes] | None = None,
         fileid: int | None = None,
     ) -> int:
         """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB.
 
+        source  may have a method `skip_hole`, called before each read: it passes over a hole at
+                this place -> its bytes, 0: there is none; the container keeps it as one, if it
+                knows holes
         fileid  one from `Store.new_fileid` that no file had; None: a new one
         """
         key = self._key(name)
         check_directory(ftype, name, 0)
         with self._lock:
             self._check_write()
-            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
+            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid, xattrs)
             ns = checked_ns(mtime_ns)
             size: int = self._consume(
                 "put_file",

@@ -7,7 +7,7 @@ from typing import Final
 
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError
-from winkfs.extent import Extent, assemble, assemble_into, cut
+from winkfs.extent import Extent, assemble, assemble_into, check_size, cut
 from winkfs.inode import Attrs, Inode, default_mode
 from winkfs.store import Store
 
@@ -63,7 +63,10 @@ class Content:
         return attributes(inode, self.owner, self._store.entry_at, self._store.kv.storage.name)
 
     def read(self, extents: Sequence[Extent], start: int, stop: int) -> bytes:
-        """The bytes [start, stop) of a file. Raises CorruptError."""
+        """The bytes [start, stop) of a file, stop no more than its size. Raises CorruptError;
+        WinkError EFBIG for a hole that is out of all proportion."""
+        kv = self._store.kv
+        check_size(stop - start, kv.end, kv.storage.name)
         return assemble(cut(extents, start, stop), self._value, self._store.kv.storage.name)
 
     def read_into(self, into: memoryview, extents: Sequence[Extent], start: int) -> int:

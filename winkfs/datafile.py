@@ -18,6 +18,7 @@ from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kvseq import KVSeq
 from winkformats.superblock import Superblock
+from winkfs.basepath import DERIVED
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed, WinkError
 from winkfs.inode import Inode
 from winkfs.lock import WriterLock
@@ -308,7 +309,7 @@ def create_files(base: str, block: Superblock, like: Storage | None = None) -> N
     directory, name = locate(base)
     lock = WriterLock(base)
     try:
-        for suffix in (".idx", ".time", ".names", ".cols"):
+        for suffix in DERIVED:
             if directory.exists(name + ".data"):
                 break
             directory.unlink(name + suffix)  # of an earlier container of that name

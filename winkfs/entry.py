@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,30 @@ class Entry(Stat):
     def read(self) -> bytes:
         """The whole content. Raises CorruptError."""
         return self._read()
+
+    @property
+    def xattrs(self) -> Mapping[bytes, bytes]:
+        """Extended attributes."""
+        return {}
+
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        """The content without its holes, (offset, bytes) each, in order. Raises CorruptError."""
+        return iter([(0, self.read())])
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialEntry(Entry):
+    """One that has extended attributes, holes, or more than one extent."""
+
+    _xattrs: Mapping[bytes, bytes] = field(repr=False, compare=False)
+    _pieces: Callable[[], Iterator[tuple[int, bytes]]] = field(repr=False, compare=False)
+
+    @property
+    def xattrs(self) -> Mapping[bytes, bytes]:
+        return self._xattrs
+
+    def pieces(self) -> Iterator[tuple[int, bytes]]:
+        return self._pieces()
 
 
 class _Open(Stat):

@@ -17,6 +17,8 @@ from winkformats.errors import CorruptError
 from winkfs.errors import WinkError
 
 Int64 = npt.NDArray[np.int64]
+AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
+RATIO: Final = 16  # how many times its container's bytes a content may have to be read at once
 FEW: Final = 64  # extents up to which a list is the faster way
 
 
@@ -110,6 +112,20 @@ def joined(*parts: Sequence[Extent]) -> Sequence[Extent]:
         return [extent for part in parts for extent in part]
     arrays = [part if isinstance(part, ExtentArray) else ExtentArray.of(part) for part in parts]
     return ExtentArray(np.concatenate([array.rows for array in arrays]))
+
+
+def check_size(size: int, container: int, file: str) -> None:
+    """Refuse to hold content in memory that a container only claims to have, by a hole or by one
+    entry again and again.
+
+    size, container  bytes of the content, and of the container's data file
+    raises           WinkError EFBIG
+    """
+    if size > AT_ONCE and size > RATIO * container:
+        raise WinkError(
+            f"{size:,} bytes in a container of {container:,}: too many to be read at once, read "
+            "them in parts", file, number=errno.EFBIG,
+        )  # fmt: skip
 
 
 def assemble(extents: Sequence[Extent], value_at: Callable[[int, int], bytes], file: str) -> bytes:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import io
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+    from winkfs.extent import Extent
 
 
 BUFFER: Final = 256 << 10  # bytes
@@ -19,6 +24,12 @@ class Container(Protocol):
     def read(self, name: str | bytes, offset: int = 0, size: int = -1) -> bytes: ...
 
     def read_into(self, name: str | bytes, offset: int, into: memoryview) -> int: ...
+
+
+class WithExtents(Container, Protocol):
+    """One that tells where the holes of a file are."""
+
+    def extents(self, name: str | bytes) -> Sequence[Extent]: ...
 
 
 class FileReader(io.RawIOBase):
@@ -87,3 +98,26 @@ class FileReader(io.RawIOBase):
     def _check(self) -> None:
         if self.closed:
             raise ValueError("the file is closed")
+
+
+class SparseReader(FileReader):
+    """The same, read once from start to end: by `Container.put_file`, which keeps its holes."""
+
+    def __init__(self, container: WithExtents, name: str, size: int) -> None:
+        super().__init__(container, name, size)
+        runs = groupby(container.extents(name), key=lambda extent: extent.pointer == 0)
+        self._runs = [(hole, sum(e.size for e in extents)) for hole, extents in runs][::-1]
+        self._stop = 0  # where the bytes end before the next hole; 0: `skip_hole` was not called
+
+    def skip_hole(self) -> int:
+        """-> bytes of the hole at this place, which is passed over; 0: there is none."""
+        if self._at < self._stop or not self._runs:
+            return 0
+        gap = self._runs.pop()[1] if self._runs[-1][0] else 0
+        self._at += gap
+        self._stop = self._at + (self._runs.pop()[1] if self._runs else 0)
+        return gap
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        with memoryview(buffer).cast("B") as view:
+            return super().readinto(view[: self._stop - self._at] if self._stop else view)

@@ -266,6 +266,13 @@ class Handle:
             self.sync()
             self._guard(lambda: save_order(self._store))
 
+    def keep_mark(self, packed: dict[str, int]) -> None:
+        """Sync, and write an index that says when a tree was packed: see `winkfs.update`."""
+        with self._lock:
+            self.sync()
+            self._store.packed = packed
+            self._guard(self._store.merge)
+
     def follow_columns(self) -> None:
         """Before many files are put: keep what `save_columns` writes of them."""
         with self._lock:

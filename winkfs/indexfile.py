@@ -6,7 +6,7 @@ import contextlib
 import mmap
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from winkfs.rows import Int64, Rows
 from winkfs.settings import PURPOSE_INDEX, Settings
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
+PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.update.Mark`
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Base:
     covered  bytes: FILESIZE of the data file whose files are all in it
     nextfid  first FILEID unknown to it; 0: not recorded
     live     number of files
+    packed   the variables of PACKED, if it has them
     sums     of its pages, as long as not all were found right; None: of a file that has none, too
     proven   whether all cells are known to be as they were written
 
@@ -45,6 +47,7 @@ class Base:
     covered: int
     nextfid: int
     live: int
+    packed: dict[str, int] = field(default_factory=dict)
     sums: PageSums | None = None
     proven: bool = True
 
@@ -252,6 +255,7 @@ def _believe(
     base = Base(storage, shape, mine["SBSIZE"], covered, mine.get(NEXTFID, 0), mine["AENTRIES"])
     if not 0 <= covered <= end or not 0 <= base.live <= shape.htsize:
         return None
+    base.packed = {name: mine[name] for name in PACKED if name in mine}
     if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
         return None
     base.sums, base.proven = PageSums.load(storage, mine, base.view), False
@@ -286,7 +290,7 @@ def write_base(
     """Write a whole table into an empty storage, not synced.
 
     extra      int64[n, cellsz - 2]: the user's words of each cell, or None
-    variables  DATAEND, NEXTFID, SYNCTIME as they apply
+    variables  DATAEND, NEXTFID, SYNCTIME, PACKED as they apply
     sums       write checksums of its pages, too, but not in classic layout
     """
     n = len(rows.pos)
@@ -300,6 +304,7 @@ def write_base(
         block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
         block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
         block.update({"CONTID": settings.contid} if settings.contid else {})
+        block.update({name: variables[name] for name in PACKED if name in variables})
     if sums and not settings.classic:
         block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
     storage.write(0, [block.encode()])

@@ -8,28 +8,58 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from winkformats.disk.directory import sync_directory
-from winkfs.basepath import base_of
+from winkfs.basepath import DATA, DERIVED, FILES, PARTIAL, base_of
 from winkfs.bulkput import Row
 from winkfs.container import Container, create
 from winkfs.container import open as open_container
+from winkfs.entry import to_bytes
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkfs.fileobject import SparseReader
 from winkfs.inode import FileType, default_mode
-from winkfs.items import Copy, Item, Large, Meta, Note, Notes, Readable, Source, Unreadable
+from winkfs.items import (
+    LARGE,
+    ChangingSource,
+    Copy,
+    Item,
+    Large,
+    Meta,
+    Note,
+    Notes,
+    Readable,
+    Source,
+    Suspect,
+    Unreadable,
+)
 from winkfs.lock import WriterLock
 from winkfs.names import excluder, text
 from winkfs.tarball import STDIN, Tarball
-from winkfs.tree import OwnFiles, Tree
+from winkfs.tree import OwnFiles, Tree, WatchedFile
+from winkfs.update import (
+    Finder,
+    Mark,
+    Update,
+    differences,
+    now_ns,
+    root_of_tree,
+    said_of,
+    same_content,
+)
 
-DERIVED: Final = (".idx", ".time", ".names", ".cols")
 EXECUTABLE: Final = 0o755
 BATCH: Final = 16 << 20  # bytes of content
 PER_ROW: Final = 200  # bytes of a row beside its content, about
+UNCHANGEABLE: Final = (
+    "its mode, owner or attributes are other ones now: an append-only container cannot change them"
+)
+NO_HOLES: Final = "its holes are stored as zeros: the container knows no holes"
+NO_XATTRS: Final = "its extended attributes are left out: a classic container keeps none"
 STEP: Final = 256  # files between two calls of `progress`
 Progress = Callable[[int], None]
 
@@ -38,7 +68,10 @@ Progress = Callable[[int], None]
 class PackReport:
     """What was packed, and how much was not.
 
-    bytes      of content of files
+    files, directories, links  stored
+    bytes      of content of files stored
+    updated    only what is said of them: mtime, mode, owner, extended attributes
+    unchanged  are in the container as they are
     left_out   devices, sockets and fifos: no container can hold them
     failed     could not be read, or changed meanwhile
     """
@@ -47,6 +80,8 @@ class PackReport:
     directories: int = 0
     links: int = 0
     bytes: int = 0
+    updated: int = 0
+    unchanged: int = 0
     left_out: int = 0
     failed: int = 0
 
@@ -65,6 +100,8 @@ def pack(
     ao: bool = False,
     classic: bool = False,
     update: bool = False,
+    checksum: bool = False,
+    xattrs: bool = False,
     exclude: Sequence[str] = (),
     names: Iterable[bytes] | None = None,
     note: Notes | None = None,
@@ -74,7 +111,10 @@ def pack(
 
     ao, classic  variant of a new container; ao sorts by mtime, classic keeps no owners and, of
                  modes, only whether a file can be executed
-    update       add to the container that is there, and replace what it has of the same name
+    update       store what the container that is there does not have, or has otherwise: see
+                 `winkfs.update`; files that the source does not have stay
+    checksum     compare contents, also of files that look as they were
+    xattrs       take all extended attributes that we may read, not only those called user.*
     exclude      globs of names, of parts of them or of directories, to leave out
     names        pack only these of the directory, without what is below them
     note         called with each thing that was not packed as it is
@@ -91,33 +131,57 @@ def pack(
         if note:
             note(noted)
 
-    exists = Path(target + ".data").exists()
+    exists = Path(target + DATA).exists()
     if exists and not update:
         raise FileExists("the container exists already: add to it with --update", target)
-    reader = _source(os.fspath(source), target, count, exclude, names)
+    reader = _source(os.fspath(source), target, count, xattrs, exclude, names)
+    began = now_ns()
+    root = root_of(os.fspath(source), exclude, xattrs=xattrs)
+    whole = root and names is None
     if exists:
         # What was put stays, also where the rest fails: run again, it goes on from there.
         with contextlib.closing(open_container(target, "a")) as container:
             _check_variant(container, ao, classic)
-            Packer(container, report, count, progress).run(reader)
+            chosen = Packer(container, report, count, progress).update(
+                reader, Mark.of(container, root), checksum=checksum
+            )
             container.save_names()
+            if whole and not report.failed and worth_keeping(container, report, chosen):
+                Mark(root, began, 0).keep(container)
     else:
         with _partial(target, ao=ao, classic=classic) as container:
             Packer(container, report, count, progress).run(reader)
             container.save_names()
+            if whole and not report.failed:
+                Mark(root, began, 0).keep(container)
     return report
 
 
+def worth_keeping(container: Container, report: PackReport, chosen: Update) -> bool:
+    """Whether a new mark saves the next update more than it takes to write: an index, which is
+    written anew in any case where files were stored."""
+    base = container.parts()[0].index.base
+    return bool(
+        report.files + report.directories + report.links + report.updated
+        or (base is not None and chosen.suspected > base.size)
+    )
+
+
 def _source(
-    source: str, base: str, note: Notes, exclude: Sequence[str], names: Iterable[bytes] | None
-) -> Source:
+    source: str,
+    base: str,
+    note: Notes,
+    xattrs: bool,
+    exclude: Sequence[str],
+    names: Iterable[bytes] | None,
+) -> ChangingSource:
     scratch = scratch_of(base)
     check_names(source, names)
     left_out = excluder(exclude)
     if source != STDIN and Path(source).is_dir():
         own = OwnFiles(base)
-        return Tree(source, note, scratch, own=own, exclude=left_out, names=names)
-    return Tarball(source, note, scratch, exclude=left_out)
+        return Tree(source, note, scratch, own=own, xattrs=xattrs, exclude=left_out, names=names)
+    return Tarball(source, note, scratch, xattrs=xattrs, exclude=left_out)
 
 
 def scratch_of(base: str) -> str:
@@ -147,7 +211,7 @@ def _check_variant(container: Container, ao: bool, classic: bool) -> None:
 @contextlib.contextmanager
 def _partial(base: str, *, ao: bool, classic: bool) -> Iterator[Container]:
     """A new container under another name, which becomes `base` when the block ends well."""
-    partial = base + ".partial"
+    partial = base + PARTIAL
     _remove(partial)
     try:
         container = create(partial, ao=ao, classic=classic)
@@ -168,7 +232,7 @@ def _remove(base: str) -> None:
     """Delete the files of a container, if there are any. Raises Locked while it is written."""
     lock = WriterLock(base)
     try:
-        for suffix in (".data", *DERIVED):
+        for suffix in FILES:
             Path(base + suffix).unlink(missing_ok=True)
         Path(base + ".lock").unlink(missing_ok=True)
     finally:
@@ -177,14 +241,14 @@ def _remove(base: str) -> None:
 
 def _rename(partial: str, base: str) -> None:
     """Give the files their names: the data file last, for with it the container is there."""
-    if Path(base + ".data").exists():
+    if Path(base + DATA).exists():
         raise FileExists("was made by somebody else meanwhile", base)
     for suffix in DERIVED:
         if Path(partial + suffix).exists():
             Path(partial + suffix).replace(base + suffix)
         else:
             Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
-    Path(partial + ".data").replace(base + ".data")
+    Path(partial + DATA).replace(base + DATA)
     Path(partial + ".lock").unlink(missing_ok=True)
     sync_directory(os.path.dirname(os.path.abspath(base)))
 
@@ -200,12 +264,15 @@ class Packer:
         self._note = note
         self._progress = progress or (lambda done: None)
         self._unordered = False
-        self._attrs = container.superblock.get("ATTRS") == 1
-        status = Path(container.base + ".data").stat()
-        self._owner = [status.st_uid, status.st_gid]
+        settings = container.parts()[0].settings
+        self._attrs, self._holes = settings.attrs, settings.holes
+        status = Path(container.base + DATA).stat()
+        self._owner = status.st_uid, status.st_gid
         self._done = 0
         self._other: Large | Copy | None = None
         self._ended = False
+        self._waiting: dict[bytes, Row] = {}  # of an update: rows that are not put yet
+        self._size = 0
 
     def run(self, source: Source) -> None:
         """Raises what the source or the container raises; files put until then stay put."""
@@ -222,6 +289,94 @@ class Packer:
                     if isinstance(self._other, Large):
                         self._other.file.close()
         self._progress(self._done % STEP)
+
+    def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
+        """Store what the container does not have, or has otherwise -> what chose it.
+
+        raises  as `run`
+        """
+        self._container.follow_names()
+        self._unordered = isinstance(source, Tree) and not self._container.ao
+        finder, ao = Finder(self._container, mark.end), self._container.ao
+        again = self._waiting.__contains__
+        chosen = Update(finder, mark.since, checksum, not ao, again, self._progress)
+        with (
+            contextlib.closing(finder),
+            contextlib.closing(source.changed(chosen, by_mtime=ao)) as items,
+        ):
+            for item in items:
+                self._take(item)
+            self._flush()
+        self._report.unchanged += chosen.unchanged
+        return chosen
+
+    def _take(self, found: Item | Suspect) -> None:
+        item = found.item if isinstance(found, Suspect) else found
+        name = to_bytes(item.name)
+        try:
+            if not isinstance(item, Row) or name in self._waiting:
+                self._flush()  # it may be one of them, or a link to one
+            if isinstance(found, Suspect):
+                item = readable_twice(found, self._container.base, self._note)
+                if self._as_it_was(item, compare=found.content):
+                    return
+            if isinstance(item, Row):
+                self._waiting[name] = item
+                self._size += len(item.data) + PER_ROW
+                if self._size >= BATCH:
+                    self._flush()
+            else:
+                self.stream(item, self._container)
+        except Unreadable as error:
+            self._note(Note(name, str(error), True))
+        finally:
+            if isinstance(item, Large):
+                item.file.close()
+
+    def _flush(self) -> None:
+        """Put the rows that wait; not while the source is asked, which looks into the container."""
+        rows = list(self._waiting.values())
+        for row in rows:
+            self._count(row.ftype, len(row.data))
+        kept = list(map(self._kept, rows))
+        if self._unordered:
+            kept.sort(key=_is_odd)
+        self._container.put_rows(kept)
+        self._waiting.clear()
+        self._size = 0
+
+    def _as_it_was(self, item: Item, *, compare: bool) -> bool:
+        """Whether the container has the file; then what is said of it is brought up to date."""
+        name = to_bytes(item.name)
+        if name not in self._container:
+            return False
+        if compare and not same_content(item, self._container):
+            if isinstance(item, Large):
+                item.file.rewind()
+            return False
+        changed = differences(item, self._container)
+        if not changed:
+            self._report.unchanged += 1
+        elif self._container.ao:
+            if "mtime" in changed:
+                return False
+            self._note(Note(name, UNCHANGEABLE, True, often=True))
+        else:
+            self._change(name, said_of(item), changed)
+            self._report.updated += 1
+        return True
+
+    def _change(self, name: bytes, meta: Meta, changed: set[str]) -> None:
+        container = self._container
+        if "mtime" in changed:
+            container.utime(name, mtime_ns=meta.mtime_ns)
+        if "mode" in changed:
+            mode = meta.mode if self._attrs else 0o755 if meta.mode & 0o100 else 0o644
+            container.chmod(name, mode)
+        if "owner" in changed:
+            container.chown(name, meta.uid, meta.gid)
+        if "xattrs" in changed:
+            container.setxattrs(name, dict(meta.xattrs or {}))
 
     def put(self, rows: Iterable[Row]) -> None:
         """Put rows that come in the order that the container wants."""
@@ -244,7 +399,7 @@ class Packer:
                 break
             self._count(item.ftype, len(item.data))
             row = self._kept(item)
-            if self._unordered and (not row.data or row.mode is not None):
+            if self._unordered and _is_odd(row):
                 held.append(row)
             else:
                 yield row
@@ -273,6 +428,8 @@ class Packer:
         if isinstance(item, Copy):
             self._copy(item, home)
             return
+        if item.sparse and not self._holes:
+            self._note(Note(item.name, NO_HOLES, False, often=True))
         try:
             size = self._put_file(item.name, item.file, FileType.FILE, item.meta)
         except Unreadable as error:
@@ -286,25 +443,64 @@ class Packer:
             what = f"a hard link to {text(item.target)}, which was not packed"
             self._note(Note(item.name, what, True))
             return
-        old = home.stat(item.target)
-        with home.open_file(item.target) as file:
-            self._put_file(item.name, file, old.ftype, item.meta)
+        old, meta = home.stat(item.target), item.meta
+        if not meta.xattrs:  # GNU tar says them of the first name only
+            meta = replace(meta, xattrs=home.getxattrs(item.target))
+        with SparseReader(home, text(item.target), old.size) as file:
+            self._put_file(item.name, file, old.ftype, meta)
         self._count(old.ftype, old.size)
 
-    def _put_file(self, name: bytes, file: Readable, ftype: int, meta: Meta) -> int:
-        kept = self._kept(Row(name, b"", None, ftype, meta.mode, meta.uid, meta.gid))
+    def _put_file(self, name: bytes, file: Readable | SparseReader, ftype: int, meta: Meta) -> int:
+        row = Row(name, b"", None, ftype, meta.mode, meta.uid, meta.gid, meta.xattrs)
+        kept = self._kept(row)
         return self._container.put_file(
-            name, file, mtime_ns=meta.mtime_ns,
-            ftype=kept.ftype, mode=kept.mode, uid=kept.uid, gid=kept.gid,
+            name, file, mtime_ns=meta.mtime_ns, ftype=kept.ftype,
+            mode=kept.mode, uid=kept.uid, gid=kept.gid, xattrs=kept.xattrs,
         )  # fmt: skip
 
     def _kept(self, row: Row) -> Row:
         """The file as the container keeps it: without a mode and owner that are the defaults,
         which is 3 us quicker, or that it has no place for."""
-        name, data, mtime_ns, ftype, mode, *owner = row
+        name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
+        if xattrs and not self._attrs:
+            self._note(Note(to_bytes(name), NO_XATTRS, False, often=True))
         if ftype == FileType.FILE and (
             mode == EXECUTABLE or (mode and mode & 0o100 and not self._attrs)
         ):
             ftype = FileType.EXEC
-        plain = owner == self._owner and (mode is None or mode == default_mode(ftype))
-        return Row(name, data, mtime_ns, ftype) if plain or not self._attrs else row
+        plain = (uid, gid) == self._owner and (mode is None or mode == default_mode(ftype))
+        if self._attrs and (xattrs or not plain):
+            return row
+        return Row(name, data, mtime_ns, ftype)
+
+
+def readable_twice(found: Suspect, base: str, note: Notes) -> Item:
+    """The item, from a scratch file beside `base` if it can be read only once, but is to be
+    compared and then maybe stored."""
+    item = found.item
+    if not (found.content and isinstance(item, Large)) or item.file.rewind():
+        return item
+    with tempfile.TemporaryFile(dir=os.path.dirname(base) or ".", prefix=".winkfs-") as copy:
+        while True:
+            copy.seek(item.file.skip_hole(), os.SEEK_CUR)
+            if not (data := item.file.read(LARGE)):
+                break
+            copy.write(data)
+        copy.truncate()
+        fd = os.dup(copy.fileno())
+    item.file.close()
+    os.lseek(fd, 0, os.SEEK_SET)
+    file = WatchedFile(fd, os.fstat(fd), item.name, note, sparse=item.sparse)
+    return replace(item, file=file)
+
+
+def _is_odd(row: Row) -> bool:
+    """Whether the container writes it one by one."""
+    return not row.data or row.mode is not None
+
+
+def root_of(source: str, exclude: Sequence[str], *, xattrs: bool) -> int:
+    """What a mark knows a directory by; 0 for a tar file."""
+    if source == STDIN or not Path(source).is_dir():
+        return 0
+    return root_of_tree(source, exclude, xattrs=xattrs)

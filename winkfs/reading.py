@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from winkfs import fastread
 from winkfs.entry import Entry, Stat, to_bytes
@@ -11,6 +12,9 @@ from winkfs.extent import Extent
 from winkfs.face import Face, Name, Problem
 from winkfs.handle import Handle
 from winkfs.scan import scan
+
+if TYPE_CHECKING:
+    from winkfs.columns import Columns
 
 
 class Reading(Handle, Face):
@@ -88,6 +92,17 @@ class Reading(Handle, Face):
         with self._lock:
             self._check()
             return dict(self._changes.attrs(self._key(name)).xattrs)
+
+    def columns_of(self, names: Sequence[bytes]) -> Columns:
+        """What is to say of the files with these names, in order of their inodes; those that are
+        not there, or damaged, are left out. Cost: 3 us a name."""
+        from winkfs.select import by_paths
+
+        with self._lock:
+            self._check()
+            if self.writable:
+                self._guard(self._changes.settle)
+            return by_paths(self._store, tuple(names), self._store.note)
 
     # --- names ---
 

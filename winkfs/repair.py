@@ -21,7 +21,7 @@ from winkformats.entry import Layout
 from winkformats.errors import CorruptError, DamagedRange
 from winkformats.kvscan import Batch, scan_intact
 from winkformats.superblock import Superblock, superblocks, write_second
-from winkfs.basepath import base_of
+from winkfs.basepath import DERIVED, base_of
 from winkfs.container import Container, create
 from winkfs.entry import to_str
 from winkfs.errors import NoSuchFile, WinkError
@@ -34,7 +34,6 @@ from winkfs.salvage import left_of, served, superblock_for
 from winkfs.settings import Settings
 from winkfs.store import Store
 
-DERIVED: Final = (".idx", ".time", ".names", ".cols")
 FILLER: Final = b"removed/X"  # key of the dead entry in the place of a damaged range
 _COUNT: Final = ("", *(f"-{i}" for i in range(2, 1000)))
 PIECE: Final = 1 << 20  # bytes of a damaged range in one entry of the side container

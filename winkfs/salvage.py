@@ -22,7 +22,7 @@ from winkformats.entry import Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import resynchronise, scan_intact
 from winkformats.superblock import HALF, PAIR, Superblock, read_superblock
-from winkfs.basepath import base_of
+from winkfs.basepath import DERIVED, base_of
 from winkfs.container import Container, create
 from winkfs.entry import Entry, to_bytes, to_str
 from winkfs.errors import NoSuchFile
@@ -32,7 +32,6 @@ from winkfs.settings import Settings, new_superblock
 
 SCHEME: Final = "salvage"
 LOST: Final = "lost+found"
-DERIVED: Final = (".idx", ".names", ".time", ".cols")
 WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
 LONGEST: Final = 4096  # bytes of a key that is searched for

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from winkformats.errors import CorruptError
 from winkfs.arguments import to_ns
-from winkfs.entry import Entry, entries, to_str, to_strs
+from winkfs.entry import Entry, SpecialEntry, entries, to_str, to_strs
 from winkfs.inode import default_mode
 from winkfs.plain import PlainInodes
 from winkfs.settings import Settings
@@ -160,8 +160,12 @@ def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) ->
     if not chosen.has(name, ns):
         return None
     attrs = window.attrs(inode, owner)
-    return Entry(
+    said = (
         to_str(name), inode.fileid, inode.lsize, ns, inode.ftype,
         attrs.mode, attrs.uid, attrs.gid, ns if attrs.ctime_ns is None else attrs.ctime_ns,
         partial(window.read, inode),
     )  # fmt: skip
+    extents = inode.extents
+    if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
+        return Entry(*said)
+    return SpecialEntry(*said, attrs.xattrs, partial(window.pieces, inode))

@@ -48,6 +48,13 @@ class SortedRecords:
         if self._room <= 0:
             self._flush()
 
+    def extend(self, records: list[bytes]) -> None:
+        """Add many, which together are no more than a small part of a run."""
+        self._records += records
+        self._room -= sum(map(len, records)) + OVERHEAD * len(records)
+        if self._room <= 0:
+            self._flush()
+
     def __iter__(self) -> Iterator[bytes]:
         self._records.sort()
         if not self._runs:

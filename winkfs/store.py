@@ -62,6 +62,7 @@ class Store(DataFile):
         self.columns: ColumnTrail | None = None  # is told of all files that are put in bulk
         self._replaying = False
         self._healing = False  # whether BASE.idx is damaged, and a writer has to replace it
+        self.packed: dict[str, int] = {}  # what `pack --update` goes by; it stands in BASE.idx
         try:
             self.index = Index(self.settings, None, self.key_at, self.distrust_index)
             if load:
@@ -100,6 +101,7 @@ class Store(DataFile):
             self.base + ".idx", settings, block, self._covered(), self.remark, mapped=self.mapped
         )
         self.index.replace(base)
+        self.packed = base.packed if base is not None else {}
         if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
             self.index.check()
             base = self.index.base
@@ -235,6 +237,7 @@ class Store(DataFile):
 
     def _rebuild(self) -> None:
         """Make index, time index and counters from the data file: on disk for a writer."""
+        self.packed = {}
         found = rebuild(self.kv, self.settings, problem=self.note)
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
@@ -358,7 +361,7 @@ class Store(DataFile):
     def _derived(self) -> dict[str, int]:
         """Variables of derived files written now."""
         now = self.kv.superblock.get("SYNCTIME", int(time.time()))
-        return {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now}
+        return {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now} | self.packed
 
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now.

@@ -7,36 +7,61 @@ link is followed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import re
 import stat
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice, product
 from typing import BinaryIO, Final, NamedTuple
 
 from winkfs.arguments import nearest_ns
+from winkfs.basepath import DATA, PARTIAL, SUFFIXES, TEMPORARIES
 from winkfs.bulkput import Row
-from winkfs.inode import FileType
-from winkfs.items import LARGE, PERMISSIONS, Item, Large, Meta, Note, Notes, Unreadable
-from winkfs.names import MAX_NAME, path_fault, text
+from winkfs.inode import INT64, FileType
+from winkfs.items import (
+    LARGE,
+    PERMISSIONS,
+    SPARSE,
+    USER,
+    Chooser,
+    Item,
+    Large,
+    Meta,
+    Note,
+    Notes,
+    Seen,
+    Suspect,
+    Unreadable,
+)
+from winkfs.names import MAX_NAME, MAX_PATH, path_fault, text
 from winkfs.spill import SortedRecords
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 FILE, DIR, LINK, OTHER = b"f", b"d", b"l", b"o"
-BY_MTIME: Final = struct.Struct(">Q")
+MTIME: Final = struct.Struct(">QcB")  # mtime_ns + BIAS, kind, index in MARKS
+MARKS: Final = (None, False, True)
 BIAS: Final = 1 << 63  # makes times before 1970 sort first
 CHANGED: Final = "changed while it was read"
 KINDS: Final = {stat.S_IFREG: FILE, stat.S_IFDIR: DIR, stat.S_IFLNK: LINK}
+FTYPES: Final = {FILE: FileType.FILE, DIR: FileType.DIR, LINK: FileType.LINK, OTHER: 0}
 UNHELD: Final = {
-    stat.S_IFBLK: "a device",
-    stat.S_IFCHR: "a device",
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device: left out",
+    stat.S_IFCHR: "a device: left out",
+    stat.S_IFIFO: "a fifo: left out",
+    stat.S_IFSOCK: "a socket: left out",
 }
 CHUNK: Final = 1 << 16
-OWN_SUFFIX: Final = rb"(?:\.partial)?\.(?:lock|(?:data|idx|time|names)(?:\.tmp|\.new)?)"
+SOME: Final = 1024  # names of a directory that are taken at once
+NO_NAME: Final = b"\0"
+BLOCK: Final = 512  # bytes that st_blocks counts
+OWN: Final = frozenset(
+    os.fsencode(partial + suffix + end)
+    for partial, suffix, end in product(("", PARTIAL), SUFFIXES, ("", *TEMPORARIES))
+)
+"""What follows BASE in the names of a container's files."""
 
 
 class Found(NamedTuple):
@@ -48,19 +73,29 @@ class Found(NamedTuple):
     kind: bytes
 
 
+Chosen = tuple[bytes, Seen, bool | None]
+"""With its kind; see `items.Chooser`."""
+
+
 class OwnFiles:
-    """Recognises the files of the container that is being written, should it lie in the tree."""
+    """Recognises the files of the container that is being written, should it lie in the tree.
+
+    prefix  what all their names begin with
+    data    (device, inode) of BASE.data, which may be a link, or have another name, too
+    """
 
     def __init__(self, base: str) -> None:
         """Raises OSError where the directory of `base` is not there."""
-        head, short = os.path.split(os.fsencode(base))
+        head, self.prefix = os.path.split(os.fsencode(base))
         self._directory = _identity(os.stat(head or b"."))
-        self._match = re.compile(re.escape(short) + OWN_SUFFIX).fullmatch
+        self.data: tuple[int, int] | None = None
+        with contextlib.suppress(FileNotFoundError):
+            self.data = _identity(os.stat(base + DATA))
 
-    def hold(self, path: bytes, directory: int) -> bool:
+    def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
         """`path` is taken from the open directory."""
         head, _, short = path.rpartition(b"/")
-        if not self._match(short):
+        if not short.startswith(self.prefix) or short[len(self.prefix) :] not in OWN:
             return False
         return _identity(os.stat(head or b".", dir_fd=directory)) == self._directory
 
@@ -68,13 +103,15 @@ class OwnFiles:
 class OwnFolder:
     """Recognises the data set that is being written, should it lie in the tree."""
 
+    prefix = b""
+    data = None
+
     def __init__(self, root: str) -> None:
-        self._short = os.path.basename(os.path.abspath(os.fsencode(root)))
         self._identity = _identity(os.stat(root))
 
-    def hold(self, path: bytes, directory: int) -> bool:
+    def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
         """`path` is taken from the open directory."""
-        if path.rpartition(b"/")[2] != self._short:
+        if kind != DIR:
             return False
         return _identity(os.stat(path, dir_fd=directory, follow_symlinks=False)) == self._identity
 
@@ -84,6 +121,7 @@ class Tree:
 
     note        hears of what could not be read or cannot be held
     own         files to leave out silently
+    xattrs      take all extended attributes, not only those called user.*
     exclude     names to leave out, with all below them
     names       take only these, in the order given, and nothing below a directory among them
     scratch     a directory for temporary files
@@ -97,6 +135,7 @@ class Tree:
         scratch: str,
         *,
         own: OwnFiles | OwnFolder | None = None,
+        xattrs: bool = False,
         exclude: Callable[[str], object] | None = None,
         names: Iterable[bytes] | None = None,
     ) -> None:
@@ -104,57 +143,95 @@ class Tree:
         self._note = note
         self._scratch = scratch
         self._own = own
+        self._xattrs = XAttrs(everything=xattrs)
         self._exclude = exclude
         self._names = names
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            found = self._walk(fd) if self._names is None else self._listed(fd, self._names)
-            if by_mtime:
-                yield from self._by_mtime(fd, found)
-            else:
-                yield from filter(None, (self._read(f, None) for f in found))
-        finally:
-            os.close(fd)
-
-    def sizes(self) -> Generator[tuple[bytes, int, int], None, None]:
-        """(name, bytes, mtime in nanoseconds) of all that `items` gives; bytes 0 of what is no
-        file. The names are those that another Tree takes as `names`."""
-        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for path, at, name, kind in (
-                self._walk(fd) if self._names is None else self._listed(fd, self._names)
-            ):
-                try:
-                    status = os.stat(path, dir_fd=at, follow_symlinks=False)
-                except OSError as error:
-                    self._failed(name, error)
-                    continue
-                yield name, status.st_size if kind == FILE else 0, _mtime(status)
-        finally:
-            os.close(fd)
-
-    def _by_mtime(self, root: int, found: Iterable[Found]) -> Iterator[Item]:
-        with SortedRecords(self._scratch) as records:
-            for path, fd, name, kind in found:
-                try:
-                    mtime = _mtime(os.stat(path, dir_fd=fd, follow_symlinks=False))
-                except OSError as error:
-                    self._failed(name, error)
-                    continue
-                records.add(BY_MTIME.pack(mtime + BIAS) + kind + name)
-            for record in records:
-                (mtime,) = BY_MTIME.unpack_from(record)
-                name = record[9:]
-                item = self._read(Found(name, root, name, record[8:9]), mtime - BIAS)
-                if item:
+        with self._opened() as root:
+            if not by_mtime:
+                yield from filter(None, (self._read(f, None) for f in self._found(root)))
+                return
+            for kind, seen, _ in self._sorted(self._chosen(root, None)):
+                if item := self._read(_found(root, kind, seen), seen.mtime_ns):
                     yield item
+
+    def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
+        with self._opened() as root:
+            chosen = self._chosen(root, update)
+            for kind, seen, compare in self._sorted(chosen) if by_mtime else chosen:
+                mtime_ns = seen.mtime_ns if by_mtime else None
+                if item := self._read(_found(root, kind, seen), mtime_ns):
+                    yield item if compare is None else Suspect(item, compare)
+
+    def sizes(
+        self,
+        update: Chooser | None = None,
+        same: Callable[[Suspect], bool] = lambda suspect: False,
+    ) -> Generator[Seen, None, None]:
+        """What is to be packed, before it is read; size 0 of what is no file. The names are those
+        that another Tree takes as `names`.
+
+        same    whether what `update` suspects is as it was
+        """
+        with self._opened() as root:
+            for kind, seen, compare in self._chosen(root, update):
+                if compare is not None:
+                    item = self._read(_found(root, kind, seen), None)
+                    try:
+                        if item is None or same(Suspect(item, compare)):
+                            continue
+                    finally:
+                        if isinstance(item, Large):
+                            item.file.close()
+                yield seen
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _chosen(self, root: int, update: Chooser | None) -> Iterator[Chosen]:
+        files = self._seen(root)
+        if update is not None:
+            return update.choose(files)
+        return ((kind, seen, None) for kind, seen in files)
+
+    def _seen(self, root: int) -> Iterator[tuple[bytes, Seen]]:
+        """All that is there, with its kind."""
+        for path, fd, name, kind in self._found(root):
+            try:
+                status = os.stat(path, dir_fd=fd, follow_symlinks=False)
+            except OSError as error:
+                self._failed(name, error)
+                continue
+            size = status.st_size if kind in (FILE, LINK) else 0
+            seen = Seen(name, FTYPES[kind], size, _mtime(status), status.st_ctime_ns)
+            yield kind, seen
+
+    def _sorted(self, files: Iterator[Chosen]) -> Iterator[Chosen]:
+        """By mtime. Of what was seen only name and time are kept."""
+        with SortedRecords(self._scratch) as records:
+            for kind, seen, compare in files:
+                mark = MARKS.index(compare)
+                records.add(MTIME.pack(seen.mtime_ns + BIAS, kind, mark) + seen.name)
+            for record in records:
+                mtime, kind, mark = MTIME.unpack_from(record)
+                name = record[MTIME.size :]
+                seen = Seen(name, FTYPES[kind], 0, mtime - BIAS, None)
+                yield kind, seen, MARKS[mark]
 
     # What is there
 
+    def _found(self, root: int) -> Iterator[Found]:
+        return self._walk(root) if self._names is None else self._listed(root, self._names)
+
     def _walk(self, root: int) -> Iterator[Found]:
         stack = [(root, b"", self._entries(root, b"."))]
+        exclude, own = self._exclude, self._own.prefix if self._own else NO_NAME
         try:
             while stack:
                 fd, prefix, entries = stack[-1]
@@ -166,7 +243,7 @@ class Tree:
                     continue
                 short, kind = entry[:-2], entry[-1:]
                 name = prefix + short
-                if self._leave_out(name, short, fd):
+                if (exclude or short.startswith(own)) and self._leave_out(name, short, fd, kind):
                     continue
                 yield Found(short, fd, name, kind)
                 if kind == DIR and (below := self._enter(name, short, fd)) is not None:
@@ -189,8 +266,11 @@ class Tree:
         with SortedRecords(self._scratch) as records:
             try:
                 with os.scandir(fd) as entries:
-                    for entry in entries:
-                        records.add(os.fsencode(entry.name) + b"\0" + _kind(entry))
+                    while some := list(islice(entries, SOME)):
+                        names = os.fsencode("\0".join([entry.name for entry in some]))
+                        kinds = map(_kind, some)
+                        pairs = zip(names.split(b"\0"), kinds, strict=True)
+                        records.extend([name + b"\0" + kind for name, kind in pairs])
             except OSError as error:
                 self._failed(name, error)
             yield from records
@@ -205,17 +285,20 @@ class Tree:
                 continue
             try:
                 mode = os.stat(name, dir_fd=root, follow_symlinks=False).st_mode
-                left_out = self._leave_out(name, name, root)
+                kind = KINDS.get(stat.S_IFMT(mode), OTHER)
             except OSError as error:
                 self._failed(name, error)
                 continue
-            if not left_out:
-                yield Found(name, root, name, KINDS.get(stat.S_IFMT(mode), OTHER))
+            if not self._leave_out(name, name, root, kind):
+                yield Found(name, root, name, kind)
 
-    def _leave_out(self, name: bytes, path: bytes, fd: int) -> bool:
+    def _leave_out(self, name: bytes, path: bytes, fd: int, kind: bytes) -> bool:
         if self._exclude and self._exclude(text(name)):
             return True
-        return self._own is not None and self._own.hold(path, fd)
+        try:
+            return self._own is not None and self._own.hold(path, fd, kind)
+        except OSError:  # gone, which is said when it is read
+            return False
 
     # What is in it
 
@@ -226,23 +309,31 @@ class Tree:
             self._note(Note(found.name, what, True))
             return None
         try:
-            if found.kind == FILE:
-                return self._file(found, mtime_ns)
-            return self._no_file(found, mtime_ns)
+            if len(found.path) > MAX_PATH:
+                with _nearer(found) as near:
+                    return self._opened_item(near, mtime_ns)
+            return self._opened_item(found, mtime_ns)
         except OSError as error:
             self._failed(found.name, error)
             return None
 
-    def _file(self, found: Found, mtime_ns: int | None) -> Item:
+    def _opened_item(self, found: Found, mtime_ns: int | None) -> Item | None:
+        return (self._file if found.kind == FILE else self._no_file)(found, mtime_ns)
+
+    def _file(self, found: Found, mtime_ns: int | None) -> Item | None:
         fd = os.open(found.path, OPEN_FILE, dir_fd=found.fd)
         try:
             before = os.fstat(fd)
+            if self._own and _identity(before) == self._own.data:
+                return None
             size = before.st_size
             mtime = _mtime(before) if mtime_ns is None else mtime_ns
-            if size >= LARGE:
-                watched = WatchedFile(fd, before, found.name, self._note)
+            xattrs = self._xattrs.of_file(fd, before.st_dev)
+            sparse = size >= SPARSE and before.st_blocks * BLOCK < size and _has_hole(fd, size)
+            if size >= LARGE or sparse:
+                watched = WatchedFile(fd, before, found.name, self._note, sparse=sparse)
                 fd = -1
-                return Large(found.name, watched, size, _meta(before, mtime))
+                return Large(found.name, watched, size, _meta(before, mtime, xattrs), sparse)
             data = os.read(fd, size) if size else b""
             while len(data) < size and (more := os.read(fd, size - len(data))):
                 data += more  # a network filesystem may give less than was asked for
@@ -251,19 +342,23 @@ class Tree:
         finally:
             if fd >= 0:
                 os.close(fd)
-        mode = before.st_mode & PERMISSIONS
-        return Row(found.name, data, mtime, FileType.FILE, mode, before.st_uid, before.st_gid)
+        mode, owner = before.st_mode & PERMISSIONS, (before.st_uid, before.st_gid)
+        return Row(found.name, data, mtime, FileType.FILE, mode, *owner, xattrs)
 
     def _no_file(self, found: Found, mtime_ns: int | None) -> Row | None:
         path, fd, name, kind = found
         status = os.stat(path, dir_fd=fd, follow_symlinks=False)
-        meta = _meta(status, _mtime(status) if mtime_ns is None else mtime_ns)
+        mtime = _mtime(status) if mtime_ns is None else mtime_ns
+        owner = status.st_uid, status.st_gid
         if kind == DIR:
-            return Row(name, b"", meta.mtime_ns, FileType.DIR, meta.mode, meta.uid, meta.gid)
+            xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
+            mode = status.st_mode & PERMISSIONS
+            return Row(name, b"", mtime, FileType.DIR, mode, *owner, xattrs)
         if kind == LINK:
             target = os.readlink(path, dir_fd=fd)
-            return Row(name, target, meta.mtime_ns, FileType.LINK, None, meta.uid, meta.gid)
-        what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind")
+            xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
+            return Row(name, target, mtime, FileType.LINK, None, *owner, xattrs)
+        what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind: left out")
         self._note(Note(name, what, False))
         return None
 
@@ -272,23 +367,94 @@ class Tree:
         self._note(Note(name, what or str(error), True))
 
 
+class XAttrs:
+    """Reads extended attributes: those called user.*, or all. Remembers which filesystems know
+    none."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._prefix = "" if everything else USER
+        self._without: set[int] = set()
+
+    def of_file(self, fd: int, device: int) -> dict[bytes, bytes] | None:
+        """Those of an open file, which is on that device; None: it has none. Cost: 1 us."""
+        if device in self._without:
+            return None
+        try:
+            names = os.listxattr(fd)
+        except OSError as error:
+            self._refused(error, device)
+            return None
+        return self._values(names, fd) if names else None
+
+    def of_path(self, path: bytes, status: os.stat_result) -> dict[bytes, bytes] | None:
+        """The same of what is at a path, itself where it is a link."""
+        if status.st_dev in self._without or (stat.S_ISLNK(status.st_mode) and self._prefix):
+            return None  # the kernel keeps no user.* of links
+        try:
+            names = os.listxattr(path, follow_symlinks=False)
+        except OSError as error:
+            self._refused(error, status.st_dev)
+            return None
+        return self._values(names, path) if names else None
+
+    def _refused(self, error: OSError, device: int) -> None:
+        if error.errno != errno.EOPNOTSUPP:
+            raise error
+        self._without.add(device)
+
+    def _values(self, names: list[str], file: int | bytes) -> dict[bytes, bytes] | None:
+        found, follow = {}, isinstance(file, int)
+        for name in names:
+            if name.startswith(self._prefix):
+                with contextlib.suppress(FileNotFoundError):
+                    found[os.fsencode(name)] = os.getxattr(file, name, follow_symlinks=follow)
+        return found or None
+
+
 class WatchedFile:
     """A large file, as long as it was when it was opened; notes if it changes meanwhile."""
 
-    def __init__(self, fd: int, before: os.stat_result, name: bytes, note: Notes) -> None:
+    def __init__(
+        self, fd: int, before: os.stat_result, name: bytes, note: Notes, *, sparse: bool
+    ) -> None:
         self._file = open(fd, "rb", buffering=0)  # noqa: SIM115 - closed in close
         self._before, self._name, self._note = before, name, note
+        self._sparse = sparse
         self._left = before.st_size
+        self._data = 0 if sparse else self._left  # bytes up to the next hole; 0: not known
         self._short = False  # whether it ended before its size; not when the reader gave up
 
     def read(self, size: int = -1, /) -> bytes:
+        wanted = min(self._left, self._data or self._left)
         try:
-            data = self._file.read(min(size, self._left) if size >= 0 else self._left)
+            data = self._file.read(min(size, wanted) if size >= 0 else wanted)
         except OSError as error:
             raise Unreadable(error.strerror) from error
         self._left -= len(data)
+        self._data = max(self._data - len(data), 0)
         self._short = not data and self._left > 0
         return data
+
+    def skip_hole(self) -> int:
+        size = self._before.st_size
+        at = size - self._left
+        if self._data or not self._left:
+            return 0
+        fd = self._file.fileno()
+        try:
+            start = min(_seek_data(fd, at), size)
+            stop = min(os.lseek(fd, start, os.SEEK_HOLE), size) if start < size else size
+            os.lseek(fd, start, os.SEEK_SET)
+        except OSError as error:
+            raise Unreadable(error.strerror) from error
+        self._left, self._data = size - start, stop - start
+        return start - at
+
+    def rewind(self) -> bool:
+        os.lseek(self._file.fileno(), 0, os.SEEK_SET)
+        self._left, self._short = self._before.st_size, False
+        self._data = 0 if self._sparse else self._left
+        return True
 
     def close(self) -> None:
         changed = self._short or _state(os.fstat(self._file.fileno())) != _state(self._before)
@@ -310,6 +476,40 @@ def listed_names(file: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
+@contextlib.contextmanager
+def _nearer(found: Found) -> Iterator[Found]:
+    """The same from a directory that is near enough: the kernel takes no longer paths at once."""
+    fd, path = found.fd, found.path
+    try:
+        while len(path) > MAX_PATH:
+            cut = path.rindex(b"/", 0, MAX_PATH)
+            above, fd = fd, os.open(path[:cut], OPEN_DIR, dir_fd=fd)
+            if above != found.fd:
+                os.close(above)
+            path = path[cut + 1 :]
+        yield Found(path, fd, found.name, found.kind)
+    finally:
+        if fd != found.fd:
+            os.close(fd)
+
+
+def _has_hole(fd: int, size: int) -> bool:
+    try:
+        return os.lseek(fd, 0, os.SEEK_HOLE) < size
+    finally:
+        os.lseek(fd, 0, os.SEEK_SET)
+
+
+def _seek_data(fd: int, at: int) -> int:
+    """Where the next data begin; beyond all files where there are none."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return INT64
+
+
 def _kind(entry: os.DirEntry[str]) -> bytes:
     if entry.is_file(follow_symlinks=False):
         return FILE
@@ -327,8 +527,15 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def _mtime(status: os.stat_result) -> int:
-    return nearest_ns(status.st_mtime_ns)
+    ns = status.st_mtime_ns
+    return ns if -INT64 <= ns <= INT64 else nearest_ns(ns)
 
 
-def _meta(status: os.stat_result, mtime_ns: int) -> Meta:
-    return Meta(mtime_ns, status.st_mode & PERMISSIONS, status.st_uid, status.st_gid)
+def _found(root: int, kind: bytes, seen: Seen) -> Found:
+    """By its name from the root: the directory in which it was seen may be closed."""
+    return Found(seen.name, root, seen.name, kind)
+
+
+def _meta(status: os.stat_result, mtime_ns: int, xattrs: dict[bytes, bytes] | None) -> Meta:
+    mode = status.st_mode & PERMISSIONS
+    return Meta(mtime_ns, mode, status.st_uid, status.st_gid, xattrs)

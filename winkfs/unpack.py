@@ -12,17 +12,18 @@ import errno
 import os
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from winkformats.errors import FormatError
+from winkformats.errors import CorruptError, FormatError
 from winkfs.container import Container
 from winkfs.doors import open as open_any
-from winkfs.entry import Entry
-from winkfs.inode import FileType
-from winkfs.items import LARGE, Note, Notes
+from winkfs.entry import Entry, Stat
+from winkfs.errors import NoSuchFile
+from winkfs.inode import Attrs, FileType
+from winkfs.items import PERMISSIONS, USER, Note, Notes
 from winkfs.names import literal_prefix, matcher, path_fault, raw
 from winkfs.spill import SortedRecords
 
@@ -36,15 +37,23 @@ NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 OPEN_PARENTS: Final = 64  # directories kept open
 STEP: Final = 256  # files between two calls of `progress`
 DEPTH: Final = struct.Struct(">H")
-META: Final = struct.Struct(">qqqq")  # mtime_ns, mode, uid, gid
+DIRECTORY: Final = struct.Struct(">qI")  # mtime_ns, bytes of the attributes before it
 SET_ID: Final = 0o6000
+STICKY: Final = 0o1000
+SHARED: Final = 0o022  # group and others may write
+SPECIAL: Final = SET_ID | STICKY
+THERE: Final = "is there already: --force replaces it"
+LEADS_OUT: Final = "a link that leads out of the directory: left out, --same-permissions keeps it"
+NOT_USER: Final = "without extended attributes but user.*: --same-permissions keeps them"
+NO_SPECIAL: Final = "without its set-id and sticky bits: --same-permissions keeps them"
 Progress = Callable[[int], None]
 Made = TypeVar("Made")
 
 
 @dataclass(slots=True)
 class UnpackReport:
-    """What was unpacked; `bytes` of content of files; `failed`: names that were not."""
+    """What was unpacked; `bytes` of content of files; `failed`: names that were not, and places
+    in the container that are damaged."""
 
     files: int = 0
     directories: int = 0
@@ -59,6 +68,8 @@ def unpack(
     glob: str | None = None,
     *,
     force: bool = False,
+    same_permissions: bool = False,
+    same_owner: bool = True,
     as_of: str | int | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
@@ -67,35 +78,59 @@ def unpack(
 
     glob      only names that match; `*` crosses `/`
     force     replace files that exist; without it they are left as they are and noted
+    same_permissions  trust the container: keep set-id and sticky bits, and links that lead out of
+              the directory. Without it modes are those of the container less these bits, whatever
+              the umask; a directory that loses its sticky bit can be written by its owner only
+    same_owner  give files their owners, if we are root
     as_of     of a data set: a generation or time, see `winkfs.open`
-    note      called with each file that was not unpacked
+    note      called with each file that was not unpacked, or not as it is in the container; with
+              no name for damage whose file is not known
     progress  called with the number of files since the last call
-    ->        modes and mtimes are those of the container, owners too if we are root
     raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
     """
     report = UnpackReport()
 
     def count(noted: Note) -> None:
-        report.failed += 1
+        report.failed += noted.failed
         if note:
             note(noted)
 
     match = matcher(glob) if glob is not None else None
+    told: set[str] = set()
+
+    def damaged(error: CorruptError) -> None:
+        told.add(str(error))
+        count(Note(b"", str(error), True))
+
     with open_any(base, as_of=as_of) as container:
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
-            unpacker = Unpacker(container, directories, report, count, force=force)
-            found = container.scan(
-                prefix=literal_prefix(glob or ""),
-                problem=lambda error: count(Note(b"?", str(error), True)),
-            )
+            unpacker = Unpacker(
+                directories, size_of(container), report, count, force=force,
+                same_permissions=same_permissions, same_owner=same_owner,
+            )  # fmt: skip
+            found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
+            if match is not None:
+                unpacker.follow()
             for done, entry in enumerate(found, 1):
                 if match is None or match(entry.name):
                     unpacker.put(entry)
                 if progress and done % STEP == 0:
                     progress(STEP)
+            if match is not None:
+                unpacker.complete(container)
             unpacker.finish()
+        for problem in container.notes:  # what an index could not be made of is not in a scan
+            if problem not in told:
+                count(Note(b"", problem, True))
     return report
+
+
+def size_of(container: Container | Dataset) -> int:
+    """Bytes of its data files."""
+    if isinstance(container, Container):
+        return container.parts()[0].kv.end
+    return sum(shard.record.size for shard in container.shards)
 
 
 class Directories:
@@ -105,6 +140,7 @@ class Directories:
         self.path = root
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._open: OrderedDict[bytes, int] = OrderedDict()
+        self.made: Callable[[bytes], None] = lambda name: None  # told of each that is made
 
     def close(self) -> None:
         for fd in (*self._open.values(), self._root):
@@ -127,16 +163,17 @@ class Directories:
             self._open.move_to_end(at)
         for part in reversed(missing):
             at = at + b"/" + part if at else part
-            fd = self._enter(part, fd, mode if at == name else 0o777)
+            fd = self._enter(at, part, fd, mode if at == name else 0o777)
             self._open[at] = fd
             if len(self._open) > OPEN_PARENTS:
                 os.close(self._open.popitem(last=False)[1])
         return fd
 
-    def _enter(self, part: bytes, parent: int, mode: int) -> int:
+    def _enter(self, name: bytes, part: bytes, parent: int, mode: int) -> int:
         with contextlib.suppress(FileNotFoundError):
             return self._open_at(part, parent)
         os.mkdir(part, mode, dir_fd=parent)
+        self.made(name)
         return self._open_at(part, parent)
 
     def _open_at(self, part: bytes, parent: int) -> int:
@@ -151,24 +188,32 @@ class Directories:
 
 
 class Unpacker:
-    """Writes entries below a directory. `finish` at the end gives the directories their modes."""
+    """Writes entries below a directory. `finish` at the end gives the directories their modes.
+
+    room    bytes of content that are written at most
+    """
 
     def __init__(
         self,
-        container: Container | Dataset,
         directories: Directories,
+        room: int,
         report: UnpackReport,
         note: Notes,
         *,
         force: bool,
+        same_permissions: bool,
+        same_owner: bool,
     ) -> None:
-        self._container = container
         self._directories = directories
+        self._room = room
         self._report = report
         self._note = note
         self._force = force
+        self._trusted = same_permissions
         self._made = SortedRecords(directories.path)
+        self._above = SortedRecords(directories.path)
         self._user, self._group = os.geteuid(), os.getegid()
+        self._gives_owners = same_owner and self._user == 0
 
     def put(self, entry: Entry) -> None:
         """Write one file; what hinders it becomes a note. Raises OSError where the disk does."""
@@ -179,9 +224,9 @@ class Unpacker:
         try:
             self._put(name, entry)
         except FileExistsError:
-            what = "is there already" if not self._force else "a directory is in its place"
-            self._note(Note(name, what, True))
-        except FormatError as error:
+            what = THERE if not self._force else "a directory is in its place"
+            self._note(Note(name, what, True, often=True))
+        except (FormatError, OverflowError, ValueError) as error:  # times and owners that none has
             self._note(Note(name, str(error), True))
         except OSError as error:
             if error.errno in NO_USE:
@@ -193,47 +238,69 @@ class Unpacker:
             self._directory(name, entry)
             return
         head, _, short = name.rpartition(b"/")
-        parent = self._directories.get(head)
         if entry.ftype == FileType.LINK:
-            self._link(entry, short, parent)
+            target = entry.read()
+            if not (self._trusted or stays_below(name, target)):
+                self._note(Note(name, LEADS_OUT, True, often=True))
+                return
+            self._link(name, entry, target, self._directories.get(head))
         else:
-            self._file(entry, short, parent)
+            self._file(entry, name, short, self._directories.get(head))
 
     def _directory(self, name: bytes, entry: Entry) -> None:
         self._directories.get(name, 0o700)  # private until it gets its own mode at the end
-        meta = META.pack(entry.mtime_ns, entry.mode, entry.uid, entry.gid)
-        self._made.add(DEPTH.pack(0xFFFF - name.count(b"/")) + name + b"\0" + meta)
+        self._note_directory(name, entry, entry.xattrs)
         self._report.directories += 1
 
-    def _link(self, entry: Entry, short: bytes, parent: int) -> None:
-        target = entry.read()
+    def _note_directory(self, name: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
+        """What `finish` is to give it."""
+        mode, kept = self._mode(name, stat), self._kept(name, xattrs)
+        attrs = Attrs(mode, stat.uid, stat.gid, kept).encode()
+        depth = DEPTH.pack(0xFFFF - name.count(b"/"))
+        self._made.add(depth + name + attrs + DIRECTORY.pack(stat.mtime_ns, len(attrs)))
+
+    def _link(self, name: bytes, entry: Entry, target: bytes, parent: int) -> None:
+        short = name.rpartition(b"/")[2]
         self._create(short, parent, lambda: os.symlink(target, short, dir_fd=parent))
-        if self._user == 0:
+        if self._gives_owners:
             os.chown(short, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+        if xattrs := self._kept(name, entry.xattrs):
+            self._set_xattrs(name, b"/proc/self/fd/%d/%b" % (parent, short), xattrs)
         times = (entry.mtime_ns, entry.mtime_ns)
         os.utime(short, ns=times, dir_fd=parent, follow_symlinks=False)
         self._report.links += 1
 
-    def _file(self, entry: Entry, short: bytes, parent: int) -> None:
-        content = iter([entry.read()]) if entry.size < LARGE else self._pieces(entry)
+    def _file(self, entry: Entry, name: bytes, short: bytes, parent: int) -> None:
+        pieces, room = entry.pieces(), self._room
+        piece = next(pieces, None)  # what is damaged is met before a file is made
         fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
         try:
             try:
-                for data in content:
-                    write_all(fd, data)
+                end = 0
+                while piece is not None:
+                    self._claim(len(piece[1]))
+                    end = write_at(fd, piece[1], piece[0])
+                    piece = next(pieces, None)
+                if end < entry.size:
+                    os.ftruncate(fd, entry.size)  # a hole
             except BaseException:
                 os.unlink(short, dir_fd=parent)  # rather no file than half of one
+                self._room = room
                 raise
-            self._give(fd, entry.mtime_ns, entry.mode, entry.uid, entry.gid)
+            xattrs = self._kept(name, entry.xattrs) if entry.xattrs else {}
+            mode = self._mode(name, entry)
+            self._give(name, fd, entry.mtime_ns, mode, entry.uid, entry.gid, xattrs)
         finally:
             os.close(fd)
         self._report.files += 1
         self._report.bytes += entry.size
 
-    def _pieces(self, entry: Entry) -> Iterator[bytes]:
-        with self._container.open_file(entry.name) as file:
-            while data := file.read(LARGE):
-                yield data
+    def _claim(self, size: int) -> None:
+        """No container has more content than bytes, unless it says of one entry many times that it
+        is content: then a small one could fill any disk."""
+        self._room -= size
+        if self._room < 0:
+            raise FormatError("more content than the container has bytes: left out")
 
     def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
         """Make a file that must not be there; with `force` after what is there was removed."""
@@ -248,27 +315,100 @@ class Unpacker:
             raise FileExistsError(errno.EEXIST, "a directory is in its place") from None
         return make()
 
+    def follow(self) -> None:
+        """Take note of the directories that are made, for `complete`."""
+        self._directories.made = self._above.add
+
+    def complete(self, container: Container | Dataset) -> None:
+        """Directories that were not chosen, and were made for what is, get modes and times too."""
+        with self._above as names:
+            for name in names:
+                try:
+                    stat, xattrs = container.stat(name), container.getxattrs(name)
+                except NoSuchFile:
+                    continue
+                except FormatError as error:
+                    self._note(Note(name, str(error), True))
+                    continue
+                if stat.ftype == FileType.DIR:
+                    self._note_directory(name, stat, xattrs)
+
     def finish(self) -> None:
         """Give the directories their modes and times, the deepest first: what is done below one
         would change its time, and its mode may forbid it."""
         with self._made as records:
             for record in records:
-                name = record[DEPTH.size : -META.size - 1]
+                mtime_ns, size = DIRECTORY.unpack(record[-DIRECTORY.size :])
+                end = len(record) - DIRECTORY.size - size
+                name = record[DEPTH.size : end]
+                attrs = Attrs.decode(record[end : -DIRECTORY.size], file="", offset=0)
                 try:
-                    self._give(self._directories.get(name), *META.unpack(record[-META.size :]))
+                    fd = self._directories.get(name)
+                    self._give(name, fd, mtime_ns, attrs.mode, attrs.uid, attrs.gid, attrs.xattrs)
                 except OSError as error:
                     self._note(Note(name, error.strerror or str(error), True))
+                except OverflowError as error:
+                    self._note(Note(name, str(error), True))
 
-    def _give(self, fd: int, mtime_ns: int, mode: int, uid: int, gid: int) -> None:
-        if self._user == 0:
+    def _mode(self, name: bytes, entry: Stat) -> int:
+        """The permission bits to give it."""
+        if self._trusted or not entry.mode & SPECIAL:
+            return entry.mode & PERMISSIONS
+        self._note(Note(name, NO_SPECIAL, False, often=True))
+        mode = entry.mode & ~SPECIAL
+        if entry.ftype == FileType.DIR and entry.mode & STICKY:
+            mode &= ~SHARED  # without that bit everybody could remove the files of others
+        return mode & PERMISSIONS
+
+    def _kept(self, name: bytes, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """The extended attributes to give it."""
+        if self._trusted:
+            return xattrs
+        kept = {key: value for key, value in xattrs.items() if key.startswith(USER.encode())}
+        if len(kept) < len(xattrs):
+            self._note(Note(name, NOT_USER, False, often=True))
+        return kept
+
+    def _give(
+        self,
+        name: bytes,
+        fd: int,
+        mtime_ns: int,
+        mode: int,
+        uid: int,
+        gid: int,
+        xattrs: Mapping[bytes, bytes],
+    ) -> None:
+        if self._gives_owners:
             os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
         elif (uid, gid) != (self._user, self._group):
             mode &= ~SET_ID  # they would lend the rights of somebody else
+        self._set_xattrs(name, fd, xattrs)
         os.fchmod(fd, mode)
         os.utime(fd, ns=(mtime_ns, mtime_ns))
 
+    def _set_xattrs(self, name: bytes, file: int | bytes, xattrs: Mapping[bytes, bytes]) -> None:
+        """file: open, or a path, which may be that of a link."""
+        try:
+            for key, value in xattrs.items():
+                os.setxattr(file, key, value, follow_symlinks=isinstance(file, int))
+        except OSError as error:
+            what = f"its extended attributes: {error.strerror}"
+            self._note(Note(name, what, True, often=True))
 
-def write_all(fd: int, data: bytes) -> None:
-    done = os.write(fd, data)
+
+def stays_below(name: bytes, target: bytes) -> bool:
+    """Whether a link of this name certainly leads to nothing outside the root, whatever other
+    links that do not are made there: `..` stands at its start only, and no more than it is deep.
+    """
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    up = next((i for i, part in enumerate(parts) if part != b".."), len(parts))
+    return not target.startswith(b"/") and up <= name.count(b"/") and b".." not in parts[up:]
+
+
+def write_at(fd: int, data: bytes, offset: int) -> int:
+    """-> where it ends."""
+    done = os.pwrite(fd, data, offset)
     while done < len(data):  # a write may be cut by a full disk or a signal
-        done += os.write(fd, memoryview(data)[done:])
+        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
+    return offset + done

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.entry import MASK64, PREFIXES, KVEntry
 from winkformats.errors import CorruptError
 from winkfs.content import attributes
-from winkfs.extent import Extent, assemble, cut
+from winkfs.extent import Extent, assemble, check_size, cut
 from winkfs.inode import Attrs, Inode
 from winkfs.plain import PlainInodes, plain_inodes
 from winkfs.store import Store
@@ -24,6 +25,7 @@ SPAN: Final = 8 << 20  # bytes read at once
 FILES: Final = 1024  # files of a batch, at most
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
 HEAD: Final = 512  # bytes read for an inode alone
+PIECE: Final = 1 << 20  # bytes of a large file that are read at once, but for a larger entry
 SMALL: Final = 64 << 10  # bytes of a file up to which copying it twice does not matter
 UINT32: Final = PREFIXES[2].unpack_from
 
@@ -97,8 +99,25 @@ class Window:
         """The whole content of a file. Raises CorruptError."""
         return self._read(inode.extents, inode.lsize)
 
+    def pieces(self, inode: Inode) -> Iterator[tuple[int, bytes]]:
+        """The content without its holes: (offset, bytes), about PIECE of them. CorruptError."""
+        self._contents = True
+        name, at, size = self._storage.name, 0, 0
+        value = lru_cache(1)(lambda pos: self._entry(pos).value)  # an entry may have many extents
+        run: list[Extent] = []
+        for extent in [*cut(inode.extents, 0, inode.lsize), Extent(0, 0, 0)]:
+            if run and (extent.pointer == 0 or size + extent.size > PIECE):
+                yield at, assemble(run, lambda pos, least: value(pos), name)
+                at, size, run = at + size, 0, []
+            if extent.pointer:
+                run.append(extent)
+                size += extent.size
+            else:
+                at += extent.size
+
     def _read(self, extents: Sequence[Extent], lsize: int) -> bytes:
         self._contents = True
+        check_size(lsize, self._end, self._storage.name)
         return assemble(cut(extents, 0, lsize), self._value, self._storage.name)
 
     def _value(self, pos: int, least: int) -> bytes:

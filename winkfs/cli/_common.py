@@ -289,11 +289,15 @@ class Progress:
     Call it with the number of units done since the last call.
     """
 
-    def __init__(self, what: str, unit: str, total: int | None = None) -> None:
+    def __init__(
+        self, what: str, unit: str, total: int | None = None, *, quiet: bool = False
+    ) -> None:
         self._what, self._unit, self._total = what, unit, total
         self._done = 0
-        self._due = time.monotonic() + PATIENCE if sys.stderr.isatty() else float("inf")
+        shown = sys.stderr.isatty() and not quiet
+        self._due = time.monotonic() + PATIENCE if shown else float("inf")
         self._bar: RichProgress | None = None
+        self._often: dict[str, tuple[bytes, int]] = {}  # reason -> the first name, how many
 
     def __enter__(self) -> Self:
         return self
@@ -304,6 +308,11 @@ class Progress:
     ) -> None:  # fmt: skip
         if self._bar:
             self._bar.stop()
+            self._bar = None
+        for what, (name, count) in self._often.items():
+            more = f" and {count - 1:,} more" if count > 1 else ""
+            self.say(f"{text(name)}{more}: {what}")
+        self._often.clear()
 
     def __call__(self, done: int) -> None:
         self._done += done
@@ -313,8 +322,12 @@ class Progress:
             self._start()
 
     def note(self, note: Note) -> None:
-        """Say what happened to a file, above the bar."""
-        self.say(f"{text(note.name)}: {note.what}")
+        """Say what happened to a file, above the bar; at the end, what happened to many."""
+        if note.often:
+            first, count = self._often.get(note.what, (note.name, 0))
+            self._often[note.what] = first, count + 1
+        else:
+            self.say(f"{text(note.name)}: {note.what}" if note.name else note.what)
 
     def say(self, line: str) -> None:
         if self._bar:

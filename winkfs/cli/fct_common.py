@@ -6,15 +6,16 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from winkfs.basepath import FILES
 
 if TYPE_CHECKING:  # the commands import what they need when they run: --help has to be quick
     from winkformats.disk.storage import Storage
     from winkformats.hindex import KeyOf
 
-CONTAINER_SUFFIXES: Final = (".data", ".idx", ".time", ".names", ".cols")
 FILE = click.argument("file", type=click.Path(dir_okay=False))
 
 
@@ -54,7 +55,7 @@ def opened(file: str, *, writable: bool = False) -> Iterator[Storage]:
 
     with contextlib.ExitStack() as stack:
         path = Path(file)
-        if writable and path.suffix in CONTAINER_SUFFIXES:
+        if writable and path.suffix in FILES:
             with open_file(file) as storage:
                 belongs = read_superblock(storage).purpose.startswith("FSYS")
             if belongs:  # the lock comes before the file is opened: a writer may replace it

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from winkfs.basepath import FILES
 from winkfs.cli._common import JSON, emit, printable, say
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from winkfs.store import Store
 
 Record = dict[str, Any]
-SUFFIXES: Final = (".data", ".idx", ".time", ".names", ".cols")
 EXACT: Final = 1 << 30  # bytes of entries that are gone through to count the dead ones
 PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
 
@@ -147,7 +147,7 @@ def _space_record(kv: KVSeq) -> Record:
 def _sizes(base: str) -> Record:
     """Bytes of each file that is there, and the blocks it takes on the disk."""
     sizes = {}
-    for suffix in SUFFIXES:
+    for suffix in FILES:
         path = Path(base + suffix)
         if path.exists():
             status = path.stat()

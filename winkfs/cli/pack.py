@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text
+from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text, say
 from winkfs.kinds import MANIFESTS
+from winkfs.units import size_text
 
 if TYPE_CHECKING:
     from winkfs.items import Note
+    from winkfs.pack import PackReport
 
 
 @click.command()
@@ -25,7 +28,13 @@ if TYPE_CHECKING:
     "--classic", is_flag=True,
     help="Nothing but the founding format: MD5, whole seconds, no owners, modes 0644 and 0755.",
 )  # fmt: skip
-@click.option("--update", is_flag=True, help="Add to BASE if it exists, replace equal names.")
+@click.option(
+    "--update", is_flag=True, help="Store what BASE, if it exists, has not, or has otherwise."
+)
+@click.option(
+    "--checksum", is_flag=True,
+    help="With --update: compare contents also where size, mtime and ctime say nothing.",
+)  # fmt: skip
 @click.option(
     "--exclude", multiple=True, metavar="PATTERN",
     help="Leave out what matches, and all below it; as tar does, at any depth.",
@@ -39,6 +48,11 @@ if TYPE_CHECKING:
     "--shards", type=click.IntRange(1), metavar="N",
     help="Make a data set: a folder BASE of N containers, written by several processes.",
 )  # fmt: skip
+@click.option(
+    "--xattrs", is_flag=True,
+    help="Keep all extended attributes that you may read, not only those called user.*.",
+)  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="No progress, and no summary, on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def pack(
     source: str,
@@ -46,31 +60,42 @@ def pack(
     ao: bool,
     classic: bool,
     update: bool,
+    checksum: bool,
     exclude: tuple[str, ...],
     files_from: str | None,
     shards: int | None,
+    xattrs: bool,
+    quiet: bool,
     as_json: bool,
 ) -> int:
     """Pack a directory or a tar file into a container, or into a data set.
 
-    Names are those below DIR. Kept: content, mtimes, modes, owners, symbolic links (as links) and
-    directories; of hard links each becomes a file. TAR may be compressed (gzip, bzip2, xz); - is
-    standard input.
+    Names are those below DIR. Kept: content, holes of files from 64 KiB on, mtimes, modes, owners,
+    extended attributes (user.*), symbolic links (as links) and directories; of hard links each
+    becomes a file. TAR may be compressed (gzip, bzip2, xz); - is standard input.
 
     What a container cannot hold (devices, sockets, fifos) is listed and left out: exit status 0,
     as with tar and sockets. What cannot be read, or changes meanwhile, is listed too, the rest is
     packed, and the exit status is 1. The files of BASE itself are left out.
 
-    A new container is built as BASE.partial and gets its name when it is whole. With --update
-    the container is changed in place; an append-only one takes no file older than its last. A
-    data set gets its files all at once; with --update in shards of their own.
+    A new container is built as BASE.partial and gets its name when it is whole. With --update the
+    container is changed in place; an append-only one takes no file older than its last. A data
+    set gets its files all at once; with --update in shards of their own.
+
+    --update passes over files of the same type, size and mtime whose ctime lies before the last
+    pack of DIR began; of others the contents are compared. Where only mtime, mode, owner or
+    attributes changed, no content is stored again. Of a TAR there is no ctime: a change that
+    keeps size and mtime takes --checksum. What is no more in DIR stays in BASE: see `rm`.
     """
+    if checksum and not update:
+        raise click.UsageError("--checksum goes with --update")
     if source == STDIN and files_from == STDIN:
         raise click.UsageError("standard input cannot be both the tar file and the list")
     to_dataset = (Path(base) / MANIFESTS).is_dir() or shards is not None
     if to_dataset and classic:
         raise click.UsageError("--classic goes with a single container")
 
+    began = time.monotonic()
     lists: dict[bool, list[dict[str, str]]] = {False: [], True: []}
 
     def note(noted: Note) -> None:
@@ -80,28 +105,40 @@ def pack(
             lists[noted.failed].append({"name": name, "reason": noted.what})
 
     with contextlib.ExitStack() as stack:
-        bar = stack.enter_context(Progress("packing", "files"))
+        bar = stack.enter_context(Progress("packing", "files", quiet=quiet))
         names = _names(files_from, stack)
         left_out = [glob_text(pattern) for pattern in exclude]
         if to_dataset:
             from winkfs.dataset.packing import pack_shards
 
             report = pack_shards(
-                source, base, shards or 1, ao=ao, update=update, exclude=left_out, names=names,
-                note=note, progress=bar,
+                source, base, shards or 1, ao=ao, update=update, checksum=checksum, xattrs=xattrs,
+                exclude=left_out, names=names, note=note, progress=bar,
             )  # fmt: skip
         else:
             from winkfs.pack import pack as run
 
             report = run(
-                source, base, ao=ao, classic=classic, update=update, exclude=left_out,
-                names=names, note=note, progress=bar,
+                source, base, ao=ao, classic=classic, update=update, checksum=checksum,
+                xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
             )  # fmt: skip
+    if sys.stderr.isatty() and not quiet:
+        say(_summary(report, time.monotonic() - began))
     if as_json:
         counts = {"files": report.files, "directories": report.directories}
         counts |= {"links": report.links, "bytes": report.bytes}
+        counts |= {"updated": report.updated, "unchanged": report.unchanged}
         emit({"base": base, **counts, "left_out": lists[False], "failed": lists[True]})
     return 1 if report.failed else 0
+
+
+def _summary(report: PackReport, seconds: float) -> str:
+    """What was done, for a person."""
+    kinds = [(report.files, "file", "files"), (report.directories, "directory", "directories")]
+    kinds += [(report.links, "link", "links"), (report.updated, "updated", "updated")]
+    kinds += [(report.unchanged, "unchanged", "unchanged")]
+    parts = [f"{n:,} {one if n == 1 else more}" for n, one, more in kinds if n or one == "file"]
+    return f"{', '.join(parts)}: {size_text(report.bytes)} in {seconds:.1f} s"
 
 
 def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[bytes] | None:

@@ -10,11 +10,11 @@ from typing import Final
 
 from winkformats.disk.directory import locate, open_file
 from winkformats.superblock import read_superblock
-from winkfs.basepath import base_of
+from winkfs.basepath import FILES, base_of
 from winkfs.container import open as open_container
 from winkfs.dataset.manifest import Log, is_dataset, root_of
 from winkfs.dataset.records import State
-from winkfs.dataset.shard import DERIVED, copy_bytes
+from winkfs.dataset.shard import copy_bytes
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile
 from winkfs.lock import WriterLock
@@ -80,7 +80,7 @@ def _copy(transaction: Transaction, base: str, name: str, progress: Progress) ->
     target = transaction.attempt(name)
     (old, stem), (new, new_stem) = locate(base), locate(target)
     with _alone(base):
-        for suffix in (".data", *DERIVED):
+        for suffix in FILES:
             if old.info(stem + suffix, follow=True) is None:
                 continue
             with (

@@ -16,6 +16,7 @@ from winkfs.dataset.transaction import Transaction, begin
 from winkfs.entry import Entry, to_bytes, to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.face import Name, Problem
+from winkfs.fileobject import SparseReader
 from winkfs.inode import FileType
 
 WHOLE = "a data set takes whole files only: put the file anew"
@@ -279,10 +280,8 @@ def _over(older: Iterator[Entry], gone: set[str], newer: Iterator[Entry]) -> Ite
 def copy_file(source: Container, name: bytes, target: Container, new: bytes) -> None:
     """Copy a file with all its metadata. Raises CorruptError; OSError. Memory: 1 MiB."""
     stat, xattrs = source.stat(name), source.getxattrs(name)
-    with source.open_file(name) as content:
+    with SparseReader(source, stat.name, stat.size) as content:
         target.put_file(
             new, content, mtime_ns=stat.mtime_ns, ftype=stat.ftype, mode=stat.mode,
-            uid=stat.uid, gid=stat.gid,
+            uid=stat.uid, gid=stat.gid, xattrs=xattrs,
         )  # fmt: skip
-    if xattrs:
-        target.setxattrs(new, xattrs)

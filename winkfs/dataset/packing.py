@@ -10,33 +10,55 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
 import xxhash
 
+import winkformats
+import winkfs
 from winkfs.bulkput import Row
-from winkfs.dataset.manifest import Log, is_dataset, root_of
+from winkfs.dataset.dataset import Dataset
+from winkfs.dataset.dataset import open as open_dataset
+from winkfs.dataset.manifest import Log, is_dataset
+from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.entry import to_bytes
-from winkfs.errors import FileExists
-from winkfs.items import Copy, Item, Large, Note, Notes
+from winkfs.errors import FileExists, NoSuchFile
+from winkfs.items import Copy, Item, Large, Note, Notes, Seen, Suspect
 from winkfs.names import excluder
-from winkfs.pack import BATCH, Packer, PackReport, check_names, scratch_of
-from winkfs.tarball import STDIN, Tarball
+from winkfs.pack import (
+    BATCH,
+    Packer,
+    PackReport,
+    check_names,
+    readable_twice,
+    root_of,
+    scratch_of,
+)
+from winkfs.spill import SortedRecords
+from winkfs.tarball import Tarball
 from winkfs.tree import OwnFolder, Tree, listed_names
+from winkfs.update import Finder, Known, Update, differences, now_ns, same_content
 
 PARALLEL: Final = 32 << 20  # bytes from which it is worth to start processes, 0.3 s each
+MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do
+BIAS: Final = 1 << 63
+SIZE: Final = struct.Struct(">q")
+MARKS: Final = 1000  # generations that are looked through for the last that packed the tree
+MARK: Final = "packed"  # in the metrics of such a generation
 PER_FILE: Final = 256  # bytes of a file beside its content, about
 Progress = Callable[[int], None]
 
@@ -48,6 +70,8 @@ def pack_shards(
     *,
     ao: bool = False,
     update: bool = False,
+    checksum: bool = False,
+    xattrs: bool = False,
     exclude: Sequence[str] = (),
     names: Iterable[bytes] | None = None,
     note: Notes | None = None,
@@ -56,10 +80,11 @@ def pack_shards(
     """Pack a directory, or a tar file (`-`: standard input), into a data set: see `pack.pack`.
 
     shards  how many containers, at most
-    update  add to the data set that is there; its files of equal names are replaced
+    update  store what the data set that is there does not have, or has otherwise, in shards of
+            their own; where there is nothing no generation is made
     raises  FileExistsError, and what `pack` raises; nothing is published then
     """
-    path, where = root_of(root), os.fspath(source)
+    path, where = path_of(root), os.fspath(source)
     if shards < 1:
         raise ValueError(f"the number of shards is at least 1, not {shards}")
     if not update and is_dataset(path) and Log(path).latest().shards:
@@ -79,18 +104,90 @@ def pack_shards(
             if progress:
                 progress(done)
 
-    transaction = begin(path)
-    job = _Job(transaction, where, ao, list(exclude), report, count, more)
-    try:
-        if where != STDIN and Path(where).is_dir():
-            records = _pack_tree(job, shards, names)
-        else:
-            records = _pack_stream(job, shards)
-        transaction.commit(records)
-    except BaseException:
-        transaction.abort()
-        raise
+    began, tree = now_ns(), root_of(where, exclude, xattrs=xattrs)
+    with contextlib.ExitStack() as stack:
+        changes = None
+        if update and is_dataset(path):
+            old = stack.enter_context(open_dataset(path))
+            changes = _Changes(old, tree, more, checksum=checksum)
+            stack.callback(changes.close)
+        transaction = begin(path)
+        job = _Job(transaction, where, ao, xattrs, list(exclude), report, count, more)
+        try:
+            if tree:
+                records = _pack_tree(job, shards, names, changes)
+            else:
+                records = _pack_stream(job, shards, changes)
+            if changes is not None:
+                report.unchanged += changes.update.unchanged
+                if not sum(record.files for record in records):
+                    transaction.abort()
+                    return report
+            whole = tree and names is None and not report.failed
+            seen = changes.dataset.generation if changes is not None else 0
+            said = {MARK: {"root": tree, "since": began, "seen": seen}} if whole else {}
+            transaction.commit(records, metrics=said)
+        except BaseException:
+            transaction.abort()
+            raise
     return report
+
+
+class _Changes:
+    """What of a source a data set does not have, or has otherwise.
+
+    stored  whether a name was stored since this began
+    """
+
+    def __init__(self, dataset: Dataset, root: int, progress: Progress, *, checksum: bool) -> None:
+        self.dataset = dataset
+        self.stored: Callable[[bytes], bool] = lambda name: False
+        self._finders: dict[str, Finder] = {}
+        self._since, self._seen, self._mark = _mark_of(dataset, root)
+        self.update = Update(
+            self._look, self._since, checksum, False, lambda name: self.stored(name), progress
+        )
+
+    def _look(self, names: Sequence[bytes]) -> Known:
+        found = Known()
+        for shard, container, some in self.dataset.homes(names):
+            generation = shard.record.rank[0]
+            recent = generation > self._seen and generation != self._mark
+            finder = self._finders.get(shard.base)
+            if finder is None or finder.container is not container:
+                finder = Finder(container, 0 if recent else shard.record.size)
+                self._finders[shard.base] = finder
+            known = finder(some)
+            found.files |= known.files
+            found.recent |= known.recent
+            found.coarse |= known.coarse
+        return found
+
+    def close(self) -> None:
+        for finder in self._finders.values():
+            finder.close()
+
+    def same(self, suspect: Suspect) -> bool:
+        """Whether a file is as it was; a large one can be read again after it."""
+        item = suspect.item
+        try:
+            home = self.dataset.home(item.name)
+            same = not suspect.content or same_content(item, home, self.dataset)
+            same = same and not differences(item, home)
+        except NoSuchFile:
+            same = False
+        self.update.unchanged += same
+        return same
+
+
+def _mark_of(dataset: Dataset, root: int) -> tuple[int, int, int]:
+    """When the tree was last packed whole, the generation that was compared with it then, and the
+    one that this made. 0, 0, 0: not known."""
+    for manifest in islice(dataset.history(), MARKS):
+        mark = manifest.metrics.get(MARK)
+        if isinstance(mark, dict) and mark.get("root") == root:
+            return int(mark["since"]), int(mark["seen"]), manifest.generation
+    return 0, 0, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +197,7 @@ class _Job:
     transaction: Transaction
     source: str
     ao: bool
+    xattrs: bool
     exclude: list[str]
     report: PackReport
     note: Notes
@@ -109,13 +207,18 @@ class _Job:
 # --- a directory ---
 
 
-def _pack_tree(job: _Job, shards: int, names: Iterable[bytes] | None) -> list[ShardRecord]:
+def _pack_tree(
+    job: _Job, shards: int, names: Iterable[bytes] | None, changes: _Changes | None
+) -> list[ShardRecord]:
     with tempfile.TemporaryDirectory(prefix="winkfs-pack-", dir=job.transaction.pending) as scratch:
         tree = Tree(
             job.source, job.note, scratch, own=OwnFolder(job.transaction.root),
             exclude=excluder(job.exclude), names=names,
         )  # fmt: skip
-        lists = _split(tree, shards, scratch, ao=job.ao)
+        files = tree.sizes() if changes is None else tree.sizes(changes.update, changes.same)
+        lists = _split(files, shards, scratch, ao=job.ao)
+        if changes is not None and not lists[0][1]:
+            return []
         workers = min(len(lists), os.cpu_count() or 1)
         if workers == 1 or sum(size for _, size in lists) < PARALLEL:
             return [_pack_list(job, path, number) for number, (path, _) in enumerate(lists)]
@@ -124,30 +227,32 @@ def _pack_tree(job: _Job, shards: int, names: Iterable[bytes] | None) -> list[Sh
         return _in_processes(job, shares)
 
 
-def _split(tree: Tree, shards: int, scratch: str, *, ao: bool) -> list[tuple[str, int]]:
+def _split(files: Iterable[Seen], shards: int, scratch: str, *, ao: bool) -> list[tuple[str, int]]:
     """Write lists of names, each for one shard, of even size -> their paths and bytes of files."""
-    found = list(tree.sizes())
-    if ao:
-        found.sort(key=lambda item: (item[2], item[0]))
-    else:
-        found.sort()
-    left = sum(size + PER_FILE for _, size, _ in found)
-    lists: list[tuple[str, int]] = []
-    at = 0
-    for number in range(shards):
-        share, start = left / (shards - number), at
-        taken = 0
-        while at < len(found):
-            size = found[at][1] + PER_FILE
-            if at > start and taken + size / 2 > share and number < shards - 1:
-                break
-            taken, at = taken + size, at + 1
-        left -= taken
-        if at > start or not lists:
-            lists.append((f"{scratch}/{number:05}.names", taken))
-            with Path(lists[-1][0]).open("wb") as file:
-                file.writelines(name + b"\0" for name, _, _ in found[start:at])
-    return lists
+    with SortedRecords(scratch) as records:
+        left = 0
+        for seen in files:
+            order = MTIME.pack(seen.mtime_ns + BIAS) if ao else b""
+            records.add(order + seen.name + b"\0" + SIZE.pack(seen.size))
+            left += seen.size + PER_FILE
+        lists: list[tuple[str, int]] = []
+        found = iter(records)
+        waiting = next(found, None)
+        for number in range(shards):
+            share, taken = left / (shards - number), 0
+            path = f"{scratch}/{number:05}.names"
+            with Path(path).open("wb") as file:
+                while waiting is not None:
+                    size = SIZE.unpack_from(waiting, len(waiting) - SIZE.size)[0] + PER_FILE
+                    if taken and taken + size / 2 > share and number < shards - 1:
+                        break
+                    file.write(waiting[MTIME.size if ao else 0 : -SIZE.size])
+                    taken += size
+                    waiting = next(found, None)
+            left -= taken
+            if taken or not lists:
+                lists.append((path, taken))
+        return lists
 
 
 def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
@@ -155,7 +260,8 @@ def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
     with Path(names).open("rb") as file, tempfile.TemporaryDirectory(
         prefix="winkfs-pack-", dir=os.path.dirname(names)
     ) as scratch:  # fmt: skip
-        tree = Tree(job.source, job.note, scratch, names=listed_names(file))
+        names_in = listed_names(file)
+        tree = Tree(job.source, job.note, scratch, xattrs=job.xattrs, names=names_in)
         writer = ShardWriter(job.transaction, f"{number:05}", ao=job.ao)
         try:
             Packer(writer.container, job.report, job.note, job.progress).run(tree)
@@ -189,14 +295,14 @@ def _in_process(
     job: _Job, share: Lists, running: list[subprocess.Popen[bytes]]
 ) -> list[tuple[int, ShardRecord]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "winkfs.dataset.packing"], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, "-P", "-m", "winkfs.dataset.packing"], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": _packages()},
     )  # fmt: skip
     running.append(process)
     assert process.stdin is not None
     assert process.stdout is not None
     with process, contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
-        pickle.dump((job.transaction, job.source, job.ao, share), process.stdin)
+        pickle.dump((job.transaction, job.source, job.ao, job.xattrs, share), process.stdin)
         process.stdin.close()
         while True:
             kind, value = pickle.load(process.stdout)
@@ -213,6 +319,15 @@ def _in_process(
     raise OSError(f"a process that packs was killed (status {process.returncode})")
 
 
+def _packages() -> str:
+    """PYTHONPATH of a child: ours without the current directory, whose files are data that may
+    have the name of a module; with the roots of our packages, one of which may be just there."""
+    here = os.getcwd()
+    kept = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) != here]
+    ours = [str(Path(found.__file__ or "").resolve().parents[1]) for found in (winkfs, winkformats)]
+    return os.pathsep.join(dict.fromkeys([*kept, *ours]))
+
+
 def _add(total: PackReport, part: PackReport) -> None:
     total.files += part.files
     total.directories += part.directories
@@ -224,7 +339,7 @@ def _worker() -> None:
     """What the process does: reads its orders, writes messages."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed does not come among them
-    transaction, source, ao, share = pickle.load(sys.stdin.buffer)
+    transaction, source, ao, xattrs, share = pickle.load(sys.stdin.buffer)
 
     def send(kind: str, value: object) -> None:
         pickle.dump((kind, value), out)
@@ -232,7 +347,7 @@ def _worker() -> None:
 
     report = PackReport()
     job = _Job(
-        transaction, source, ao, [], report,
+        transaction, source, ao, xattrs, [], report,
         lambda noted: send("note", tuple(noted)), lambda done: send("progress", done),
     )  # fmt: skip
     try:
@@ -247,15 +362,22 @@ def _worker() -> None:
 # --- a tar file ---
 
 
-def _pack_stream(job: _Job, shards: int) -> list[ShardRecord]:
+def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[ShardRecord]:
     root = job.transaction.root
     source = Tarball(
-        job.source, job.note, os.path.dirname(root) or ".", exclude=excluder(job.exclude)
-    )
+        job.source, job.note, os.path.dirname(root) or ".", xattrs=job.xattrs,
+        exclude=excluder(job.exclude),
+    )  # fmt: skip
     writers = [ShardWriter(job.transaction, f"{n:05}", ao=job.ao) for n in range(shards)]
     try:
-        with contextlib.closing(source.items(by_mtime=job.ao)) as items:
-            _Stream(job, writers).put(items)
+        stream = _Stream(job, writers, changes)
+        items: Generator[Item | Suspect, None, None]
+        if changes is None:
+            items = source.items(by_mtime=job.ao)
+        else:
+            items = source.changed(changes.update, by_mtime=job.ao)
+        with contextlib.closing(items):
+            stream.put(items)
         return [writer.finish() for writer in writers if not writer.empty]
     except BaseException:
         for writer in writers:
@@ -266,19 +388,45 @@ def _pack_stream(job: _Job, shards: int) -> list[ShardRecord]:
 class _Stream:
     """Gives the items of a stream to shards, many rows at a time."""
 
-    def __init__(self, job: _Job, writers: list[ShardWriter]) -> None:
+    def __init__(self, job: _Job, writers: list[ShardWriter], changes: _Changes | None) -> None:
+        self._job, self._changes = job, changes
+        if changes is not None:
+            changes.stored = self._has
         self._containers = [writer.container for writer in writers]
         self._packers = [
             Packer(container, job.report, job.note, job.progress) for container in self._containers
         ]
         self._waiting: list[list[Row]] = [[] for _ in writers]
+        self._names: set[bytes] = set()  # of rows that wait
         self._held = 0
 
-    def put(self, items: Iterable[Item]) -> None:
-        for item in items:
+    def _has(self, name: bytes) -> bool:
+        return name in self._names or name in self._containers[self._number(name)]
+
+    def _changed(self, found: Suspect) -> Item | None:
+        """None: it is as it was."""
+        assert self._changes is not None
+        item = readable_twice(found, self._job.transaction.root, self._job.note)
+        names = [item.name, item.target] if isinstance(item, Copy) else [item.name]
+        if any(self._has(to_bytes(name)) for name in names):
+            return item
+        if not self._changes.same(Suspect(item, found.content)):
+            if isinstance(item, Large):
+                item.file.rewind()
+            return item
+        if isinstance(item, Large):
+            item.file.close()
+        return None
+
+    def put(self, items: Iterable[Item | Suspect]) -> None:
+        for found in items:
+            item = found if not isinstance(found, Suspect) else self._changed(found)
+            if item is None:
+                continue
             number = self._number(item.name)
             if isinstance(item, Row):
                 self._waiting[number].append(item)
+                self._names.add(to_bytes(item.name))
                 self._held += len(item.data) + PER_FILE
                 if self._held >= BATCH:
                     self._flush()
@@ -300,6 +448,7 @@ class _Stream:
             if rows:
                 packer.put(rows)
         self._waiting, self._held = [[] for _ in self._packers], 0
+        self._names.clear()
 
 
 if __name__ == "__main__":

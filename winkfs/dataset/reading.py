@@ -205,6 +205,21 @@ class DatasetReading(Face):
         with self._lock:
             return self._home(name).extents(name)
 
+    def homes(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, Container, list[bytes]]]:
+        """The shards that have these names, most likely, and which of them; a name that is not
+        there may be left out. Valid until the next call."""
+        with self._lock:
+            self._check()
+            found = self._handles.find_many(names)
+            for number in np.unique(found[found >= 0]).tolist():
+                some = [names[i] for i in np.flatnonzero(found == number).tolist()]
+                yield self.shards[number], self._handles.container(number), some
+
+    def home(self, name: Name) -> Container:
+        """The container that has a file. Raises NoSuchFile."""
+        with self._lock:
+            return self._home(name)
+
     # --- metadata ---
 
     def stat(self, name: Name) -> Stat:

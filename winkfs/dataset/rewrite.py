@@ -15,11 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-import numpy as np
-
 from winkfs.bulkput import Row
-from winkfs.columns import Columns
-from winkfs.columnsfile import open_columns
 from winkfs.dataset.dataset import copy_file
 from winkfs.dataset.handles import Handles
 from winkfs.dataset.records import ShardRecord
@@ -27,7 +23,7 @@ from winkfs.dataset.shardnames import tombstones
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.dataset.transaction import Transaction
-from winkfs.entry import Entry, to_bytes, to_str
+from winkfs.entry import Entry, to_bytes
 from winkfs.inode import default_mode, inode_key
 from winkfs.items import LARGE
 from winkfs.scan import scan
@@ -80,9 +76,6 @@ class _Rewrite:
         self._progress = progress
         self._shards = [handles.shards[number] for number in group.members]
         self._ao = all(shard.record.ao for shard in self._shards)
-        self._special = {
-            to_str(name) for number in group.members for name in _special(handles, number)
-        }
         self._large: tuple[int, Entry] | None = None
         self._ended = False
 
@@ -126,12 +119,7 @@ class _Rewrite:
         owner = writer.container.parts()[0].owner
         while not self._ended:
             room = min(BATCH, self._group.size - writer.size)
-            special: list[tuple[int, str]] = []
-            done = writer.container.put_rows(self._rows(files, room, owner, special))
-            for number, name in special:
-                xattrs = self._handles.container(number).getxattrs(name)
-                if xattrs:
-                    writer.container.setxattrs(name, xattrs)
+            done = writer.container.put_rows(self._rows(files, room, owner))
             if self._large is not None:
                 number, entry = self._large
                 key = to_bytes(entry.name)
@@ -146,7 +134,6 @@ class _Rewrite:
         files: Iterator[tuple[int, Entry]],
         room: int,
         owner: tuple[int, int],
-        special: list[tuple[int, str]],
     ) -> Iterator[Row]:
         """Rows of `room` bytes, or up to a large file, kept in `_large`."""
         self._large = None
@@ -155,31 +142,16 @@ class _Rewrite:
                 self._large = number, entry
                 return
             name, mode = entry.name, entry.mode  # str: names are encoded all at once
-            if name in self._special:
-                special.append((number, name))
-            if mode == default_mode(entry.ftype) and owner == (entry.uid, entry.gid):
+            plain = mode == default_mode(entry.ftype) and owner == (entry.uid, entry.gid)
+            if plain and not entry.xattrs:
                 yield Row(name, entry.read(), entry.mtime_ns, entry.ftype)
             else:
-                attrs = mode, entry.uid, entry.gid
+                attrs = mode, entry.uid, entry.gid, entry.xattrs
                 yield Row(name, entry.read(), entry.mtime_ns, entry.ftype, *attrs)
             room -= entry.size + len(name) + PER_ROW
             if room <= 0:
                 return
         self._ended = True
-
-
-def _special(handles: Handles, number: int) -> list[bytes]:
-    """Names of the files of a shard that have attributes, and may have extended ones."""
-    store = handles.container(number).parts()[0]
-    if not store.settings.attrs:
-        return []
-    columns = open_columns(store)
-    if columns is None:
-        found = Columns.of(store)
-        return found.take(found.special == 1).names()
-    with columns:
-        chosen = np.flatnonzero(columns.column("special"))
-        return columns.take(chosen).names() if len(chosen) else []
 
 
 # --- tombstones ---

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.disk.directory import locate
+from winkfs.basepath import SUFFIXES
 from winkfs.dataset.records import ShardRecord
 from winkfs.errors import NoSuchFile, StalePlan
 
@@ -23,9 +24,7 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 NOTHING: Final[Int64] = np.empty(0, np.int64)
 NOTHING.flags.writeable = False
-DERIVED: Final = (".idx", ".time", ".names", ".cols")
 PIECE: Final = 8 << 20  # bytes copied at a time
-SUFFIXES: Final = (".data", *DERIVED, ".lock")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ from typing import Final
 
 from winkformats.disk.directory import locate
 from winkformats.disk.replace import replacing
+from winkfs.basepath import FILES
 from winkfs.container import Container
 from winkfs.container import open as open_container
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shard import DERIVED, copy_bytes, remove_shard
+from winkfs.dataset.shard import copy_bytes, remove_shard
 from winkfs.dataset.transaction import Transaction
 from winkfs.errors import WinkError
 
@@ -98,7 +99,7 @@ class ShardWriter:
 
         base = self.container.base
         directory, name = locate(base)
-        for suffix in (".data", *DERIVED):
+        for suffix in FILES:
             if not directory.exists(name + suffix):
                 continue
             with directory.open(name + suffix) as old:

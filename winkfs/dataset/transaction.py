@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 from winkformats.disk.directory import Directory, absolute, directory_of, is_directory, locate
 from winkformats.disk.storage import Kind
 from winkformats.errors import FormatError
+from winkfs.basepath import FILES
 from winkfs.dataset.manifest import FOLDER, PENDING, Log, create, next_manifest
 from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
-from winkfs.dataset.shard import DERIVED
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class Transaction:
             self._check_there(self.folder, records)
             self._place_anew(root)
         names = {os.path.basename(record.path) for record in records}
-        kept = {name + suffix for name in names for suffix in (".data", *DERIVED)} | {MARK}
+        kept = {name + suffix for name in names for suffix in FILES} | {MARK}
         with root.subdirectory(self.job) as folder:
             for entry in folder.list():  # only now: nobody can make files there any more
                 if entry not in kept:

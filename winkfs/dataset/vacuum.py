@@ -20,19 +20,20 @@ from winkformats.disk.directory import Directory, directory_of
 from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Kind
 from winkformats.errors import CorruptError
+from winkfs.basepath import SUFFIXES, TEMPORARIES
 from winkfs.dataset.check import listed, orphans
 from winkfs.dataset.hiddenfile import HIDDEN
 from winkfs.dataset.manifest import EACH, FOLDER, PENDING, Log, next_manifest, root_of
 from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.records import Manifest, State
-from winkfs.dataset.shard import SUFFIXES
 from winkfs.dataset.transaction import MARK, remove, sweep
 from winkfs.errors import StalePlan, WinkError
 from winkfs.units import NANO
 
 WEEK: Final = 7 * 86400
 SKEW: Final = 300  # seconds by which clocks may differ
-ALL: Final = (*SUFFIXES, *(suffix + TEMPORARY for suffix in SUFFIXES))  # files of a shard
+ALL: Final = (*SUFFIXES, *(suffix + end for suffix in SUFFIXES for end in TEMPORARIES))
+"""What may stand behind the name of a shard."""
 
 
 @dataclass(slots=True)

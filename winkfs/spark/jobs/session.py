@@ -112,6 +112,7 @@ def _find_packages() -> None:
     roots = [str(Path(spec.origin).parent.parent) for spec in found if spec and spec.origin]
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*known, *roots])))
+    os.environ["PYTHONSAFEPATH"] = "1"  # files of the current directory are no modules of theirs
 
 
 @contextlib.contextmanager

@@ -14,12 +14,12 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import WinkError
 from winkfs.spark.jobs.common import guarded
 from winkfs.spark.jobs.reading import read
+from winkfs.units import size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOP: Final = 20  # types and prefixes
-UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 # What stands behind the last dot of the last part of a path, in lower case.
 TYPE: Final = r"lower(regexp_extract(path, '[^/]\\.([A-Za-z0-9]{1,10})$', 1))"
 # The site of a URL, or the first directory.
@@ -134,14 +134,6 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
 
 def _fit(name: str) -> str:
     return name if len(name) <= 40 else f"{name[:37]}..."
-
-
-def size_text(size: float) -> str:
-    for unit in UNITS:
-        if size < 1024 or unit == UNITS[-1]:
-            return f"{size:,.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
-        size /= 1024
-    raise AssertionError
 
 
 def _need_matplotlib() -> None:

@@ -1,0 +1,337 @@
+"""pack and unpack: holes and extended attributes, there and back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from trees import DIR, LINK
+
+import winkfs
+from winkfs.dataset.compaction import compact
+from winkfs.dataset.packing import pack_shards
+from winkfs.items import SPARSE, Note
+from winkfs.pack import NO_HOLES, NO_XATTRS, pack
+from winkfs.unpack import NOT_USER, unpack
+
+MIB = 1 << 20
+SHAPES = {
+    "all": (4 * MIB, []),
+    "start": (5 * MIB, [(3 * MIB, 2 * MIB)]),
+    "end": (3 * MIB, [(0, 100_000)]),
+    "middle": (9 * MIB, [(0, MIB), (4 * MIB, 5000), (8 * MIB, MIB)]),
+    "small": (SPARSE, [(4096, 4096)]),
+    "many": (12 * MIB, [(i * 8192, 4096) for i in range(1500)]),
+    "odd": (5 * MIB + 17, [(3 * MIB + 5, 7), (5 * MIB, 17)]),
+}
+
+
+def write_sparse(path: Path, size: int, parts: Sequence[tuple[int, int]]) -> Path:
+    with path.open("wb") as file:
+        file.truncate(size)
+        for at, length in parts:
+            file.seek(at)
+            file.write(random.Random(at).randbytes(length))
+    return path
+
+
+def holes_of(path: Path) -> list[tuple[int, int]]:
+    """(offset, bytes) of each."""
+    found, at = [], 0
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        while at < size:
+            start = os.lseek(file.fileno(), at, os.SEEK_HOLE)
+            if start >= size:
+                break
+            try:
+                at = os.lseek(file.fileno(), start, os.SEEK_DATA)
+            except OSError as error:
+                assert error.errno == errno.ENXIO
+                at = size
+            found.append((start, at - start))
+    return found
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Path:
+    """A directory with a file of each shape."""
+    root = tmp_path / "sparse"
+    root.mkdir()
+    for name, (size, parts) in SHAPES.items():
+        write_sparse(root / name, size, parts)
+    if not holes_of(root / "all"):
+        pytest.skip("a file system without holes")
+    return root
+
+
+def assert_same(root: Path, back: Path) -> None:
+    for name in SHAPES:
+        assert (back / name).read_bytes() == (root / name).read_bytes(), name
+        assert holes_of(back / name) == holes_of(root / name), name
+        assert (back / name).stat().st_blocks == (root / name).stat().st_blocks, name
+
+
+def test_holes_are_kept_from_directory_to_directory(sparse: Path, tmp_path: Path) -> None:
+    notes: list[Note] = []
+    pack(sparse, tmp_path / "c", note=notes.append)
+    content = sum((sparse / name).stat().st_blocks * 512 for name in SHAPES)
+    assert (tmp_path / "c.data").stat().st_size < content + MIB
+    report = unpack(tmp_path / "c", tmp_path / "back", note=notes.append)
+    assert_same(sparse, tmp_path / "back")
+    assert report.bytes == sum(size for size, _ in SHAPES.values())
+    assert notes == []
+    assert winkfs.verify(tmp_path / "c").problems == []
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="needs GNU tar")
+@pytest.mark.parametrize(
+    "options", [["--format=gnu"], *(["--format=pax", f"--sparse-version={v}"]
+                                    for v in ("0.0", "0.1", "1.0"))], ids=" ".join,
+)  # fmt: skip
+def test_holes_of_a_tar_file_are_kept(sparse: Path, tmp_path: Path, options: list[str]) -> None:
+    tar = ["tar", "-C", sparse, "-cS", *options]
+    subprocess.run([*tar, "-f", tmp_path / "t.tar", "."], check=True)
+    pack(tmp_path / "t.tar", tmp_path / "c")
+    assert (tmp_path / "c.data").stat().st_size < 15 * MIB
+    unpack(tmp_path / "c", tmp_path / "back")
+    assert_same(sparse, tmp_path / "back")
+
+
+def test_holes_are_kept_in_a_data_set_and_by_its_compaction(sparse: Path, tmp_path: Path) -> None:
+    pack_shards(sparse, tmp_path / "ds", 2)
+    compact(tmp_path / "ds", everything=True)
+    unpack(tmp_path / "ds", tmp_path / "back")
+    for name in set(SHAPES) - {"small"}:
+        assert (tmp_path / "back" / name).read_bytes() == (sparse / name).read_bytes()
+        assert holes_of(tmp_path / "back" / name) == holes_of(sparse / name), name
+
+
+@pytest.mark.parametrize("variant", [{"ao": True}, {"classic": True}], ids=str)
+def test_holes_become_zeros_where_the_container_has_none_and_it_is_said(
+    sparse: Path, tmp_path: Path, variant: dict[str, bool]
+) -> None:
+    notes: list[Note] = []
+    report = pack(sparse, tmp_path / "c", note=notes.append, **variant)
+    assert {(note.what, note.failed, note.often) for note in notes} == {(NO_HOLES, False, True)}
+    assert (report.files, report.failed) == (len(SHAPES), 0)
+    unpack(tmp_path / "c", tmp_path / "back")
+    for name in SHAPES:
+        assert (tmp_path / "back" / name).read_bytes() == (sparse / name).read_bytes()
+
+
+def test_hard_link_in_a_tar_file_keeps_holes_and_attributes(sparse: Path, tmp_path: Path) -> None:
+    root = tmp_path / "links"
+    root.mkdir()
+    shutil.copy(write_sparse(tmp_path / "x", *SHAPES["middle"]), root / "a")
+    write_sparse(root / "a", *SHAPES["middle"])
+    os.setxattr(root / "a", "user.note", b"1")
+    os.link(root / "a", root / "b")
+    command = ["tar", "-C", root, "--xattrs", "--format=pax", "-cSf", tmp_path / "t.tar", "."]
+    subprocess.run(command, check=True)
+    pack(tmp_path / "t.tar", tmp_path / "c")
+    unpack(tmp_path / "c", tmp_path / "back")
+    for name in "ab":
+        assert holes_of(tmp_path / "back" / name) == holes_of(root / "a")
+        assert os.getxattr(tmp_path / "back" / name, "user.note") == b"1"
+
+
+# --- extended attributes ---
+
+
+def attributes(path: Path) -> dict[str, bytes]:
+    names = os.listxattr(path, follow_symlinks=False)
+    return {name: os.getxattr(path, name, follow_symlinks=False) for name in names}
+
+
+@pytest.fixture
+def marked(tmp_path: Path) -> Path:
+    """Files, a large one too, and directories with extended attributes."""
+    root = tmp_path / "marked"
+    (root / "dir/closed").mkdir(parents=True)
+    (root / "small").write_bytes(b"1")
+    (root / "empty").write_bytes(b"")
+    (root / "large").write_bytes(bytes(3 * MIB))
+    (root / "bare").write_bytes(b"2")
+    (root / "link").symlink_to("small")
+    for i, name in enumerate(("small", "empty", "large", "dir", "dir/closed")):
+        os.setxattr(root / name, "user.note", b"%d" % i)
+        os.setxattr(root / name, "user.=%\xfc", bytes(range(256)))
+        os.setxattr(root / name, "user.none", b"")
+    (root / "small").chmod(0o400)
+    (root / "dir/closed").chmod(0o500)
+    return root
+
+
+def compare(root: Path, back: Path) -> None:
+    for path in [root, *root.rglob("*")]:
+        if path != root:
+            assert attributes(back / path.relative_to(root)) == attributes(path), path
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_extended_attributes_of_the_user_are_kept(marked: Path, tmp_path: Path, ao: bool) -> None:
+    notes: list[Note] = []
+    pack(marked, tmp_path / "c", ao=ao, note=notes.append)
+    unpack(tmp_path / "c", tmp_path / "back", note=notes.append)
+    compare(marked, tmp_path / "back")
+    assert notes == []
+    assert winkfs.verify(tmp_path / "c").problems == []
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_extended_attributes_are_kept_in_a_data_set_and_by_its_compaction(
+    marked: Path, tmp_path: Path, ao: bool
+) -> None:
+    pack_shards(marked, tmp_path / "ds", 2, ao=ao)
+    compact(tmp_path / "ds", everything=True)
+    unpack(tmp_path / "ds", tmp_path / "back")
+    compare(marked, tmp_path / "back")
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="needs GNU tar")
+def test_extended_attributes_of_a_tar_file_are_kept(marked: Path, tmp_path: Path) -> None:
+    command = ["tar", "-C", marked, "--xattrs", "--format=pax", "-cf", tmp_path / "t.tar", "."]
+    subprocess.run(command, check=True)
+    pack(tmp_path / "t.tar", tmp_path / "c")
+    unpack(tmp_path / "c", tmp_path / "back")
+    compare(marked, tmp_path / "back")
+
+
+def test_classic_container_says_once_that_it_keeps_no_extended_attributes(
+    marked: Path, tmp_path: Path
+) -> None:
+    notes: list[Note] = []
+    report = pack(marked, tmp_path / "c", classic=True, note=notes.append)
+    assert {(note.what, note.failed, note.often) for note in notes} == {(NO_XATTRS, False, True)}
+    assert (len(notes), report.left_out, report.failed) == (5, 5, 0)
+
+
+def test_attributes_of_others_are_packed_and_unpacked_only_when_asked(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    root = tmp_path / "t"
+    (root / "d").mkdir(parents=True)
+    (root / "a").write_bytes(b"1")
+    (root / "l").symlink_to("a")
+    for name in ("a", "l", "d"):
+        os.setxattr(root / name, "trusted.x", b"2", follow_symlinks=False)
+    os.setxattr(root / "a", "user.x", b"3")
+    pack(root, tmp_path / "few")
+    pack(root, tmp_path / "all", xattrs=True)
+    with winkfs.open(tmp_path / "few") as few, winkfs.open(tmp_path / "all") as all_:
+        assert few.getxattrs("a") == {b"user.x": b"3"}
+        assert all_.getxattrs("a") == {b"user.x": b"3", b"trusted.x": b"2"}
+        assert few.getxattrs("l") == few.getxattrs("d") == {}
+        assert all_.getxattrs("l") == all_.getxattrs("d") == {b"trusted.x": b"2"}
+    notes: list[Note] = []
+    unpack(tmp_path / "all", tmp_path / "out", note=notes.append)
+    assert attributes(tmp_path / "out/a") == {"user.x": b"3"}
+    assert sorted(n.name for n in notes) == [b"a", b"d", b"l"]
+    assert {(n.what, n.failed, n.often) for n in notes} == {(NOT_USER, False, True)}
+    unpack(tmp_path / "all", tmp_path / "same", same_permissions=True)
+    for name in ("a", "l", "d"):
+        assert attributes(tmp_path / "same" / name) == attributes(root / name)
+
+
+def test_file_system_without_extended_attributes_is_said_and_the_files_are_there(
+    tmp_path: Path,
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "ramfs", "ramfs", disk], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("cannot mount a ramfs here")
+    try:
+        with winkfs.create(tmp_path / "c") as c:
+            for name in "ab":
+                c.put(name, b"1")
+                c.setxattrs(name, {b"user.x": b"2"})
+            c.put("d", b"", ftype=DIR)
+            c.put("l", b"a", ftype=LINK)
+        notes: list[Note] = []
+        report = unpack(tmp_path / "c", disk / "out", note=notes.append)
+        assert (report.files, report.failed, len(notes)) == (2, 2, 2)
+        assert {(n.failed, n.often) for n in notes} == {(True, True)}
+        assert sorted(p.name for p in (disk / "out").iterdir()) == ["a", "b", "d", "l"]
+        pack(disk, tmp_path / "again", note=notes.append)
+        assert len(notes) == 2
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+# --- containers that claim more than they hold ---
+
+
+def test_huge_hole_is_an_error_of_a_whole_read_and_takes_no_space_unpacked(tmp_path: Path) -> None:
+    claimed = 1 << 43  # what ext4 takes
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"1")
+        c.put("bomb", b"start")
+        c.truncate("bomb", claimed)
+        c.put("z", b"2")
+    with winkfs.open(tmp_path / "c") as c:
+        reads = {
+            "read": lambda: c.read("bomb"),
+            "part": lambda: c.read("bomb", 5, 1 << 42),
+            "get_many": lambda: list(c.get_many(["a", "bomb"])),
+            "scan": lambda: [entry.read() for entry in c.scan()],
+        }
+        for way, read in reads.items():
+            with pytest.raises(OSError, match="in parts") as caught:
+                read()
+            assert caught.value.errno == errno.EFBIG, way
+        assert c.read("bomb", claimed - 3, 10) == bytes(3)
+        assert c.read("bomb", 0, MIB) == b"start".ljust(MIB, b"\0")
+    report = unpack(tmp_path / "c", tmp_path / "out")
+    assert (report.files, report.failed) == (3, 0)
+    status = (tmp_path / "out/bomb").stat()
+    assert (status.st_size, status.st_blocks) == (claimed, 8)
+    pack(tmp_path / "out", tmp_path / "again")
+    assert (tmp_path / "again.data").stat().st_size < MIB
+
+
+def test_hole_within_reason_is_read_at_once(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"")
+        c.truncate("a", 20 * MIB)
+        assert c.read("a") == next(c.get_many(["a"])) == bytes(20 * MIB)
+
+
+def test_hole_that_the_file_system_cannot_have_is_left_out(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("bomb", b"")
+        c.truncate("bomb", 1 << 62)
+        c.put("link", b"", ftype=LINK)
+        c.truncate("link", 1 << 50)
+        c.put("z", b"2")
+    notes: list[Note] = []
+    report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
+    assert sorted(note.name for note in notes) == [b"bomb", b"link"]
+    assert (report.files, report.failed) == (1, 2)
+    assert os.listdir(tmp_path / "out") == ["z"]
+
+
+def test_entry_that_is_claimed_again_and_again_fills_no_disk(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("bomb", random.Random(1).randbytes(MIB))
+        c.put("z", b"2")
+        changes = c.parts()[1]
+        draft = changes._draft(b"bomb/I0", "test")
+        draft.base = list(draft.base) * 3000
+        draft.body = 3000 * MIB
+    with winkfs.open(tmp_path / "c") as c:
+        assert c.stat("bomb").size == 3000 * MIB
+        with pytest.raises(OSError, match="in parts"):
+            c.read("bomb")
+    notes: list[Note] = []
+    report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
+    assert [note.name for note in notes] == [b"bomb"]
+    assert (report.files, report.failed) == (1, 1)
+    assert os.listdir(tmp_path / "out") == ["z"]
