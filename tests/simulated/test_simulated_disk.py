@@ -212,7 +212,7 @@ def test_what_a_failed_sync_of_a_directory_drops_never_comes_with_the_next() -> 
         assert get(top(disk), "f") == A
         (image,) = outcomes(disk, "f")
         lost += image == (None,)
-    assert lost > 2
+    assert lost > 0
 
 
 @pytest.mark.parametrize("folder", ["", "d"])
