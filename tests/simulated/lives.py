@@ -18,12 +18,12 @@ from typing import NamedTuple
 from unittest import mock
 
 import winkfs
+from winkformats.disk.simulated import SECTOR, Event, SimulatedDisk
 from winkfs import Container
 from winkfs.inode import FileType
 from winkfs.maintenance import reindex
 from winkfs.source import ContainerSource
 from winkfs.verification import verify
-from winkformats.disk.simulated import SECTOR, Event, SimulatedDisk
 
 SECOND = 10**9
 VARIANTS: dict[str, dict[str, bool | int]] = {
@@ -36,8 +36,8 @@ VARIANTS: dict[str, dict[str, bool | int]] = {
 NAMES = ("a", "b", "c", "dir/d", "dir/ee", "long" * 30)
 SIZES = (0, 1, 90, 700, 3_000, 3_000, 9_000, 40_000)
 TORN = (1, SECTOR)  # bytes at whose multiples a write may be torn
-FAULTS = ("sync", "sync", "sync", "write", "write", "rename", "directory sync", "create", "truncate",
-          "preallocate", "unlink")  # fmt: skip
+FAULTS = ("sync", "sync", "sync", "write", "write", "rename", "directory sync", "create",
+          "truncate", "preallocate", "unlink")  # fmt: skip
 
 
 class File(NamedTuple):
