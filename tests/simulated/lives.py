@@ -142,6 +142,7 @@ class Life:
     def run(self, steps: int) -> None:
         """Raises Wrong, with what brings it back."""
         try:
+            self.check(self.disk.crash(self.rng), when="after it was made")
             for _ in range(steps):
                 self.step()
             self.say("close")
