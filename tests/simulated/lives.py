@@ -20,10 +20,11 @@ from unittest import mock
 import winkfs
 from winkformats.disk.simulated import SECTOR, Event, SimulatedDisk
 from winkfs import Container
+from winkfs.dataset import Dataset
+from winkfs.dataset.compaction import compact, rebalance
+from winkfs.dataset.vacuum import vacuum
 from winkfs.inode import FileType
-from winkfs.maintenance import reindex
 from winkfs.source import ContainerSource
-from winkfs.verification import verify
 
 SECOND = 10**9
 VARIANTS: dict[str, dict[str, bool | int]] = {
@@ -56,7 +57,7 @@ class Wrong(AssertionError):
     """What an image shows is not allowed."""
 
 
-def state_of(container: Container) -> State:
+def state_of(container: Container | Dataset) -> State:
     """All files, listed; found one by one; and no others of NAMES."""
     found = {}
     for entry in container.scan():
@@ -118,8 +119,14 @@ class Life:
         self.model: State = {}
         self.touched: set[str] = set()  # by the call that is going on
         self.since: list[State] = []  # what the handle has shown since `acked`
-        self.container = winkfs.create(self.base, **VARIANTS[kind])  # type: ignore[arg-type]
+        self.make()
+
+    def make(self) -> None:
+        self.container = winkfs.create(self.base, **VARIANTS[self.kind])  # type: ignore[arg-type]
         self.begin()
+
+    def handle(self) -> Container | Dataset:
+        return self.container
 
     def begin(self) -> None:
         """The container is open."""
@@ -337,14 +344,14 @@ class Life:
 
     def open(self) -> None:
         self.start()
-        found = state_of(self.container)
+        found = state_of(self.handle())
         if what := differs(found, self.acked):
             raise Wrong(f"opened again: {what}")
         self.model = found
 
     def reindex(self) -> None:
         self.synced(self.end)
-        reindex(self.base)
+        winkfs.reindex(self.base)
         self.open()
 
     # --- what fails ---
@@ -355,7 +362,7 @@ class Life:
             self.disk.arm(call, 0)
         if self.rng.random() < 0.5:
             try:
-                found = state_of(self.container)
+                found = state_of(self.handle())
             except (OSError, ValueError) as error:
                 self.say(f"  the handle is of no use: {error}")
             else:
@@ -368,7 +375,7 @@ class Life:
         if self.rng.random() < 0.5:
             self.disk.evict()
         self.start()
-        self.model = self.plausible(state_of(self.container), before)
+        self.model = self.plausible(state_of(self.handle()), before)
         self.pending.append(dict(self.model))
         self.say("  opened anew")
 
@@ -394,25 +401,29 @@ class Life:
         base = f"{image.path}/c"
         where = f"image {self.images}, {when}"
         with winkfs.open(base) as reader:
-            found = state_of(reader)  # type: ignore[arg-type]
+            found = state_of(reader)
         if all(differs(found, state) for state in allowed):
             told = " | or | ".join(differs(found, state) for state in allowed)
             raise Wrong(f"{where}: {told}")
         self.sound(base, where)
         if self.rng.random() < 0.5:
-            with winkfs.open(base, "a") as writer:
-                if what := differs(state_of(writer), found):  # type: ignore[arg-type]
-                    raise Wrong(f"{where}: a writer sees {what}")
-                if self.rng.random() < 0.5:
-                    writer.put("new", b"new", mtime_ns=4 * 10**18)
-                    writer.sync()
-                    writer.delete("new")
+            self.use(base, found, where)
             self.sound(base, f"{where}, after a writer")
         return found
 
+    def use(self, base: str, found: State, where: str) -> None:
+        """What the next writer does with an image."""
+        with winkfs.open(base, "a") as writer:
+            if what := differs(state_of(writer), found):
+                raise Wrong(f"{where}: a writer sees {what}")
+            if self.rng.random() < 0.5:
+                writer.put("new", b"new", mtime_ns=4 * 10**18)
+                writer.sync()
+                writer.delete("new")
+
     @staticmethod
     def sound(base: str, where: str) -> None:
-        if problems := verify(base).problems:
+        if problems := winkfs.verify(base).problems:
             raise Wrong(f"{where}: verify: {problems[:3]}")
 
     def go_on_from(self, image: SimulatedDisk) -> None:
@@ -422,7 +433,7 @@ class Life:
             self.end()
         self.disk = image
         self.start()
-        self.model = state_of(self.container)
+        self.model = state_of(self.handle())
         self.acked, self.pending, self.since = dict(self.model), [], []
 
 
@@ -520,10 +531,95 @@ class MountLife(Life):
             self.note(name, self.model[name].data)
 
 
+class DatasetLife(Life):
+    """A data set: a sync is a commit; shards are joined, and old generations removed."""
+
+    dataset: Dataset
+
+    def make(self) -> None:
+        self.dataset = winkfs.dataset.create(self.base)
+
+    def start(self) -> None:
+        self.dataset = winkfs.dataset.open(self.base, "a")
+
+    def handle(self) -> Dataset:
+        return self.dataset
+
+    def end(self) -> None:
+        self.dataset.close()
+
+    def sync(self) -> None:
+        self.dataset.sync()
+
+    def choose(self) -> tuple[str, Callable[[], object]]:
+        rng, name, data = self.rng, self.rng.choice(NAMES), self.content()
+        verbs: dict[str, Callable[[], object]] = {
+            "put": lambda: self.put(name, data),
+            "put_many": lambda: self.put_many(rng.randint(2, 7)),
+            "delete": lambda: self.delete(name),
+            "sync": lambda: self.synced(self.sync),
+            "reopen": self.reopen,
+            "reindex": self.reindex,
+            "compact": lambda: compact(self.base, everything=rng.random() < 0.5),
+            "rebalance": lambda: rebalance(self.base, shard_size=20_000),
+            "vacuum": lambda: vacuum(self.base, keep=rng.randint(1, 3), older_than=0),
+        }
+        (verb,) = rng.choices(list(verbs), (8, 6, 4, 10, 2, 1, 2, 1, 2))
+        return verb, verbs[verb] if verb in DURING else self.alone(verbs[verb])
+
+    def alone(self, action: Callable[[], object]) -> Callable[[], object]:
+        """The same after a sync: a vacuum of any age is for data sets that nobody writes to."""
+
+        def run() -> None:
+            self.synced(self.sync)
+            action()
+            self.dataset.refresh()
+
+        return run
+
+    def put(self, name: str, data: bytes) -> None:
+        now = self.now()
+        self.touched = {name}
+        self.dataset.put(name, data, mtime_ns=now)
+        self.model[name] = File(data, now, 0o644)
+
+    def put_many(self, count: int) -> None:
+        rows = []
+        for _ in range(count):
+            self.clock += 1
+            rows.append((self.rng.choice(NAMES), self.content(), self.clock))
+        self.touched = {name for name, _, _ in rows}
+        self.dataset.put_many(rows)
+        for name, data, seconds in rows:
+            self.model[name] = File(data, seconds * SECOND, 0o644)
+
+    def delete(self, name: str) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.dataset.delete(name)
+            del self.model[name]
+
+    def use(self, base: str, found: State, where: str) -> None:
+        super().use(base, found, where)
+        if self.rng.random() < 0.3:
+            vacuum(base, older_than=0)
+        elif self.rng.random() < 0.3:
+            compact(base, everything=True)
+        with winkfs.open(base) as reader:
+            if what := differs(state_of(reader), found):
+                raise Wrong(f"{where}: after vacuum or compact {what}")
+
+
+DURING = ("put", "put_many", "delete", "sync", "reopen")
+
+
+LIVES: dict[str, type[Life]] = {"mount": MountLife, "data set": DatasetLife}
+
+
 def live(kind: str, seed: int, steps: int = 40, *, trace: bool = False) -> int:
     """One life -> images looked at. Raises Wrong."""
     with repeatable(seed):
-        life = (MountLife if kind == "mount" else Life)(kind, seed, trace=trace)
+        life = LIVES.get(kind, Life)(kind, seed, trace=trace)
         life.run(steps)
     return life.images
 
