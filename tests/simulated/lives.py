@@ -18,7 +18,8 @@ from typing import NamedTuple
 from unittest import mock
 
 import winkfs
-from winkformats.disk.simulated import SECTOR, Event, SimulatedDisk
+from winkformats.disk.platter import SECTOR
+from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs import Container
 from winkfs.dataset import Dataset
 from winkfs.dataset.compaction import compact, rebalance

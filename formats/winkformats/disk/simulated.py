@@ -30,17 +30,15 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
 from winkformats.disk.directory import Directory, register
 from winkformats.disk.pagecache import BulkReader, Dropper
+from winkformats.disk.platter import SECTOR, Bytes, Change, File, landed
 from winkformats.disk.posix import FileStorage
 from winkformats.disk.storage import Buffer, Info, Kind, Storage
 
 SCHEME: Final = "sim"
-SECTOR: Final = 512
-PAGE: Final = 4096
 CALLS: Final = (
     "write", "truncate", "preallocate", "sync", "create", "rename", "link", "unlink", "mkdir",
     "rmdir", "directory sync",
@@ -60,111 +58,16 @@ class Event(NamedTuple):
     length: int = 0
 
 
-class _Change(NamedTuple):
-    """Of a file: bytes written at an offset, or (None) its size set to `offset`."""
-
-    offset: int
-    data: bytes | None
-
-    def pieces(self, unit: int) -> Iterator[_Change]:
-        """The same change, cut where sectors or pages begin."""
-        if self.data is None:
-            yield self
-            return
-        at = 0
-        while at < len(self.data):
-            stop = at + unit - (self.offset + at) % unit
-            yield _Change(self.offset + at, self.data[at:stop])
-            at = stop
-
-
-@dataclass
-class _Bytes:
-    """Content of a file: `size` bytes, those beyond `data` are zeros."""
-
-    data: bytearray = field(default_factory=bytearray)
-    size: int = 0
-
-    def copy(self) -> _Bytes:
-        return _Bytes(bytearray(self.data), self.size)
-
-    def take(self, change: _Change) -> None:
-        offset, data = change
-        if data is None:
-            self.resize(offset)
-            return
-        if offset > len(self.data):
-            self.data.extend(bytes(offset - len(self.data)))
-        self.data[offset : offset + len(data)] = data
-        self.size = max(self.size, len(self.data))
-
-    def resize(self, size: int) -> None:
-        del self.data[size:]
-        self.size = size
-
-    def sector(self, number: int) -> bytes:
-        return bytes(self.data[number * SECTOR : (number + 1) * SECTOR]).ljust(SECTOR, b"\0")
-
-    def put_sector(self, number: int, data: bytes) -> None:
-        """The file keeps its size."""
-        size = self.size
-        self.take(_Change(number * SECTOR, data[: max(size - number * SECTOR, 0)]))
-
-
-class _File:
-    """A file, whatever its names.
-
-    fd        of the memory that programs see
-    durable   what is on the disk, but for `changes`, which are not synced
-    former    by sector: what it held before it was last overwritten
-    phantom   whether programs see bytes that a failed sync has lost
-    """
-
-    def __init__(self, number: int, content: _Bytes, mode: int) -> None:
-        self.number, self.mode, self.links = number, mode, 0
-        self.durable, self.changes = content, list[_Change]()
-        self.former: dict[int, bytes] = {}
-        self.locked = self.phantom = False
-        self.fd = os.memfd_create(f"sim-{number}")
-        weakref.finalize(self, os.close, self.fd)
-        self.show(content)
-
-    def show(self, content: _Bytes) -> None:
-        """Have programs see this."""
-        if content.data:
-            os.pwrite(self.fd, content.data, 0)
-        os.ftruncate(self.fd, len(content.data))
-        os.ftruncate(self.fd, content.size)
-        self.phantom = False
-
-    def seen(self) -> _Bytes:
-        """What is on the disk once all is written."""
-        content = self.durable.copy()
-        for change in self.changes:
-            content.take(change)
-        return content
-
-    def settle(self, content: _Bytes, changes: Sequence[_Change]) -> None:
-        """`content` is on the disk now, after these changes."""
-        before = self.durable
-        for change in changes:
-            for piece in change.pieces(SECTOR):
-                number = piece.offset // SECTOR
-                if piece.data is not None and number * SECTOR < len(before.data):
-                    self.former[number] = before.sector(number)
-        self.durable, self.changes = content, []
-
-
 class _Folder:
     """A directory: the entries that programs see, and those on the disk."""
 
     def __init__(self, number: int) -> None:
         self.number, self.mode = number, 0o755
-        self.entries: dict[str, _File | _Folder] = {}
-        self.durable: dict[str, _File | _Folder] = {}
+        self.entries: dict[str, File | _Folder] = {}
+        self.durable: dict[str, File | _Folder] = {}
 
 
-_Node = _File | _Folder
+_Node = File | _Folder
 
 
 class _Naming(NamedTuple):
@@ -254,7 +157,7 @@ class SimulatedDisk:
         """
         folder, name = self.find(path)
         file = folder.entries[name]
-        assert isinstance(file, _File)
+        assert isinstance(file, File)
         content = file.seen()
         sectors = range(-(-len(content.data) // SECTOR))
         if not sectors or (len(sectors) < 2 and kind in ("swap", "double")):
@@ -298,7 +201,7 @@ class SimulatedDisk:
         """What is on the disk of a file, without what was not synced."""
         folder, name = self.find(path)
         file = folder.entries[name]
-        assert isinstance(file, _File)
+        assert isinstance(file, File)
         return bytes(file.durable.data).ljust(file.durable.size, b"\0")
 
     def clone(self) -> SimulatedDisk:
@@ -324,11 +227,9 @@ class SimulatedDisk:
             folder = entry
         return folder, name
 
-    def _files(
-        self, folder: _Folder | None = None, prefix: str = ""
-    ) -> Iterator[tuple[str, _File]]:
+    def _files(self, folder: _Folder | None = None, prefix: str = "") -> Iterator[tuple[str, File]]:
         for name, node in (folder or self.root).entries.items():
-            if isinstance(node, _File):
+            if isinstance(node, File):
                 yield prefix + name, node
             else:
                 yield from self._files(node, f"{prefix}{name}/")
@@ -367,13 +268,13 @@ class SimulatedDisk:
                 entries[name] = node
         for name, node in sorted(entries.items()):
             copy = made.get(node.number)
-            if copy is None and isinstance(node, _File):
-                content = node.seen() if namings is None else _landed(node, rng, self.torn)
-                copy = _File(node.number, content, node.mode)
+            if copy is None and isinstance(node, File):
+                content = node.seen() if namings is None else landed(node, rng, self.torn)
+                copy = File(node.number, content, node.mode)
                 copy.former = dict(node.former)
             elif copy is None:
                 copy = _Folder(node.number)
-            if isinstance(copy, _File):
+            if isinstance(copy, File):
                 copy.links += 1
             if isinstance(copy, _Folder) and isinstance(node, _Folder) and node.number not in made:
                 made[node.number] = copy
@@ -400,26 +301,26 @@ class SimulatedDisk:
     ) -> _Naming:
         """Give a name, or take one away."""
         old = folder.entries.pop(name, None)
-        if isinstance(old, _File):
+        if isinstance(old, File):
             old.links -= 1
         if node is not None:
             folder.entries[name] = node
-        if isinstance(node, _File):
+        if isinstance(node, File):
             node.links += 1
         self._namings.append(naming := _Naming(folder, name, node, after))
         return naming
 
-    def new_file(self) -> _File:
-        return _File(next(self._nodes), _Bytes(), 0o644)
+    def new_file(self) -> File:
+        return File(next(self._nodes), Bytes(), 0o644)
 
     def new_folder(self) -> _Folder:
         return _Folder(next(self._nodes))
 
-    def sync_file(self, file: _File, path: str) -> None:
+    def sync_file(self, file: File, path: str) -> None:
         try:
             self.begin(Event("sync", path))
         except OSError:
-            file.settle(_landed(file, self.rng, self.torn), file.changes)
+            file.settle(landed(file, self.rng, self.torn), file.changes)
             file.phantom = True
             if self.evicts:
                 file.show(file.durable)
@@ -472,7 +373,7 @@ class SimulatedDisk:
             left.append(naming)
         self._namings = left
 
-    def room(self, file: _File, size: int) -> int:
+    def room(self, file: File, size: int) -> int:
         """-> bytes up to which a file may grow, at most `size`."""
         if self.capacity is None:
             return size
@@ -484,54 +385,10 @@ def _among(naming: _Naming | None, namings: list[_Naming]) -> bool:
     return any(naming is other for other in namings)
 
 
-def _landed(file: _File, rng: random.Random, unit: int) -> _Bytes:
-    """What was synced, and some of the changes since; one is torn at a multiple of `unit`."""
-    content = file.durable.copy()
-    if not file.changes:
-        return content
-    style = rng.choice(("none", "all", "first", "some", "pages", "sectors"))
-    torn, chance = rng.randrange(len(file.changes)), rng.choice((0.1, 0.5, 0.9))
-    for i, change in enumerate(file.changes):
-        if style == "none" or (style == "first" and i > torn):
-            break
-        if style == "all" or (style == "first" and i < torn):
-            content.take(change)
-            continue
-        if i == torn:
-            pieces = _torn(change, rng, unit)
-        elif style == "some":
-            pieces = [change] if rng.random() < chance else []
-        else:
-            cut = change.pieces(PAGE if style == "pages" else SECTOR)
-            pieces = [piece for piece in cut if rng.random() < chance]
-        for piece in pieces:
-            content.take(piece)
-    seen = os.fstat(file.fd).st_size
-    if content.size < seen and rng.random() < 0.3:
-        content.resize(seen)  # the size is there, its bytes are not
-    elif content.size > file.durable.size and style != "all" and rng.random() < 0.2:
-        content.resize(file.durable.size)
-    return content
-
-
-def _torn(change: _Change, rng: random.Random, unit: int) -> list[_Change]:
-    """Some of a write: its beginning, its end, or any of its parts."""
-    if change.data is None:
-        return [change] if rng.random() < 0.5 else []
-    way = rng.randrange(3)
-    if way == 2 and unit > 1:
-        return [piece for piece in change.pieces(unit) if rng.random() < 0.5]
-    at = rng.randint(0, len(change.data))
-    at = min(max(at - (change.offset + at) % unit, 0), len(change.data))
-    if way == 0:
-        return [_Change(change.offset, change.data[:at])]
-    return [_Change(change.offset + at, change.data[at:])]
-
-
 class SimulatedStorage(FileStorage):
     """One open file of a simulated disk: reads, writes and mappings are those of the kernel."""
 
-    def __init__(self, disk: SimulatedDisk, file: _File, path: str, mode: str) -> None:
+    def __init__(self, disk: SimulatedDisk, file: File, path: str, mode: str) -> None:
         flags = os.O_RDONLY if mode == "r" else os.O_RDWR
         fd = os.open(f"/proc/self/fd/{file.fd}", flags | os.O_CLOEXEC)
         self._adopt(fd, f"{disk.path}/{path}", False)  # nothing here would leave the page cache
@@ -546,7 +403,7 @@ class SimulatedStorage(FileStorage):
             kept = data[: max(room, 0)]
             if kept or not data:
                 os.pwrite(self.fd, kept, offset)
-                self._file.changes.append(_Change(offset, kept))
+                self._file.changes.append(Change(offset, kept))
         if len(kept) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.name)
         return len(data)
@@ -558,7 +415,7 @@ class SimulatedStorage(FileStorage):
         with self._disk.lock:
             self._disk.begin(Event("truncate", self._path, length))
             super().truncate(length)
-            self._file.changes.append(_Change(length, None))
+            self._file.changes.append(Change(length, None))
 
     def preallocate(self, length: int) -> None:
         with self._disk.lock:
@@ -568,7 +425,7 @@ class SimulatedStorage(FileStorage):
             if self._disk.room(self._file, length) < length:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.name)
             os.ftruncate(self.fd, length)
-            self._file.changes.append(_Change(length, None))
+            self._file.changes.append(Change(length, None))
 
     def sync(self) -> None:
         with self._disk.lock:
@@ -618,7 +475,7 @@ class SimulatedDirectory(Directory):
 
     def _folder(self, name: str = "") -> _Folder:
         node = self._there(name)[2]
-        if isinstance(node, _File):
+        if isinstance(node, File):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._full(name))
         return node
 
@@ -656,16 +513,17 @@ class SimulatedDirectory(Directory):
         with self._disk.lock:
             folder, short, node = self._there(old)
             target, final, there = self._find(new)
-            if isinstance(there, _Folder) and (isinstance(node, _File) or there.entries):
+            if there is node:
+                return
+            if isinstance(there, _Folder) and (isinstance(node, File) or there.entries):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), self._full(new))
-            if isinstance(there, _File) and isinstance(node, _Folder):
+            if isinstance(there, File) and isinstance(node, _Folder):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self._full(new))
             if self._relative(new).startswith(f"{self._relative(old)}/"):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._full(new))
             self._begin("rename", old)
-            if there is not node:
-                named = self._disk.name(target, final, node)
-                self._disk.name(folder, short, None, named)
+            named = self._disk.name(target, final, node)
+            self._disk.name(folder, short, None, named)
 
     def link(self, old: str, new: str) -> None:
         with self._disk.lock:
@@ -733,8 +591,8 @@ class SimulatedDirectory(Directory):
 class SimulatedLock:
     """A lock on a file of a simulated disk; a power cut lets go of it."""
 
-    def __init__(self, disk: SimulatedDisk, file: _File) -> None:
-        self._file: _File | None = file
+    def __init__(self, disk: SimulatedDisk, file: File) -> None:
+        self._file: File | None = file
         self.identity = (disk.number, file.number)
         file.locked = True
 
