@@ -119,6 +119,7 @@ def landed(file: File, rng: random.Random, unit: int) -> Bytes:
         return content
     style = rng.choice(("none", "all", "first", "some", "pages", "sectors"))
     torn, chance = rng.randrange(len(file.changes)), rng.choice((0.1, 0.5, 0.9))
+    reserved = 0  # sizes that were set reach the disk in order, and before what is written later
     for i, change in enumerate(file.changes):
         if style == "none" or (style == "first" and i > torn):
             break
@@ -132,6 +133,10 @@ def landed(file: File, rng: random.Random, unit: int) -> Bytes:
         else:
             cut = change.pieces(PAGE if style == "pages" else SECTOR)
             pieces = [piece for piece in cut if rng.random() < chance]
+        if change.data is None:
+            reserved = change.offset if pieces else max(reserved, change.offset)
+        elif pieces:
+            content.size = max(content.size, reserved)
         for piece in pieces:
             content.take(piece)
     seen = os.fstat(file.fd).st_size
