@@ -21,6 +21,7 @@ import winkfs
 from winkformats.disk.platter import SECTOR
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs import Container
+from winkfs.compact import compact as compact_container
 from winkfs.dataset import Dataset
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.vacuum import vacuum
@@ -224,10 +225,12 @@ class Life:
         """-> what to do, in words and as a call."""
         rng, name, data = self.rng, self.rng.choice(NAMES), self.content()
         there = rng.choice(sorted(self.model)) if self.model else name
+        order = "disk" if self.ao or rng.random() < 0.5 else "name"
         durable: dict[str, Callable[[], object]] = {
             "sync": lambda: self.synced(self.sync),
             "reopen": self.reopen,
-            "reindex": self.reindex,
+            "reindex": lambda: self.while_closed(winkfs.reindex),
+            "compact": lambda: self.while_closed(lambda base: compact_container(base, order=order)),
         }
         verbs: dict[str, Callable[[], object]] = {
             "put": lambda: self.put(name, data),
@@ -245,7 +248,7 @@ class Life:
                 "chmod": lambda: self.chmod(there),
             }
         if rng.random() < 0.35:
-            verb = rng.choice(("sync", "sync", "sync", "sync", "reopen", "reindex"))
+            verb = rng.choice(("sync",) * 6 + ("reopen", "reindex", "compact"))
             return verb, durable[verb]
         verb = rng.choice(["put", "put_many", *verbs])
         what = f"{verb} {there[:8] if verb not in ('put', 'put_many') else name[:8]}"
@@ -351,9 +354,9 @@ class Life:
             raise Wrong(f"opened again: {what}")
         self.model = found
 
-    def reindex(self) -> None:
+    def while_closed(self, action: Callable[[str], object]) -> None:
         self.synced(self.end)
-        winkfs.reindex(self.base)
+        action(self.base)
         self.open()
 
     # --- what fails ---
@@ -569,7 +572,7 @@ class DatasetLife(Life):
             "delete": lambda: self.delete(name),
             "sync": lambda: self.synced(self.sync),
             "reopen": self.reopen,
-            "reindex": self.reindex,
+            "reindex": lambda: self.while_closed(winkfs.reindex),
             "compact": lambda: compact(self.base, everything=rng.random() < 0.5),
             "rebalance": lambda: rebalance(self.base, shard_size=20_000),
             "vacuum": lambda: vacuum(self.base, keep=rng.randint(1, 3), older_than=0),
