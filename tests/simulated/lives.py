@@ -38,7 +38,6 @@ VARIANTS: dict[str, dict[str, bool | int]] = {
 }
 NAMES = ("a", "b", "c", "dir/d", "dir/ee", "long" * 30)
 SIZES = (0, 1, 90, 700, 3_000, 3_000, 9_000, 40_000)
-TORN = (1, SECTOR)  # bytes at whose multiples a write may be torn
 FAULTS = ("sync", "sync", "sync", "write", "write", "rename", "directory sync", "create",
           "truncate", "preallocate", "unlink")  # fmt: skip
 
@@ -111,8 +110,10 @@ class Life:
         self.kind, self.seed, self.trace = kind, seed, trace
         self.rng = random.Random(f"{kind} {seed}")
         self.faults = faults and self.rng.random() < 0.6
-        self.disk = SimulatedDisk(seed, evicts=self.rng.random() < 0.5, torn=self.rng.choice(TORN))
         self.ao, self.classic = "ao" in kind, "classic" in kind
+        # One superblock without a checksum is whole or not only as far as a sector is.
+        torn = SECTOR if self.classic else self.rng.choice((1, SECTOR))
+        self.disk = SimulatedDisk(seed, evicts=self.rng.random() < 0.5, torn=torn)
         self.steps: list[str] = []
         self.images = 0
         self.clock = 1_000_000_000
