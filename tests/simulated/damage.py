@@ -251,7 +251,7 @@ class DigestStore(Store):
     has_writer = False
 
     def stages(self) -> Iterator[Callable[[], object]]:
-        content = {path.decode("latin-1").encode(): d for path, d in pairs(60).items()}
+        content = {b"doc:%d;" % i: d for i, d in enumerate(pairs(60).values())}
         yield lambda: make(self.folder / "d", content, shards=2)
 
     def base(self, folder: Path) -> Path:

@@ -22,6 +22,10 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("formats", "mount", "winkfs", "pyspark_winkfs", "tests", "pyproject.toml")
 LIMIT = 120  # seconds that a test may take; one that hangs has caught its mutant
 CUTS = "tests/simulated/test_power_cuts.py::test_every_image_shows_what_was_acknowledged"
+STATES = "tests/simulated/test_damaged_states.py"
+DAMAGE = f"{STATES}::test_damage_is_told_and_costs_what_it_hits"
+BITS = f"{STATES}::test_a_flipped_bit_of_the_superblocks_costs_nothing"
+PUT_BACK = "tests/test_damage.py::test_superblock_that_is_put_back_rolls_nothing_back"
 GROWING, STORE, DATAFILE = "formats/winkformats/growing.py", "winkfs/store.py", "winkfs/datafile.py"
 REPLACE, CHANGES = "formats/winkformats/disk/replace.py", "winkfs/changes.py"
 
@@ -39,15 +43,45 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant(
         "no sync of data", GROWING,
-        "            self.storage.sync()  # a superblock must never name bytes that are not there",
-        "            pass",
+        "        self.sync_storage()  # a superblock must never name bytes that are not there\n",
+        "",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "acknowledged before the superblock is synced", GROWING,
-        "        self.write_superblock()\n        self.storage.sync()",
-        "        self.write_superblock()",
+        "            raise\n        self.sync_storage()\n        self._patched = False",
+        "            raise\n        self._patched = False",
         f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "both superblocks written without a sync in between", GROWING,
+        "        self.sync_storage()\n"
+        "        self._patched = False\n"
+        "        with contextlib.suppress(OSError):  # durable with the next sync; the first one says "
+        "it all\n"
+        "            write_second(self.storage, block)\n",
+        "        write_second(self.storage, block)\n"
+        "        self.sync_storage()\n"
+        "        self._patched = False\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "the second superblock is not read", "formats/winkformats/superblock.py",
+        "        except FormatError as error:\n            with contextlib.suppress",
+        "        except FormatError as error:\n            raise\n            with contextlib.suppress",
+        BITS,
+    ),
+    Mutant(
+        "a superblock of before believed", "formats/winkformats/superblock.py",
+        '        if second["SBSEQ"] <= first["SBSEQ"]:\n',
+        "        if True:\n",
+        f"{PUT_BACK}[True-512]",
+    ),
+    Mutant(
+        "what was not synced taken in where the second superblock is torn", DATAFILE,
+        "        if block.forgot:\n",
+        "        if block.damage is not None:\n",
+        f"{CUTS}[ao]",
     ),
     Mutant(
         "a new container without a sync of its directory", DATAFILE,
@@ -56,28 +90,35 @@ MUTANTS = (
         f"{CUTS}[plain]",
     ),
     Mutant(
-        "a failed sync of data swallowed", GROWING,
-        "        except OSError:\n            self._failed = True\n            raise\n        block =",
-        "        except OSError:\n            pass\n        block =",
+        "a failed sync swallowed", GROWING,
+        "        except OSError as error:\n            self.lost = error\n            raise\n",
+        "        except OSError:\n            pass\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "a sync after a failed one believed", GROWING,
+        "            self.lost = error\n            raise\n",
+        "            self._failed = True\n            raise\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "delflags before the sync", DATAFILE,
-        "        self.kv.sync(known, now=now)",
-        "        self._set_delflags()\n        self.kv.sync(known, now=now)",
+        "        self._set_delflags(self.synced)\n",
+        "        self._set_delflags()\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "an index behind the data file believed to cover it", "winkfs/indexfile.py",
-        '    covered = mine.get("DATAEND", end)',
-        "    covered = end",
+        '    covered = mine.get("DATAEND", end)\n',
+        "    covered = end\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "an index that covers delflags which are not synced", STORE,
-        "        self.kv.storage.sync()  # delflags: an index never covers what is not finished",
-        "",
-        f"{CUTS}[plain]",
+        "synced\n        \"\"\"\n        self.kv.sync_storage()  # delflags: an index never covers what is "
+        "not finished\n",
+        'synced\n        """\n',
+        f"{CUTS}[classic]",
     ),
     Mutant(
         "a new file renamed before it is synced", REPLACE,
@@ -86,36 +127,56 @@ MUTANTS = (
         f"{CUTS}[plain]",
     ),
     Mutant(
+        "a compaction that begins file ids anew", "winkfs/compact.py",
+        '"NEXTFID": store.nextfid}',
+        '"NEXTFID": 1}',
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
         "no tombstone of the old name at a rename", CHANGES,
         "        self._replace(replace(draft, key=new))\n"
-        '        self._kv.append(key, b"", deleted=True)',
-        "        self._replace(replace(draft, key=new))",
+        '        self._kv.append(key, b"", deleted=True)\n',
+        "        self._replace(replace(draft, key=new))\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "no tombstone at a delete", CHANGES,
-        '        self._kv.append(key, b"", deleted=True)\n        self._pop(key)\n        self._doom(',
-        "        self._pop(key)\n        self._doom(",
+        '        self._kv.append(key, b"", deleted=True)\n'
+        "        self._pop(key)\n"
+        "        self._doom(draft.old",
+        "        self._pop(key)\n        self._doom(draft.old",
         f"{CUTS}[plain]",
     ),
     Mutant(
-        "a superblock that forgets the counters", DATAFILE,
-        '        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}',
-        '        variables = {"ITOTSZ": self.itotsz}',
+        "a superblock that forgets a counter", DATAFILE,
+        '        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}\n',
+        '        variables = {"ITOTSZ": self.itotsz}\n',
         f"{CUTS}[plain]",
     ),
     Mutant(
         "file ids used again", DATAFILE,
-        "        self.nextfid += 1\n        return self.nextfid - 1",
-        "        self.nextfid += len(self.doomed) == 0\n        return self.nextfid - 1",
+        "        self.nextfid += 1\n",
+        "        self.nextfid += not self.doomed\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "a time index that covers more than it holds", STORE,
-        "                storage.write(0, self.times.encode(self.settings, self.kv.superblock))",
-        "                self.times.marks[-1:] = []\n"
-        "                storage.write(0, self.times.encode(self.settings, self.kv.superblock))",
+        '            with self.deriving(".time") as storage:\n',
+        "            self.times.marks[-1:] = []\n"
+        '            with self.deriving(".time") as storage:\n',
         f"{CUTS}[ao]",
+    ),
+    Mutant(
+        "the rest of a file given up behind damage", "formats/winkformats/kvscan.py",
+        "        found = _next_good(storage, layout, pos, stop)\n",
+        "        found = stop\n",
+        f"{DAMAGE}[plain-without derived files]",
+    ),
+    Mutant(
+        "checksums that are not bound to their container", "formats/winkformats/entry.py",
+        '            variables.get("CONTID", 0),\n',
+        "            0,\n",
+        "tests/test_entry.py::test_an_entry_in_another_place_or_container_is_none",
     ),
 )  # fmt: skip
 
