@@ -25,7 +25,9 @@ CUTS = "tests/simulated/test_power_cuts.py::test_every_image_shows_what_was_ackn
 STATES = "tests/simulated/test_damaged_states.py"
 DAMAGE = f"{STATES}::test_damage_is_told_and_costs_what_it_hits"
 BITS = f"{STATES}::test_a_flipped_bit_of_the_superblocks_costs_nothing"
-PUT_BACK = "tests/test_damage.py::test_superblock_that_is_put_back_rolls_nothing_back"
+SINGLE = "tests/simulated/test_power_cuts.py"
+TORN = f"{SINGLE}::test_what_was_not_synced_does_not_come_with_a_torn_second_superblock"
+MADE = f"{SINGLE}::test_a_container_that_was_made_is_there"
 GROWING, STORE, DATAFILE = "formats/winkformats/growing.py", "winkfs/store.py", "winkfs/datafile.py"
 REPLACE, CHANGES = "formats/winkformats/disk/replace.py", "winkfs/changes.py"
 
@@ -57,8 +59,8 @@ MUTANTS = (
         "both superblocks written without a sync in between", GROWING,
         "        self.sync_storage()\n"
         "        self._patched = False\n"
-        "        with contextlib.suppress(OSError):  # durable with the next sync; the first one says "
-        "it all\n"
+        "        with contextlib.suppress(OSError):  "
+        "# durable with the next sync; the first one says it all\n"
         "            write_second(self.storage, block)\n",
         "        write_second(self.storage, block)\n"
         "        self.sync_storage()\n"
@@ -68,26 +70,21 @@ MUTANTS = (
     Mutant(
         "the second superblock is not read", "formats/winkformats/superblock.py",
         "        except FormatError as error:\n            with contextlib.suppress",
-        "        except FormatError as error:\n            raise\n            with contextlib.suppress",
+        "        except FormatError as error:\n            raise\n"
+        "            with contextlib.suppress",
         BITS,
-    ),
-    Mutant(
-        "a superblock of before believed", "formats/winkformats/superblock.py",
-        '        if second["SBSEQ"] <= first["SBSEQ"]:\n',
-        "        if True:\n",
-        f"{PUT_BACK}[True-512]",
     ),
     Mutant(
         "what was not synced taken in where the second superblock is torn", DATAFILE,
         "        if block.forgot:\n",
         "        if block.damage is not None:\n",
-        f"{CUTS}[ao]",
+        TORN,
     ),
     Mutant(
         "a new container without a sync of its directory", DATAFILE,
         "            directory.rename(temporary, data)\n        directory.sync()",
         "            directory.rename(temporary, data)",
-        f"{CUTS}[plain]",
+        MADE,
     ),
     Mutant(
         "a failed sync swallowed", GROWING,
@@ -115,8 +112,8 @@ MUTANTS = (
     ),
     Mutant(
         "an index that covers delflags which are not synced", STORE,
-        "synced\n        \"\"\"\n        self.kv.sync_storage()  # delflags: an index never covers what is "
-        "not finished\n",
+        'synced\n        """\n        self.kv.sync_storage()  '
+        "# delflags: an index never covers what is not finished\n",
         'synced\n        """\n',
         f"{CUTS}[classic]",
     ),

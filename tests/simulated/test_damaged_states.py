@@ -10,7 +10,7 @@ from damage import WRONG, ContainerStore, run
 import winkfs
 
 STATES = (130, 2600)  # of each kind, with and without derived files: in the suite, with --soak
-BITS = (97, 1)  # every bit, or one in so many
+BITS = (397, 1)  # every bit, or one in so many
 
 
 @pytest.mark.soak
