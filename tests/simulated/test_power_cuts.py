@@ -32,7 +32,8 @@ def test_a_container_that_was_made_is_there() -> None:
     disk = SimulatedDisk(1)
     create_files(f"{disk.path}/c", new_superblock(ao=False, timemp=60, classic=False, htalgo=None))
     for _ in range(50):
-        with winkfs.open(f"{disk.crash().path}/c") as container:
+        image = disk.crash()
+        with winkfs.open(f"{image.path}/c") as container:
             assert not list(container.names())
 
 
