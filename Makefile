@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline test soak lint format bench clean distclean system-run system-test
+.PHONY: help demo demo-pipeline test soak mutants lint format bench clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -27,6 +27,9 @@ lint: system-test $(VENV)/.ready-test ## only format, lint, types
 
 soak: lint ## 20 minutes of random work on mounts (SOAK='--seed 7 --operations 1000000 -k model')
 	$(BIN)/python -m pytest --soak -m soak --durations=0 $(SOAK)
+
+mutants: $(VENV)/.ready-test ## plant bugs, one at a time: each must fail the test that is named for it
+	@$(BIN)/python tests/simulated/mutants.py
 
 format: $(VENV)/.ready-test ## put the sources into their form
 	$(BIN)/ruff check --quiet --fix .

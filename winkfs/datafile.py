@@ -34,7 +34,8 @@ class DataFile:
 
     doomed   positions whose delflags are to be set after the next sync
     notes    sentences for the user about what was found wrong and got round
-    remarks  the same about derived files that were damaged: nothing is missing for that
+    remarks  the same about derived files that were damaged, and about superblocks, to which a power
+             cut may do that: nothing is missing for that
     """
 
     def __init__(self, base: str, *, writable: bool, mapped: bool = True) -> None:
@@ -89,10 +90,11 @@ class DataFile:
                 "or unpack what is left and pack that anew"
             )
         block = self.kv.superblock
-        if block.damage is not None:
-            self.note(f"{block.damage}; the second superblock is good")
+        if block.damage is not None:  # also a power cut does that
+            which = "second" if block.second else "first"
+            self.remarks.append(f"{block.damage}; the {which} superblock is good")
         size = self.kv.storage.size()
-        if block.damage is not None:
+        if block.forgot:
             # Its sync came after that of the entries: they are there even if it is not.
             self._roll_forward(size)
         elif size > self.kv.end and any(self.kv.storage.read(size - 8, 8)):
@@ -127,7 +129,7 @@ class DataFile:
         kv = self.kv
         end = kv.whole_until(kv.end, stop) if kv.layout.checksum else kv.end
         if end > kv.end and (end == stop or not exactly):
-            self.note(
+            self.remarks.append(
                 f"{kv.storage.name}: the superblock has lost a sync, {end - kv.end} bytes of "
                 "entries behind its end were found"
             )

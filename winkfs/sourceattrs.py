@@ -31,6 +31,7 @@ from winkfs.nametree import NameTree
 from winkfs.pathview import PathView
 from winkfs.places import OWN_IDS
 from winkfs.spool import Spool
+from winkfs.units import NANO
 from winkmount.source import Attr
 
 log = logging.getLogger("winkfs.mount")
@@ -56,9 +57,9 @@ class ContainerAttrs(PathView):
         if not self.writable:
             container.freeze()
         self._attach()
-        data = os.stat(container.base + ".data")
-        self._owner = data.st_uid, data.st_gid
-        self._started_ns = data.st_mtime_ns
+        data = self._store.kv.storage.info()
+        self._owner = data.uid, data.gid
+        self._started_ns = int(data.mtime * NANO)
         self._keeps_attrs = container.superblock.get("ATTRS") == 1
         self._root_mode, self._owner_of_root = 0o755, self._owner
         self._root_xattrs: Mapping[bytes, bytes] = {}

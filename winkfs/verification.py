@@ -67,6 +67,7 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
         report.add(str(error))
         return report
     try:
+        report.notes += store.remarks
         for note in store.notes:
             report.add(note)
         with closing(ColumnsCheck(store, report.add)) as columns:

@@ -199,6 +199,8 @@ class KVSeq(GrowingFile):
     def whole_until(self, start: int, stop: int) -> int:
         """Where the entries from `start` on, before `stop`, end to be good one after the other."""
         end = start
+        if self.layout.checksum:
+            stop = min(stop, self._reserve_from(start, stop) + 8)  # a checksum may end in zeros
         with contextlib.suppress(FormatError):
             for batch in scan(self.storage, self.layout, start, stop, uncached=False):
                 bad = batch.bad()
@@ -207,6 +209,16 @@ class KVSeq(GrowingFile):
                     return int(batch.first(good).end[-1] + batch.base) if good else end
                 end = int(batch.base + batch.end[-1])
         return end
+
+    def _reserve_from(self, start: int, stop: int) -> int:
+        """Where the zeros begin that end at `stop`: else each 11 of them are walked as an entry."""
+        while start < stop:
+            low = max(start, stop - FLUSH)
+            data = self.storage.read(low, stop - low).rstrip(b"\0")
+            if data:
+                return low + len(data)
+            stop = low
+        return stop
 
     # --- reading ---
 

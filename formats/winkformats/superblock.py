@@ -72,9 +72,13 @@ class Superblock(dict[str, int]):
     A dict of name -> int64. Missing variables are missing keys: `get` says the default on the spot.
 
     damage   what is wrong with the other one of two superblocks, None: nothing
+    second   whether this is the second of two
+    forgot   whether the first cannot be read: it may have told of a later sync
     """
 
     damage: FormatError | None = None
+    second = False
+    forgot = False
 
     @classmethod
     def new(
@@ -137,7 +141,7 @@ class Superblock(dict[str, int]):
         except FormatError as error:
             with contextlib.suppress(FormatError):  # then the first one is what there is to tell of
                 second = cls._decode(data, HALF, file)
-                second.damage = error
+                second.damage, second.second, second.forgot = error, True, True
                 return second
             raise
         if not first.double:
@@ -150,6 +154,7 @@ class Superblock(dict[str, int]):
         if second["SBSEQ"] <= first["SBSEQ"]:
             return first
         # The first is always written first: that it is older means that the disk lost a write.
+        second.second = True
         second.damage = CorruptError(
             "SBSEQ of an older superblock", file=file, offset=0,
             expected=second["SBSEQ"], found=first["SBSEQ"],
@@ -285,7 +290,7 @@ def write_second(storage: Storage, block: Superblock) -> None:
     """Write the second one of two, where there are, once the first is on the disk."""
     if block.double:
         storage.write(HALF, [_sectors(block)])
-        block.damage = None
+        block.damage, block.second, block.forgot = None, False, False
 
 
 def _sectors(block: Superblock) -> bytes:

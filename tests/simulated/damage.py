@@ -1,0 +1,459 @@
+"""Damage to a sector of any file of a store, and what its users then see.
+
+    python tests/simulated/damage.py container 0 1000     # states 0 .. 1000 of a kind of store
+
+A state follows from the kind, `derived` and a number. Of each it is counted what was handed out
+wrong, what was missing without a word, which exceptions nobody expects, and whether all files that
+the damage did not hit could be read.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from test_digests import make, pairs
+
+import winkfs
+import winkfs.dataset.compaction
+from winkformats.errors import FormatError
+
+SECTOR = 512
+DAMAGES = ("flip", "zero", "swap", "double", "stale")
+DERIVED = (".idx", ".names", ".time", ".cols", ".hindex")
+EXPECTED = (FormatError, OSError)
+WRONG = ("wrong", "silent", "uncaught", "unreadable", "verify silent", "lost by a writer")
+
+
+# --- stores -------------------------------------------------------------------------------------
+
+
+class Store:
+    """A store in a folder, made in stages, so that sectors have something they held before."""
+
+    has_writer = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.earlier: dict[Path, list[bytes]] = {}
+        for stage in self.stages():
+            stage()
+            self.remember()
+        self.truth = {name: value for name, value in self.read_all() if value is not None}
+        assert len(self.truth) > 20
+        self.places = self.where()
+
+    def stages(self) -> Iterator[Callable[[], object]]:
+        raise NotImplementedError
+
+    def remember(self) -> None:
+        for path in self.paths():
+            self.earlier.setdefault(path, []).append(path.read_bytes())
+
+    def paths(self) -> list[Path]:
+        found = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        return [path for path in found if path.suffix != ".lock" and path.stat().st_size]
+
+    def base(self, folder: Path) -> Path:
+        return folder
+
+    def open(self, folder: Path, mode: str = "r") -> Any:
+        return winkfs.open(self.base(folder), mode)
+
+    def verify(self, folder: Path) -> Any:
+        return winkfs.verify(self.base(folder))
+
+    def change(self, folder: Path) -> None:
+        """What a writer may do."""
+        with self.open(folder, "a") as store:
+            store.put("zz-new", b"new")
+
+    def read_all(self) -> Iterator[tuple[str, Any]]:
+        with self.open(self.folder) as store:
+            for entry in store.scan():
+                yield entry.name, (entry.read(), entry.mtime_ns, entry.ftype)
+
+    def where(self) -> dict[Path, list[tuple[int, int, str]]]:
+        """By data file: (from, to, name) of the bytes of each file. Hit there, it may be lost."""
+        raise NotImplementedError
+
+    def look(self, folder: Path) -> Seen:
+        """Everything by all ways. Raises what nobody expects."""
+        seen = Seen()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                store = self.open(folder)
+            except EXPECTED as error:
+                seen.told.append(str(error))
+                return seen
+            try:
+                self.look_at(store, seen)
+                seen.told += [str(warning.message) for warning in told]
+                seen.told += getattr(store, "problems", None) or store.notes
+            finally:
+                store.close()
+        return seen
+
+    def look_at(self, store: Any, seen: Seen) -> None:
+        for name in self.truth:
+            with self.expecting(seen.errors, name):
+                stat = store.stat(name)
+                seen.found[name] = (store.read(name), stat.mtime_ns, stat.ftype)
+                seen.sizes[name] = stat.size
+        problems: list[object] = []
+        try:
+            for entry in store.scan(problem=lambda *told: problems.append(told)):
+                with self.expecting(seen.errors, f"{entry.name} in a scan"):
+                    value = (entry.read(), entry.mtime_ns, entry.ftype)
+                    if entry.name in seen.listed:
+                        seen.errors["twice " + entry.name] = AssertionError("listed twice")
+                    seen.listed[entry.name] = value
+            seen.listing = True
+        except EXPECTED as error:
+            problems.append(error)
+        seen.told += map(str, problems)
+        with suppress(*EXPECTED):
+            seen.names = set(store.names())
+
+    @staticmethod
+    def expecting(errors: dict[str, Exception], name: str) -> suppress:
+        return _Noting(errors, name)
+
+
+class _Noting(suppress):
+    def __init__(self, errors: dict[str, Exception], name: str) -> None:
+        super().__init__(*EXPECTED)
+        self.errors, self.name = errors, name
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if isinstance(error, EXPECTED):
+            self.errors[self.name] = error
+        return super().__exit__(kind, error, trace)
+
+
+@dataclass
+class Seen:
+    """What a user gets of a store. told: what it said of itself."""
+
+    found: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    listed: dict[str, Any] = field(default_factory=dict)
+    names: set[str] | None = None
+    listing: bool = False  # went on to its end
+    errors: dict[str, Exception] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+
+
+def fill(names: str, rng: random.Random) -> list[tuple[str, bytes, int]]:
+    sizes = (0, 3, 100, 600, 900, 1500, 3000)
+    return [(f"{names}{i:02}", rng.randbytes(rng.choice(sizes)), 10**9 + i) for i in range(14)]
+
+
+class ContainerStore(Store):
+    settings: ClassVar[dict[str, bool]] = {}
+
+    def base(self, folder: Path) -> Path:
+        return folder / "c"
+
+    def stages(self) -> Iterator[Callable[[], object]]:
+        rng = random.Random(1)
+        base = self.base(self.folder)
+        yield lambda: self._first(rng)
+        yield lambda: self._more(rng)
+        yield lambda: winkfs.reindex(base, cols=not self.settings.get("classic"))
+        yield lambda: self._last(rng)
+        yield lambda: winkfs.reindex(base)
+
+    def _first(self, rng: random.Random) -> None:
+        with winkfs.create(self.base(self.folder), **self.settings) as c:
+            c.put_many(fill("a", rng))
+            c.sync()
+            c.put("big", rng.randbytes(20_000), mtime=10**9 + 50)
+
+    def _more(self, rng: random.Random) -> None:
+        with self.open(self.folder, "a") as c:
+            c.put_many([(n, d, t + 100) for n, d, t in fill("b", rng)])
+            c.put("a01", b"again" * 100, mtime=10**9 + 200)
+            c.delete("a02")
+            if not self.settings.get("ao"):
+                c.rename("a03", "renamed")
+                c.append("a04", rng.randbytes(800))
+                c.write("big", 5_000, b"middle" * 100)
+                c.chmod("a05", 0o600 if not self.settings.get("classic") else 0o755)
+
+    def _last(self, rng: random.Random) -> None:
+        with self.open(self.folder, "a") as c:
+            c.put_many([(n, d, t + 300) for n, d, t in fill("c", rng)])
+            c.delete("b02")
+
+    def where(self) -> dict[Path, list[tuple[int, int, str]]]:
+        return {self.base(self.folder).with_suffix(".data"): places(self.base(self.folder))}
+
+
+def places(base: Path) -> list[tuple[int, int, str]]:
+    with winkfs.open(base) as container:
+        store = container.parts()[0]  # type: ignore[union-attr]
+        found = []
+        for entry in container.scan():
+            pos = store.index.lookup(entry.name.encode() + b"/I0")
+            inode = store.inode_at(pos)[1]
+            for at in (pos, *inode.pointers):
+                size = store.kv.get(at).size if at else 0
+                found.append((at, at + size, entry.name))
+        return found
+
+
+class AoStore(ContainerStore):
+    settings: ClassVar[dict[str, bool]] = {"ao": True}
+
+
+class ClassicStore(ContainerStore):
+    settings: ClassVar[dict[str, bool]] = {"classic": True}
+
+
+class DataSetStore(Store):
+    def stages(self) -> Iterator[Callable[[], object]]:
+        rng = random.Random(2)
+        yield lambda: self._commit(fill("a", rng), [])
+        yield lambda: self._commit(fill("b", rng), ["a02", "a03"])
+        yield lambda: self._commit([("a04", b"again" * 50, 10**9 + 500)], ["b01"])
+        yield lambda: self._commit(fill("c", rng), [])
+        yield lambda: winkfs.reindex(self.folder)
+
+    def _commit(self, files: list[tuple[str, bytes, int]], gone: list[str]) -> None:
+        with winkfs.dataset.create(self.folder) as d:
+            for name in gone:
+                d.delete(name)
+            for name, data, mtime in files:
+                d.put(name, data, mtime)
+
+    def where(self) -> dict[Path, list[tuple[int, int, str]]]:
+        found = {}
+        for path in self.folder.rglob("*.data"):
+            found[path] = places(path.with_suffix(""))
+        return found
+
+
+class DigestStore(Store):
+    has_writer = False
+
+    def stages(self) -> Iterator[Callable[[], object]]:
+        content = {b"doc:%d;" % i: d for i, d in enumerate(pairs(60).values())}
+        yield lambda: make(self.folder / "d", content, shards=2)
+
+    def base(self, folder: Path) -> Path:
+        return folder / "d"
+
+    def open(self, folder: Path, mode: str = "r") -> Any:
+        return winkfs.digests.open(self.base(folder))
+
+    def read_all(self) -> Iterator[tuple[str, Any]]:
+        with self.open(self.folder) as digests:
+            yield from digests.items()
+
+    def look_at(self, store: Any, seen: Seen) -> None:
+        store.notes = []
+        for name in self.truth:
+            with self.expecting(seen.errors, name):
+                found = store.get(name)
+                if found is not None:
+                    seen.found[name] = found
+                else:
+                    seen.errors[name] = FileNotFoundError(name)
+        with suppress(*EXPECTED):
+            many = store.get_many(list(self.truth))
+            for name, found in zip(self.truth, many, strict=True):
+                if found != self.truth[name]:
+                    seen.found[name] = found  # None: silent
+                    seen.errors.pop(name, None)
+        try:
+            for name, found in store.items():
+                seen.listed[name] = found
+            seen.listing = True
+        except EXPECTED as error:
+            seen.told.append(str(error))
+
+    def where(self) -> dict[Path, list[tuple[int, int, str]]]:
+        found = {}
+        for path in self.folder.rglob("*.kvseq"):
+            data = path.read_bytes()
+            starts = sorted((data.index(name.encode()), name) for name in self.truth
+                            if name.encode() in data)  # fmt: skip
+            ends = [at for at, _ in starts[1:]] + [len(data)]
+            found[path] = [(a - 16, b, name) for (a, name), b in zip(starts, ends, strict=True)]
+        return found
+
+
+STORES: dict[str, type[Store]] = {
+    "plain": ContainerStore,
+    "ao": AoStore,
+    "classic": ClassicStore,
+    "data set": DataSetStore,
+    "digest set": DigestStore,
+}
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+def damaged(
+    kind: str, data: bytes, earlier: list[bytes], rng: random.Random
+) -> tuple[bytes, set[int]] | None:
+    """-> the bytes, and the offsets where sectors changed; None: this cannot be done here."""
+    sectors = range(0, len(data), SECTOR)
+    content = bytearray(data)
+    a, b = rng.choice(sectors), rng.choice(sectors)
+    if kind == "flip":
+        bit = rng.randrange(8 * len(data))
+        content[bit >> 3] ^= 1 << (bit & 7)
+    elif kind == "zero":
+        content[a : a + SECTOR] = bytes(len(content[a : a + SECTOR]))
+    elif kind == "stale":
+        old = rng.choice(earlier)
+        there = [s for s in range(0, min(len(old), len(data)) - SECTOR + 1, SECTOR)
+                 if old[s : s + SECTOR] != data[s : s + SECTOR]]  # fmt: skip
+        if not there:
+            return None
+        a = rng.choice(there)
+        content[a : a + SECTOR] = old[a : a + SECTOR]
+    elif len(data[a : a + SECTOR]) == len(data[b : b + SECTOR]):
+        content[b : b + SECTOR] = data[a : a + SECTOR]
+        if kind == "swap":
+            content[a : a + SECTOR] = data[b : b + SECTOR]
+    if content == data:
+        return None
+    changed = {s for s in sectors if content[s : s + SECTOR] != data[s : s + SECTOR]}
+    return bytes(content), changed
+
+
+class States:
+    """States of a kind of store, with or without its derived files."""
+
+    def __init__(self, kind: str, folder: Path, *, derived: bool = True) -> None:
+        self.kind, self.derived = kind, derived
+        (folder / "store").mkdir()
+        self.store = STORES[kind](folder / "store")
+        self.copy = folder / "copy"
+        if not derived:
+            for path in self.store.paths():
+                if path.suffix in DERIVED:
+                    path.unlink()
+        self.count: Counter[str] = Counter()
+        self.failures: list[str] = []
+
+    def run(self, number: int) -> None:
+        """One state, counted in `count`; what is wrong is told in `failures`."""
+        rng = random.Random(f"{self.kind} {number}")
+        paths = self.store.paths()
+        data = [path for path in paths if path.suffix in (".data", ".kvseq")]
+        path = rng.choice(data if rng.random() < 0.5 else paths)
+        kind, before = rng.choice(DAMAGES), path.read_bytes()
+        done = damaged(kind, before, self.store.earlier[path], rng)
+        if done is None:
+            return
+        self.count["states"] += 1
+        where = f"{self.kind} {number}: {kind} {path.name} at {min(done[1])}"
+        path.write_bytes(done[0])
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.judge(where, path, done[1], rng)
+        except Exception:
+            self.fail("uncaught", where, traceback.format_exc(limit=-2).replace("\n", " "))
+        finally:
+            path.write_bytes(before)
+
+    def fail(self, what: str, where: str, told: object) -> None:
+        self.count[what] += 1
+        line = f"{what}: {where}{'' if self.derived else ', no derived files'}: {str(told)[:300]}"
+        self.failures.append(line)
+
+    def judge(self, where: str, path: Path, sectors: set[int], rng: random.Random) -> None:
+        hit = {
+            name
+            for a, b, name in self.store.places.get(path, ())
+            if any(a < s + SECTOR and s < b for s in sectors)
+        }
+        seen = self.store.look(self.store.folder)
+        self.compare(seen, hit, where)
+        if rng.random() < 0.25 and hasattr(winkfs, "verify") and self.store.has_writer:
+            report = self.store.verify(self.store.folder)
+            if not report.problems and self.incomplete(seen):
+                self.fail("verify silent", where, seen.errors)
+        if self.store.has_writer and rng.random() < 0.1:
+            self.write_over(hit, where)
+
+    def compare(self, seen: Seen, hit: set[str], where: str) -> None:
+        truth = self.store.truth
+        wrong = [n for n, value in seen.found.items() if value != truth[n]]
+        wrong += [n for n, value in seen.listed.items() if value != truth.get(n)]
+        wrong += [n for n in (seen.names or set()) if n not in truth]
+        wrong += [n for n in seen.errors if n.startswith("twice ")]
+        if wrong:
+            self.fail("wrong", where, wrong)
+        gone = [n for n, error in seen.errors.items() if isinstance(error, FileNotFoundError)]
+        gone += [n for n in truth if seen.listing and n not in seen.listed]
+        if gone and not self.said(seen):
+            self.fail("silent", where, sorted(set(gone))[:8])
+        others = [n for n in truth if n not in hit and seen.found.get(n) != truth[n]]
+        if others:
+            told = [str(seen.errors.get(n)) for n in others[:1]] + seen.told[:2]
+            self.fail("unreadable", where, f"{len(others)} others: {told}")
+
+    def said(self, seen: Seen) -> bool:
+        return bool(seen.told) or any(" in a scan" in name for name in seen.errors)
+
+    def incomplete(self, seen: Seen) -> bool:
+        return any(seen.found.get(n) != value for n, value in self.store.truth.items())
+
+    def write_over(self, hit: set[str], where: str) -> None:
+        """A writer that does not know: files that the damage did not hit stay."""
+        shutil.rmtree(self.copy, ignore_errors=True)
+        shutil.copytree(self.store.folder, self.copy)
+        with suppress(*EXPECTED):
+            self.store.change(self.copy)
+        seen, truth = self.store.look(self.copy), self.store.truth
+        if not seen.found:
+            return  # nothing could be read before, and that is counted
+        lost = [n for n in truth if n not in hit and seen.found.get(n) != truth[n]]
+        if lost:
+            self.fail("lost by a writer", where, f"{lost[:5]}: {seen.told[:2]}")
+
+
+def run(kind: str, numbers: range, *, derived: bool) -> States:
+    """These states, in memory."""
+    shm = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
+        states = States(kind, Path(folder), derived=derived)
+        for number in numbers:
+            states.run(number)
+        return states
+
+
+def main() -> None:
+    kind, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    for derived in (True, False):
+        states = run(kind, range(first, last), derived=derived)
+        print(kind, "with" if derived else "without", "derived files:", dict(states.count))
+        shown: Counter[str] = Counter()
+        for line in states.failures:
+            shown[line.split(":")[0]] += 1
+            if shown[line.split(":")[0]] <= int((sys.argv[4:] or ["3"])[0]):
+                print("   ", line)
+
+
+if __name__ == "__main__":
+    main()

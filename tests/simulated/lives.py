@@ -1,0 +1,645 @@
+"""Lives of containers on a simulated disk: random operations by seed, beside a model.
+
+    python tests/simulated/lives.py plain 17      # one life, step by step
+
+What a sync, a close or a new start has acknowledged is in every image of the disk after a power
+cut; of what was not, an image has nothing, or all that one sync was about to acknowledge.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+from unittest import mock
+
+import winkfs
+from winkformats.disk.platter import SECTOR
+from winkformats.disk.simulated import Event, SimulatedDisk
+from winkfs import Container
+from winkfs.compact import compact as compact_container
+from winkfs.dataset import Dataset
+from winkfs.dataset.compaction import compact, rebalance
+from winkfs.dataset.vacuum import vacuum
+from winkfs.inode import FileType
+from winkfs.source import ContainerSource
+
+SECOND = 10**9
+VARIANTS: dict[str, dict[str, bool | int]] = {
+    "plain": {},
+    "ao": {"ao": True},
+    "classic": {"classic": True},
+    "plain md5": {"htalgo": 1},
+    "mount": {},
+}
+NAMES = ("a", "b", "c", "dir/d", "dir/ee", "long" * 30)
+SIZES = (0, 1, 90, 700, 3_000, 3_000, 9_000, 40_000)
+FAULTS = ("sync", "sync", "sync", "write", "write", "rename", "directory sync", "create",
+          "truncate", "preallocate", "unlink")  # fmt: skip
+
+
+class File(NamedTuple):
+    data: bytes
+    mtime_ns: int
+    mode: int
+
+    def __repr__(self) -> str:
+        return f"{len(self.data)} bytes {self.data[:4].hex()} at {self.mtime_ns} {self.mode:o}"
+
+
+State = dict[str, File]
+
+
+class Wrong(AssertionError):
+    """What an image shows is not allowed."""
+
+
+def state_of(container: Container | Dataset) -> State:
+    """All files, listed; found one by one; and no others of NAMES."""
+    found = {}
+    for entry in container.scan():
+        if entry.ftype == FileType.DIR:  # a mount changes its time
+            continue
+        found[entry.name] = File(entry.read(), entry.mtime_ns, container.stat(entry.name).mode)
+    for name in {*NAMES, *found}:
+        if (name in container) != (name in found):
+            raise Wrong(f"{name!r} is listed: {name in found}, found: {name in container}")
+    for name, file in found.items():
+        if container.read(name) != file.data:
+            raise Wrong(f"{name!r} reads otherwise than in a scan")
+    if len(container) not in (len(found), len(found) + 1):
+        raise Wrong(f"{len(container)} files are counted, {len(found)} are there")
+    return found
+
+
+def differs(found: State, wanted: State) -> str:
+    """What differs, in words; "" where nothing does."""
+    lines = []
+    for name in sorted(found.keys() | wanted.keys()):
+        if found.get(name) != wanted.get(name):
+            lines.append(f"{name[:8]}: is {found.get(name)}, not {wanted.get(name)}")
+    return "; ".join(lines)
+
+
+@contextmanager
+def repeatable(seed: int) -> Iterator[None]:
+    """The ids of containers follow from the seed, too."""
+    rng = random.Random(seed)
+    with (
+        mock.patch("secrets.randbits", rng.getrandbits),
+        mock.patch("secrets.token_hex", lambda n: rng.randbytes(n).hex()),
+        mock.patch.object(ContainerSource, "_disk", lambda _: os.statvfs("/")),
+    ):
+        yield
+
+
+class Life:
+    """A container on a simulated disk.
+
+    acked     what is durable: every image must show it, or
+    pending   what a sync that has not returned, or has failed, was about to make durable
+    model     what the handle shows
+    images    how many were looked at
+    """
+
+    def __init__(self, kind: str, seed: int, *, faults: bool = True, trace: bool = False) -> None:
+        self.kind, self.seed, self.trace = kind, seed, trace
+        self.rng = random.Random(f"{kind} {seed}")
+        self.faults = faults and self.rng.random() < 0.6
+        self.ao, self.classic = "ao" in kind, "classic" in kind
+        # One superblock without a checksum is whole or not only as far as a sector is.
+        torn = SECTOR if self.classic else self.rng.choice((1, SECTOR))
+        self.disk = SimulatedDisk(seed, evicts=self.rng.random() < 0.5, torn=torn)
+        self.steps: list[str] = []
+        self.images = 0
+        self.clock = 1_000_000_000
+        self.acked: State = {}
+        self.pending: list[State] = []
+        self.model: State = {}
+        self.touched: set[str] = set()  # by the call that is going on
+        self.failed = False  # a call has, since the disk was started
+        self.since: list[State] = []  # what the handle has shown since `acked`
+        self.make()
+
+    def make(self) -> None:
+        self.container = winkfs.create(self.base, **VARIANTS[self.kind])  # type: ignore[arg-type]
+        self.begin()
+
+    def handle(self) -> Container | Dataset:
+        return self.container
+
+    def begin(self) -> None:
+        """The container is open."""
+
+    def end(self) -> None:
+        """Close it."""
+        self.container.close()
+
+    def start(self) -> None:
+        """Open it for writing."""
+        self.container = winkfs.open(self.base, "a")  # type: ignore[assignment]
+        self.begin()
+
+    @property
+    def base(self) -> str:
+        return f"{self.disk.path}/c"
+
+    # --- a step ---
+
+    def run(self, steps: int) -> None:
+        """Raises Wrong, with what brings it back."""
+        try:
+            self.check(self.disk.crash(self.rng), when="after it was made")
+            for _ in range(steps):
+                self.step()
+            self.say("close")
+            self.synced(self.end)
+            self.check(self.disk.clone())
+        except Exception as error:
+            line = f"python tests/simulated/lives.py '{self.kind}' {self.seed}"
+            told = "\n  ".join(self.steps[-30:])
+            raise Wrong(f"{line}\n  {told}\n{type(error).__name__}: {error}") from error
+        finally:
+            with suppress(Exception):
+                self.end()
+
+    def step(self) -> None:
+        rng = self.rng
+        verb, action = self.choose()
+        cut = rng.randint(1, 12) if rng.random() < 0.5 else 0
+        if self.faults and rng.random() < 0.15:
+            call, nth = rng.choice(FAULTS), rng.randint(1, 3)
+            error = rng.choice((5, 5, 28))
+            self.disk.arm(call, nth, error, for_good=rng.random() < 0.2)
+            verb += f", {call} {nth} fails with {error}"
+        self.say(verb)
+        self.touched = set()
+        self.since.append(dict(self.model))
+        before, taken = dict(self.model), list[tuple[SimulatedDisk, list[State], str]]()
+        self.disk.watch = self._watcher(cut, taken) if cut else None
+        try:
+            action()
+        except OSError as error:
+            self.say(f"  -> {error}")
+            self.disk.watch = None
+            self.after_failure(before)
+        finally:
+            self.disk.watch = None
+            for call in FAULTS:
+                self.disk.arm(call, 0)
+        for image, allowed, when in taken:
+            self.check(image, allowed, when)
+        if rng.random() < 0.4:
+            image = self.disk.crash(rng)
+            self.check(image)
+            if rng.random() < 0.25:
+                self.go_on_from(image)
+        if rng.random() < 0.1:
+            self.disk.evict()
+
+    def _watcher(
+        self, cut: int, taken: list[tuple[SimulatedDisk, list[State], str]]
+    ) -> Callable[[Event], None]:
+        left = [cut]
+
+        def watch(event: Event) -> None:
+            left[0] -= 1
+            if left[0] in (0, -3):
+                states = [dict(state) for state in (self.acked, *self.pending)]
+                when = f"before {event.call} of {event.path} at {event.offset}"
+                taken.append((self.disk.crash(self.rng), states, when))
+
+        return watch
+
+    def say(self, text: str) -> None:
+        self.steps.append(text)
+        if self.trace:
+            print(text, flush=True)
+
+    # --- what is done ---
+
+    def choose(self) -> tuple[str, Callable[[], object]]:
+        """-> what to do, in words and as a call."""
+        rng, name, data = self.rng, self.rng.choice(NAMES), self.content()
+        there = rng.choice(sorted(self.model)) if self.model else name
+        order = "disk" if self.ao or rng.random() < 0.5 else "name"
+        durable: dict[str, Callable[[], object]] = {
+            "sync": lambda: self.synced(self.sync),
+            "reopen": self.reopen,
+            "reindex": lambda: self.while_closed(winkfs.reindex),
+            "compact": lambda: self.while_closed(lambda base: compact_container(base, order=order)),
+        }
+        verbs: dict[str, Callable[[], object]] = {
+            "put": lambda: self.put(name, data),
+            "put_many": lambda: self.put_many(rng.randint(2, 7)),
+            "delete": lambda: self.delete(there),
+        }
+        if not self.ao:
+            at = rng.randrange(12_000)
+            verbs |= {
+                "append": lambda: self.append(there, data),
+                "write": lambda: self.write(there, at, data),
+                "truncate": lambda: self.truncate(there, at),
+                "rename": lambda: self.rename(there, name),
+                "utime": lambda: self.utime(there),
+                "chmod": lambda: self.chmod(there),
+            }
+        if rng.random() < 0.35:
+            verb = rng.choice(("sync",) * 6 + ("reopen", "reindex", "compact"))
+            return verb, durable[verb]
+        verb = rng.choice(["put", "put_many", *verbs])
+        what = f"{verb} {there[:8] if verb not in ('put', 'put_many') else name[:8]}"
+        if verb in ("write", "truncate"):
+            what += f" at {at}"
+        if verb in ("put", "append", "write"):
+            what += f" {len(data)} bytes"
+        return what + (f" to {name[:8]}" if verb == "rename" else ""), verbs[verb]
+
+    def content(self) -> bytes:
+        return self.rng.randbytes(self.rng.choice(SIZES))
+
+    def now(self) -> int:
+        """An mtime, never before the last one; whole seconds where nothing finer is kept."""
+        self.clock += self.rng.choice((0, 1, 30, 100))
+        return self.clock * SECOND + (0 if self.classic else self.rng.randrange(3))
+
+    def put(self, name: str, data: bytes) -> None:
+        now = self.now()
+        if self.ao:
+            now = max([now, *(file.mtime_ns for file in self.model.values())])
+        self.touched = {name}
+        self.container.put(name, data, mtime_ns=now)
+        self.model[name] = File(data, now, 0o644)
+
+    def put_many(self, count: int) -> None:
+        rows = []
+        for _ in range(count):
+            self.clock += 1
+            rows.append((self.rng.choice(NAMES), self.content(), self.clock))
+        self.touched = {name for name, _, _ in rows}
+        self.container.put_many(rows)
+        for name, data, seconds in rows:
+            self.model[name] = File(data, seconds * SECOND, 0o644)
+
+    def delete(self, name: str) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.container.delete(name)
+            del self.model[name]
+
+    def change(self, name: str, data: bytes) -> None:
+        stat = self.container.stat(name)
+        self.model[name] = File(data, stat.mtime_ns, stat.mode)
+
+    def append(self, name: str, data: bytes) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.container.append(name, data)
+            self.change(name, self.model[name].data + data)
+
+    def write(self, name: str, at: int, data: bytes) -> None:
+        if name in self.model and data:
+            self.touched = {name}
+            self.container.write(name, at, data)
+            old = self.model[name].data.ljust(at, b"\0")
+            self.change(name, old[:at] + data + old[at + len(data) :])
+
+    def truncate(self, name: str, size: int) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.container.truncate(name, size)
+            self.change(name, self.model[name].data[:size].ljust(size, b"\0"))
+
+    def rename(self, name: str, new: str) -> None:
+        if name in self.model and name != new:
+            self.touched = {name, new}
+            self.container.rename(name, new)
+            self.model[new] = self.model.pop(name)
+
+    def utime(self, name: str) -> None:
+        if name in self.model:
+            now = self.now()
+            self.touched = {name}
+            self.container.utime(name, mtime_ns=now)
+            self.model[name] = self.model[name]._replace(mtime_ns=now)
+
+    def chmod(self, name: str) -> None:
+        if name in self.model:
+            mode = self.rng.choice((0o644, 0o755) if self.classic else (0o600, 0o644, 0o755))
+            self.touched = {name}
+            self.container.chmod(name, mode)
+            self.model[name] = self.model[name]._replace(mode=mode)
+
+    # --- what makes it durable ---
+
+    def synced(self, action: Callable[[], object]) -> None:
+        self.pending.append(dict(self.model))
+        action()
+        self.acked, self.pending, self.since = dict(self.model), [], []
+
+    def sync(self) -> None:
+        self.container.sync()
+
+    def reopen(self) -> None:
+        self.synced(self.end)
+        self.open()
+
+    def open(self) -> None:
+        self.start()
+        found = state_of(self.handle())
+        if what := differs(found, self.acked):
+            raise Wrong(f"opened again: {what}")
+        self.model = found
+
+    def while_closed(self, action: Callable[[str], object]) -> None:
+        self.synced(self.end)
+        action(self.base)
+        self.open()
+
+    # --- what fails ---
+
+    def after_failure(self, before: State) -> None:
+        """The handle goes on, or is given up for a new one; what it then shows is the model."""
+        self.failed = True
+        for call in FAULTS:
+            self.disk.arm(call, 0)
+        if self.rng.random() < 0.5:
+            try:
+                found = state_of(self.handle())
+            except (OSError, ValueError) as error:
+                self.say(f"  the handle is of no use: {error}")
+            else:
+                self.model = self.plausible(found, before)
+                self.say("  the handle goes on")
+                return
+        with suppress(OSError, ValueError):
+            self.say("  close")
+            self.end()
+        if self.rng.random() < 0.5:
+            self.disk.evict()
+        self.start()
+        self.model = self.plausible(state_of(self.handle()), before)
+        self.pending.append(dict(self.model))
+        self.say("  opened anew")
+
+    def plausible(self, found: State, before: State) -> State:
+        """What is not durable may be lost after a failure; the failed call may be half done."""
+        states = (before, self.model, self.acked, *self.pending, *self.since)
+        for name in {*found, *before, *self.acked} - self.touched:
+            if all(found.get(name) != state.get(name) for state in states):
+                raise Wrong(f"after a failure {name[:8]} is {found.get(name)}, was "
+                            f"{before.get(name)}, acknowledged {self.acked.get(name)}")  # fmt: skip
+        if not self.touched and all(differs(found, state) for state in states):
+            self.say("  a mixture of states")
+        return found
+
+    # --- images ---
+
+    def check(
+        self, image: SimulatedDisk, allowed: list[State] | None = None, when: str = "between calls"
+    ) -> State:
+        """Open an image for reading and for writing, verify it -> what it shows. Raises Wrong."""
+        self.images += 1
+        allowed = [self.acked, *self.pending] if allowed is None else allowed
+        base = f"{image.path}/c"
+        where = f"image {self.images}, {when}"
+        with winkfs.open(base) as reader:
+            found = state_of(reader)
+        if all(differs(found, state) for state in allowed):
+            told = " | or | ".join(differs(found, state) for state in allowed)
+            raise Wrong(f"{where}: {told}")
+        self.sound(base, where)
+        if self.rng.random() < 0.5:
+            self.use(base, found, where)
+            self.sound(base, f"{where}, after a writer")
+        return found
+
+    def use(self, base: str, found: State, where: str) -> None:
+        """What the next writer does with an image."""
+        with winkfs.open(base, "a") as writer:
+            if what := differs(state_of(writer), found):
+                raise Wrong(f"{where}: a writer sees {what}")
+            if self.rng.random() < 0.5:
+                writer.put("new", b"new", mtime_ns=4 * 10**18)
+                writer.sync()
+                writer.delete("new")
+
+    def sound(self, base: str, where: str) -> None:
+        """Raises Wrong where verify does.
+
+        Delflags that a failed sync has dropped are seen by the next writer in the page cache, and
+        so not set again: that costs space, and nothing else.
+        """
+        problems = winkfs.verify(base).problems
+        if self.failed:
+            problems = [line for line in problems if not any(map(line.count, ACCOUNTS))]
+        if problems:
+            raise Wrong(f"{where}: verify: {problems[:3]}")
+
+    def go_on_from(self, image: SimulatedDisk) -> None:
+        """The power was cut, and came back."""
+        self.say("power cut")
+        with suppress(Exception):
+            self.end()
+        self.disk, self.failed = image, False
+        self.start()
+        self.model = state_of(self.handle())
+        self.acked, self.pending, self.since = dict(self.model), [], []
+
+
+class MountLife(Life):
+    """The same through the calls that a mount makes."""
+
+    source: ContainerSource
+
+    def begin(self) -> None:
+        self.source = ContainerSource(self.container)
+        try:
+            self.source.lookup(self.source.root, b"dir")
+        except FileNotFoundError:
+            self.source.mkdir(self.source.root, b"dir", 0o755, os.getuid(), os.getgid())
+
+    def end(self) -> None:
+        self.source.close()
+
+    def sync(self) -> None:
+        names = sorted(self.model)
+        if names and self.rng.random() < 0.5:
+            self.source.fsync(self.id(names[0]))
+        else:
+            self.source.sync()
+
+    def place(self, name: str) -> tuple[int, bytes]:
+        head, _, last = name.rpartition("/")
+        root = self.source.root
+        return self.source.lookup(root, head.encode()).id if head else root, last.encode()
+
+    def id(self, name: str) -> int:
+        return self.source.lookup(*self.place(name)).id
+
+    def note(self, name: str, data: bytes) -> None:
+        attr = self.source.stat(self.id(name))
+        self.model[name] = File(data, attr.mtime_ns, stat.S_IMODE(attr.mode))
+
+    def put(self, name: str, data: bytes) -> None:
+        self.touched = {name}
+        if name in self.model:
+            self.source.open(self.id(name), write=True, truncate=True)
+        else:
+            parent, last = self.place(name)
+            made = self.source.create(parent, last, 0o644, os.getuid(), os.getgid())
+            self.source.open(made.id, write=True, truncate=False)
+        id = self.id(name)
+        for at in range(0, len(data), 5_000):
+            self.source.write(id, [(at, data[at : at + 5_000])], self.now())
+        self.source.release(id)
+        self.note(name, data)
+
+    def put_many(self, count: int) -> None:
+        for _ in range(count):
+            self.put(self.rng.choice(NAMES), self.content())
+
+    def delete(self, name: str) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.source.unlink(*self.place(name))
+            del self.model[name]
+
+    def append(self, name: str, data: bytes) -> None:
+        if name in self.model and data:
+            self.write(name, len(self.model[name].data), data)
+
+    def write(self, name: str, at: int, data: bytes) -> None:
+        if name in self.model and data:
+            self.touched = {name}
+            self.source.write(self.id(name), [(at, data)], self.now())
+            old = self.model[name].data.ljust(at, b"\0")
+            self.note(name, old[:at] + data + old[at + len(data) :])
+
+    def truncate(self, name: str, size: int) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.source.truncate(self.id(name), size)
+            self.note(name, self.model[name].data[:size].ljust(size, b"\0"))
+
+    def rename(self, name: str, new: str) -> None:
+        if name in self.model and name != new:
+            self.touched = {name, new}
+            self.source.rename(*self.place(name), *self.place(new))
+            self.model[new] = self.model.pop(name)
+
+    def utime(self, name: str) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.source.utime(self.id(name), self.now())
+            self.note(name, self.model[name].data)
+
+    def chmod(self, name: str) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.source.chmod(self.id(name), self.rng.choice((0o600, 0o644, 0o755)))
+            self.note(name, self.model[name].data)
+
+
+class DatasetLife(Life):
+    """A data set: a sync is a commit; shards are joined, and old generations removed."""
+
+    dataset: Dataset
+
+    def make(self) -> None:
+        self.dataset = winkfs.dataset.create(self.base)
+
+    def start(self) -> None:
+        self.dataset = winkfs.dataset.open(self.base, "a")
+
+    def handle(self) -> Dataset:
+        return self.dataset
+
+    def end(self) -> None:
+        self.dataset.close()
+
+    def sync(self) -> None:
+        self.dataset.sync()
+
+    def choose(self) -> tuple[str, Callable[[], object]]:
+        rng, name, data = self.rng, self.rng.choice(NAMES), self.content()
+        verbs: dict[str, Callable[[], object]] = {
+            "put": lambda: self.put(name, data),
+            "put_many": lambda: self.put_many(rng.randint(2, 7)),
+            "delete": lambda: self.delete(name),
+            "sync": lambda: self.synced(self.sync),
+            "reopen": self.reopen,
+            "reindex": lambda: self.while_closed(winkfs.reindex),
+            "compact": lambda: compact(self.base, everything=rng.random() < 0.5),
+            "rebalance": lambda: rebalance(self.base, shard_size=20_000),
+            "vacuum": lambda: vacuum(self.base, keep=rng.randint(1, 3), older_than=0),
+        }
+        (verb,) = rng.choices(list(verbs), (8, 6, 4, 10, 2, 1, 2, 1, 2))
+        return verb, verbs[verb] if verb in DURING else self.alone(verbs[verb])
+
+    def alone(self, action: Callable[[], object]) -> Callable[[], object]:
+        """The same after a sync: a vacuum of any age is for data sets that nobody writes to."""
+
+        def run() -> None:
+            self.synced(self.sync)
+            action()
+            self.dataset.refresh()
+
+        return run
+
+    def put(self, name: str, data: bytes) -> None:
+        now = self.now()
+        self.touched = {name}
+        self.dataset.put(name, data, mtime_ns=now)
+        self.model[name] = File(data, now, 0o644)
+
+    def put_many(self, count: int) -> None:
+        rows = []
+        for _ in range(count):
+            self.clock += 1
+            rows.append((self.rng.choice(NAMES), self.content(), self.clock))
+        self.touched = {name for name, _, _ in rows}
+        self.dataset.put_many(rows)
+        for name, data, seconds in rows:
+            self.model[name] = File(data, seconds * SECOND, 0o644)
+
+    def delete(self, name: str) -> None:
+        if name in self.model:
+            self.touched = {name}
+            self.dataset.delete(name)
+            del self.model[name]
+
+    def use(self, base: str, found: State, where: str) -> None:
+        super().use(base, found, where)
+        if self.rng.random() < 0.3:
+            vacuum(base, older_than=0)
+        elif self.rng.random() < 0.3:
+            compact(base, everything=True)
+        with winkfs.open(base) as reader:
+            if what := differs(state_of(reader), found):
+                raise Wrong(f"{where}: after vacuum or compact {what}")
+
+
+ACCOUNTS = ("not marked deleted", "AENTRIES is")
+DURING = ("put", "put_many", "delete", "sync", "reopen")
+
+
+LIVES: dict[str, type[Life]] = {"mount": MountLife, "data set": DatasetLife}
+
+
+def live(kind: str, seed: int, steps: int = 40, *, trace: bool = False) -> int:
+    """One life -> images looked at. Raises Wrong."""
+    with repeatable(seed):
+        life = LIVES.get(kind, Life)(kind, seed, trace=trace)
+        life.run(steps)
+    return life.images
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    for number in sys.argv[2:]:
+        print(live(sys.argv[1], int(number), trace=True), "images")

@@ -1,0 +1,237 @@
+"""Planted bugs, each of which a named test must catch: `make mutants`.
+
+    python tests/simulated/mutants.py [NAME ...]
+
+A mutant is a change of a few lines in a copy of the sources. The test must pass without it and fail
+with it; one that survives, or that does not apply any more, is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("formats", "mount", "winkfs", "pyspark_winkfs", "tests", "pyproject.toml")
+LIMIT = 120  # seconds that a test may take; one that hangs has caught its mutant
+CUTS = "tests/simulated/test_power_cuts.py::test_every_image_shows_what_was_acknowledged"
+STATES = "tests/simulated/test_damaged_states.py"
+DAMAGE = f"{STATES}::test_damage_is_told_and_costs_what_it_hits"
+BITS = f"{STATES}::test_a_flipped_bit_of_the_superblocks_costs_nothing"
+SINGLE = "tests/simulated/test_power_cuts.py"
+TORN = f"{SINGLE}::test_what_was_not_synced_does_not_come_with_a_torn_second_superblock"
+MADE = f"{SINGLE}::test_a_container_that_was_made_is_there"
+GROWING, STORE, DATAFILE = "formats/winkformats/growing.py", "winkfs/store.py", "winkfs/datafile.py"
+REPLACE, CHANGES = "formats/winkformats/disk/replace.py", "winkfs/changes.py"
+
+
+class Mutant(NamedTuple):
+    """`old`, which is there once, becomes `new` in `file`; `test` fails then."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+
+MUTANTS = (
+    Mutant(
+        "no sync of data", GROWING,
+        "        self.sync_storage()  # a superblock must never name bytes that are not there\n",
+        "",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "acknowledged before the superblock is synced", GROWING,
+        "            raise\n        self.sync_storage()\n        self._patched = False",
+        "            raise\n        self._patched = False",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "both superblocks written without a sync in between", GROWING,
+        "        self.sync_storage()\n"
+        "        self._patched = False\n"
+        "        with contextlib.suppress(OSError):  "
+        "# durable with the next sync; the first one says it all\n"
+        "            write_second(self.storage, block)\n",
+        "        write_second(self.storage, block)\n"
+        "        self.sync_storage()\n"
+        "        self._patched = False\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "the second superblock is not read", "formats/winkformats/superblock.py",
+        "        except FormatError as error:\n            with contextlib.suppress",
+        "        except FormatError as error:\n            raise\n"
+        "            with contextlib.suppress",
+        BITS,
+    ),
+    Mutant(
+        "what was not synced taken in where the second superblock is torn", DATAFILE,
+        "        if block.forgot:\n",
+        "        if block.damage is not None:\n",
+        TORN,
+    ),
+    Mutant(
+        "a new container without a sync of its directory", DATAFILE,
+        "            directory.rename(temporary, data)\n        directory.sync()",
+        "            directory.rename(temporary, data)",
+        MADE,
+    ),
+    Mutant(
+        "a failed sync swallowed", GROWING,
+        "        except OSError as error:\n            self.lost = error\n            raise\n",
+        "        except OSError:\n            pass\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "a sync after a failed one believed", GROWING,
+        "            self.lost = error\n            raise\n",
+        "            self._failed = True\n            raise\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "delflags before the sync", DATAFILE,
+        "        self._set_delflags(self.synced)\n",
+        "        self._set_delflags()\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "an index behind the data file believed to cover it", "winkfs/indexfile.py",
+        '    covered = mine.get("DATAEND", end)\n',
+        "    covered = end\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "an index that covers delflags which are not synced", STORE,
+        'synced\n        """\n        self.kv.sync_storage()  '
+        "# delflags: an index never covers what is not finished\n",
+        'synced\n        """\n',
+        f"{CUTS}[classic]",
+    ),
+    Mutant(
+        "a new file renamed before it is synced", REPLACE,
+        "        storage.sync()\n",
+        "",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "a compaction that begins file ids anew", "winkfs/compact.py",
+        '"NEXTFID": store.nextfid}',
+        '"NEXTFID": 1}',
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "no tombstone of the old name at a rename", CHANGES,
+        "        self._replace(replace(draft, key=new))\n"
+        '        self._kv.append(key, b"", deleted=True)\n',
+        "        self._replace(replace(draft, key=new))\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "no tombstone at a delete", CHANGES,
+        '        self._kv.append(key, b"", deleted=True)\n'
+        "        self._pop(key)\n"
+        "        self._doom(draft.old",
+        "        self._pop(key)\n        self._doom(draft.old",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "a superblock that forgets a counter", DATAFILE,
+        '        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}\n',
+        '        variables = {"ITOTSZ": self.itotsz}\n',
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "file ids used again", DATAFILE,
+        "        self.nextfid += 1\n",
+        "        self.nextfid += not self.doomed\n",
+        f"{CUTS}[plain]",
+    ),
+    Mutant(
+        "a time index that covers more than it holds", STORE,
+        '            with self.deriving(".time") as storage:\n',
+        "            self.times.marks[-1:] = []\n"
+        '            with self.deriving(".time") as storage:\n',
+        f"{CUTS}[ao]",
+    ),
+    Mutant(
+        "the rest of a file given up behind damage", "formats/winkformats/kvscan.py",
+        "        found = _next_good(storage, layout, pos, stop)\n",
+        "        found = stop\n",
+        f"{DAMAGE}[plain-without derived files]",
+    ),
+    Mutant(
+        "checksums that are not bound to their container", "formats/winkformats/entry.py",
+        '            variables.get("CONTID", 0),\n',
+        "            0,\n",
+        "tests/test_entry.py::test_an_entry_in_another_place_or_container_is_none",
+    ),
+)  # fmt: skip
+
+
+def run_test(tree: Path, test: str) -> tuple[bool, float]:
+    """-> whether it passes, seconds."""
+    started = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+    try:
+        done = subprocess.run(
+            command, cwd=tree, capture_output=True, timeout=LIMIT, text=True,
+            env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False, time.monotonic() - started
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"{test}: pytest says {done.returncode}\n{done.stdout[-2000:]}")
+    return done.returncode == 0, time.monotonic() - started
+
+
+def copy_to(folder: Path) -> Path:
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def survives(mutant: Mutant) -> str:
+    """-> what is wrong with it, "" where its test catches it."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_to(Path(folder))
+        path = tree / mutant.file
+        text = path.read_text()
+        if text.count(mutant.old) != 1:
+            return f"does not apply: the lines are in {mutant.file} {text.count(mutant.old)} times"
+        path.write_text(text.replace(mutant.old, mutant.new))
+        passed, took = run_test(tree, mutant.test)
+    verdict = "SURVIVES" if passed else "caught"
+    print(f"{verdict:9}{took:5.0f} s  {mutant.name:55}{mutant.test.split('/')[-1]}", flush=True)
+    return "survives" if passed else ""
+
+
+def main() -> None:
+    chosen = [m for m in MUTANTS if not sys.argv[1:] or m.name in sys.argv[1:]]
+    for test in sorted({mutant.test for mutant in chosen}):
+        passed, took = run_test(ROOT, test)
+        print(f"{'passes' if passed else 'FAILS':9}{took:5.0f} s  {test}", flush=True)
+        if not passed:
+            sys.exit("a test that fails without a mutant catches none")
+    with ThreadPoolExecutor(2) as pool:
+        wrong = [(m.name, what) for m, what in zip(chosen, pool.map(survives, chosen), strict=True)]
+    bad = [f"{name}: {what}" for name, what in wrong if what]
+    print(f"{len(chosen) - len(bad)} passed, {len(bad)} failed")
+    if bad:
+        sys.exit("\n".join(bad))
+
+
+if __name__ == "__main__":
+    main()

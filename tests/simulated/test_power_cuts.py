@@ -1,0 +1,56 @@
+"""Power cuts at any moment of many random lives: see lives.py."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from lives import VARIANTS, live
+
+import winkfs
+from winkformats.disk.simulated import SimulatedDisk
+from winkformats.superblock import HALF
+from winkfs.datafile import create_files
+from winkfs.settings import new_superblock
+
+IMAGES = {"plain": 440, "ao": 440, "classic": 400, "plain md5": 200, "mount": 400, "data set": 160}
+SOAK = 50  # times as many
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", VARIANTS)
+def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
+    """No more than a sync is missing or too many; every image opens and verifies."""
+    wanted, images = IMAGES[kind] * (SOAK if soak else 1), 0
+    for number in itertools.count(seed):
+        images += live(kind, number)
+        if images >= wanted:
+            break
+
+
+def test_a_container_that_was_made_is_there() -> None:
+    disk = SimulatedDisk(1)
+    create_files(f"{disk.path}/c", new_superblock(ao=False, timemp=60, classic=False, htalgo=None))
+    for _ in range(50):
+        image = disk.crash()
+        with winkfs.open(f"{image.path}/c") as container:
+            assert not list(container.names())
+
+
+def test_what_was_not_synced_does_not_come_with_a_torn_second_superblock() -> None:
+    """The second is written after the sync, so it may be torn while more is being written."""
+    disk = SimulatedDisk(1)
+    with winkfs.create(f"{disk.path}/c") as container:
+        container.put("a", b"acknowledged")
+        container.sync()
+        container.put("b", b"not yet")
+        assert container.read("b") == b"not yet"  # from the file
+        image = disk.clone()
+    base = f"{image.path}/c"
+    with winkfs.open(base) as reader:
+        assert list(reader.names()) == ["a"]
+        storage = reader.parts()[0].directory.open("c.data", "w")
+    with storage:
+        storage.patch(HALF + 100, b"torn")
+    with winkfs.open(base) as reader:
+        assert list(reader.names()) == ["a"]
