@@ -279,8 +279,6 @@ def test_several_sources(kinds: Kinds, tmp_path: Path) -> None:
         with winkfs.create(base) as c:
             c.put("n", text)
     add_to = tmp_path / "set"
-    from winkfs.dataset import manifest
-
     manifest.create(add_to)
     add(add_to, {"n": b"3"})
 
@@ -606,6 +604,38 @@ def test_wrong_options_are_one_clear_line(options: dict[str, str], line: str) ->
         WinkfsDataSource(options={"path": "x"} | options).schema()
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# What Spark 4.3 hands to schema() for CREATE TABLE .. USING winkfs OPTIONS (path .., ..).
+OF_A_TABLE = {
+    "provider": "winkfs", "owner": "me", "location": "file:/data", "path": "file:/data",
+    "external": "true", "comment": "pages", "option.path": "/data", "option.content": "none",
+    "content": "none", "option.serialization.format": "1", "serialization.format": "1",
+    "created.by": "a tool", "mode": "prod",
+}  # fmt: skip
+
+
+def test_what_spark_adds_to_the_options_of_a_table_is_passed_over() -> None:
+    from winkfs.spark.options import Options
+    from winkfs.spark.sinkoptions import SinkOptions
+    from winkfs.spark.source import WinkfsDataSource
+
+    given = dict(OF_A_TABLE)
+    columns = "`path` string, `size` bigint, `mtime` timestamp"
+    assert WinkfsDataSource(options=given).schema() == columns
+    assert Options.of(given).sources == ("/data",)
+    del given["option.content"]
+    assert SinkOptions.of(given).path == "/data"
+
+
+@pytest.mark.parametrize("name", ["ownr", "prefx", "owner", "location"])
+def test_an_unknown_option_of_a_table_is_refused(name: str) -> None:
+    from winkfs.spark.options import Options
+
+    with pytest.raises(ValueError, match=f"no option '{name}'"):
+        Options.of(OF_A_TABLE | {name: "x", f"option.{name}": "x"})
+    with pytest.raises(ValueError, match=f"no option '{name}'"):
+        Options.of({"path": "x", name: "x"})
 
 
 def test_missing_containers_are_named(tmp_path: Path) -> None:
