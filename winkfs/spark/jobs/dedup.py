@@ -25,10 +25,11 @@ from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import text
+from winkfs.spark import arrow
 from winkfs.spark.jobs import near
 from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
-from winkfs.spark.jobs.hashed import binary_rows, hashed
-from winkfs.spark.jobs.reading import int64, mapped, numbered, of_content, read
+from winkfs.spark.jobs.hashed import hashed
+from winkfs.spark.jobs.reading import mapped, numbered, of_content, read
 from winkfs.spark.paths import to_path
 
 if TYPE_CHECKING:
@@ -177,8 +178,8 @@ def sign_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     keys = near.band_keys(signatures).view(np.int64)
     some = (signatures != near.EMPTY).any(axis=1)
     offsets = np.concatenate([[0], np.cumsum(np.where(some, keys.shape[1], 0))]).astype(np.int32)
-    bands = pa.ListArray.from_arrays(pa.array(offsets), pa.array(keys[some].ravel()))
-    rows = binary_rows(signatures.view(np.uint8))
+    bands = pa.ListArray.from_arrays(arrow.column(offsets), arrow.column(keys[some].ravel()))
+    rows = arrow.rows(signatures.view(np.uint8))
     names = ["name", "size", "mtime_ns", "_contid", "_pos", "bands", "signature", "error"]
     return pa.RecordBatch.from_arrays([*head, bands, rows, batch.column("_error")], names)
 
@@ -196,18 +197,17 @@ def _near(spark: SparkSession, every: DataFrame, threshold: float, min_size: int
     theirs = good.select(F.col("id").alias("other"), F.col("signature").alias("b"))
     compared = pairs.join(mine, "id").join(theirs, "other").select("id", "other", "a", "b")
     edges = mapped(compared, _similar(threshold), "id bigint, other bigint").toArrow()
-    ids, groups = _groups(int64(edges.column("id")), int64(edges.column("other")))
+    ids, groups = _groups(*(edges.column(name).to_numpy() for name in ("id", "other")))
     table = spark.createDataFrame(_arrow(id=ids, group=groups))
     return _oldest(good.join(table, "id"), "group")
 
 
 def _similar(threshold: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     def chosen(batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
 
         a, b = (_signatures(batch.column(name)) for name in ("a", "b"))
         enough = near.similarity(a, b) >= threshold
-        return batch.select(["id", "other"]).filter(pa.array(enough))
+        return batch.select(["id", "other"]).filter(arrow.column(enough))
 
     return chosen
 
@@ -248,7 +248,7 @@ def _shown(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
 
     name, size, mtime, same = batch.columns
-    paths = [pa.array(map(to_path, column.to_pylist()), pa.string()) for column in (name, same)]
+    paths = [arrow.texts(list(map(to_path, column.to_pylist()))) for column in (name, same)]
     names = ["path", "same_as", "size", "mtime_ns", "name_raw", "same_as_raw"]
     return pa.RecordBatch.from_arrays([*paths, size, mtime, name, same], names)
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkfs.rows import Int64
-from winkfs.spark.jobs.documents import bounds
+from winkfs.spark.arrow import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,8 +91,10 @@ def signatures(column: pa.Array, bands: int = BANDS) -> UInt64:
 
     cost    60 us for 4 KiB of text; 0.1 us a shingle
     """
-    data, ends = bounds(column)
-    found = [words(bytes(data[a : min(b, a + LONGEST)])) for a, b in itertools.pairwise(ends)]
+    ends, data = layout(column)
+    found = [
+        words(bytes(data[a : min(b, a + LONGEST)])) for a, b in itertools.pairwise(ends.tolist())
+    ]
     hashes, stops = shingles(found)
     result = np.full((len(found), ROWS * bands), EMPTY)
     full = np.flatnonzero(np.diff(stops))

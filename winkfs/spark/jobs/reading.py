@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 import winkfs.spark
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.spark.fetch import NEEDED, fetcher
@@ -84,8 +82,3 @@ def mapped(frame: DataFrame, change: Change, schema: str) -> DataFrame:
         return (change(batch) for batch in batches if len(batch))
 
     return frame.mapInArrow(run, schema)
-
-
-def int64(column: pa.Array) -> Any:
-    """A column of integers without nulls -> int64[n]."""
-    return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
