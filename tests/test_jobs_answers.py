@@ -25,6 +25,7 @@ import winkfs.digests
 from winkfs import orders
 from winkfs.dataset.dataset import create
 from winkfs.dataset.manifest import Log
+from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, WinkError
 from winkfs.spark.jobs import dedup, digest, group, sort, stats
 from winkfs.spark.jobs.common import Bad, cause
@@ -110,6 +111,49 @@ def container(target: Path, files: list[File]) -> Path:
         for file in files:
             out.put_many([(file.name, file.data)])
     return target
+
+
+# --- a container that was added twice ---
+
+
+def adopted_twice(place: Path) -> Path:
+    """A data set of two states of one container: two shards with one CONTID."""
+    base = place / "c"
+    container(base, [File(b"%02d" % i, page(i, WORDS[i : i + 90]), 0) for i in range(10)])
+    target = place / "set"
+    create(target).close()
+    job = begin(str(target))
+    records = []
+    for number in range(2):
+        copy = job.attempt(f"{number:05}")
+        for file in place.glob("c.*"):
+            shutil.copy(file, copy + file.suffix)
+        records.append(job.seal(copy))
+        with winkfs.open(base, "a") as files:
+            files.put("03", page(3, WORDS[100:190]))
+            files.put("new", page(11, WORDS[200:290]))
+    job.commit(records)
+    assert len({record.contid for record in records}) == 1
+    return target
+
+
+def test_two_shards_with_one_contid_count_each_file_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = adopted_twice(tmp_path)
+    with winkfs.open(source) as found:
+        names = sorted(found.names())
+        size = sum(entry.size for entry in found.scan())
+    assert len(names) == 11
+    for job in (sort, group):
+        summary = job.run(spark, str(source), str(tmp_path / "o"), "path")
+        assert (summary["files"], summary["groups"], summary["bytes"]) == (11, 11, size)
+    parts = read_in_order(spark, source, tmp_path / "o")
+    assert sorted(os.fsdecode(name) for part in parts for name in part) == names
+    for threshold in (None, 0.5):
+        assert dedup.run(spark, str(source), threshold=threshold)["files"] == 11
+    assert digest.run(spark, str(source), str(tmp_path / "d"))["files"] == 11
+    assert stats.run(spark, str(source))["files"] == 11
 
 
 # --- digest ---

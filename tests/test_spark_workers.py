@@ -64,9 +64,9 @@ def jobs():
     rows = found(names + "content binary, _error string", mode="PERMISSIVE")
     numbered = digest._numbered([hashed.hash_batch(batch, True) for batch in rows], 1)
     assert len(list(digest.write_shards(numbered, place))) == 2  # a shard, and an error
-    names += "_contid long, _pos long, content binary, _error string"
+    names += "_container string, _pos long, content binary, _error string"
     for batch in found(names, mode="PERMISSIVE"):
-        assert len(dedup.sign_batch(batch)) == len(batch)
+        assert len(dedup.sign_batch(batch, {base: 0})) == len(batch)
 
     def keyed(batch):
         size, pos = batch.columns

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +29,7 @@ from winkfs.spark import arrow
 from winkfs.spark.jobs import near
 from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
 from winkfs.spark.jobs.hashed import hashed
-from winkfs.spark.jobs.reading import mapped, numbered, of_content, read
+from winkfs.spark.jobs.reading import mapped, of_content, read
 from winkfs.spark.paths import to_path
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
 BROADCAST: Final = 2_000_000  # names that every worker may hold
-COLUMNS: Final = ("name_raw", "size", "mtime_ns", "_contid", "_pos")
+COLUMNS: Final = ("name_raw", "size", "mtime_ns")
 SIGNED: Final = (
-    "name binary, size bigint, mtime_ns bigint, _contid bigint, _pos bigint, "
-    "bands array<bigint>, signature binary, error string"
+    "id bigint, name binary, size bigint, mtime_ns bigint, bands array<bigint>, signature binary, "
+    "error string"
 )
 TABLE: Final = (
     "path string, same_as string, size bigint, mtime_ns bigint, name_raw binary, same_as_raw binary"
@@ -160,27 +160,33 @@ def _exact(every: DataFrame, min_size: int) -> DataFrame:
 
 
 def _signed(spark: SparkSession, snap: Snapshot, fail_fast: bool) -> DataFrame:
-    """(id, name, size, mtime_ns, bands, signature, error). Ids are in the order of the files."""
-    frame = of_content(spark, snap, COLUMNS, sign_batch, SIGNED, fail_fast=fail_fast)
-    found = numbered(frame, snap)
-    return found.selectExpr(
-        f"shiftleft(cast(shard as bigint), {POSITION}) | _pos as id", "name", "size", "mtime_ns",
-        "bands", "signature", "error",
-    )  # fmt: skip
+    """Rows of SIGNED."""
+    shards = {shard.base: number for number, shard in enumerate(snap.shards)}
+    return of_content(
+        spark, snap, COLUMNS, lambda batch: sign_batch(batch, shards), SIGNED, fail_fast=fail_fast
+    )
 
 
-def sign_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """COLUMNS, content and _error -> SIGNED. A document without words has no bands."""
+def sign_batch(batch: pa.RecordBatch, shards: Mapping[str, int]) -> pa.RecordBatch:
+    """COLUMNS, content, _error and where it lies -> SIGNED. One without words has no bands.
+
+    shards  numbers of the containers. An id is that of the container and the position of the inode:
+            ids are in the order of the files
+    """
     import pyarrow as pa
 
-    head = [batch.column(name) for name in COLUMNS]
+    containers = batch.column("_container").dictionary_encode()
+    known = np.array([shards[base] for base in containers.dictionary.to_pylist()], np.int64)
+    shard = known[arrow.numbers(containers.indices)]
+    ids = arrow.column(shard << POSITION | arrow.numbers(batch.column("_pos")))
+    head = [ids, *map(batch.column, COLUMNS)]
     signatures = near.signatures(batch.column("content"))
     keys = near.band_keys(signatures).view(np.int64)
     some = (signatures != near.EMPTY).any(axis=1)
     offsets = np.concatenate([[0], np.cumsum(np.where(some, keys.shape[1], 0))]).astype(np.int32)
     bands = pa.ListArray.from_arrays(arrow.column(offsets), arrow.column(keys[some].ravel()))
     rows = arrow.rows(signatures.view(np.uint8))
-    names = ["name", "size", "mtime_ns", "_contid", "_pos", "bands", "signature", "error"]
+    names = ["id", "name", "size", "mtime_ns", "bands", "signature", "error"]
     return pa.RecordBatch.from_arrays([*head, bands, rows, batch.column("_error")], names)
 
 

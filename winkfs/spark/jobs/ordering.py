@@ -21,7 +21,7 @@ from winkfs.rows import Int64
 from winkfs.spark import arrow
 from winkfs.spark.arrow import Bools, numbers
 from winkfs.spark.jobs.common import attempt, guarded
-from winkfs.spark.jobs.reading import numbered, read
+from winkfs.spark.jobs.reading import numbered, read, shard_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +85,8 @@ def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
     from pyspark.sql import functions as F
 
     needed = [name for name in COLUMNS if name in key]  # more than needed does no harm
-    frame = read(spark, snap, list(dict.fromkeys([*needed, "size", "_contid", "_pos"])))
+    shard = shard_column(snap)
+    frame = read(spark, snap, list(dict.fromkeys([*needed, "size", shard, "_pos"])))
     try:
         frame = frame.withColumn("key", F.expr(key))
         kind = dict(frame.dtypes)["key"]
@@ -99,7 +100,7 @@ def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
         raise ValueError(f"key {key!r} is of type {kind}: sort by something simpler, or cast it")
     if kind in ("float", "double"):
         frame = frame.withColumn("key", F.expr("key + 0.0"))  # -0.0 becomes 0.0: they are equal
-    return numbered(frame.select("key", "_contid", "_pos", "size"), snap)
+    return numbered(frame.select("key", shard, "_pos", "size"), snap)
 
 
 def _sorted(keys: DataFrame, descending: bool, count: int) -> DataFrame:
