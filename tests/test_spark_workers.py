@@ -1,4 +1,4 @@
-"""What a new Python worker of Spark spends before it has done anything."""
+"""The Python processes of Spark: what they spend before they do anything, and what they print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 from sparkfiles import damage, with_columns
-from sparking import PACKAGES, environment
+from sparking import PACKAGES, PATIENCE, application, environment, need_spark
+
+import winkfs
+from winkfs.dataset.dataset import create
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
@@ -92,3 +95,85 @@ def test_a_task_does_not_import_pandas(tmp_path: Path, task: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["False"]
+
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def example() -> str:
+    """The Spark example of the README, which then shows what it has."""
+    code = README.read_text().partition("## Spark\n\n```python\n")[2].partition("```")[0]
+    assert "fetch_content" in code
+    return f"{code}\nfew.show()\nwinkfs.spark.fetch_content(refs).show()\nspark.stop()\n"
+
+
+def test_the_example_of_the_readme_alarms_nobody(tmp_path: Path) -> None:
+    """Where a query has enough rows, the JVM hangs up on its workers."""
+    need_spark()
+    with create(tmp_path / "set") as files:
+        files.put_many((f"bash/{i}.html", b"<p>" * 2000) for i in range(3000))
+    done = subprocess.run(
+        [sys.executable, "-c", example()], env=environment(), cwd=tmp_path, timeout=PATIENCE,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "bash/0.html" in done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "BrokenPipe" not in done.stderr, done.stderr
+    assert "replaced" not in done.stderr, done.stderr
+    with winkfs.open(tmp_path / "copy") as copy:
+        assert len(copy) == 3000
+
+
+PLACES = """
+import sys
+from winkfs.spark.launcher import compiled
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+class Place(DataSource):
+    name = classmethod(lambda cls: "place")
+    schema = lambda self: "planner string, task string"
+
+    def reader(self, schema):
+        import pyspark
+        return PlaceReader(pyspark.__file__)
+
+class PlaceReader(DataSourceReader):
+    def __init__(self, planner):
+        self.planner = planner
+
+    def read(self, partition):
+        import pyspark
+        yield self.planner, pyspark.__file__
+
+before = spark.sparkContext.pythonExec
+with compiled(spark):
+    spark.dataSource.register(Place)
+assert spark.sparkContext.pythonExec == before
+print(*spark.read.format("place").load().first())
+"""
+
+
+def test_processes_of_a_local_session_import_a_compiled_pyspark() -> None:
+    """Spark puts one in front that is not: a second of CPU for each of them."""
+    import pyspark
+
+    done = application(PLACES)
+    assert done.returncode == 0, done.stderr
+    where = done.stdout.split()
+    if "SPARK_HOME" in os.environ:
+        pytest.skip("another PySpark than that of pip")
+    assert where == [pyspark.__file__] * 2
+
+
+def test_a_python_that_is_not_this_one_is_left_alone(tmp_path: Path) -> None:
+    """As one without winkfs, or one of another environment."""
+    other = tmp_path / "python"
+    other.symlink_to(sys.executable)
+    code = """if True:
+        from winkfs.spark.launcher import compiled
+        with compiled(spark):
+            print(spark.sparkContext.pythonExec)
+    """
+    done = application(code, env=environment(PYSPARK_PYTHON=str(other)))
+    assert done.stdout.split() == [str(other)], done.stderr

@@ -45,6 +45,7 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
     """
     from pyspark.sql.types import BinaryType, StructField, StructType
 
+    from winkfs.spark.launcher import compiled
     from winkfs.spark.options import MODES, size_of
 
     missing = [name for name in NEEDED if name not in df.columns]
@@ -65,7 +66,8 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
     schema = StructType([*df.schema.fields, StructField("content", BinaryType())])
     if mode.upper() == "PERMISSIVE" and "_error" not in df.columns:
         schema = schema.add("_error", "string")
-    return df.mapInArrow(_Fetch(mode.upper(), batch_bytes), schema)
+    with compiled(df.sparkSession):
+        return df.mapInArrow(_Fetch(mode.upper(), batch_bytes), schema)
 
 
 def fetcher(mode: str = "FAILFAST", batch_bytes: int = BATCH) -> Fetcher:
