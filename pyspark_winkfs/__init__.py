@@ -10,6 +10,7 @@ import contextlib
 import os
 import pickle
 import sys
+import traceback
 from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,30 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource", "one_line"]
 
 
+class Tracebacks:
+    """The module `traceback` for Spark's daemon, without those of a JVM that has hung up.
+
+    It does so where a query has enough rows, and after a minute in which a worker was idle.
+    """
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            traceback.print_exc()
+
+
+def unalarmed() -> None:
+    """Have the daemon that this process is a fork of, if it is one, not print these tracebacks.
+
+    It prints them where it speaks with the JVM through Unix sockets.
+    """
+    main: Any = sys.modules.get("__main__")
+    if getattr(getattr(main, "__spec__", None), "name", "") == "pyspark.daemon":
+        main.traceback = Tracebacks
+
+
 class OneLine(contextlib.ContextDecorator):
     """An error of ours in the block comes out of Spark as its one line. WINKFS_TRACEBACK=1 in the
     environment of the workers leaves it the stack.
@@ -32,7 +57,7 @@ class OneLine(contextlib.ContextDecorator):
     """
 
     def __enter__(self) -> None:
-        pass
+        unalarmed()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         ours = isinstance(error, OSError | ValueError | ImportError)
@@ -133,3 +158,4 @@ class FilteringReader(Reader):
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
+unalarmed()  # the process that looks formats up is not asked again

@@ -63,8 +63,8 @@ def plain_mix(value: int) -> int:
     return value ^ (value >> 33)
 
 
-def plain_signature(document: bytes) -> list[int]:
-    """One document, one shingle, one number at a time."""
+def plain_shingles(document: bytes) -> list[int]:
+    """One document, one shingle at a time."""
     text = re.sub(rb"(?is)<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[a-z/!?][^>]*>", b" ", document)
     words = re.findall(rb"[0-9a-z\x80-\xff]+", text.lower())
     hashes = [int.from_bytes(mmh3.hash_bytes(word, 0, True)[:8], "little") for word in words]
@@ -74,6 +74,11 @@ def plain_signature(document: bytes) -> list[int]:
         for number in [*hashes[i : i + 5], 0, 0, 0, 0][:5]:
             value = plain_mix((value * 0x9E3779B97F4A7C15 + number) % 2**64)
         shingles.append(value)
+    return shingles
+
+
+def plain_signature(document: bytes) -> list[int]:
+    shingles = plain_shingles(document)
     result = []
     for i in range(64):
         seed = plain_mix((i + 1) * 0x9E3779B97F4A7C15 % 2**64)
@@ -120,18 +125,31 @@ def test_the_estimate_is_near_the_jaccard_index(share: float) -> None:
     rest = 2000 - len(common)
     a, b = common + words[2000 : 2000 + rest], common + words[4000 : 4000 + rest]
     found = near.signatures(pa.array([b" ".join(a), b" ".join(b)], pa.binary()), bands=64)
-    assert abs(float(near.similarity(found[:1], found[1:])[0]) - share) < 0.1
+    assert abs(float(near.estimate(found[:1], found[1:])[0]) - share) < 0.1
 
 
-def test_connected_groups_are_those_of_a_plain_search() -> None:
-    random.seed(3)
-    for count, edges in ((1, 0), (2, 1), (50, 20), (300, 200), (300, 900)):
-        a = np.array([random.randrange(count) for _ in range(edges)], np.int64)
-        b = np.array([random.randrange(count) for _ in range(edges)], np.int64)
-        group = list(range(count))
-        for _ in range(count):
-            for x, y in zip(a.tolist(), b.tolist(), strict=True):
-                group[x] = group[y] = min(group[x], group[y])
-        assert near.connected(count, a, b).tolist() == group
+@pytest.mark.parametrize("seed", range(20))
+def test_those_that_stay_are_those_of_a_plain_loop(seed: int) -> None:
+    random.seed(seed)
+    count = random.choice([1, 5, 50, 300])
+    pairs = [sorted(random.choices(range(count), k=2)) for _ in range(random.choice([0, 30, 900]))]
+    older, younger = np.array([p for p in pairs if p[0] < p[1]], np.int64).reshape(-1, 2).T
+    stays: list[bool] = []
+    for i in range(count):
+        similar = older[younger == i].tolist()
+        stays.append(not any(stays[other] for other in similar))
+    assert near.kept(count, younger, older).tolist() == stays
+
+
+def test_of_a_long_chain_every_second_one_stays() -> None:
     chain = np.arange(999)
-    assert near.connected(1000, chain[::-1].copy(), chain[::-1] + 1).max() == 0
+    assert near.kept(1000, chain + 1, chain).tolist() == [True, False] * 500
+
+
+def test_sets_of_shingles_are_those_of_a_plain_loop() -> None:
+    sets = near.shingle_sets(columns(TEXTS)[0])
+    plain = [set(plain_shingles(text)) for text in TEXTS]
+    assert [set(found.tolist()) for found in sets] == plain
+    for a, x in zip(sets, plain, strict=True):
+        for b, y in zip(sets, plain, strict=True):
+            assert near.jaccard(a, b) == (len(x & y) / len(x | y) if x and y else 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,11 @@ from sparkfiles import (
 
 import winkfs
 from winkfs import orders, results
+from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
+from winkfs.spark.partition import Piece, unpack
 from winkfs.spark.paths import to_name, to_path
+from winkfs.spark.plan import Part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -275,8 +279,6 @@ def test_several_sources(kinds: Kinds, tmp_path: Path) -> None:
         with winkfs.create(base) as c:
             c.put("n", text)
     add_to = tmp_path / "set"
-    from winkfs.dataset import manifest
-
     manifest.create(add_to)
     add(add_to, {"n": b"3"})
 
@@ -518,6 +520,57 @@ def test_little_or_nothing(tmp_path: Path, count: int) -> None:
         assert len(read(tmp_path / "c", **options)) == count
 
 
+# --- hidden rows ---
+
+
+def _replaced(root: Path, files: int) -> Path:
+    """A data set of one large shard, of which a second one hides each fifth file."""
+    manifest.create(root)
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(0, 300, files).tolist()
+    add(root, {f"{i:06d}": rng.bytes(n) for i, n in enumerate(sizes)})
+    add(root, {f"{i:06d}": b"newer" for i in rng.permutation(files)[: files // 5].tolist()})
+    return root
+
+
+def test_a_task_is_not_sent_what_is_hidden_elsewhere(tmp_path: Path) -> None:
+    """As `hidden` is, all tasks together have it once, however many there are."""
+    from pyspark_winkfs import DefaultSource
+
+    root = _replaced(tmp_path / "set", 40_000)
+    sizes = {}
+    for count in (1, 60):
+        options = {"path": str(root), "minPartitions": str(count), "splitBytes": "1g"}
+        planned = DefaultSource(options=options).reader(struct("path string")).partitions()
+        assert len(planned) >= count
+        sizes[count] = sum(len(pickle.dumps(task)) for task in planned)
+    assert sizes[60] < 2 * sizes[1] + 60 * 500
+
+
+def test_hidden_rows_at_the_borders_of_tasks() -> None:
+    hidden = np.array([100, 101, 107, 120, 139])
+    part = Part(Piece("c", 1, 140, False, 100, 140), 40, hidden)
+    for split in range(1, 41):
+        found: list[int] = []
+        for low in range(0, 40, split):
+            high = min(low + split, 40)
+            piece = part.cut(low, high)
+            assert piece is not None
+            assert (piece.low, piece.high) == (100 + low, 100 + high)
+            mine = [] if piece.hidden is None else unpack(piece.hidden).tolist()
+            assert all(piece.low <= position < piece.high for position in mine)
+            found += mine
+        assert found == hidden.tolist()
+
+
+@pytest.mark.parametrize("order", ["offset", "path", "mtime"])
+def test_hidden_rows_stay_hidden_however_tasks_are_cut(tmp_path: Path, order: str) -> None:
+    root = _replaced(tmp_path / "set", 2000)
+    wanted = documents(root)
+    for count in (1, 2, 7, 64, 333):
+        assert as_files(read(root, minPartitions=count, orderBy=order)) == wanted
+
+
 # --- options and columns ---
 
 
@@ -551,6 +604,38 @@ def test_wrong_options_are_one_clear_line(options: dict[str, str], line: str) ->
         WinkfsDataSource(options={"path": "x"} | options).schema()
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# What Spark 4.3 hands to schema() for CREATE TABLE .. USING winkfs OPTIONS (path .., ..).
+OF_A_TABLE = {
+    "provider": "winkfs", "owner": "me", "location": "file:/data", "path": "file:/data",
+    "external": "true", "comment": "pages", "option.path": "/data", "option.content": "none",
+    "content": "none", "option.serialization.format": "1", "serialization.format": "1",
+    "created.by": "a tool", "mode": "prod",
+}  # fmt: skip
+
+
+def test_what_spark_adds_to_the_options_of_a_table_is_passed_over() -> None:
+    from winkfs.spark.options import Options
+    from winkfs.spark.sinkoptions import SinkOptions
+    from winkfs.spark.source import WinkfsDataSource
+
+    given = dict(OF_A_TABLE)
+    columns = "`path` string, `size` bigint, `mtime` timestamp"
+    assert WinkfsDataSource(options=given).schema() == columns
+    assert Options.of(given).sources == ("/data",)
+    del given["option.content"]
+    assert SinkOptions.of(given).path == "/data"
+
+
+@pytest.mark.parametrize("name", ["ownr", "prefx", "owner", "location"])
+def test_an_unknown_option_of_a_table_is_refused(name: str) -> None:
+    from winkfs.spark.options import Options
+
+    with pytest.raises(ValueError, match=f"no option '{name}'"):
+        Options.of(OF_A_TABLE | {name: "x", f"option.{name}": "x"})
+    with pytest.raises(ValueError, match=f"no option '{name}'"):
+        Options.of({"path": "x", name: "x"})
 
 
 def test_missing_containers_are_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from winkfs.columns import Columns
 from winkfs.errors import WinkError
 from winkfs.inode import default_mode
 from winkfs.rows import Int64
+from winkfs.spark import arrow
 from winkfs.spark.cuts import cuts
 from winkfs.spark.garbage import freeze
 from winkfs.spark.partition import Ordered, Piece, Scan, unpack
@@ -131,7 +132,7 @@ def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]
                 places.append(part.place[a:b])
                 part.opened.source.contents.drop()
         back = np.argsort(np.concatenate(places))
-        whole = found[0] if len(found) == 1 else pa.concat_batches(found).take(pa.array(back))
+        whole = found[0] if len(found) == 1 else pa.concat_batches(found).take(arrow.column(back))
         yield from _left(reading, whole, np.concatenate(good)[back])
 
 
@@ -183,12 +184,12 @@ class _Open:
             return
         texts = [str(error) for error in self._damaged]
         known = {
-            "_error": texts, "_container": [self.piece.base] * len(texts),
-            "_contid": [self.piece.contid] * len(texts),
-            "_pos": [error.offset for error in self._damaged],
+            "_error": arrow.texts(texts), "_container": arrow.same(self.piece.base, len(texts)),
+            "_contid": arrow.same(self.piece.contid, len(texts)),
+            "_pos": arrow.column(np.array([error.offset for error in self._damaged], np.int64)),
         }  # fmt: skip
         arrays = [
-            pa.array(known.get(column, [None] * len(texts)), field.type)
+            known[column] if column in known else pa.nulls(len(texts), field.type)
             for column, field in zip(self.reading.columns, self.reading.schema, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=self.reading.schema)
@@ -197,7 +198,7 @@ class _Open:
 def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.RecordBatch]:
     """What the mode leaves of a batch."""
     if reading.mode == "DROPMALFORMED" and not good.all():
-        whole = whole.filter(pa.array(good))
+        whole = whole.filter(arrow.column(good))
     if whole.num_rows:
         yield whole
 
@@ -240,7 +241,7 @@ class _Batch:
             self.errors[i] = f"{rows.size[i]} bytes, more than maxContentBytes {largest}"
         place = np.full(len(rows), len(small))
         place[small] = np.arange(len(small))
-        self.content = pa.concat_arrays([part, pa.nulls(1, pa.binary())]).take(pa.array(place))
+        self.content = pa.concat_arrays([part, pa.nulls(1, pa.binary())]).take(arrow.column(place))
 
     def _read_modes(self) -> None:
         modes = MODES[self.rows.ftype]
@@ -251,7 +252,7 @@ class _Batch:
             except CorruptError as error:
                 unknown[i] = True
                 self.errors.setdefault(i, str(error))
-        self.modes = pa.array(modes, mask=unknown)
+        self.modes = arrow.column(modes, missing=unknown)
 
     def record(self) -> pa.RecordBatch:
         reading = self.opened.reading
@@ -276,10 +277,10 @@ class _Batch:
     def _errors(self) -> pa.Array:
         if not self.errors:
             return pa.nulls(len(self.rows), pa.string())
-        return pa.array(map(self.errors.get, range(len(self.rows))), pa.string())
+        return arrow.texts([self.errors.get(i) for i in range(len(self.rows))])
 
-    def _same(self, value: Any, kind: pa.DataType) -> pa.Array:
-        return pa.repeat(pa.scalar(value, kind), len(self.rows))
+    def _same(self, value: str | int) -> pa.Array:
+        return arrow.same(value, len(self.rows))
 
 
 def _is_utf8(text: bytes, rows: Columns) -> bool:
@@ -299,29 +300,23 @@ def _escaped(names: pa.Array, rows: Columns) -> pa.Array:
     mask = np.zeros(len(rows), bool)
     mask[index] = True
     texts = [to_path(rows.name(i)).encode() for i in index.tolist()]
-    return pc.replace_with_mask(names, pa.array(mask), pa.array(texts, pa.binary()))
-
-
-def _int64(values: npt.NDArray[Any], kind: pa.DataType | None = None) -> pa.Array:
-    """Without a copy where they are int64 already."""
-    found = pa.array(np.ascontiguousarray(values, np.int64))
-    return found if kind is None else found.view(kind)
+    return pc.replace_with_mask(names, arrow.column(mask), arrow.binaries(texts))
 
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
     "path": _Batch._paths,
     "name_raw": _Batch._names,
-    "size": lambda made: _int64(made.rows.size),
-    "mtime": lambda made: _int64(made.rows.mtime // MICRO, TIMESTAMP),
-    "mtime_ns": lambda made: _int64(made.rows.mtime),
+    "size": lambda made: arrow.column(made.rows.size),
+    "mtime": lambda made: arrow.column(made.rows.mtime // MICRO, TIMESTAMP),
+    "mtime_ns": lambda made: arrow.column(made.rows.mtime),
     "content": lambda made: made.content,
-    "ftype": lambda made: pa.array(made.rows.ftype.astype(np.int32)),
+    "ftype": lambda made: arrow.column(made.rows.ftype.astype(np.int32)),
     "mode": lambda made: made.modes,
     "_error": _Batch._errors,
-    "_container": lambda made: made._same(made.opened.piece.base, pa.string()),
-    "_contid": lambda made: made._same(made.opened.piece.contid, pa.int64()),
-    "_pos": lambda made: _int64(made.rows.pos),
-    "_pointer": lambda made: _int64(made.rows.pointer),
-    "_generation": lambda made: made._same(made.opened.piece.generation, pa.int64()),
+    "_container": lambda made: made._same(made.opened.piece.base),
+    "_contid": lambda made: made._same(made.opened.piece.contid),
+    "_pos": lambda made: arrow.column(made.rows.pos),
+    "_pointer": lambda made: arrow.column(made.rows.pointer),
+    "_generation": lambda made: made._same(made.opened.piece.generation),
 }

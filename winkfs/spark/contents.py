@@ -22,6 +22,7 @@ from winkfs.content import attributes
 from winkfs.extent import assemble, cut
 from winkfs.inode import Attrs, Inode
 from winkfs.rows import Int64
+from winkfs.spark import arrow
 from winkfs.store import Store
 
 GAPS: Final = (64 << 10, 4 << 10, 0)  # bytes that are read rather than begin another read
@@ -80,8 +81,8 @@ class Contents:
             return _single(values[0]), errors
         place = np.empty(len(pos), np.int64)
         place[np.concatenate([chosen, rest])] = np.arange(len(pos))
-        joined = pa.concat_arrays([whole, pa.array(values, pa.binary())])
-        return joined.take(pa.array(place)), errors
+        joined = pa.concat_arrays([whole, arrow.binaries(values)])
+        return joined.take(arrow.column(place)), errors
 
     def _plain(self, pointer: Int64, size: Int64) -> tuple[pa.Array, Bools]:
         """-> contents of those that are good, and which these are."""
@@ -250,7 +251,7 @@ def _between(view: memoryview, start: Int64, size: Int64, rows: Int64) -> pa.Arr
     both = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * len(start), [None, pa.py_buffer(offsets), pa.py_buffer(view)]
     )
-    return both.take(pa.array(2 * rows + 1))
+    return both.take(arrow.column(2 * rows + 1))
 
 
 def _single(value: Any) -> pa.Array:

@@ -45,6 +45,7 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
     """
     from pyspark.sql.types import BinaryType, StructField, StructType
 
+    from winkfs.spark.launcher import compiled
     from winkfs.spark.options import MODES, size_of
 
     missing = [name for name in NEEDED if name not in df.columns]
@@ -65,7 +66,8 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
     schema = StructType([*df.schema.fields, StructField("content", BinaryType())])
     if mode.upper() == "PERMISSIVE" and "_error" not in df.columns:
         schema = schema.add("_error", "string")
-    return df.mapInArrow(_Fetch(mode.upper(), batch_bytes), schema)
+    with compiled(df.sparkSession):
+        return df.mapInArrow(_Fetch(mode.upper(), batch_bytes), schema)
 
 
 def fetcher(mode: str = "FAILFAST", batch_bytes: int = BATCH) -> Fetcher:
@@ -103,18 +105,22 @@ class _Fetch:
 
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Parts of which the contents fit in memory; no row without a part."""
-        for at, stop in cuts(_int64(batch, "size"), self.batch):
+        from winkfs.spark.arrow import numbers
+
+        for at, stop in cuts(numbers(batch.column("size")), self.batch):
             yield batch.slice(at, stop - at)
 
     def _fetch(self, part: pa.RecordBatch, opened: dict[tuple[str, int], Contents]) -> Any:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        known = part.column("_pointer").is_valid().to_numpy(zero_copy_only=False)
+        from winkfs.spark import arrow
+
+        known = arrow.bools(part.column("_pointer").is_valid())
         places: list[Int64] = [np.flatnonzero(~known)]
         contents: list[pa.Array] = [pa.nulls(len(places[0]), pa.binary())]
         errors: dict[int, str] = dict.fromkeys(places[0].tolist(), "no reference")
-        pos, pointer, size = (_int64(part, name) for name in ("_pos", "_pointer", "size"))
+        pos, pointer, size = map(arrow.numbers, map(part.column, ("_pos", "_pointer", "size")))
         for (base, contid), rows in _by_container(part, known):
             source = _opened(opened, base, contid)
             found, wrong = source.read(pos[rows], pointer[rows], size[rows])
@@ -132,10 +138,10 @@ class _Fetch:
         content = pa.concat_arrays(contents)
         order = np.concatenate(places)
         if (np.diff(order) < 0).any():
-            content = content.take(pa.array(np.argsort(order)))
+            content = content.take(arrow.column(np.argsort(order)))
         columns, names = [*part.columns, content], [*part.schema.names, "content"]
         if self.mode == "PERMISSIVE":
-            texts = pa.array(map(errors.get, range(part.num_rows)), pa.string())
+            texts = arrow.texts([errors.get(i) for i in range(part.num_rows)])
             if "_error" in names:
                 at = names.index("_error")
                 columns[at] = pc.coalesce(columns[at], texts)
@@ -147,17 +153,15 @@ class _Fetch:
         return made
 
 
-def _int64(batch: pa.RecordBatch, name: str) -> Int64:
-    found: Int64 = batch.column(name).fill_null(0).to_numpy(zero_copy_only=False)
-    return found
-
-
 def _by_container(part: pa.RecordBatch, known: Any) -> Iterator[tuple[tuple[str, int], Int64]]:
     """The rows that refer to each container."""
+    from winkfs.spark.arrow import bools, numbers
+
     names = part.column("_container").dictionary_encode()
     texts = names.dictionary.to_pylist()
-    code = names.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    contid = _int64(part, "_contid")
+    code = numbers(names.indices)
+    known = known & bools(names.indices.is_valid())
+    contid = numbers(part.column("_contid"))
     for number, base in enumerate(texts):
         rows = np.flatnonzero((code == number) & known)
         for one in np.unique(contid[rows]).tolist():

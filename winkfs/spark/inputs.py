@@ -106,12 +106,13 @@ class Inputs:
         cost    0.3 us a row; the content is not copied
         """
         from winkfs.bulkput import ROWS  # a task has it; on the driver it takes 50 ms
+        from winkfs.spark.arrow import layout
 
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))
         self._check_nulls(names, contents)
         ns = self._times(batch, now)
-        name_at, name_bytes = _layout(names)
-        at, content = _layout(contents)
+        name_at, name_bytes = layout(names)
+        at, content = layout(contents)
         for start, stop in cuts(np.diff(at), BYTES, ROWS):
             some: list[bytes] = names.slice(start, stop - start).to_pylist()
             if not self.raw and MARK in bytes(name_bytes[name_at[start] : name_at[stop]]):
@@ -123,14 +124,14 @@ class Inputs:
 
     def _check_nulls(self, names: pa.Array, contents: pa.Array) -> None:
         if names.null_count:
-            row = names.is_null().index(True).as_py()
+            row = _first_null(names)
             size = len(contents[row].as_py() or b"")
             raise ValueError(
                 f"a row with {size} bytes of content has no path (null): leave such rows out, "
                 'for instance with .where("path is not null")'
             )
         if contents.null_count:
-            row = contents.is_null().index(True).as_py()
+            row = _first_null(contents)
             path = names[row].as_py()
             raise ValueError(
                 f"{shown(path)}: the content is null: leave such rows out, or write an empty "
@@ -212,22 +213,14 @@ def _binary(column: Any) -> Any:
     return column.cast(pa.large_binary() if large else pa.binary())
 
 
-def _layout(column: Any) -> tuple[Int64, memoryview]:
-    """-> offsets int64[n + 1], and the bytes that they cut."""
-    import pyarrow as pa
+def _first_null(column: Any) -> int:
+    from winkfs.spark.arrow import bools
 
-    _, offsets, data = column.buffers()
-    width = np.int64 if pa.types.is_large_binary(column.type) else np.int32
-    if offsets is None or not len(column):
-        return np.zeros(len(column) + 1, np.int64), memoryview(b"")
-    cuts = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1]
-    return cuts.astype(np.int64), memoryview(b"" if data is None else data)
+    return int(np.argmax(bools(column.is_null())))
 
 
 def _numbers(column: Any) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """-> the numbers, any where there is none; where there is none, bool[n]."""
-    import pyarrow as pa
+    from winkfs.spark.arrow import bools, numbers
 
-    missing = np.asarray(column.is_null().to_numpy(zero_copy_only=False))
-    plain = column.cast(pa.int64())
-    return np.asarray(plain.fill_null(0).to_numpy(zero_copy_only=False)), missing
+    return numbers(column), bools(column.is_null())

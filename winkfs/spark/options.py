@@ -47,6 +47,11 @@ from winkfs.units import BYTES, NANO
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
 LEAST_SPLIT: Final = 1 << 16
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive
+IN_TABLES: Final = (
+    "; of a table in its catalog Spark gives a Python source no options: say t WITH (path = 'DIR') "
+    "in the query, or .option('path', DIR) before .table('t') or behind .writeTo('t')"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class Options:
 
         others  names that somebody else looks at
         """
-        given = {name.lower(): value for name, value in options.items()}
+        given = given_of(options)
         check_names(given, [*READERS, *others])
         values: dict[str, Any] = {}
         if "path" not in given and "paths" in given:  # that is how Spark hands on load([a, b])
@@ -88,7 +93,7 @@ class Options:
             if name.lower() in given:
                 values[attribute] = value_of(given, name, read)
         if not values.get("sources"):
-            raise ValueError("no path: say which container or data set: .load(BASE)")
+            raise ValueError(f"no path: say which container or data set: .load(BASE){IN_TABLES}")
         if "paths_file" in values:
             values["paths"] = values.get("paths", ()) + values.pop("paths_file")
         chosen = {name: values.pop(name) for name in SELECTION if name in values}
@@ -96,6 +101,19 @@ class Options:
         if low is not None and high is not None and low > high:
             raise ValueError("option mtimeFrom is later than mtimeTo")
         return cls(**values, selection=Selection(**chosen))
+
+
+def given_of(options: Mapping[str, str]) -> dict[str, str]:
+    """What the user gave, names in lower case.
+
+    For CREATE TABLE Spark hands on `provider`, `owner`, `location` and the like, all TBLPROPERTIES,
+    and each of the OPTIONS twice: as NAME and as option.NAME.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if given.get("provider", "").lower() != "winkfs":
+        return given
+    named = {name for name in given if f"option.{name}" in given} - {OF_HIVE} | {"path"}
+    return {name: value for name, value in given.items() if name in named}
 
 
 def check_names(given: Mapping[str, str], names: Iterable[str]) -> None:

@@ -37,7 +37,7 @@ class Piece:
     contid, size  CONTID, FILESIZE it was planned with; grows: it may be larger by now
     low, high     positions of the inodes: [low, high)
     rows          packed: just these, ascending; None: all but the hidden ones
-    hidden        packed positions
+    hidden        packed positions in [low, high)
     generation    of the data set
     """
 
@@ -61,7 +61,7 @@ class Scan(InputPartition):  # type: ignore[misc]
 
 
 class Ordered(InputPartition):  # type: ignore[misc]
-    """Files in an order of their own.
+    """Files in an order of their own, none of them hidden.
 
     pieces  containers, each as a whole
     shard   packed: which of the pieces; pos: position of the inode

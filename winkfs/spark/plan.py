@@ -17,7 +17,7 @@ import numpy as np
 
 from winkfs.basepath import base_of
 from winkfs.dataset.manifest import is_dataset
-from winkfs.dataset.shard import Int64, Shard
+from winkfs.dataset.shard import NOTHING, Int64, Shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import NoSuchFile
 from winkfs.spark.options import Options
@@ -34,12 +34,14 @@ MOST: Final = 1 << 20  # rows of a task that is told them, about: 2 MiB of posit
 class Part:
     """A piece that may be cut.
 
-    rows     positions of its inodes; None: a range of positions
+    hidden   positions of inodes in it that do not count, ascending
+    rows     positions of its inodes, none of them hidden; None: a range of positions
     weights  of the rows, bytes
     """
 
     piece: Piece
     weight: int
+    hidden: Int64
     rows: Int64 | None = None
     weights: Int64 | None = None
 
@@ -48,14 +50,14 @@ class Part:
         """A piece of these rows, at least one."""
         weights = weights_of(sizes, contents)
         weights[0] += OPEN
-        return cls(piece, int(weights.sum()), rows, weights)
+        return cls(piece, int(weights.sum()), NOTHING, rows, weights)
 
     def cut(self, low: float, high: float) -> Piece | None:
         """What weighs in from `low` to `high`, of 0 to `weight`; None where that is no file."""
         if self.rows is None or self.weights is None:
             start, room = self.piece.low, self.piece.high - self.piece.low
             a, b = (start + int(room * part / self.weight) for part in (low, high))
-            return replace(self.piece, low=a, high=b) if a < b else None
+            return self._between(a, b) if a < b else None
         starts = np.cumsum(self.weights) - self.weights
         i, k = np.searchsorted(starts, [low, high]).tolist()
         if i == k:
@@ -63,6 +65,12 @@ class Part:
         rows, upto = self.rows[i:k], int(self.rows[k - 1]) + 1
         before = int(self.rows[i - 1]) + 1 if i else 0
         return replace(self.piece, low=before, high=upto, rows=pack(rows))
+
+    def _between(self, low: int, high: int) -> Piece:
+        """The piece cut to [low, high), with what is hidden there: a task is sent no more."""
+        first, stop = np.searchsorted(self.hidden, [low, high]).tolist()
+        hidden = pack(self.hidden[first:stop]) if first < stop else None
+        return replace(self.piece, low=low, high=high, hidden=hidden)
 
 
 def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
@@ -117,7 +125,8 @@ def expand(source: str) -> list[str]:
 def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> Iterator[Part]:
     if not shard.grows and options.selection.everything:
         if shard.record.files > len(shard.hidden):
-            yield Part(piece_of(shard, generation), OPEN + weight_of(shard, contents))
+            weight = OPEN + weight_of(shard, contents)
+            yield Part(piece_of(shard, generation), weight, shard.hidden)
         return
     from winkfs.spark.chosen import files_of
 
@@ -137,12 +146,11 @@ def weight_of(shard: Shard, contents: bool) -> int:
 
 
 def piece_of(shard: Shard, generation: int) -> Piece:
+    """All of a shard, hidden rows too."""
     record = shard.record
-    hidden = pack(shard.hidden) if len(shard.hidden) else None
     return Piece(
-        shard.base, record.contid, record.size, shard.grows, 0, record.size,
-        hidden=hidden, generation=generation,
-    )  # fmt: skip
+        shard.base, record.contid, record.size, shard.grows, 0, record.size, generation=generation
+    )
 
 
 # --- tasks ---

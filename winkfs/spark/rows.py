@@ -53,6 +53,7 @@ class Source:
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
         self._file = open_columns(self.store)
         self._pos: Int64 | None = None
+        self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
     def __enter__(self) -> Self:
         return self
@@ -136,5 +137,4 @@ class Source:
             at = stop
 
     def _seen(self, rows: Columns) -> Columns:
-        hidden = None if self.piece.hidden is None else unpack(self.piece.hidden)
-        return rows.visible(hidden, include_dirs=self._include_dirs)
+        return rows.visible(self._hidden, include_dirs=self._include_dirs)

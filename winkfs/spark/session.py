@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+MANAGER: Final = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
@@ -23,9 +25,30 @@ def register(spark: SparkSession) -> None:
     the Python of the workers by `spark.sparkContext.addPyFile`, which has to come before.
     """
     from pyspark_winkfs import DefaultSource
+    from winkfs.spark.launcher import compiled
 
-    spark.dataSource.register(DefaultSource)
+    with compiled(spark), _unwarned(spark):
+        spark.dataSource.register(DefaultSource)
     _registered.add(spark)
+
+
+@contextmanager
+def _unwarned(spark: SparkSession) -> Iterator[None]:
+    """Without the warning that a format is replaced: the one that Spark found by its name is this.
+
+    Spark Connect, whose server logs it, has no JVM to talk to.
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    log4j = jvm.org.apache.logging.log4j
+    before = log4j.LogManager.getLogger(MANAGER).getLevel()
+    log4j.core.config.Configurator.setLevel(MANAGER, log4j.Level.ERROR)
+    try:
+        yield
+    finally:
+        log4j.core.config.Configurator.setLevel(MANAGER, before)
 
 
 def read(

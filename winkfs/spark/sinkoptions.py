@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from winkformats import hashing
-from winkfs.spark.options import check_names, count, flag, local_path, one_of, size_of, value_of
+from winkfs.spark.options import (
+    IN_TABLES,
+    check_names,
+    count,
+    flag,
+    given_of,
+    local_path,
+    one_of,
+    size_of,
+    value_of,
+)
 
 OF_SPARK: Final = ("checkpointLocation", "queryName")
 LEAST_SHARD: Final = 1 << 20  # bytes
@@ -43,10 +53,10 @@ class SinkOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """From Spark's options, in any case. Raises ValueError: one line with what is allowed."""
-        given = {name.lower(): value for name, value in options.items()}
+        given = given_of(options)
         check_names(given, (*READERS, "path", *OF_SPARK))
         if not given.get("path"):
-            raise ValueError("no path: say where to: .save(DIR)")
+            raise ValueError(f"no path: say where to: .save(DIR){IN_TABLES}")
         values: dict[str, Any] = {"path": os.path.abspath(value_of(given, "path", local_path))}
         for name, (attribute, read) in READERS.items():
             if name.lower() in given:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkfs.spark.cuts import cuts
+from winkfs.units import MICRO
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,15 +56,14 @@ def in_order(
 
 
 def _filled(batch: Any, mtime: int, now: int) -> Any:
-    import pyarrow as pa
+    from winkfs.spark import arrow
 
-    column = batch.column(mtime)
-    if not column.null_count:
+    found = batch.column(mtime)
+    if not found.null_count:
         return batch
-    number = pa.scalar(now // 1000 if pa.types.is_timestamp(column.type) else now, pa.int64())
-    return batch.set_column(
-        mtime, batch.schema.field(mtime), column.fill_null(number.cast(column.type))
-    )
+    number = now if found.type == "int64" else now // MICRO  # a timestamp of Spark
+    times = np.where(arrow.bools(found.is_null()), number, arrow.numbers(found))
+    return batch.set_column(mtime, batch.schema.field(mtime), arrow.column(times, found.type))
 
 
 def _spooled(batches: Iterable[Any], folder: str) -> list[Any]:
@@ -83,29 +83,30 @@ def _spooled(batches: Iterable[Any], folder: str) -> list[Any]:
 
 
 def _times(column: Any) -> Int64:
-    import pyarrow as pa
+    from winkfs.spark.arrow import numbers
 
-    return np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+    return numbers(column)
 
 
 def _sizes(column: Any) -> Int64:
-    import pyarrow.compute as pc
+    from winkfs.spark.arrow import layout
 
-    lengths = pc.binary_length(column).fill_null(0)
-    return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
+    return np.diff(layout(column)[0])
 
 
 def _gather(held: list[Any], starts: Int64, rows: Int64) -> Any:
     """Rows by their numbers, in that order, as one batch."""
     import pyarrow as pa
 
+    from winkfs.spark import arrow
+
     which = np.searchsorted(starts, rows, "right") - 1
     by_batch = np.argsort(which, kind="stable")
     parts = []
     for number in np.unique(which).tolist():
         mine = rows[by_batch[which[by_batch] == number]] - starts[number]
-        parts.append(held[number].take(pa.array(mine)))
+        parts.append(held[number].take(arrow.column(mine)))
     back = np.empty(len(rows), np.int64)
     back[by_batch] = np.arange(len(rows))
     joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-    return joined.take(pa.array(back))
+    return joined.take(arrow.column(back))

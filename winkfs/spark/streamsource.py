@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_winkfs import one_line
-from winkfs.spark.options import Options, count, one_of, size_of, value_of
+from winkfs.spark.options import Options, count, given_of, one_of, size_of, value_of
 from winkfs.spark.source import STREAMING, WinkfsReader
 from winkfs.spark.tail import Limit, Offset, open_tail
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStreamReader:
     """Raises ValueError: one line that says what is wrong."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = given_of(options)
     asked = Options.of(options, STREAMING)
     for name in ("orderBy", "asOf", "pushdown"):
         if name.lower() in given:

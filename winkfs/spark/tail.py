@@ -284,11 +284,10 @@ class DatasetTail:
         parts = []
         for generation, _, shard, low, high in found:
             gone = hidden[shard.record.path]
-            gone = gone[(gone >= low) & (gone < high)]
-            piece = replace(piece_of(replace(shard, hidden=gone), generation), low=low, high=high)
+            piece = replace(piece_of(shard, generation), low=low, high=high)
             if self._options.selection.everything:
                 share = (high - low) / shard.record.size
-                parts.append(Part(piece, OPEN + int(share * weight_of(shard, contents))))
+                parts.append(Part(piece, OPEN + int(share * weight_of(shard, contents)), gone))
                 continue
             rows = _chosen(self._options, columns_between(shard.base, low, high), gone)
             if len(rows):

@@ -1,9 +1,11 @@
 """Job `dedup`: which documents are the same as others, and a data set without them.
 
 Exact: equal XXH3-64, size and MurmurHash3 128: two contents with one 64-bit hash are two documents.
-Near: see `near`; candidates are compared with the first document of each band they share, and what
-is similar is one group, also over several steps. Of a group the oldest document stays (least mtime,
-then least name); the others are its doubles.
+Of those that are equal the oldest stays (least mtime, then least name); the others are its doubles.
+
+Near: see `near`. A document is compared, by its content, with the oldest of each band that it
+shares. It is a double where one that is older and stays is similar to it. So no chain of small
+changes makes doubles of two documents that are not similar.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,22 +27,23 @@ from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import text
+from winkfs.spark import arrow
 from winkfs.spark.jobs import near
 from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
-from winkfs.spark.jobs.hashed import binary_rows, hashed
-from winkfs.spark.jobs.reading import int64, mapped, numbered, of_content, read
+from winkfs.spark.jobs.compared import POSITION, compared
+from winkfs.spark.jobs.hashed import hashed
+from winkfs.spark.jobs.reading import mapped, of_content, read
 from winkfs.spark.paths import to_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
 BROADCAST: Final = 2_000_000  # names that every worker may hold
-COLUMNS: Final = ("name_raw", "size", "mtime_ns", "_contid", "_pos")
+COLUMNS: Final = ("name_raw", "size", "mtime_ns")
 SIGNED: Final = (
-    "name binary, size bigint, mtime_ns bigint, _contid bigint, _pos bigint, "
-    "bands array<bigint>, signature binary, error string"
+    "id bigint, name binary, size bigint, mtime_ns bigint, pointer bigint, bands array<bigint>, "
+    "signature binary, error string"
 )
 TABLE: Final = (
     "path string, same_as string, size bigint, mtime_ns bigint, name_raw binary, same_as_raw binary"
@@ -81,7 +84,8 @@ def run(
             doubles = kept(_exact(every, min_size))
         else:
             every = kept(_signed(spark, snap, fail_fast))
-            doubles = kept(_near(spark, every, threshold, min_size))
+            near_ones = every.where(f"error is null and size >= {min_size}")
+            doubles = kept(_near(spark, snap, near_ones, threshold, fail_fast))
         summary |= _counts(every, doubles, min_size)
         for row in every.where("error is not null").select("name", "error").toLocalIterator():
             bad(Bad(snap.root, text(bytes(row[0])), row[1]))
@@ -159,68 +163,71 @@ def _exact(every: DataFrame, min_size: int) -> DataFrame:
 
 
 def _signed(spark: SparkSession, snap: Snapshot, fail_fast: bool) -> DataFrame:
-    """(id, name, size, mtime_ns, bands, signature, error). Ids are in the order of the files."""
-    frame = of_content(spark, snap, COLUMNS, sign_batch, SIGNED, fail_fast=fail_fast)
-    found = numbered(frame, snap)
-    return found.selectExpr(
-        f"shiftleft(cast(shard as bigint), {POSITION}) | _pos as id", "name", "size", "mtime_ns",
-        "bands", "signature", "error",
-    )  # fmt: skip
+    """Rows of SIGNED."""
+    shards = {shard.base: number for number, shard in enumerate(snap.shards)}
+    return of_content(
+        spark, snap, COLUMNS, lambda batch: sign_batch(batch, shards), SIGNED, fail_fast=fail_fast
+    )
 
 
-def sign_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """COLUMNS, content and _error -> SIGNED. A document without words has no bands."""
+def sign_batch(batch: pa.RecordBatch, shards: Mapping[str, int]) -> pa.RecordBatch:
+    """COLUMNS, content, _error and where it lies -> SIGNED. One without words has no bands.
+
+    shards  numbers of the containers. An id is that of the container and the position of the inode:
+            ids are in the order of the files
+    """
     import pyarrow as pa
 
-    head = [batch.column(name) for name in COLUMNS]
+    containers = batch.column("_container").dictionary_encode()
+    known = np.array([shards[base] for base in containers.dictionary.to_pylist()], np.int64)
+    shard = known[arrow.numbers(containers.indices)]
+    ids = arrow.column(shard << POSITION | arrow.numbers(batch.column("_pos")))
+    head = [ids, *map(batch.column, (*COLUMNS, "_pointer"))]
     signatures = near.signatures(batch.column("content"))
     keys = near.band_keys(signatures).view(np.int64)
     some = (signatures != near.EMPTY).any(axis=1)
     offsets = np.concatenate([[0], np.cumsum(np.where(some, keys.shape[1], 0))]).astype(np.int32)
-    bands = pa.ListArray.from_arrays(pa.array(offsets), pa.array(keys[some].ravel()))
-    rows = binary_rows(signatures.view(np.uint8))
-    names = ["name", "size", "mtime_ns", "_contid", "_pos", "bands", "signature", "error"]
+    bands = pa.ListArray.from_arrays(arrow.column(offsets), arrow.column(keys[some].ravel()))
+    rows = arrow.rows(signatures.view(np.uint8))
+    names = ["id", "name", "size", "mtime_ns", "pointer", "bands", "signature", "error"]
     return pa.RecordBatch.from_arrays([*head, bands, rows, batch.column("_error")], names)
 
 
-def _near(spark: SparkSession, every: DataFrame, threshold: float, min_size: int) -> DataFrame:
-    """The edges between similar documents come together on the driver: 16 bytes each."""
+def _near(
+    spark: SparkSession, snap: Snapshot, good: DataFrame, threshold: float, fail_fast: bool
+) -> DataFrame:
+    """Pairs that are similar come together on the driver: 16 bytes each."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    good = every.where(f"error is null and size >= {min_size}")
-    banded = good.select("id", F.explode("bands").alias("band"))
-    first = F.min("id").over(Window.partitionBy("band"))
-    pairs = banded.withColumn("other", first).where("id != other").select("id", "other").distinct()
-    mine = good.select("id", F.col("signature").alias("a"))
-    theirs = good.select(F.col("id").alias("other"), F.col("signature").alias("b"))
-    compared = pairs.join(mine, "id").join(theirs, "other").select("id", "other", "a", "b")
-    edges = mapped(compared, _similar(threshold), "id bigint, other bigint").toArrow()
-    ids, groups = _groups(int64(edges.column("id")), int64(edges.column("other")))
-    table = spark.createDataFrame(_arrow(id=ids, group=groups))
-    return _oldest(good.join(table, "id"), "group")
+    oldest = Window.partitionBy("band").orderBy("mtime_ns", "name")
+    banded = good.select("id", "mtime_ns", "name", F.explode("bands").alias("band"))
+    pairs = banded.withColumn("other", F.first("id").over(oldest)).where("id != other")
+    places = ("id", "signature", "pointer", "size")
+    theirs = good.select(*(F.col(name).alias(f"other_{name}") for name in places))
+    worth = (
+        pairs.select("id", F.col("other").alias("other_id"))
+        .distinct()
+        .join(good.select(*places), "id")
+        .join(theirs, "other_id")
+    )
+    found = compared(worth, snap, threshold, fail_fast).toArrow()
+    return _oldest_of(spark, good, *(found.column(name).to_numpy() for name in ("id", "other")))
 
 
-def _similar(threshold: float) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    def chosen(batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
+def _oldest_of(spark: SparkSession, good: DataFrame, younger: Any, older: Any) -> DataFrame:
+    """The doubles among documents of which these are similar: of each, the oldest that stays."""
+    from pyspark.sql import functions as F
 
-        a, b = (_signatures(batch.column(name)) for name in ("a", "b"))
-        enough = near.similarity(a, b) >= threshold
-        return batch.select(["id", "other"]).filter(pa.array(enough))
-
-    return chosen
-
-
-def _signatures(column: pa.Array) -> near.UInt64:
-    return np.frombuffer(b"".join(column.to_pylist()), np.uint64).reshape(len(column), -1)
-
-
-def _groups(a: Any, b: Any) -> tuple[Any, Any]:
-    """The documents that edges hold together -> their ids, and the least id of each one's group."""
-    ids, numbers = np.unique(np.concatenate([a, b]), return_inverse=True)
-    group = near.connected(len(ids), numbers[: len(a)], numbers[len(a) :])
-    return ids, ids[group]
+    ids, numbers = np.unique(np.concatenate([younger, older]), return_inverse=True)
+    stays = near.kept(len(ids), numbers[: len(younger)], numbers[len(younger) :])
+    chosen = stays[numbers[len(younger) :]]
+    table = spark.createDataFrame(_arrow(id=younger[chosen], other=older[chosen]))
+    theirs = good.select(F.col("id").alias("other"), F.struct("mtime_ns", "name").alias("first"))
+    first = table.join(theirs, "other").groupBy("id").agg(F.min("first").alias("first"))
+    return good.join(first, "id").select(
+        "name", "size", "mtime_ns", F.col("first.name").alias("same_as")
+    )
 
 
 def _arrow(**columns: Any) -> pa.Table:
@@ -248,7 +255,7 @@ def _shown(batch: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
 
     name, size, mtime, same = batch.columns
-    paths = [pa.array(map(to_path, column.to_pylist()), pa.string()) for column in (name, same)]
+    paths = [arrow.texts(list(map(to_path, column.to_pylist()))) for column in (name, same)]
     names = ["path", "same_as", "size", "mtime_ns", "name_raw", "same_as_raw"]
     return pa.RecordBatch.from_arrays([*paths, size, mtime, name, same], names)
 

@@ -21,9 +21,10 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.digests import MAX_SHARDS, shard_name, shard_of
 from winkfs.digestshard import Columns, ShardWriter
 from winkfs.names import text
+from winkfs.spark import arrow
+from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.common import Bad, Report, attempt, guarded, ignore
 from winkfs.spark.jobs.hashed import hashed
-from winkfs.spark.jobs.reading import int64
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +103,7 @@ def _numbered(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.Reco
 
     for batch in batches:
         s, _ = hashing.hash_keys(hashing.XXH3, batch.column("name").to_pylist())
-        column = pa.array(shard_of(s, count).astype(np.int32))
+        column = arrow.column(shard_of(s, count).astype(np.int32))
         names = ["shard", *batch.schema.names]
         yield pa.RecordBatch.from_arrays([column, *batch.columns], names)
 
@@ -119,7 +120,7 @@ def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa
                 good = piece.filter(piece.column("error").is_null())
                 errors.append(piece.filter(piece.column("error").is_valid()))
                 writer.add(columns_of(good))
-                content += int(int64(good.column("size")).sum())
+                content += int(numbers(good.column("size")).sum())
             made = writer.finish()
         except BaseException:
             writer.abandon()
@@ -130,7 +131,7 @@ def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa
 
 def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A batch that is sorted by shard, cut where the shard changes."""
-    shards = int64(batch.column("shard"))
+    shards = numbers(batch.column("shard"))
     cuts = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(shards)]
     for a, b in itertools.pairwise(cuts):
         if b > a:
@@ -141,19 +142,22 @@ def columns_of(batch: pa.RecordBatch) -> Columns:
     """Rows of `hashed` without errors, as a shard takes them."""
     sums = b"".join(batch.column("mmh3").to_pylist())
     return Columns(
-        batch.column("name").to_pylist(), int64(batch.column("xxh3")).view(np.uint64),
-        np.frombuffer(sums, np.uint8).reshape(-1, 16), int64(batch.column("size")),
-        int64(batch.column("mtime_ns")), batch.column("title").to_pylist(),
+        batch.column("name").to_pylist(), numbers(batch.column("xxh3")).view(np.uint64),
+        np.frombuffer(sums, np.uint8).reshape(-1, 16), numbers(batch.column("size")),
+        numbers(batch.column("mtime_ns")), batch.column("title").to_pylist(),
     )  # fmt: skip
 
 
 def _row(number: int, made: dict[str, Any], content: int) -> pa.RecordBatch:
     import pyarrow as pa
 
-    values = {"shard": pa.array([number], pa.int32()), "file": pa.array([made["file"]])}
-    numbers = {name: made[name] for name in ("contid", "entries", "size")} | {"content": content}
-    values |= {name: pa.array([value], pa.int64()) for name, value in numbers.items()}
-    values |= {"name": pa.array([None], pa.binary()), "error": pa.array([None], pa.string())}
+    values = {
+        "shard": arrow.column(np.array([number], np.int32)),
+        "file": arrow.texts([made["file"]]),
+    }
+    counts = {name: made[name] for name in ("contid", "entries", "size")} | {"content": content}
+    values |= {name: arrow.same(value, 1) for name, value in counts.items()}
+    values |= {"name": pa.nulls(1, pa.binary()), "error": pa.nulls(1, pa.string())}
     return pa.RecordBatch.from_pydict(values)
 
 
@@ -161,7 +165,7 @@ def _error_rows(number: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     import pyarrow as pa
 
     n = len(rows)
-    values = {"shard": pa.array([number] * n, pa.int32()), "file": pa.nulls(n, pa.string())}
+    values = {"shard": arrow.column(np.full(n, number, np.int32)), "file": pa.nulls(n, pa.string())}
     values |= {name: pa.nulls(n, pa.int64()) for name in ("contid", "entries", "size", "content")}
     values |= {"name": rows.column("name"), "error": rows.column("error")}
     return pa.RecordBatch.from_pydict(values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import mmh3
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import xxhash
 
 from winkfs.digestshard import TITLE
+from winkfs.spark.arrow import layout, views
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,41 +30,21 @@ _MMH3: Final[Callable[[Any], bytes]] = getattr(mmh3, "mmh3_x64_128_digest", None
 )  # mmh3 4
 
 
-def bounds(column: pa.Array) -> tuple[memoryview, list[int]]:
-    """A binary column -> its bytes, and n + 1 offsets: value i is data[offsets[i]:offsets[i + 1]].
-
-    A null has no bytes. No copy.
-    """
-    wide = str(column.type).startswith("large")
-    _, offsets, data = column.buffers()
-    if not len(column):
-        return memoryview(b""), [0]
-    width = 8 if wide else 4
-    found = np.frombuffer(offsets, f"i{width}", len(column) + 1, column.offset * width)
-    return memoryview(b"" if data is None else data), found.tolist()
-
-
-def slices(column: pa.Array) -> Iterator[memoryview]:
-    """The values of a binary column as views of its buffer."""
-    data, ends = bounds(column)
-    return (data[a:b] for a, b in itertools.pairwise(ends))
-
-
 def hashes(column: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
     """XXH3-64 and MurmurHash3 x64 128 of each value, seed 0 -> uint64[n], uint8[n, 16].
 
     cost    0.5 us a document, and 0.25 ns a byte
     """
     n = len(column)
-    xxh3 = np.fromiter(map(xxhash.xxh3_64_intdigest, slices(column)), np.uint64, n)
-    mmh3_bytes = np.frombuffer(b"".join(map(_MMH3, slices(column))), np.uint8)
+    xxh3 = np.fromiter(map(xxhash.xxh3_64_intdigest, views(column)), np.uint64, n)
+    mmh3_bytes = np.frombuffer(b"".join(map(_MMH3, views(column))), np.uint8)
     return xxh3, mmh3_bytes.reshape(n, 16)
 
 
 def titles(column: pa.Array) -> list[bytes]:
     """The titles of HTML documents, UTF-8, at most TITLE bytes; b"" where there is none."""
-    data, ends = bounds(column)
-    return [_title(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends)]
+    ends, data = layout(column)
+    return [_title(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends.tolist())]
 
 
 def _title(data: memoryview, start: int, stop: int) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from winkfs.dataset.snapshot import Snapshot
+from winkfs.spark import arrow
 from winkfs.spark.jobs.documents import hashes, titles
 from winkfs.spark.jobs.reading import of_content
 
@@ -42,18 +43,8 @@ def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
     xxh3, mmh3 = hashes(content)
     found = titles(content) if title else [b""] * len(batch)
     columns = [
-        name, size, mtime, pa.array(xxh3.view(np.int64)), binary_rows(mmh3),
-        pa.array(found, pa.binary()), batch.column("_error"),
+        name, size, mtime, arrow.column(xxh3.view(np.int64)), arrow.rows(mmh3),
+        arrow.binaries(found), batch.column("_error"),
     ]  # fmt: skip
     names = ["name", "size", "mtime_ns", "xxh3", "mmh3", "title", "error"]
     return pa.RecordBatch.from_arrays(columns, names)
-
-
-def binary_rows(matrix: np.typing.NDArray[np.uint8]) -> pa.Array:
-    """uint8[n, width] -> a binary column of n values. No copy."""
-    import pyarrow as pa
-
-    n, width = matrix.shape
-    offsets = np.arange(0, (n + 1) * width, width, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(matrix))]
-    return pa.Array.from_buffers(pa.binary(), n, buffers)

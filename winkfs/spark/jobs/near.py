@@ -1,18 +1,21 @@
-"""Documents that are nearly the same: MinHash over word shingles, bands, connected groups.
+"""Documents that are nearly the same: word shingles, found by MinHash in bands, then compared.
 
     words       runs of letters and digits of the text without markup, in lower case
     shingle     K words in a row; its hash is made of the MurmurHash3 x64 (low 64 bits) of each
     signature   for each of ROWS * bands hash functions the least value over all shingles
-    band        ROWS values of a signature; documents with one band in common are candidates
-    similar     as many equal values as the threshold asks for
+    band        ROWS values of a signature; documents with one band in common may be similar
+    estimate    the part of the values of two signatures that are equal
+    similar     the Jaccard index of the two sets of shingles is the threshold, or more
 
 Two documents whose shingles have a Jaccard index s agree in a value with probability s, and in one
-band at least with 1 - (1 - s^ROWS)^bands: with 16 bands 0.9998 at s = 0.8, 0.64 at 0.5.
+band at least with 1 - (1 - s^ROWS)^bands: with 16 bands 0.9998 at s = 0.8, 0.64 at 0.5. Of those
+that do, MARGIN leaves out the ones whose estimate is so low that comparing them is in vain.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -22,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkfs.rows import Int64
-from winkfs.spark.jobs.documents import bounds
+from winkfs.spark.arrow import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +35,7 @@ K: Final = 5  # words of a shingle
 ROWS: Final = 4
 BANDS: Final = 16
 LONGEST: Final = 1 << 20  # bytes of a document that are looked at
+MARGIN: Final = 3.0  # standard errors of an estimate: of pairs at the threshold it leaves out 0.2 %
 EMPTY: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # in the signature of a document without words
 _MARKUP: Final = re.compile(
     rb"<(?:[a-rt-z/][^>]*>|!--.*?-->|(script|style)\b.*?</\1\s*>|[s!?][^>]*>)", re.DOTALL
@@ -86,15 +90,20 @@ def mixed(values: UInt64) -> UInt64:
     return values ^ (values >> _SHIFT)
 
 
+def _shingles_of(column: pa.Array) -> tuple[UInt64, Int64]:
+    """`shingles` of a binary column."""
+    ends, data = layout(column)
+    texts = (data[a : min(b, a + LONGEST)] for a, b in itertools.pairwise(ends.tolist()))
+    return shingles([words(bytes(text)) for text in texts])
+
+
 def signatures(column: pa.Array, bands: int = BANDS) -> UInt64:
     """The signatures of documents -> uint64[n, ROWS * bands]; EMPTY where there are no words.
 
     cost    60 us for 4 KiB of text; 0.1 us a shingle
     """
-    data, ends = bounds(column)
-    found = [words(bytes(data[a : min(b, a + LONGEST)])) for a, b in itertools.pairwise(ends)]
-    hashes, stops = shingles(found)
-    result = np.full((len(found), ROWS * bands), EMPTY)
+    hashes, stops = _shingles_of(column)
+    result = np.full((len(column), ROWS * bands), EMPTY)
     full = np.flatnonzero(np.diff(stops))
     if not len(full):
         return result
@@ -106,6 +115,21 @@ def signatures(column: pa.Array, bands: int = BANDS) -> UInt64:
     return result
 
 
+def shingle_sets(column: pa.Array) -> list[UInt64]:
+    """The different shingles of each document, ascending. Cost: that of a signature, about."""
+    hashes, stops = _shingles_of(column)
+    return [np.unique(hashes[a:b]) for a, b in itertools.pairwise(stops.tolist())]
+
+
+def jaccard(a: UInt64, b: UInt64) -> float:
+    """What two sets of `shingle_sets` have in common, as a part of all that they have."""
+    if not len(a) or not len(b):
+        return 0.0
+    place = np.minimum(np.searchsorted(a, b), len(a) - 1)
+    both = int((a[place] == b).sum())
+    return both / (len(a) + len(b) - both)
+
+
 def band_keys(found: UInt64) -> UInt64:
     """One number for each band of each signature -> uint64[n, bands]."""
     keys = np.zeros((len(found), found.shape[1] // ROWS), np.uint64)
@@ -114,28 +138,30 @@ def band_keys(found: UInt64) -> UInt64:
     return mixed(keys + np.arange(keys.shape[1], dtype=np.uint64))
 
 
-def similarity(a: UInt64, b: UInt64) -> npt.NDArray[np.float64]:
+def estimate(a: UInt64, b: UInt64) -> npt.NDArray[np.float64]:
     """The part of equal values in each row: float64[n]."""
     return np.asarray((a == b).mean(axis=1))
 
 
-def connected(count: int, a: Int64, b: Int64) -> Int64:
-    """Groups of the numbers 0..count-1 that edges a[i] - b[i] hold together -> int64[count]: the
-    least number of each one's group.
+def worth(threshold: float, values: int) -> float:
+    """The least estimate, by so many values, with which two documents are compared."""
+    return threshold - MARGIN * math.sqrt(threshold * (1 - threshold) / values)
 
-    cost    memory: 24 bytes a number or an edge; some passes over the edges
+
+def kept(count: int, younger: Int64, older: Int64) -> npt.NDArray[np.bool_]:
+    """Which of the documents 0..count-1 stay, bool[count]: those that are similar to none that is
+    older and stays itself.
+
+    younger, older  int64[..]: the pairs that are similar
+    cost            a pass over the pairs for each link of the longest chain
     """
-    group = np.arange(count, dtype=np.int64)
-    while len(a):
-        low, high = np.minimum(group[a], group[b]), np.maximum(group[a], group[b])
-        apart = low != high
-        if not apart.any():
-            break
-        a, b, low, high = a[apart], b[apart], low[apart], high[apart]
-        np.minimum.at(group, high, low)
-        while True:  # each points at the least of its group
-            further = group[group]
-            if (further == group).all():
-                break
-            group = further
-    return group
+    doubles = np.zeros(count, np.bool_)
+    while True:
+        open_ = ~doubles[older] & ~doubles[younger]
+        younger, older = younger[open_], older[open_]
+        leads = np.ones(count, np.bool_)  # has nobody before it that may stay
+        leads[younger] = False
+        found = younger[leads[older]]
+        if not len(found):
+            return ~doubles
+        doubles[found] = True

@@ -18,8 +18,10 @@ from winkfs import orders, results
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.orders import Order, OrderedShard, Part, Rows
 from winkfs.rows import Int64
+from winkfs.spark import arrow
+from winkfs.spark.arrow import Bools, numbers
 from winkfs.spark.jobs.common import attempt, guarded
-from winkfs.spark.jobs.reading import int64, numbered, read
+from winkfs.spark.jobs.reading import numbered, read, shard_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +85,8 @@ def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
     from pyspark.sql import functions as F
 
     needed = [name for name in COLUMNS if name in key]  # more than needed does no harm
-    frame = read(spark, snap, list(dict.fromkeys([*needed, "size", "_contid", "_pos"])))
+    shard = shard_column(snap)
+    frame = read(spark, snap, list(dict.fromkeys([*needed, "size", shard, "_pos"])))
     try:
         frame = frame.withColumn("key", F.expr(key))
         kind = dict(frame.dtypes)["key"]
@@ -97,7 +100,7 @@ def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
         raise ValueError(f"key {key!r} is of type {kind}: sort by something simpler, or cast it")
     if kind in ("float", "double"):
         frame = frame.withColumn("key", F.expr("key + 0.0"))  # -0.0 becomes 0.0: they are equal
-    return numbered(frame.select("key", "_contid", "_pos", "size"), snap)
+    return numbered(frame.select("key", shard, "_pos", "size"), snap)
 
 
 def _sorted(keys: DataFrame, descending: bool, count: int) -> DataFrame:
@@ -126,13 +129,13 @@ def write_part(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.R
     def rows() -> Iterator[Rows]:
         for batch in batches:
             key, shard, pos, size = (batch.column(i) for i in range(4))
-            sizes.append(int(int64(size).sum()))
-            yield Rows(int64(shard), int64(pos), numbering.of(key))
+            sizes.append(int(numbers(size).sum()))
+            yield Rows(numbers(shard), numbers(pos), numbering.of(key))
 
     part = orders.write_part(folder / f"part-{number:05d}.{turn}.perm", rows())
-    values = {"part": pa.array([number], pa.int32()), "file": pa.array([part.file])}
+    values = {"part": arrow.column(np.array([number], np.int32)), "file": arrow.texts([part.file])}
     counts = {"rows": part.rows, "groups": part.groups, "size": sum(sizes)}
-    values |= {name: pa.array([value], pa.int64()) for name, value in counts.items()}
+    values |= {name: arrow.same(value, 1) for name, value in counts.items()}
     yield pa.RecordBatch.from_pydict(values)
 
 
@@ -157,18 +160,21 @@ class Numbering:
         return numbers
 
 
-def _differ(column: pa.Array) -> np.typing.NDArray[np.bool_]:
+def _differ(column: pa.Array) -> Bools:
     """Whether each value is another than the one before it, bool[n - 1]."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     a, b = column.slice(0, len(column) - 1), column.slice(1)
-    differ = pc.fill_null(pc.not_equal(a, b), False)
-    differ = pc.or_(differ, pc.xor(a.is_null(), b.is_null()))
+    differ = _true(pc.not_equal(a, b)) | (arrow.bools(a.is_null()) ^ arrow.bools(b.is_null()))
     if pa.types.is_floating(column.type):
-        both = pc.and_(pc.fill_null(pc.is_nan(a), False), pc.fill_null(pc.is_nan(b), False))
-        differ = pc.and_not(differ, both)
-    return np.asarray(differ.to_numpy(zero_copy_only=False))
+        differ &= ~(_true(pc.is_nan(a)) & _true(pc.is_nan(b)))
+    return differ
+
+
+def _true(column: pa.Array) -> Bools:
+    """Which values are true, and not null."""
+    return arrow.bools(column) & arrow.bools(column.is_valid())
 
 
 def _order(folder: Path, snap: Snapshot, kind: str, key: str, found: list[Any]) -> Order:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 import winkfs.spark
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.spark.fetch import NEEDED, fetcher
+from winkfs.spark.schema import FIELDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,13 +67,23 @@ def of_content(
     return frame.mapInArrow(run, schema)
 
 
+def shard_column(source: Snapshot) -> str:
+    """The column by which the shards of a snapshot differ. Numbers join faster than paths, but a
+    container that was added twice is two shards with one CONTID."""
+    contids = {shard.record.contid for shard in source.shards}
+    return "_contid" if len(contids) == len(source.shards) else "_container"
+
+
 def numbered(frame: DataFrame, source: Snapshot) -> DataFrame:
-    """With a column `shard int`, the number of the shard in the snapshot, instead of `_contid`."""
+    """With `shard int`, the number of the shard in the snapshot, instead of `shard_column`."""
     from pyspark.sql import functions as F
 
-    numbers = [(shard.record.contid, number) for number, shard in enumerate(source.shards)]
-    table = frame.sparkSession.createDataFrame(numbers, "_contid bigint, shard int")
-    return frame.join(F.broadcast(table), "_contid").drop("_contid")
+    column = shard_column(source)
+    by_path = column == "_container"
+    numbers = [(s.base if by_path else s.record.contid, i) for i, s in enumerate(source.shards)]
+    schema = f"{column} {FIELDS[column]}, shard int"
+    table = frame.sparkSession.createDataFrame(numbers, schema)
+    return frame.join(F.broadcast(table), column).drop(column)
 
 
 def mapped(frame: DataFrame, change: Change, schema: str) -> DataFrame:
@@ -84,8 +93,3 @@ def mapped(frame: DataFrame, change: Change, schema: str) -> DataFrame:
         return (change(batch) for batch in batches if len(batch))
 
     return frame.mapInArrow(run, schema)
-
-
-def int64(column: pa.Array) -> Any:
-    """A column of integers without nulls -> int64[n]."""
-    return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)

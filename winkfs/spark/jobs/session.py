@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from winkfs.errors import WinkError
 from winkfs.spark.jobs.common import cause
+from winkfs.spark.launcher import compiled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +74,7 @@ def session(
         raise WinkError(f"Spark cannot start: {cause(error)}{hint}") from None
     with _hushed():
         try:
-            with _told(), _progress(spark, name):
+            with _told(), _progress(spark, name), compiled(spark):
                 yield spark
         finally:
             with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped

@@ -1,0 +1,179 @@
+"""The Python processes of Spark: what they spend before they do anything, and what they print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sparkfiles import damage, with_columns
+from sparking import PACKAGES, PATIENCE, application, environment, need_spark
+
+import winkfs
+from winkfs.dataset.dataset import create
+
+pytestmark = pytest.mark.spark
+pytest.importorskip("pyspark")
+
+# Each function does what a task does, in a process that has imported what Spark's worker has.
+TASKS = """
+import sys
+from pathlib import Path
+import numpy as np, pyarrow as pa, pyspark.worker
+from pyspark_winkfs import DefaultSource
+from sparkfiles import struct
+from winkfs.spark.schema import FIELDS
+
+base, place = sys.argv[2], Path(sys.argv[3])
+names = {"bigint": "long"}
+EVERY = ", ".join(f"{name} {names.get(kind, kind)}" for name, kind in FIELDS.items())
+
+def found(schema, **options):
+    reader = DefaultSource(options={"path": base, **options}).reader(struct(schema))
+    return [batch for task in reader.partitions() for batch in reader.read(task)]
+
+def read():
+    for order in ("offset", "path"):
+        for mode in ("PERMISSIVE", "DROPMALFORMED"):
+            options = {"mode": mode, "maxContentBytes": "1000000", "batchBytes": "100k"}
+            assert found(EVERY, orderBy=order, includeDirs="true", **options)
+
+def fetch():
+    from winkfs.spark.fetch import fetcher
+    refs = "_container string, _contid long, _pos long, _pointer long, size long"
+    for mode in ("PERMISSIVE", "DROPMALFORMED"):
+        parts = found(refs, orderBy="mtime")
+        assert sum(map(len, fetcher(mode)(parts))) >= sum(map(len, parts)) - 1
+
+def write():
+    from winkfs.dataset.transaction import begin
+    from winkfs.spark import sink
+    from winkfs.spark.inputs import Inputs
+    from winkfs.spark.sinkoptions import SinkOptions
+    kinds = {"path": "string", "content": "binary", "mtime": "timestamp", "mode": "int"}
+    rows = found("path string, content binary, mtime timestamp, mode int", mode="DROPMALFORMED")
+    for ao in ("false", "true"):
+        options = SinkOptions.of({"path": str(place / ao), "ao": ao})
+        job = begin(options.path)
+        written = sink.write_task(iter(rows), job, Inputs.of(list(kinds.items())), options)
+        sink.publish(job, [written], options)
+
+def jobs():
+    from winkfs.spark import arrow
+    from winkfs.spark.jobs import dedup, digest, hashed, ordering
+    names = "name_raw binary, size long, mtime_ns long, "
+    rows = found(names + "content binary, _error string", mode="PERMISSIVE")
+    numbered = digest._numbered([hashed.hash_batch(batch, True) for batch in rows], 1)
+    assert len(list(digest.write_shards(numbered, place))) == 2  # a shard, and an error
+    names += "_container string, _pos long, content binary, _error string"
+    for batch in found(names, mode="PERMISSIVE"):
+        assert len(dedup.sign_batch(batch, {base: 0})) == len(batch)
+
+    def keyed(batch):
+        size, pos = batch.columns
+        shard = arrow.column(np.zeros(len(batch), np.int32))
+        return pa.RecordBatch.from_arrays([size, shard, pos, size], ["key", "shard", "p", "size"])
+
+    assert list(ordering.write_part(map(keyed, found("size long, _pos long")), place))
+
+globals()[sys.argv[1]]()
+print("pandas" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("task", ["read", "fetch", "write", "jobs"])
+def test_a_task_does_not_import_pandas(tmp_path: Path, task: str) -> None:
+    """That takes half a second of CPU, in each worker, and `pa.array` is enough for it."""
+    base = with_columns(tmp_path / "c")
+    damage(base, "one entry")
+    done = subprocess.run(
+        [sys.executable, "-c", TASKS, task, str(base), str(tmp_path)],
+        env=environment(PYTHONPATH=f"{PACKAGES}{os.pathsep}{Path(__file__).parent}"),
+        capture_output=True, text=True, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False"]
+
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def example() -> str:
+    """The Spark example of the README, which then shows what it has."""
+    code = README.read_text().partition("## Spark\n\n```python\n")[2].partition("```")[0]
+    assert "fetch_content" in code
+    return f"{code}\nfew.show()\nwinkfs.spark.fetch_content(refs).show()\nspark.stop()\n"
+
+
+def test_the_example_of_the_readme_alarms_nobody(tmp_path: Path) -> None:
+    """Where a query has enough rows, the JVM hangs up on its workers."""
+    need_spark()
+    with create(tmp_path / "set") as files:
+        files.put_many((f"bash/{i}.html", b"<p>" * 2000) for i in range(3000))
+    done = subprocess.run(
+        [sys.executable, "-c", example()], env=environment(), cwd=tmp_path, timeout=PATIENCE,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "bash/0.html" in done.stdout
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "BrokenPipe" not in done.stderr, done.stderr
+    assert "replaced" not in done.stderr, done.stderr
+    with winkfs.open(tmp_path / "copy") as copy:
+        assert len(copy) == 3000
+
+
+PLACES = """
+import sys
+from winkfs.spark.launcher import compiled
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+class Place(DataSource):
+    name = classmethod(lambda cls: "place")
+    schema = lambda self: "planner string, task string"
+
+    def reader(self, schema):
+        import pyspark
+        return PlaceReader(pyspark.__file__)
+
+class PlaceReader(DataSourceReader):
+    def __init__(self, planner):
+        self.planner = planner
+
+    def read(self, partition):
+        import pyspark
+        yield self.planner, pyspark.__file__
+
+before = spark.sparkContext.pythonExec
+with compiled(spark):
+    spark.dataSource.register(Place)
+assert spark.sparkContext.pythonExec == before
+print(*spark.read.format("place").load().first())
+"""
+
+
+def test_processes_of_a_local_session_import_a_compiled_pyspark() -> None:
+    """Spark puts one in front that is not: a second of CPU for each of them."""
+    import pyspark
+
+    done = application(PLACES)
+    assert done.returncode == 0, done.stderr
+    where = done.stdout.split()
+    if "SPARK_HOME" in os.environ:
+        pytest.skip("another PySpark than that of pip")
+    assert where == [pyspark.__file__] * 2
+
+
+def test_a_python_that_is_not_this_one_is_left_alone(tmp_path: Path) -> None:
+    """As one without winkfs, or one of another environment."""
+    other = tmp_path / "python"
+    other.symlink_to(sys.executable)
+    code = """if True:
+        from winkfs.spark.launcher import compiled
+        with compiled(spark):
+            print(spark.sparkContext.pythonExec)
+    """
+    done = application(code, env=environment(PYSPARK_PYTHON=str(other)))
+    assert done.stdout.split() == [str(other)], done.stderr

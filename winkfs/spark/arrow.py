@@ -1,0 +1,112 @@
+"""Arrow columns from numpy arrays and bytes, and back.
+
+`pa.array`, `pa.scalar`, `to_numpy` and `fill_null` with a number import pandas if they can: half a
+second of CPU in each new Python worker. What is here does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+def column(
+    values: npt.NDArray[Any], kind: pa.DataType | None = None, missing: Bools | None = None
+) -> pa.Array:
+    """A column of integers or bools. No copy of integers that lie one behind the other.
+
+    kind     of the same width; None: that of the array
+    missing  bool[n]: which are null
+    """
+    if values.dtype == np.bool_:
+        data, found = _bits(values), pa.bool_()
+    else:
+        data, found = np.ascontiguousarray(values), pa.from_numpy_dtype(values.dtype)
+    valid = None if missing is None else pa.py_buffer(_bits(~missing))
+    buffers = [valid, pa.py_buffer(data)]
+    return pa.Array.from_buffers(found if kind is None else kind, len(values), buffers)
+
+
+def binaries(values: Sequence[bytes | memoryview | None]) -> pa.Array:
+    """A binary column, less than 2 GiB in all; None is null."""
+    sizes = [0 if value is None else len(value) for value in values]
+    missing = np.fromiter((value is None for value in values), np.bool_, len(values))
+    valid = pa.py_buffer(_bits(~missing)) if missing.any() else None
+    data = b"".join(value for value in values if value is not None)
+    return _binary(np.cumsum([0, *sizes], dtype=np.int64), data, len(values), valid)
+
+
+def texts(values: Sequence[str | None]) -> pa.Array:
+    """A column of strings; None is null."""
+    return binaries([None if value is None else value.encode() for value in values]).view(
+        pa.string()
+    )
+
+
+def same(value: str | int, count: int) -> pa.Array:
+    """The same string, or int64, `count` times."""
+    if isinstance(value, int):
+        return column(np.full(count, value, np.int64))
+    data = value.encode()
+    ends = np.arange(count + 1, dtype=np.int64) * len(data)
+    return _binary(ends, data * count, count).view(pa.string())
+
+
+def rows(matrix: npt.NDArray[np.uint8]) -> pa.Array:
+    """uint8[n, width] -> a binary column of n values. No copy."""
+    n, width = matrix.shape
+    return _binary(np.arange(n + 1, dtype=np.int64) * width, np.ascontiguousarray(matrix), n)
+
+
+def _binary(ends: Int64, data: Any, count: int, valid: pa.Buffer | None = None) -> Any:
+    if ends[-1] > np.iinfo(np.int32).max:
+        raise OverflowError(f"{ends[-1]} bytes in one column of Arrow")
+    buffers = [valid, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+def _bits(values: Bools) -> npt.NDArray[np.uint8]:
+    return np.packbits(values, bitorder="little")
+
+
+def numbers(array: pa.Array) -> Int64:
+    """The values of a column of integers or times, int64[n]; 0 where one is null."""
+    if array.null_count == len(array):
+        return np.zeros(len(array), np.int64)
+    width = array.type.bit_width // 8
+    found = np.frombuffer(array.buffers()[1], f"i{width}", len(array), array.offset * width)
+    found = found.astype(np.int64, copy=False)
+    return np.where(bools(array.is_valid()), found, 0) if array.null_count else found
+
+
+def bools(array: pa.Array) -> Bools:
+    """The values of a column of bools without nulls, bool[n]."""
+    if not len(array):
+        return np.empty(0, np.bool_)
+    start, stop = array.offset, array.offset + len(array)
+    raw = np.frombuffer(array.buffers()[1], np.uint8, -(-stop // 8))
+    return np.unpackbits(raw, count=stop, bitorder="little")[start:].view(np.bool_)
+
+
+def layout(array: pa.Array) -> tuple[Int64, memoryview]:
+    """Of a binary column: offsets int64[n + 1], and the bytes that they cut. A null has none."""
+    _, offsets, data = array.buffers()
+    width = 8 if str(array.type).startswith("large") else 4
+    if offsets is None or not len(array):
+        return np.zeros(len(array) + 1, np.int64), memoryview(b"")
+    ends = np.frombuffer(offsets, f"i{width}", len(array) + 1, array.offset * width)
+    return ends.astype(np.int64), memoryview(b"" if data is None else data)
+
+
+def views(array: pa.Array) -> Iterator[memoryview]:
+    """The values of a binary column, in its buffer."""
+    ends, data = layout(array)
+    return (data[a:b] for a, b in itertools.pairwise(ends.tolist()))
