@@ -284,6 +284,7 @@ class Life:
         self.container.put_many(rows)
         for name, data, seconds in rows:
             self.model[name] = File(data, seconds * SECOND, 0o644)
+            self.since.append(dict(self.model))
 
     def delete(self, name: str) -> None:
         if name in self.model:
@@ -535,7 +536,7 @@ class MountLife(Life):
     def utime(self, name: str) -> None:
         if name in self.model:
             self.touched = {name}
-            self.source.utime(self.id(name), self.now())
+            self.source.utime(self.id(name), now := self.now(), now)
             self.note(name, self.model[name].data)
 
     def chmod(self, name: str) -> None:
@@ -606,6 +607,7 @@ class DatasetLife(Life):
         self.dataset.put_many(rows)
         for name, data, seconds in rows:
             self.model[name] = File(data, seconds * SECOND, 0o644)
+            self.since.append(dict(self.model))
 
     def delete(self, name: str) -> None:
         if name in self.model:
