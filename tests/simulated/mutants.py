@@ -25,6 +25,7 @@ CUTS = "tests/simulated/test_power_cuts.py::test_every_image_shows_what_was_ackn
 STATES = "tests/simulated/test_damaged_states.py"
 DAMAGE = f"{STATES}::test_damage_is_told_and_costs_what_it_hits"
 BITS = f"{STATES}::test_a_flipped_bit_of_the_superblocks_costs_nothing"
+FAILURES, HIDDEN = "tests/test_dataset_failures.py", "tests/test_dataset_hidden.py"
 SINGLE = "tests/simulated/test_power_cuts.py"
 TORN = f"{SINGLE}::test_what_was_not_synced_does_not_come_with_a_torn_second_superblock"
 MADE = f"{SINGLE}::test_a_container_that_was_made_is_there"
@@ -168,6 +169,34 @@ MUTANTS = (
         "        found = _next_good(storage, layout, pos, stop)\n",
         "        found = stop\n",
         f"{DAMAGE}[plain-without derived files]",
+    ),
+    Mutant(
+        "a manifest linked before the folder of its shards is synced",
+        "winkfs/dataset/transaction.py",
+        "            folder.sync()\n        root.sync()\n",
+        "",
+        f"{CUTS}[data set]",
+    ),
+    Mutant(
+        "a commit upon one whose directory could not be synced",
+        "winkfs/dataset/manifestfolder.py",
+        "            _unsure.add((self.path, number))\n",
+        "",
+        f"{FAILURES}::test_commit_after_one_that_failed_and_was_given_up_does_not_stand_on_nothing",
+    ),
+    Mutant(
+        "hidden rows believed by their number alone", "winkfs/dataset/hiddenfile.py",
+        '    if header["manifest"] != digest:\n',
+        "    if False:\n",
+        f"{HIDDEN}::test_hidden_rows_of_a_manifest_that_was_moved_away_are_not_believed",
+    ),
+    Mutant(
+        "checksums of pages of the index not looked at", "formats/winkformats/pagesums.py",
+        "            for page in self._wrong():\n"
+        "                raise self._damage(page)\n"
+        "            self.whole = True\n",
+        "            self.whole = True\n",
+        f"{DAMAGE}[plain-whole]",
     ),
     Mutant(
         "checksums that are not bound to their container", "formats/winkformats/entry.py",
