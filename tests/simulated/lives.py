@@ -374,6 +374,7 @@ class Life:
     def after_failure(self, before: State) -> None:
         """The handle goes on, or is given up for a new one; what it then shows is the model."""
         self.failed = True
+        self.pending += self.since  # going on, the handle takes what is whole in the file as done
         for call in FAULTS:
             self.disk.arm(call, 0)
         if self.rng.random() < 0.5:

@@ -46,26 +46,22 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant(
         "no sync of data", GROWING,
-        "        self.sync_storage()  # a superblock must never name bytes that are not there\n",
+        "            yield  # a superblock must never name bytes that are not there\n",
         "",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "acknowledged before the superblock is synced", GROWING,
-        "            raise\n        self.sync_storage()\n        self._patched = False",
-        "            raise\n        self._patched = False",
+        "                self._publish(known)\n                yield\n",
+        "                self._publish(known)\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
         "both superblocks written without a sync in between", GROWING,
-        "        self.sync_storage()\n"
-        "        self._patched = False\n"
-        "        with contextlib.suppress(OSError):  "
-        "# durable with the next sync; the first one says it all\n"
-        "            write_second(self.storage, block)\n",
-        "        write_second(self.storage, block)\n"
-        "        self.sync_storage()\n"
-        "        self._patched = False\n",
+        "                self._publish(known)\n                yield\n",
+        "                self._publish(known)\n"
+        "                write_second(self.storage, self.superblock)\n"
+        "                yield\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
@@ -101,7 +97,7 @@ MUTANTS = (
     ),
     Mutant(
         "delflags before the sync", DATAFILE,
-        "        self._set_delflags(self.synced)\n",
+        "        self._set_delflags(self.fixed)\n",
         "        self._set_delflags()\n",
         f"{CUTS}[plain]",
     ),
