@@ -30,7 +30,7 @@ import winkfs
 import winkfs.dataset.compaction
 from winkformats.errors import FormatError
 
-SECTOR = 512
+SECTOR, HALF = 512, 4096  # bytes: half of two superblocks
 DAMAGES = ("flip", "zero", "swap", "double", "stale")
 DERIVED = (".idx", ".names", ".time", ".cols", ".hindex")
 EXPECTED = (FormatError, OSError)
@@ -387,6 +387,8 @@ class States:
             for a, b, name in self.store.places.get(path, ())
             if any(a < s + SECTOR and s < b for s in sectors)
         }
+        if {0, HALF} <= {s - s % HALF for s in sectors}:  # both superblocks
+            hit |= {name for _, _, name in self.store.places.get(path, ())}
         seen = self.store.look(self.store.folder)
         self.compare(seen, hit, where)
         if rng.random() < 0.25 and hasattr(winkfs, "verify") and self.store.has_writer:

@@ -8,10 +8,12 @@ cut; of what was not, an image has nothing, or all that one sync was about to ac
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import stat
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -25,6 +27,7 @@ from winkfs.compact import compact as compact_container
 from winkfs.dataset import Dataset
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.vacuum import vacuum
+from winkfs.errors import DamageWarning
 from winkfs.inode import FileType
 from winkfs.source import ContainerSource
 
@@ -35,6 +38,7 @@ VARIANTS: dict[str, dict[str, bool | int]] = {
     "classic": {"classic": True},
     "plain md5": {"htalgo": 1},
     "mount": {},
+    "data set": {},
 }
 NAMES = ("a", "b", "c", "dir/d", "dir/ee", "long" * 30)
 SIZES = (0, 1, 90, 700, 3_000, 3_000, 9_000, 40_000)
@@ -93,8 +97,12 @@ def repeatable(seed: int) -> Iterator[None]:
         mock.patch("secrets.randbits", rng.getrandbits),
         mock.patch("secrets.token_hex", lambda n: rng.randbytes(n).hex()),
         mock.patch.object(ContainerSource, "_disk", lambda _: os.statvfs("/")),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("ignore", DamageWarning)  # faults are told
+        logging.disable()
         yield
+        logging.disable(logging.NOTSET)
 
 
 class Life:
@@ -284,6 +292,7 @@ class Life:
         self.container.put_many(rows)
         for name, data, seconds in rows:
             self.model[name] = File(data, seconds * SECOND, 0o644)
+            self.since.append(dict(self.model))
 
     def delete(self, name: str) -> None:
         if name in self.model:
@@ -365,6 +374,7 @@ class Life:
     def after_failure(self, before: State) -> None:
         """The handle goes on, or is given up for a new one; what it then shows is the model."""
         self.failed = True
+        self.pending += self.since  # going on, the handle takes what is whole in the file as done
         for call in FAULTS:
             self.disk.arm(call, 0)
         if self.rng.random() < 0.5:
@@ -535,7 +545,7 @@ class MountLife(Life):
     def utime(self, name: str) -> None:
         if name in self.model:
             self.touched = {name}
-            self.source.utime(self.id(name), self.now())
+            self.source.utime(self.id(name), now := self.now(), now)
             self.note(name, self.model[name].data)
 
     def chmod(self, name: str) -> None:
@@ -606,6 +616,7 @@ class DatasetLife(Life):
         self.dataset.put_many(rows)
         for name, data, seconds in rows:
             self.model[name] = File(data, seconds * SECOND, 0o644)
+            self.since.append(dict(self.model))
 
     def delete(self, name: str) -> None:
         if name in self.model:
