@@ -20,6 +20,7 @@ from winkformats.errors import DerivedDamage
 from winkformats.superblock import read_superblock
 from winkfs.aosource import AppendOnlySource
 from winkfs.columns import Columns
+from winkfs.compact import compact
 from winkfs.select import select
 from winkfs.selection import Selection
 from winkfs.source import ContainerSource
@@ -447,3 +448,14 @@ def test_sectors_of_an_older_file_of_columns_are_not_believed(tmp_path: Path) ->
             rows = select(str(base), Selection())
             found = zip(rows.names(), rows.size.tolist(), rows.mtime.tolist(), strict=True)
             assert {n.decode(): (size, ns) for n, size, ns in found} == wanted, at
+
+
+def test_compact_goes_on_beside_damaged_derived_files(
+    base: Path, made: tuple[Path, dict[str, bytes]]
+) -> None:
+    for suffix in (".idx", ".names", ".cols"):
+        path = Path(f"{base}{suffix}")
+        patch(path, len(path.read_bytes()) // 2, b"\xff\xff\xff")
+    compact(base)
+    ask_container(base, made[1])
+    assert winkfs.verify(base).problems == []
