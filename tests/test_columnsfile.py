@@ -15,6 +15,7 @@ from pathlib import Path
 import golden_containers
 import numpy as np
 import pytest
+import xxhash
 from columns_checks import listing, opened, rows, store_of
 from container_checks import run
 from openfiles import descriptors
@@ -329,11 +330,11 @@ def test_file_is_as_the_page_on_formats_says(small_chunks: None, tmp_path: Path)
     block, entries = check_kvseq(Path(f"{base}.cols"))
     data = check_kvseq(Path(f"{base}.data"))[0].variables
     wanted = {"KEYREPR": 12, "VALREPR": 3, "ALIGN": 8, "KVCKSUM": 1, "CONTID": data["CONTID"]}
-    wanted |= {"DATAEND": data["FILESIZE"], "CHUNKS": entries[-1].pos}
+    wanted |= {"DATAEND": data["FILESIZE"], "CHUNKS": entries[-1].pos, "COLSUMS": entries[-2].pos}
     assert wanted.items() <= block.variables.items()
     letters = b"pismfaen"
     keys = [b"%c/%06x" % (letter, chunk) for chunk in range(3) for letter in letters]
-    assert [entry.key for entry in entries] == [*keys, b"t/000000"]
+    assert [entry.key for entry in entries] == [*keys, b"k/000000", b"t/000000"]
     assert all(raw[entry.pos + 16 :].startswith(entry.value) for entry in entries)
     files, table = [], []
     for chunk in range(3):
@@ -348,6 +349,10 @@ def test_file_is_as_the_page_on_formats_says(small_chunks: None, tmp_path: Path)
         assert all(at <= where for at, where in zip(pointer, pos, strict=True))
     assert files == listing(base)
     assert list(struct.unpack(f"<{len(table)}q", entries[-1].value)) == table
+    sums = [int.from_bytes(raw[entry.end - 4 : entry.end], "big") for entry in entries[:-2]]
+    assert list(struct.unpack(f"<{len(sums)}I", entries[-2].value)) == sums
+    both = xxhash.xxh3_64_digest(entries[-2].value + entries[-1].value)
+    assert block.variables["COLHASH"] == int.from_bytes(both, "big", signed=True)
 
 
 def resident(path: Path) -> int:

@@ -20,6 +20,7 @@ from winkformats.errors import DerivedDamage
 from winkformats.superblock import read_superblock
 from winkfs.aosource import AppendOnlySource
 from winkfs.columns import Columns
+from winkfs.compact import compact
 from winkfs.select import select
 from winkfs.selection import Selection
 from winkfs.source import ContainerSource
@@ -430,20 +431,31 @@ def test_sectors_of_an_older_file_of_columns_are_not_believed(tmp_path: Path) ->
     """Whole entries of it, with right checksums of their own, at the same places."""
     base = tmp_path / "c"
     with winkfs.create(base) as c:
-        c.put_many([(f"{i:04}", b"%d" % i, 1_000 + i) for i in range(200)])
+        c.put_many([(f"{i:04}", b"%02d" % i, 1_000 + i) for i in range(20)])
     winkfs.reindex(base, cols=True)
     path = Path(f"{base}.cols")
     older = path.read_bytes()
     with winkfs.open(base, "a") as c:
-        c.put_many([(f"{i:04}", b"%03d" % i, 5_000 + i) for i in range(200)])
+        c.put_many([(f"{i:04}", b"%03d" % i, 5_000 + i) for i in range(20)])
     winkfs.reindex(base, cols=True)
     raw = path.read_bytes()
     assert len(raw) == len(older)
     with winkfs.open(base) as c:
         wanted = {e.name: (e.size, e.mtime_ns) for e in c.scan()}
     for size in (512, 4096):
-        for at in range(0, len(raw), 512):
+        for at in range(4096, len(raw), 64):
             path.write_bytes(raw[:at] + older[at : at + size] + raw[at + size :])
             rows = select(str(base), Selection())
             found = zip(rows.names(), rows.size.tolist(), rows.mtime.tolist(), strict=True)
             assert {n.decode(): (size, ns) for n, size, ns in found} == wanted, at
+
+
+def test_compact_goes_on_beside_damaged_derived_files(
+    base: Path, made: tuple[Path, dict[str, bytes]]
+) -> None:
+    for suffix in (".idx", ".names", ".cols"):
+        path = Path(f"{base}{suffix}")
+        patch(path, len(path.read_bytes()) // 2, b"\xff\xff\xff")
+    compact(base)
+    ask_container(base, made[1])
+    assert winkfs.verify(base).problems == []

@@ -10,7 +10,7 @@ CHUNKS has, is the table of the chunks.
     f, a       uint8[n]  `ftype`, `special`
     e          int64[n + 1]  `name_ends`, from 0
     n          uint8[..]  `name_bytes`
-    k/000000   uint64[chunks, 8]  XXH3-64 of the values above, seed CONTID + position of the entry
+    k/000000   uint32[chunks, 8]  the checksums that the entries above have
     t/000000   int64[chunks, 16], see `Chunk`
 
 Values are little-endian, unlike all else, and begin at a multiple of 8: numpy and Arrow take them
@@ -227,7 +227,7 @@ class ColumnsFile:
 
     def _read_sums(self, pos: int) -> dict[int, int]:
         """Checksums of the columns. Raises CorruptError where they are not those of this file."""
-        sums = self._value(b"k/000000", pos, "<u8")
+        sums = self._value(b"k/000000", pos, "<u4")
         places = self.chunks[:, STATS:].ravel()
         both = sums.tobytes() + self.chunks.tobytes()
         if len(sums) != len(places) or _hash64(both) != self.superblock.get(COLHASH):
@@ -258,13 +258,10 @@ class ColumnsFile:
         span = self._layout.locate(data, at)
         if span is None or span.end - at + pos > self._end:
             raise CorruptError("entry reaches past the end", file=name, offset=pos)
-        if pos in self._sums:
-            value = memoryview(data)[span.value : span.value + span.value_len]
-            seed = (self.contid + pos) & MASK64
-            if xxhash.xxh3_64_intdigest(value, seed) != self._sums[pos]:
-                raise CorruptError("checksum of a column", file=name, offset=pos)
-        else:
-            self._layout.check(data, at, span, pos, name)
+        self._layout.check(data, at, span, pos, name)
+        own = int.from_bytes(data[span.end - 4 : span.end], "big")
+        if self._sums.get(pos, own) != own:
+            raise CorruptError("column of an older file", file=name, offset=pos)
         size = np.dtype(dtype).itemsize
         if data[span.key : span.key + span.key_len] != key or span.value_len % size:
             raise CorruptError(f"not the entry {key.decode()}", file=name, offset=pos)
@@ -313,12 +310,15 @@ class ColumnsWriter:
 
     def _append(self, key: bytes, value: bytes) -> int:
         pos = self._kv.append(key, value)
-        self._sums.append(xxhash.xxh3_64_intdigest(value, (self._contid + pos) & MASK64))
+        state = xxhash.xxh3_64(key, seed=(self._contid + pos) & MASK64)  # as the kvseq has it
+        state.update(len(value).to_bytes(8, "big"))
+        state.update(value)
+        self._sums.append(state.intdigest() & 0xFFFF_FFFF)
         return pos
 
     def finish(self, covered: int, now: int) -> None:
         """Write the table; durable on return. `covered`: DATAEND."""
-        sums, table = np.array(self._sums, "<u8").tobytes(), np.array(self._table, "<i8").tobytes()
+        sums, table = np.array(self._sums, "<u4").tobytes(), np.array(self._table, "<i8").tobytes()
         places = {COLSUMS: self._kv.append(b"k/000000", sums)}
         places[CHUNKS] = self._kv.append(b"t/000000", table)
         places[COLHASH] = _hash64(sums + table)

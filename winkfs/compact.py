@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.disk.directory import Lock
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import xxh3_many
 from winkformats.kvscan import Batch, scan
 from winkformats.kvseq import KVSeq
@@ -352,10 +352,11 @@ class _Derived:
             )  # fmt: skip
         order = open_order(store)
         if order is not None:
-            if order.covered == store.kv.end:
-                pairs, clashes = order.pairs(0, order.count), order.clashes
-                pairs[:, 0] = moved(pairs[:, 0])
-            order.close()
+            # One that is damaged is left out, and made anew when it is needed.
+            with contextlib.closing(order), contextlib.suppress(DerivedDamage):
+                if order.covered == store.kv.end:
+                    pairs, clashes = order.pairs(0, order.count), order.clashes
+                    pairs[:, 0] = moved(pairs[:, 0])
         return cls(found, pairs, clashes, columns, store.packed)
 
     def write(self, base: str) -> None:

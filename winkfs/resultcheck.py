@@ -100,8 +100,14 @@ def _check_index(shard: Shard, rows: Rows, report: Report) -> None:
                    "cannot be found: run reindex")  # fmt: skip
 
 
-def reindex_digests(path: str, progress: Progress | None = None, *, cols: bool = False) -> int:
-    """Write the indexes of all shards anew -> number of digests.
+def reindex_digests(
+    path: str,
+    progress: Progress | None = None,
+    *,
+    cols: bool = False,
+    problem: Callable[[str], None] | None = None,
+) -> int:
+    """Write the indexes of all shards anew -> number of digests. Nothing is left out.
 
     raises  NoSuchFile; FormatError where a digest is damaged; OSError
     """
