@@ -24,6 +24,7 @@ from winkfs.errors import WinkError
 from winkfs.names import is_glob, matcher, raw, text
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from rich.progress import Progress as RichProgress
 
     from winkfs.container import Container
@@ -36,7 +37,37 @@ if TYPE_CHECKING:
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
 PATIENCE: Final = 0.5  # seconds without a progress bar
-BASE = click.argument("base")
+
+
+def complete_base(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """For the shell: containers whose name begins so, and folders, in which there may be some."""
+    from click.shell_completion import CompletionItem
+
+    folder, slash, start = incomplete.rpartition("/")
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.scandir(folder + slash or "."), key=lambda entry: entry.name):
+            name = entry.name.removesuffix(".data") if entry.is_file() else f"{entry.name}/"
+            hidden = name.startswith(".") and not start.startswith(".")
+            if name != entry.name and name.startswith(start) and name.isprintable() and not hidden:
+                found.append(CompletionItem(folder + slash + name))
+    return found if any(not item.value.endswith("/") for item in found) else [
+        CompletionItem(incomplete, type="dir")
+    ]  # fmt: skip
+
+
+def complete_file(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """For the shell: any file, as it does it itself."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+BASE = click.argument("base", shell_complete=complete_base)
 AS_OF = click.option(
     "--as-of", metavar="GENERATION|TIME",
     help="Of a data set: its files as they were then. TIME is ISO 8601.",

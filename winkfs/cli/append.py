@@ -7,7 +7,7 @@ from typing import BinaryIO, Final, cast
 
 import click
 
-from winkfs.cli._common import BASE, PIECE, STDIN, name_bytes, opened
+from winkfs.cli._common import BASE, PIECE, STDIN, complete_file, name_bytes, opened
 from winkfs.cli.put import source
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
@@ -16,7 +16,7 @@ IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a tempor
 @click.command()
 @BASE
 @click.argument("name")
-@click.argument("file", required=False, default=STDIN)
+@click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
 def append(base: str, name: str, file: str) -> None:
     """Add the content of FILE, or of standard input, to the end of the file NAME.
 

@@ -12,13 +12,13 @@ from typing import BinaryIO
 
 import click
 
-from winkfs.cli._common import BASE, STDIN, name_bytes, opened
+from winkfs.cli._common import BASE, STDIN, complete_file, name_bytes, opened
 
 
 @click.command()
 @BASE
 @click.argument("name")
-@click.argument("file", required=False, default=STDIN)
+@click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
 def put(base: str, name: str, file: str) -> None:
     """Create or replace the file NAME with the content of FILE, or of standard input.
 
