@@ -45,6 +45,7 @@ def test_numbers_that_make_no_sense_under_right_checksums(kind: str, seed: int, 
         (".data", "ISZ", 1 << 31),
         (".data", "NEXTFID", (1 << 63) - 1),
         (".data", "VALREPR", 256),
+        (".data", "SBSEQ", (1 << 63) - 1),
         (".idx", "AENTRIES", -1),
     ],
 )
