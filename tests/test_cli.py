@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -234,3 +237,76 @@ def test_closed_standard_streams_are_empty(tmp_path: Path) -> None:
     for command in ("put c a <&-", "ls c >&-", "ls gone 2>&-; test $? = 1", "verify c"):
         done = subprocess.run(["bash", "-c", f"{program} {command}"], cwd=tmp_path)
         assert done.returncode == 0, command
+
+
+# --- completion ---
+
+
+@pytest.fixture
+def bash(base: str, tmp_path: Path) -> Callable[[str], list[str]]:
+    """What a real bash offers for a line that ends where the cursor is."""
+    shell = shutil.which("bash")
+    if shell is None:
+        pytest.skip("no bash")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "winkfs"
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom winkfs.cli import main\n"
+                       "sys.exit(main())\n")  # fmt: skip
+    program.chmod(0o755)
+
+    def offers(line: str) -> list[str]:
+        words = " ".join(shlex.quote(word) for word in line.split(" "))
+        script = f"""eval "$(winkfs completion bash)"
+            COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+            compopt() {{ COMPREPLY+=("$2"); }}
+            _winkfs_completion winkfs
+            printf '%s\\n' "${{COMPREPLY[@]}}" """
+        env = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+        done = subprocess.run(
+            [shell, "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        assert done.stderr == ""
+        return done.stdout.splitlines()
+
+    return offers
+
+
+def test_a_shell_completes_commands_options_and_containers(
+    bash: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """The script of the shell was the help of the program."""
+    assert bash("winkfs re") == ["reindex"]
+    assert bash("winkfs reindex --c") == ["--cols"]
+    (tmp_path / "sub").mkdir()
+    winkfs.create(tmp_path / "sub" / "deep").close()
+    winkfs.create(tmp_path / "corpus").close()
+    winkfs.create(tmp_path / "odd\nname").close()
+    assert bash("winkfs ls c") == ["c", "corpus"]
+    assert bash("winkfs ls ") == ["bin/", "c", "corpus", "sub/"]
+    assert bash("winkfs ls sub/") == ["sub/deep"]
+    assert bash("winkfs ls su") == ["dirnames"]
+    assert bash("winkfs put c name ") == ["default"]
+    assert bash("winkfs ls nowhere/x") == ["dirnames"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script_of_a_shell(
+    run: Run, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run("completion", shell)
+    assert done.status == 0 and b"_WINKFS_COMPLETE" in done.out
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    assert run("completion").out == done.out
+    monkeypatch.setenv("_WINKFS_COMPLETE", f"{shell}_source")
+    assert run().out.strip() == done.out.strip()
+    monkeypatch.delenv("_WINKFS_COMPLETE")
+    monkeypatch.setenv("SHELL", "/bin/none")
+    assert "bash, zsh, fish" in one_line(run("completion"), 2)
+
+
+@pytest.mark.parametrize("command", [["ls"], ["dataset", "compact"], []])
+def test_help_of_a_command_by_its_name(run: Run, command: list[str]) -> None:
+    done = run("help", *command)
+    assert done == run(*command, "--help") and done.status == 0 and b"Usage: winkfs" in done.out
+    assert "nothing" in one_line(run("help", "nothing"), 2)

@@ -227,3 +227,145 @@ def test_stat_of_a_file_and_a_link(run: Run, base: str) -> None:
     assert b"target:   docs/a.html" in run("stat", base, "link").out
     assert b"mode:     0600" in run("stat", base, "docs/old/b.html").out
     assert "c: gone" in one_line(run("stat", base, "gone"))
+
+
+# --- names as paths ---
+
+
+@pytest.mark.parametrize(
+    ("argument", "names"),
+    [
+        ("docs/", ["docs/a.html", "docs/old/b.html"]),
+        ("./docs/", ["docs/a.html", "docs/old/b.html"]),
+        ("docs/old", ["docs/old/b.html"]),  # without an entry of its own
+        ("docs//old/", ["docs/old/b.html"]),
+        ("./run.sh", ["run.sh"]),
+        ("/run.sh", ["run.sh"]),
+        ("docs/./a.html", ["docs/a.html"]),
+        ("docs", ["docs"]),
+    ],
+)
+def test_ls_of_a_path_as_users_write_it(
+    run: Run, base: str, argument: str, names: list[str]
+) -> None:
+    assert listed(run("ls", base, argument)) == names
+
+
+def test_ls_of_all_by_a_path_and_of_an_empty_directory(run: Run, base: str) -> None:
+    assert run("ls", base, "./") == run("ls", base) == run("ls", base, "/")
+    with winkfs.open(base, "a") as c:
+        c.mkdir("empty")
+    assert run("ls", base, "empty/") == (0, b"", "")
+    assert "run.sh/" in one_line(run("ls", base, "run.sh/"))
+    assert run("cat", base, "./docs/a.html", "/run.sh").out == b"<a>#!"
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("dir/", "no mount shows"), ("../../evil", "no mount shows"), ("/abs", "no mount shows"),
+        ("a//b", "no mount shows"), ("./x", "no mount shows"), ("n" * 256, "no mount shows"),
+        ("run.sh/x", "run.sh is a file"), ("docs", "is a directory"),
+    ],
+)  # fmt: skip
+def test_put_and_append_refuse_what_no_mount_would_show(
+    run: Run, base: str, name: str, what: str
+) -> None:
+    before = run("ls", base, "--json").out
+    assert what in one_line(run("put", base, name, stdin=b"1"))
+    if name != "docs":
+        assert what in one_line(run("append", base, name, stdin=b"1"))
+        assert run("put", base, name, "--force", stdin=b"1").status == 0
+        with winkfs.open(base) as c:
+            assert c.read(name) == b"1"
+    else:
+        assert run("ls", base, "--json").out == before
+
+
+@pytest.mark.parametrize(
+    ("new", "what"),
+    [("docs/old", "is a directory"), ("run.sh/x", "is a file"), ("../x", "no mount"),
+     ("/x", "no mount"), ("x//y", "no mount")],
+)  # fmt: skip
+def test_mv_makes_no_name_that_no_mount_would_show(
+    run: Run, base: str, new: str, what: str
+) -> None:
+    """A file of the name of a directory that is there through the names below it hid them."""
+    before = run("ls", base, "--json").out
+    assert what in one_line(run("mv", base, "link", new))
+    assert run("ls", base, "--json").out == before
+    assert run("mv", base, "link", new, "--force").status == 0
+    assert new in listed(run("ls", base, "*"))
+
+
+@pytest.mark.parametrize("order", [True, False])
+def test_mv_finds_names_below_with_and_without_an_order(run: Run, base: str, order: bool) -> None:
+    if order:
+        winkfs.reindex(base)
+    assert "is a directory" in one_line(run("mv", base, "run.sh", "docs/old"))
+    assert run("rm", base, "docs/old/b.html").status == 0
+    assert run("mv", base, "run.sh", "docs/old").status == 0
+    assert run("mv", base, "./docs/old", "x").status == 0
+    assert "x" in listed(run("ls", base))
+
+
+def test_rm_refuses_a_directory_that_is_not_empty(run: Run, base: str) -> None:
+    before = run("ls", base, "--json").out
+    for name in ("docs", "docs/", "docs/old", "./docs/old/"):
+        assert "not empty: see -r" in one_line(run("rm", base, name))
+    assert run("ls", base, "--json").out == before
+    assert run("rm", base, "docs/*").status == 0
+    assert run("rm", base, "docs") == (0, b"", "")
+    assert "docs" not in listed(run("ls", base))
+
+
+def test_rm_takes_directories_with_what_is_below(run: Run, base: str) -> None:
+    done = run("rm", base, "-r", "-v", "docs/old", "run.sh")
+    assert (done.status, done.err) == (0, "")
+    assert sorted(done.out.splitlines()) == [b"docs/old/b.html", b"run.sh"]
+    assert run("rm", base, "-r", "docs/", "gone").status == 1
+    assert listed(run("ls", base)) == ["link", "a*b", "caf\udce9", "\x1b[31m"]
+    assert winkfs.verify(base).problems == []
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (["-r", "docs"], {"docs", "docs/a.html", "docs/old/b.html"}),
+        (["docs*"], {"docs", "docs/a.html", "docs/old/b.html"}),
+        (["docs/*", "run.sh"], {"docs/a.html", "docs/old/b.html", "run.sh"}),
+    ],
+)
+def test_rm_tells_what_it_would_remove(
+    run: Run, base: str, args: list[str], names: set[str]
+) -> None:
+    before = run("ls", base, "--json").out
+    assert set(listed(run("rm", base, "-n", *args))) == names
+    assert run("ls", base, "--json").out == before
+    assert set(listed(run("rm", base, "-v", *args))) == names
+    assert not names & set(listed(run("ls", base)))
+
+
+def test_rm_of_a_glob_takes_directories_after_what_is_in_them(run: Run) -> None:
+    with winkfs.create("t") as c:
+        for name in ("d", "d/e", "d/e/f", "other"):
+            c.mkdir(name)
+        c.put("d/e/f/file", b"1")
+        c.put("other/file", b"1")
+    done = run("rm", "t", "d*", "other")
+    assert done.status == 1 and "other: is a directory" in done.err
+    assert listed(run("ls", "t")) == ["other", "other/file"]
+
+
+def test_rm_mv_and_put_in_a_data_set(run: Run) -> None:
+    from winkfs.dataset.dataset import create
+
+    with create("s") as d:
+        d.mkdir("docs")
+        d.put("docs/a", b"1")
+        d.put("x", b"2")
+    assert "not empty" in one_line(run("rm", "s", "docs"))
+    assert "is a directory" in one_line(run("mv", "s", "x", "docs"))
+    assert "no mount" in one_line(run("put", "s", "../y"))
+    assert run("rm", "s", "-r", "docs").status == 0
+    assert listed(run("ls", "s")) == ["x"]

@@ -699,3 +699,18 @@ def test_closing_without_changes_changes_nothing(base: Path) -> None:
         container.sync()
         container.read("a")
     assert {path.name: path.read_bytes() for path in base.parent.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "builtin"),
+    [
+        ("Busy", RuntimeError), ("Closed", ValueError), ("CorruptError", ValueError),
+        ("DamageWarning", UserWarning), ("DatasetConflict", OSError),
+        ("FileExists", FileExistsError), ("FormatError", ValueError), ("Locked", BlockingIOError),
+        ("NameTooLong", OSError), ("NoSuchFile", FileNotFoundError),
+        ("NotAllowed", PermissionError), ("ReadOnly", OSError), ("StalePlan", OSError), ("WinkError", OSError),
+    ],
+)  # fmt: skip
+def test_what_a_user_catches_is_in_the_package(name: str, builtin: type[BaseException]) -> None:
+    assert name in winkfs.__all__
+    assert issubclass(getattr(winkfs, name), builtin)

@@ -1,4 +1,5 @@
-"""What the filesystem layer refuses, each with its errno, so that a mount can pass it on."""
+"""What the filesystem layer refuses, each with its errno, so that a mount can pass it on; and what
+is wrong with bytes, which is said by the formats below."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from winkformats.errors import CorruptError as CorruptError
 from winkformats.errors import DerivedDamage as DerivedDamage
+from winkformats.errors import FormatError as FormatError
 
 
 class WinkError(OSError):

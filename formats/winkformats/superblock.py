@@ -39,6 +39,7 @@ FORMAT_NAMES: Final = {KVSEQ: "kvseq", HINDEX: "hindex", PERM: "perm"}
 
 SBSIZE: Final = 4096
 MAX_SBSIZE: Final = 1 << 26  # bytes; a larger claim is damage, not a file to allocate for
+MAX_SBSEQ: Final = 1 << 62  # numbers that count on from there would leave 64 bits
 HALF: Final = 4096  # bytes of each of two superblocks
 SECTOR: Final = 512
 
@@ -186,6 +187,8 @@ class Superblock(dict[str, int]):
         if block.double and (size != 2 * HALF or "SBCKSUM" not in block):
             raise CorruptError("two superblocks need SBSIZE 8192 and SBCKSUM", file=file, offset=at,
                                found=size)  # fmt: skip
+        if block.double and not 0 <= block["SBSEQ"] < MAX_SBSEQ:
+            raise CorruptError("SBSEQ", file=file, offset=at, found=block["SBSEQ"])
         if len(data) < (HALF if block.double else size):
             raise cut
         if at and not block.double:

@@ -41,7 +41,9 @@ COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
     "mounts": ("mounts", "List what is mounted where."),
     "pipeline": ("pipeline", "Jobs of Spark: ingest, digest, sort, group, dedup, compact, stats."),
     "fct": ("fct", "Look into and change a single kvseq, hindex or perm file."),
+    "completion": ("completion", "Print what a shell needs to complete commands and names."),
 }
+COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
 INTERRUPTED: Final = 128 + signal.SIGINT
 PIPE_CLOSED: Final = 128 + signal.SIGPIPE
 
@@ -81,7 +83,8 @@ def cli() -> None:
     """A filesystem in a container: millions of small files in a few append-only ones.
 
     BASE names a container; its files are BASE.data, BASE.idx and, append-only, BASE.time.
-    Exit status: 0 all is well, 1 something failed, 2 wrong usage.
+    `winkfs help COMMAND` says all of a command.
+    Exit status: 0 all is well, 1 something failed or is damaged, 2 wrong usage.
     """
 
 
@@ -105,7 +108,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DamageWarning)  # the commands say what is damaged
-            status = _run(_mount_fuse(list(sys.argv[1:] if args is None else args)))
+            status = _run(_arguments(list(sys.argv[1:] if args is None else args)))
         sys.stdout.flush()
     except BrokenPipeError:
         status = PIPE_CLOSED
@@ -127,8 +130,11 @@ def main(args: Sequence[str] | None = None) -> int:
     return status
 
 
-def _mount_fuse(args: list[str]) -> list[str]:
-    """`BASE DIR -o OPTIONS` is what mount.fuse runs us with for `mount -t fuse.winkfs`."""
+def _arguments(args: list[str]) -> list[str]:
+    """`BASE DIR -o OPTIONS` is what mount.fuse runs us with for `mount -t fuse.winkfs`; and
+    `help COMMAND` is `COMMAND --help`."""
+    if args[:1] == ["help"]:
+        return [*args[1:], "--help"]
     if len(args) == 4 and args[2] == "-o" and args[0] not in COMMANDS:
         return ["mount", "-o", args[3], "--", *args[:2]]
     return args
@@ -144,6 +150,10 @@ def _open_missing() -> None:
 
 
 def _run(args: list[str]) -> int:
+    if wanted := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "winkfs", COMPLETE, wanted)
     try:
         with cli.make_context("winkfs", args) as ctx:
             return cli.invoke(ctx) or 0

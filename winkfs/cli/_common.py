@@ -21,9 +21,10 @@ import click
 
 from winkformats.errors import FormatError
 from winkfs.errors import WinkError
-from winkfs.names import is_glob, matcher, raw, text
+from winkfs.names import is_glob, matcher, path_fault, raw, text
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
     from rich.progress import Progress as RichProgress
 
     from winkfs.container import Container
@@ -36,7 +37,37 @@ if TYPE_CHECKING:
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
 PATIENCE: Final = 0.5  # seconds without a progress bar
-BASE = click.argument("base")
+
+
+def complete_base(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """For the shell: containers whose name begins so, and folders, in which there may be some."""
+    from click.shell_completion import CompletionItem
+
+    folder, slash, start = incomplete.rpartition("/")
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.scandir(folder + slash or "."), key=lambda entry: entry.name):
+            name = entry.name.removesuffix(".data") if entry.is_file() else f"{entry.name}/"
+            hidden = name.startswith(".") and not start.startswith(".")
+            if name != entry.name and name.startswith(start) and name.isprintable() and not hidden:
+                found.append(CompletionItem(folder + slash + name))
+    return found if any(not item.value.endswith("/") for item in found) else [
+        CompletionItem(incomplete, type="dir")
+    ]  # fmt: skip
+
+
+def complete_file(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """For the shell: any file, as it does it itself."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+BASE = click.argument("base", shell_complete=complete_base)
 AS_OF = click.option(
     "--as-of", metavar="GENERATION|TIME",
     help="Of a data set: its files as they were then. TIME is ISO 8601.",
@@ -177,6 +208,8 @@ def expand(container: Files, names: tuple[str, ...], failures: Failures) -> Iter
     for argument in names:
         name = name_bytes(argument)
         try:
+            if name not in container and not is_glob(argument):
+                name = as_path(argument) or name
             there = name in container
         except FormatError as error:
             failures.add(argument, str(error))
@@ -192,6 +225,35 @@ def expand(container: Files, names: tuple[str, ...], failures: Failures) -> Iter
                 failures.add(argument, "no name matches")
         else:
             failures.add(argument, missing(container))
+
+
+def as_path(argument: str) -> bytes:
+    """The name that an argument like ./docs//a or docs/ means, where there is none as it stands."""
+    parts = name_bytes(argument).split(b"/")
+    return b"/".join(part for part in parts if part not in (b"", b"."))
+
+
+def is_directory(container: Files, name: bytes) -> bool:
+    """Whether there is an entry for a directory of this name."""
+    from winkfs.inode import FileType
+
+    return name in container and container.stat(name).ftype == FileType.DIR
+
+
+def place_fault(container: Files, name: bytes) -> str | None:
+    """Why no mount would show a file of this name, None where it would.
+
+    cost  a look-up for each directory on the way
+    """
+    if fault := path_fault(name):
+        return f"{fault}, which no mount shows: --force takes it all the same"
+    at = name.find(b"/")
+    while at > 0:
+        parent = name[:at]
+        if parent in container and not is_directory(container, parent):
+            return f"{text(parent)} is a file, and nothing is shown below it: see --force"
+        at = name.find(b"/", at + 1)
+    return None
 
 
 def missing(container: Files) -> str:

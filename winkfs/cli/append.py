@@ -7,8 +7,8 @@ from typing import BinaryIO, Final, cast
 
 import click
 
-from winkfs.cli._common import BASE, PIECE, STDIN, name_bytes, opened
-from winkfs.cli.put import source
+from winkfs.cli._common import BASE, PIECE, STDIN, complete_file, name_bytes, opened
+from winkfs.cli.put import check_place, source
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
 
@@ -16,7 +16,7 @@ IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a tempor
 @click.command()
 @BASE
 @click.argument("name")
-@click.argument("file", required=False, default=STDIN)
+@click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
 def append(base: str, name: str, file: str) -> None:
     """Add the content of FILE, or of standard input, to the end of the file NAME.
 
@@ -28,6 +28,7 @@ def append(base: str, name: str, file: str) -> None:
         with opened(base, "a") as container:
             key = name_bytes(name)
             if key not in container:
+                check_place(container, key)
                 container.put_file(key, whole)
                 return
             while data := whole.read(PIECE):  # where that fails, nothing is appended

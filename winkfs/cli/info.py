@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from winkfs.basepath import FILES
-from winkfs.cli._common import JSON, emit, printable, say
+from winkfs.cli._common import JSON, complete_file, emit, printable, say
 
 if TYPE_CHECKING:
     from winkformats.kvseq import KVSeq
@@ -24,7 +24,7 @@ PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key,
 
 
 @click.command()
-@click.argument("base", metavar="BASE|DIR|FILE")
+@click.argument("base", metavar="BASE|DIR|FILE", shell_complete=complete_file)
 @JSON
 def info(base: str, as_json: bool) -> int:
     """Show the state of a container, data set, digest set, order or mount, or of any one file.

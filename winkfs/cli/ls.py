@@ -16,9 +16,11 @@ from winkfs.cli._common import (
     AS_OF,
     BASE,
     Failures,
+    as_path,
     emit,
     glob_matcher,
     glob_text,
+    is_directory,
     missing,
     name_bytes,
     opened,
@@ -52,8 +54,8 @@ def ls(
 ) -> int:
     """List the files of a container or a data set, in the order in which they lie on the disk.
 
-    GLOB takes only the names that match; * crosses /, so 'docs/*' is all below docs. A name that
-    exists counts as itself. T is seconds since the epoch or ISO 8601 (2026-11-21, or
+    GLOB takes only the names that match; * crosses /, so 'docs/*' is all below docs, as is docs/.
+    A name that exists counts as itself. T is seconds since the epoch or ISO 8601 (2026-11-21, or
     2026-11-21T08:30Z; local time without a zone). A damaged entry is said and passed over; the exit
     status is 1 then.
     """
@@ -64,7 +66,8 @@ def ls(
         for stat in _chosen(container, glob, since, until, failures):
             found = True
             write(stat)
-        if glob is not None and not found and since is None and until is None:
+        timed = since is not None or until is not None
+        if glob is not None and not (found or timed or is_directory(container, as_path(glob))):
             what = "no name matches" if is_glob(glob) else missing(container)
             failures.add(glob, what)
     return failures.status
@@ -80,16 +83,30 @@ def _chosen(
     problem = failures.damage
     if glob is None:
         yield from container.scan(since, until, problem=problem)
-    elif name_bytes(glob) in container:
-        stat = container.stat(name_bytes(glob))
+    elif (name := _itself(container, glob)) is not None:
+        stat = container.stat(name)
         if (since is None or stat.mtime >= since) and (until is None or stat.mtime < until):
             yield stat
-    elif is_glob(glob):
+    elif not is_glob(glob):  # a directory: what is below
+        path = as_path(glob)
+        below = path + b"/" if path else b""
+        yield from container.scan(since, until, below, problem=problem)
+    else:
         match = glob_matcher(glob)
         prefix = literal_prefix(glob_text(glob))
         for entry in container.scan(since, until, prefix, problem=problem):
             if match(entry.name):
                 yield entry
+
+
+def _itself(container: Files, argument: str) -> bytes | None:
+    """The name of one file that is meant, None for a glob, and for what is below a directory."""
+    if name_bytes(argument) in container:
+        return name_bytes(argument)
+    path = as_path(argument)
+    if not path or argument.endswith("/") or is_glob(argument) or path not in container:
+        return None
+    return path
 
 
 def _writer(

@@ -6,51 +6,83 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import BASE, missing, name_bytes, opened
+from winkfs.cli._common import (
+    BASE,
+    as_path,
+    is_directory,
+    missing,
+    name_bytes,
+    opened,
+    place_fault,
+)
 from winkfs.names import raw, within
 
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
+
+TAKEN = "is a directory: give the new name in full"
 
 
 @click.command()
 @BASE
 @click.argument("old")
 @click.argument("new")
-def mv(base: str, old: str, new: str) -> None:
+@click.option("--force", is_flag=True, help="Also to a name that no mount would show.")
+def mv(base: str, old: str, new: str, force: bool) -> None:
     """Rename a file, or a directory with all below it.
 
-    A file NEW is replaced; a directory NEW is not.
+    A file NEW is replaced; a directory NEW, with an entry or only through the names below it, is
+    not. A run that is interrupted changes nothing.
     """
-    source, target = name_bytes(old).rstrip(b"/"), name_bytes(new).rstrip(b"/")
     with opened(base, "a") as container:
+        source, target = _name(container, old), name_bytes(new).rstrip(b"/")
         below = _below(container, source)
         exists = source in container
         if not exists and not below:
             raise _error(base, old, missing(container))
         if below and within(target, source):
             raise _error(base, old, "a directory cannot be moved into itself")
-        if _is_directory(container, target):
-            raise _error(base, new, "is a directory: give the new name in full")
+        fault = TAKEN if is_directory(container, target) else None
+        if target != source and not force:
+            fault = fault or _fault(container, target)
+        if fault:
+            raise _error(base, new, fault)
         if exists:
             container.rename(source, target)
         for name in below:
             container.rename(name, target + name[len(source) :])
 
 
+def _name(container: Files, argument: str) -> bytes:
+    name = name_bytes(argument).rstrip(b"/")
+    return name if name in container else as_path(argument) or name
+
+
 def _below(container: Files, name: bytes) -> list[bytes]:
     """All names below a directory; no scan for what is a file."""
-    from winkfs.inode import FileType
-
-    if name in container and container.stat(name).ftype != FileType.DIR:
+    if name in container and not is_directory(container, name):
         return []
     return [raw(entry.name) for entry in container.scan(prefix=name + b"/")]
 
 
-def _is_directory(container: Files, name: bytes) -> bool:
-    from winkfs.inode import FileType
+def _fault(container: Files, target: bytes) -> str | None:
+    """Why no mount would show what gets this name."""
+    fault = place_fault(container, target)
+    if fault is None and target not in container and _has_below(container, target):
+        return TAKEN
+    return fault
 
-    return name in container and container.stat(name).ftype == FileType.DIR
+
+def _has_below(container: Files, name: bytes) -> bool:
+    """Whether any name is below this one. Cost: without BASE.names a pass over all inodes."""
+    from winkfs.container import Container
+    from winkfs.select import by_prefix
+
+    if isinstance(container, Container):
+        found = by_prefix(container.parts()[0], name + b"/")
+        if found is not None:
+            return len(found) > 0
+    return any(True for _ in container.scan(prefix=name + b"/"))
 
 
 def _error(base: str, name: str, what: str) -> click.ClickException:

@@ -2,27 +2,130 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
 from winkformats.errors import FormatError
-from winkfs.cli._common import BASE, Failures, expand, opened
-from winkfs.names import text
+from winkfs.cli._common import (
+    BASE,
+    Failures,
+    as_path,
+    glob_matcher,
+    glob_text,
+    is_directory,
+    missing,
+    name_bytes,
+    opened,
+    shown,
+)
+from winkfs.names import is_glob, literal_prefix, raw, text
+
+if TYPE_CHECKING:
+    from winkfs.cli._common import Files
 
 
 @click.command()
 @BASE
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-def rm(base: str, names: tuple[str, ...]) -> int:
+@click.option("-r", "recursive", is_flag=True, help="Directories with all that is below them.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only list what would be removed.")
+@click.option("-v", "--verbose", is_flag=True, help="List what is removed.")
+def rm(base: str, names: tuple[str, ...], recursive: bool, dry_run: bool, verbose: bool) -> int:
     """Remove files. A NAME may be a glob: * crosses /.
 
-    A directory is an entry of its own: remove docs and 'docs/*' for all of it. A name that is
-    not there is an error (exit status 1); the others are removed.
+    A directory must be empty without -r. A name that is not there is an error (exit status 1); the
+    others are removed. A run that is interrupted removes nothing.
     """
     failures = Failures(base)
-    with opened(base, "a") as container:
-        for name in expand(container, names, failures):
-            try:
-                container.delete(name)
-            except FormatError as error:
-                failures.add(text(name), str(error))
+    with opened(base, "r" if dry_run else "a") as container:
+        removal = _Removal(container, failures, dry_run=dry_run, verbose=verbose)
+        for argument in names:
+            removal.take(argument)
+        removal.directories(recursive=recursive)
     return failures.status
+
+
+class _Removal:
+    """Removes files at once, and directories when all files are gone."""
+
+    def __init__(
+        self, container: Files, failures: Failures, *, dry_run: bool, verbose: bool
+    ) -> None:
+        self._container, self._failures = container, failures
+        self._dry_run, self._verbose = dry_run, verbose
+        self._gone: set[bytes] = set()  # of a dry run
+        self._directories: dict[bytes, str] = {}  # name -> as it was given; perhaps none of it
+
+    def take(self, argument: str) -> None:
+        """Remove a file, or all that match; note directories."""
+        name, container = name_bytes(argument), self._container
+        try:
+            if name in container or not is_glob(argument):
+                name = name if name in container else as_path(argument) or name
+                if name in container and not is_directory(container, name):
+                    self._remove(name)
+                else:
+                    self._directories[name] = argument
+            elif not self._take_all(argument):
+                self._failures.add(argument, "no name matches")
+        except FormatError as error:
+            self._failures.add(argument, str(error))
+
+    def _take_all(self, glob: str) -> bool:
+        """-> whether any name matches."""
+        found = False
+        for name, is_dir in self._matches(glob):
+            found = True
+            if is_dir:
+                self._directories[name] = text(name)
+            else:
+                self._remove(name)
+        return found
+
+    def _matches(self, glob: str) -> Iterator[tuple[bytes, bool]]:
+        from winkfs.inode import FileType
+
+        match, prefix = glob_matcher(glob), literal_prefix(glob_text(glob))
+        for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):
+            if match(entry.name):
+                yield raw(entry.name), entry.ftype == FileType.DIR
+
+    def directories(self, *, recursive: bool) -> None:
+        """Remove the directories; those that are not empty only with `recursive`."""
+        if not self._directories:
+            return
+        full: set[bytes] = set()
+        for name in map(raw, self._container.names(problem=self._failures.damage)):
+            if name in self._gone or name in self._directories:
+                continue
+            above = self._above(name)
+            full.update(above)
+            if above and recursive:
+                self._remove(name)
+        for name, argument in sorted(self._directories.items(), reverse=True):
+            if name in full and not recursive:
+                self._failures.add(argument, "is a directory that is not empty: see -r")
+            elif name in self._container:
+                self._remove(name)
+            elif name not in full:
+                self._failures.add(argument, missing(self._container))
+
+    def _above(self, name: bytes) -> list[bytes]:
+        """Those of the directories that a name is below."""
+        ends = [at for at in range(len(name)) if name[at] == ord("/")]
+        return [name[:at] for at in ends if name[:at] in self._directories]
+
+    def _remove(self, name: bytes) -> None:
+        try:
+            if self._dry_run:
+                self._gone.add(name)
+            else:
+                self._container.delete(name)
+        except FormatError as error:
+            self._failures.add(text(name), str(error))
+            return
+        if self._dry_run or self._verbose:
+            sys.stdout.buffer.write(shown(text(name)) + b"\n")
