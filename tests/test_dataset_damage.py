@@ -364,3 +364,17 @@ def test_abort_leaves_files_that_a_damaged_manifest_may_name(root: str) -> None:
     for suffix, data in whole.items():
         path(root, 6, suffix).write_bytes(data)
     assert files(root) == first(6)
+
+
+def test_copy_that_a_power_cut_left_alone_and_torn_is_no_generation(root: str) -> None:
+    """It is not synced, and its name may be there before that of the manifest."""
+    whole = path(root, 5, ".copy").read_bytes()
+    path(root, 6, ".copy").write_bytes(whole[:500] + bytes(len(whole) - 500))
+    assert files(root) == first(5)
+    report = winkfs.verify(root)
+    assert report.problems == []
+    assert any("broken off, or both are lost" in note for note in report.notes)
+    assert repair(root).mended == []
+    datasets.add(root, {"6": b"6"})
+    assert files(root) == first(6)
+    assert winkfs.verify(root).notes == []

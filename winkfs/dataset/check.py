@@ -17,7 +17,7 @@ from winkfs.columnsfile import open_columns
 from winkfs.dataset.hidden import hidden_rows
 from winkfs.dataset.hiddenfile import HIDDEN, read_hidden
 from winkfs.dataset.manifest import FOLDER, PENDING, Log
-from winkfs.dataset.manifestfolder import Folder
+from winkfs.dataset.manifestfolder import COPY, Folder
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
@@ -75,6 +75,11 @@ def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
         records |= {record.path: record for record in after.shards}
         versions = [data for _, data in log.store.read(number)]
         copies += versions[1:] != versions[:1]
+    folder = Folder(f"{log.root}/{FOLDER}")
+    for number in sorted(folder.named(COPY) - set(folder.numbers())):
+        copy = f"{folder.path}/{folder.name(number, COPY)}"
+        report.notes.append(f"{copy}: damaged, and there is no manifest: of a commit that was "
+                            "broken off, or both are lost")  # fmt: skip
     if copies:
         report.notes.append(f"{log.root}: {copies} manifests have no copy: `winkfs dataset repair` "
                             "makes them")  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from winkformats.disk.directory import Directory, directory_of
 from winkformats.disk.storage import Storage
+from winkfs.dataset.records import is_whole
 from winkfs.errors import WinkError
 
 DIGITS: Final = 20
@@ -58,7 +59,11 @@ class Folder:
         return f"{number:0{DIGITS}}{suffix}"
 
     def numbers(self) -> list[int]:
-        return sorted(self.named(MANIFEST) | self.named(COPY))
+        """A copy alone counts if it is whole: a power cut may have left it of a commit that was
+        broken off."""
+        there = self.named(MANIFEST)
+        alone = self.named(COPY) - there
+        return sorted(there.union(n for n in alone if any(is_whole(d) for _, d in self.read(n))))
 
     def named(self, suffix: str) -> set[int]:
         """The numbers of the files with this suffix."""

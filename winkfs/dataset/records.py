@@ -175,10 +175,9 @@ class Manifest:
     @classmethod
     def decode(cls, data: bytes, *, file: str) -> Self:
         """Raises CorruptError, or FormatError for one of a later version."""
-        text, tail = data[:-TAIL], data[-TAIL:]
-        if tail != b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text):
+        if not is_whole(data):
             raise CorruptError("checksum of the manifest", file=file, offset=0)
-        return cls.parse(text + b"}", file=file, digest=digest_of(data))
+        return cls.parse(data[:-TAIL] + b"}", file=file, digest=digest_of(data))
 
     @classmethod
     def parse(cls, text: bytes, *, file: str, digest: str = "") -> Self:
@@ -198,6 +197,11 @@ class Manifest:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise CorruptError(f"manifest: {error!r}", file=file, offset=0) from None
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether a manifest is what was written."""
+    return data[-TAIL:] == b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(data[:-TAIL])
 
 
 def digest_of(data: bytes) -> str:

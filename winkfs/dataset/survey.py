@@ -35,6 +35,8 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
     finally:
         store.abandon()
     if not whole:
+        if columns is not None:
+            columns.close()
         store = Store(base, writable=True)  # makes the index, where it is not there
         try:
             _check_closed(store)
