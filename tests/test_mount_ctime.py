@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from mounting import base as base  # a fixture
-from mounting import mounted, run
+from mounting import command, mounted, run, watched
+from mounting import there as there  # a fixture
 
 import winkfs
 from winkfs.store import Store
@@ -272,25 +273,32 @@ def test_chown_and_chmod_as_pjdfstest_asks(base: str, kind: str) -> None:
 # --- backup programs: a file of the same size, whose mtime was put back ---
 
 
-def backed_up_twice(base: str, backup: Callable[[Path], object]) -> None:
-    """`backup` is called before and after the change, the second time on another mount."""
-    with mounted(base) as there:
+def backed_up_twice(base: str, there: Path, backup: Callable[[Path], object]) -> None:
+    """`backup` is called before and after the change, the second time on another mount there."""
+    assert command("mount", base, there) == (0, "")
+    with watched(there):
         (there / "x").mkdir()
         (there / "x/f").write_bytes(b"aaaa\n")
         (there / "x/same").write_bytes(b"same\n")
         os.utime(there / "x/f", ns=(OLD, OLD))
         os.utime(there / "x/same", ns=(OLD, OLD))
+        (there / "x/newer").write_bytes(b"borg forgets the newest file of a backup")
         time.sleep(0.1)
         backup(there / "x")
         time.sleep(1.1)
         (there / "x/f").write_bytes(b"bbbb\n")
         os.utime(there / "x/f", ns=(OLD, OLD))
-    with mounted(base) as there:
+        assert command("umount", there) == (0, "")
+    assert command("mount", base, there) == (0, "")
+    with watched(there):
         assert (there / "x/f").stat().st_mtime_ns == OLD
         backup(there / "x")
+        assert command("umount", there) == (0, "")
 
 
-def test_tar_finds_a_changed_file_whose_mtime_was_put_back(base: str, tmp_path: Path) -> None:
+def test_tar_finds_a_changed_file_whose_mtime_was_put_back(
+    base: str, there: Path, tmp_path: Path
+) -> None:
     archives: list[Path] = []
 
     def backup(tree: Path) -> None:
@@ -298,14 +306,14 @@ def test_tar_finds_a_changed_file_whose_mtime_was_put_back(base: str, tmp_path: 
         run("tar", "-C", tree, "--no-check-device", "-g", tmp_path / "snar", "-cf", archives[-1],
             ".")  # fmt: skip
 
-    backed_up_twice(base, backup)
-    assert set(run("tar", "-tf", archives[0]).split()) == {"./", "./f", "./same"}
+    backed_up_twice(base, there, backup)
+    assert set(run("tar", "-tf", archives[0]).split()) == {"./", "./f", "./same", "./newer"}
     assert set(run("tar", "-tf", archives[1]).split()) == {"./", "./f"}
     assert run("tar", "-xOf", archives[1], "./f") == "bbbb\n"
 
 
 def test_restic_finds_a_changed_file_whose_mtime_was_put_back(
-    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: str, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shutil.which("restic"):
         pytest.skip("restic is not installed")
@@ -313,12 +321,12 @@ def test_restic_finds_a_changed_file_whose_mtime_was_put_back(
     monkeypatch.setenv("RESTIC_REPOSITORY", str(tmp_path / "repository"))
     monkeypatch.setenv("RESTIC_CACHE_DIR", str(tmp_path / "cache"))
     run("restic", "init")
-    backed_up_twice(base, lambda tree: run("restic", "backup", ".", cwd=tree))
+    backed_up_twice(base, there, lambda tree: run("restic", "backup", ".", cwd=tree))
     assert run("restic", "dump", "latest", "/f") == "bbbb\n"
 
 
 def test_borg_finds_a_changed_file_whose_mtime_was_put_back(
-    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: str, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not shutil.which("borg"):
         pytest.skip("borg is not installed")
@@ -328,6 +336,8 @@ def test_borg_finds_a_changed_file_whose_mtime_was_put_back(
     run("borg", "init", "-e", "none", repository)
     names = iter("12")
     backed_up_twice(
-        base, lambda tree: run("borg", "create", f"{repository}::{next(names)}", ".", cwd=tree)
+        base,
+        there,
+        lambda tree: run("borg", "create", f"{repository}::{next(names)}", ".", cwd=tree),
     )
     assert run("borg", "extract", "--stdout", f"{repository}::2", "f") == "bbbb\n"

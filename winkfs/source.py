@@ -183,9 +183,10 @@ class ContainerSource(ContainerNames):
         try:
             self._store_times()
             yield from self._container.syncing()
-        except OSError:
+        except BaseException as error:
             self._dirty_since = since or self._dirty_since
-            self._recheck()
+            if isinstance(error, OSError):
+                self._recheck()
             raise
 
     def _new_order(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -36,9 +35,10 @@ def fetch(
     span = int(pos.max()) + width - low
     if span <= NEAR * len(pos):
         return storage.read(low, span).ljust(span, b"\0"), pos - low
-    data = b"".join(map(storage.read, pos.tolist(), repeat(width)))
+    parts = storage.read_each(pos.tolist(), width)
+    data = b"".join(parts)
     if len(data) < width * len(pos):
-        data = b"".join(storage.read(at, width).ljust(width, b"\0") for at in pos.tolist())
+        data = b"".join(part.ljust(width, b"\0") for part in parts)
     return data, np.arange(0, len(data), width)
 
 

@@ -27,6 +27,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Final, Self
 
 from winkformats.disk import pagecache
@@ -94,6 +95,9 @@ class FileStorage(Storage):
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def read_each(self, offsets: Sequence[int], length: int) -> list[bytes]:
+        return list(map(os.pread, repeat(self.fd), repeat(length), offsets))
 
     def read_into(self, into: memoryview, offset: int) -> int:
         got = 0
