@@ -118,6 +118,8 @@ SELECTIONS: dict[str, tuple[dict[str, Any], Callable[[bytes, Any], bool]]] = {
     "prefix": ({"prefix": "dir3/"}, lambda n, f: n.startswith(b"dir3/")),
     "prefix of bytes": ({"prefix": r"latin-1 \xfc"}, lambda n, f: n == b"latin-1 \xfc"),
     "glob": ({"glob": "*7.html"}, lambda n, f: n.endswith(b"7.html")),
+    "glob of bytes": ({"glob": r"*\xfc"}, lambda n, f: n.endswith(b"\xfc")),
+    "glob of an escape": ({"glob": r"escape \x5cx4*"}, lambda n, f: n.startswith(rb"escape \x4")),
     "globs": ({"glob": '["*7.html", "empty"]'},
               lambda n, f: n.endswith(b"7.html") or n == b"empty"),
     "paths": ({"paths": json.dumps(["empty", "dir1/page 0008.html", "nix", r"cut \xc3"])},
@@ -498,6 +500,21 @@ def test_documents_over_the_limit(kinds: Kinds) -> None:
     assert len(read(path, "path string", maxContentBytes=1_000_000)) == len(documents(path))
 
 
+@pytest.mark.parametrize("order", ["offset", "path"])
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
+def test_a_listing_has_the_rows_of_a_read_with_contents(
+    kinds: Kinds, mode: str, order: str
+) -> None:
+    options = {"maxContentBytes": 5000, "mode": mode, "orderBy": order}
+    whole = read(kinds["changed"], WITH_ERROR, **options)
+    listed = read(kinds["changed"], "name_raw binary, _error string", **options)
+    seen = [{name: row[name] for name in ("name_raw", "_error")} for row in whole]
+    assert listed == seen
+    assert len(seen) < len(documents(kinds["changed"])) or any(row["_error"] for row in seen)
+    bare = read(kinds["changed"], "size long", **options)
+    assert len(bare) == len(whole)
+
+
 def test_a_document_that_spark_cannot_hold(tmp_path: Path) -> None:
     with winkfs.create(tmp_path / "c") as c:
         c.put("small", b"1")
@@ -644,6 +661,13 @@ def test_missing_containers_are_named(tmp_path: Path) -> None:
             read(tmp_path / path)
     with pytest.raises(ValueError, match="single container has no generations"):
         read(plain(tmp_path / "c"), asOf=1)
+
+
+def test_a_schema_that_names_a_column_twice(kinds: Kinds) -> None:
+    for schema in ("path string, path string", "size long, path string, Size long"):
+        with pytest.raises(ValueError, match="the schema names a column twice: ") as caught:
+            read(kinds["plain"], schema)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_schema_with_wrong_types_or_names(kinds: Kinds) -> None:

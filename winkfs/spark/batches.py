@@ -218,6 +218,8 @@ class _Batch:
         reading = self.opened.reading
         if reading.contents:
             self._read_contents()
+        elif reading.mode != "FAILFAST":  # the same rows as with contents
+            self._too_large(self.rows.size > reading.largest)
         if "mode" in reading.columns:
             self._read_modes()
         if self.errors and reading.mode == "FAILFAST":
@@ -237,11 +239,16 @@ class _Batch:
         small = np.flatnonzero(~large)
         part, errors = contents.read(rows.pos[small], rows.pointer[small], rows.size[small])
         self.errors = {int(small[i]): text for i, text in errors.items()}
-        for i in np.flatnonzero(large).tolist():
-            self.errors[i] = f"{rows.size[i]} bytes, more than maxContentBytes {largest}"
+        self._too_large(large)
         place = np.full(len(rows), len(small))
         place[small] = np.arange(len(small))
         self.content = pa.concat_arrays([part, pa.nulls(1, pa.binary())]).take(arrow.column(place))
+
+    def _too_large(self, large: Bools) -> None:
+        largest = self.opened.reading.largest
+        for i in np.flatnonzero(large).tolist():
+            size = self.rows.size[i]
+            self.errors[i] = f"{size} bytes, more than maxContentBytes {largest}"
 
     def _read_modes(self) -> None:
         modes = MODES[self.rows.ftype]

@@ -8,7 +8,8 @@ The values are text, as Spark hands them on.
     content        inline      inline: a column `content`; ref: where it lies, for `fetch_content`;
                                none: neither
     prefix                     only names that begin so (`path` as the column has it)
-    glob                       only names that match; * also crosses /. A JSON list: one of them
+    glob                       only names that match (as `path` has them); * also crosses /. A JSON
+                               list: one of them
     paths                      only these names, a JSON list; pathsFile: a file, a name a line
     mtimeFrom                  only files of that time or later: seconds, or ISO 8601 (local time)
     mtimeTo                    only files of before that time
@@ -29,6 +30,7 @@ The values are text, as Spark hands them on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -177,12 +179,11 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _globs(text: str) -> tuple[str, ...]:
+    globs = [text]
     if text.startswith("["):
-        try:
-            return tuple(_list(text, ""))
-        except ValueError:
-            pass  # a glob may begin so, too
-    return (text,)
+        with contextlib.suppress(ValueError):  # a glob may begin so, too
+            globs = _list(text, "")
+    return tuple(to_name(glob.encode()).decode("utf-8", "surrogateescape") for glob in globs)
 
 
 def _names(text: str) -> tuple[bytes, ...]:

@@ -87,6 +87,9 @@ def check(schema: StructType) -> list[str]:
                 f"column {field.name} is {FIELDS[column]}, not {found}: cast it after load()"
             )
         columns.append(column)
+    names = [field.name.lower() for field in schema.fields]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"the schema names a column twice: {', '.join(sorted(twice))}")
     return columns
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from winkfs.dataset.snapshot import snapshot
-from winkfs.errors import WinkError
 from winkfs.spark.jobs.common import guarded
+from winkfs.spark.jobs.plot import OTHERS, draw, need_matplotlib
 from winkfs.spark.jobs.reading import read
 from winkfs.units import size_text
 
@@ -46,7 +46,7 @@ def run(
     """
     start = time.monotonic()
     if plot is not None:
-        _need_matplotlib()
+        need_matplotlib()
     snap = snapshot(source, as_of)
     with guarded(spark, f"stats {source}"):
         rows = _counted(spark, snap)
@@ -102,7 +102,7 @@ def _top(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     kept, rest = rows[:TOP], rows[TOP:]
     if rest:
         counts = {n: sum(row[n] for row in rest) for n in ("files", "bytes")}
-        kept.append({"what": "(others)"} | counts)
+        kept.append({"what": OTHERS} | counts)
     return kept
 
 
@@ -134,43 +134,6 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
 
 def _fit(name: str) -> str:
     return name if len(name) <= 40 else f"{name[:37]}..."
-
-
-def _need_matplotlib() -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        what = "a plot needs matplotlib: pip install 'winkfs[pipeline]'"
-        raise WinkError(what) from None
-
-
-def draw(summary: dict[str, Any], path: str) -> None:
-    """A PNG of sizes, days, types and prefixes. Raises WinkError without matplotlib; OSError."""
-    _need_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 8), layout="constrained")
-    axes = figure.subplots(2, 2)
-    files, size = f"{summary['files']:,} files", size_text(summary["bytes"])
-    figure.suptitle(f"{os.path.basename(summary['source'])}: {files}, {size}")
-    sizes = [size_text(row["what"]) if row["what"] else "0" for row in summary["sizes"]]
-    _bars(axes[0][0], "files by size, from", sizes, [row["files"] for row in summary["sizes"]])
-    days = summary["days"]
-    axes[0][1].set_title("files by day")
-    axes[0][1].step(range(len(days)), [row["files"] for row in days], where="mid")
-    ticks = range(0, len(days), max(1, len(days) // 6))
-    axes[0][1].set_xticks(list(ticks), [days[i]["what"] for i in ticks], rotation=30)
-    for axis, name in ((axes[1][0], "types"), (axes[1][1], "prefixes")):
-        rows = summary[name][:12]
-        labels = [_fit(row["what"] or "(none)")[-24:].replace("$", r"\$") for row in rows]
-        _bars(axis, f"MiB by {name}", labels, [row["bytes"] / (1 << 20) for row in rows])
-    figure.savefig(path, format="png", dpi=100)
-
-
-def _bars(axis: Any, title: str, labels: list[str], heights: list[float]) -> None:
-    axis.set_title(title)
-    axis.bar(range(len(labels)), heights)
-    axis.set_xticks(range(len(labels)), labels, rotation=60, ha="right", fontsize=8)
 
 
 if __name__ == "__main__":
