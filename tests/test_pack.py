@@ -15,6 +15,7 @@ import trees
 from trees import VARIANTS, files_beside, names, snapshot
 
 import winkfs
+from winkformats.disk.posix import PosixDirectory
 from winkfs.basepath import FILES, SUFFIXES, TEMPORARIES
 from winkfs.dataset.packing import pack_shards
 from winkfs.errors import Locked
@@ -219,6 +220,52 @@ def test_what_a_killed_pack_left_is_overwritten(tree: Path, tmp_path: Path) -> N
 def test_two_packs_of_one_base_do_not_mix(tree: Path, tmp_path: Path) -> None:
     with winkfs.create(tmp_path / "c.partial"), pytest.raises(Locked, match=str(os.getpid())):
         pack(tree, tmp_path / "c")
+
+
+def test_nobody_makes_a_container_of_that_name_while_it_is_packed(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    root.mkdir()
+    for i in range(300):
+        (root / f"f{i}").write_bytes(b"x" * 100)
+    others: list[object] = []
+
+    def meanwhile(done: int) -> None:
+        for make in (lambda: winkfs.create(tmp_path / "c"), lambda: pack(root, tmp_path / "c")):
+            with pytest.raises(Locked, match=str(os.getpid())):
+                make()
+            others.append(make)
+
+    pack(root, tmp_path / "c", progress=meanwhile)
+    assert others
+    assert len(names(tmp_path / "c")) == 300
+    assert files_beside(tmp_path / "c") == ["c.data", "c.idx", "c.names"]
+
+
+def test_file_that_came_in_the_last_moment_is_not_replaced(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made by a program that knows no locks, between the last look and the new name."""
+    rename = PosixDirectory.rename
+
+    def slow(self: PosixDirectory, old: str, new: str) -> None:
+        rename(self, old, new)
+        if new == "c.names":
+            (tmp_path / "c.data").write_bytes(b"mine")
+
+    monkeypatch.setattr(PosixDirectory, "rename", slow)
+    with pytest.raises(FileExistsError, match="meanwhile"):
+        pack(tree, tmp_path / "c")
+    assert (tmp_path / "c.data").read_bytes() == b"mine"
+    assert not [name for name in files_beside(tmp_path / "c") if "partial" in name]
+
+
+def test_dangling_link_in_the_place_of_the_container_is_left_alone(
+    tree: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "c.data").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        pack(tree, tmp_path / "c")
+    assert os.readlink(tmp_path / "c.data") == "nowhere"
 
 
 def test_stale_derived_files_of_an_earlier_container_go(tree: Path, tmp_path: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
-from warcs import record, response
+from warcs import DATE, record, response
 
 from winkformats.errors import FormatError
 from winkfs.bulkput import Row
@@ -119,3 +120,28 @@ def test_a_missing_library_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "fastwarc.warc", None)
     with pytest.raises(WinkError, match=r"pip install 'winkfs\[pipeline\]'"):
         Warc(str(tmp_path / "a.warc"), print)
+
+
+@need_fastwarc
+def test_records_in_order_of_time_do_not_all_lie_in_memory(tmp_path: Path) -> None:
+    dates = [f"20{i * 7 % 50 + 10}-01-01T00:00:00Z".encode() for i in range(50)]
+    data = b"".join(
+        response(b"http://a/%d" % i, bytes([i]) * 1_500_000).replace(DATE, date)
+        for i, date in enumerate(dates)
+    )
+    (tmp_path / "a.warc").write_bytes(data)
+    del data
+    tracemalloc.start()
+    try:
+        found = []
+        for row in Warc(str(tmp_path / "a.warc"), print).items(by_mtime=True):
+            assert isinstance(row, Row)
+            found.append((row.mtime_ns, row.name, row.data[:1], len(row.data)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [time for time, *_ in found] == sorted(time for time, *_ in found)
+    assert {name: (first[0], size) for _, name, first, size in found} == {
+        b"http://a/%d" % i: (i, 1_500_000) for i in range(50)
+    }
+    assert peak < 45 << 20  # of 72 MiB

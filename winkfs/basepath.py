@@ -9,7 +9,8 @@ DATA: Final = ".data"
 DERIVED: Final = (".idx", ".time", ".names", ".cols")
 """The files that are made again from BASE.data; a new kind belongs here, and nowhere else."""
 FILES: Final = (DATA, *DERIVED)
-SUFFIXES: Final = (*FILES, ".lock")
+LOCK: Final = ".lock"
+SUFFIXES: Final = (*FILES, LOCK)
 TEMPORARIES: Final = (".tmp", ".new")
 """Behind a suffix: a file that is being written, and takes the place of the other."""
 PARTIAL: Final = ".partial"

@@ -322,6 +322,16 @@ def create_files(base: str, block: Superblock, like: Storage | None = None) -> N
         lock.release()
 
 
+def give_name(directory: Directory, old: str, new: str) -> None:
+    """Give a file a name that none has; it may keep the old one. Raises FileExistsError."""
+    try:
+        directory.link(old, new)
+    except PermissionError:  # a file system without hard links
+        if directory.exists(new):
+            raise FileExistsError from None
+        directory.rename(old, new)
+
+
 def _create_data(directory: Directory, name: str, block: Superblock, like: Storage | None) -> None:
     """Make BASE.data, whole and durable, or not at all. Raises FileExistsError."""
     data = name + ".data"
@@ -331,12 +341,7 @@ def _create_data(directory: Directory, name: str, block: Superblock, like: Stora
         with directory.create_new(temporary, like=like) as storage:
             storage.write(0, block.images())
             storage.sync()
-        try:
-            directory.link(temporary, data)
-        except PermissionError:  # a file system without hard links
-            if directory.exists(data):
-                raise FileExistsError from None
-            directory.rename(temporary, data)
+        give_name(directory, temporary, data)
         directory.sync()
     finally:
         with contextlib.suppress(OSError):

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from winkformats.disk.directory import sync_directory
-from winkfs.basepath import DATA, DERIVED, FILES, PARTIAL, base_of
+from winkformats.disk.directory import Directory, locate
+from winkfs.basepath import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of
 from winkfs.bulkput import Row
 from winkfs.container import Container, create
 from winkfs.container import open as open_container
+from winkfs.datafile import give_name
 from winkfs.entry import to_bytes
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.fileobject import SparseReader
@@ -131,7 +132,7 @@ def pack(
         if note:
             note(noted)
 
-    exists = Path(target + DATA).exists()
+    exists = os.path.lexists(target + DATA)
     if exists and not update:
         raise FileExists("the container exists already: add to it with --update", target)
     reader = _source(os.fspath(source), target, count, xattrs, exclude, names)
@@ -210,47 +211,62 @@ def _check_variant(container: Container, ao: bool, classic: bool) -> None:
 
 @contextlib.contextmanager
 def _partial(base: str, *, ao: bool, classic: bool) -> Iterator[Container]:
-    """A new container under another name, which becomes `base` when the block ends well."""
-    partial = base + PARTIAL
-    _remove(partial)
+    """A new container under another name, which becomes `base` when the block ends well.
+
+    The lock of `base` is held meanwhile: nobody makes a container of that name in between.
+    """
+    lock, partial = WriterLock(base), base + PARTIAL
+    directory, name = locate(base)
     try:
-        container = create(partial, ao=ao, classic=classic)
-        try:
-            yield container
-        except BaseException:
-            with contextlib.suppress(OSError):  # the disk may be full; the files go anyway
-                container.close()
-            raise
-        container.close()
-        _rename(partial, base)
-    except BaseException:
+        if directory.exists(name + DATA):
+            raise FileExists("was made by somebody else meanwhile", base)
         _remove(partial)
-        raise
+        try:
+            container = create(partial, ao=ao, classic=classic)
+            try:
+                yield container
+            except BaseException:
+                with contextlib.suppress(OSError):  # the disk may be full; the files go anyway
+                    container.close()
+                raise
+            container.close()
+            try:
+                _rename(directory, name + PARTIAL, name)
+            except FileExistsError:
+                raise FileExists("was made by somebody else meanwhile", base) from None
+        except BaseException:
+            _remove(partial)
+            raise
+    finally:
+        directory.unlink(name + LOCK)  # before the next one can take it
+        lock.release()
 
 
 def _remove(base: str) -> None:
     """Delete the files of a container, if there are any. Raises Locked while it is written."""
     lock = WriterLock(base)
+    directory, name = locate(base)
     try:
-        for suffix in FILES:
-            Path(base + suffix).unlink(missing_ok=True)
-        Path(base + ".lock").unlink(missing_ok=True)
+        for suffix in SUFFIXES:
+            directory.unlink(name + suffix)
     finally:
         lock.release()
 
 
-def _rename(partial: str, base: str) -> None:
-    """Give the files their names: the data file last, for with it the container is there."""
-    if Path(base + DATA).exists():
-        raise FileExists("was made by somebody else meanwhile", base)
+def _rename(directory: Directory, partial: str, name: str) -> None:
+    """Give the files their names: the data file last, for with it the container is there.
+
+    raises  FileExistsError: it was made meanwhile, by a program that knows no locks
+    """
     for suffix in DERIVED:
-        if Path(partial + suffix).exists():
-            Path(partial + suffix).replace(base + suffix)
+        if directory.exists(partial + suffix):
+            directory.rename(partial + suffix, name + suffix)
         else:
-            Path(base + suffix).unlink(missing_ok=True)  # of an earlier container of that name
-    Path(partial + DATA).replace(base + DATA)
-    Path(partial + ".lock").unlink(missing_ok=True)
-    sync_directory(os.path.dirname(os.path.abspath(base)))
+            directory.unlink(name + suffix)  # of an earlier container of that name
+    give_name(directory, partial + DATA, name + DATA)
+    for suffix in (DATA, LOCK):
+        directory.unlink(partial + suffix)
+    directory.sync()
 
 
 class Packer:

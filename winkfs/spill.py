@@ -17,7 +17,7 @@ from typing import IO, Final, Self
 
 RUN: Final = 24 << 20  # bytes of records, with what Python adds, that are kept in memory
 OVERHEAD: Final = 48  # bytes Python adds to a record: the object's head and its place in a list
-BLOCK: Final = 1024  # records read back at a time
+BLOCK: Final = 256 << 10  # bytes of records read back at a time, of each run
 
 
 class SortedRecords:
@@ -76,8 +76,10 @@ class SortedRecords:
             self._scratch = tempfile.TemporaryFile(dir=self._directory, prefix=".winkfs-")  # noqa: SIM115 - lives as long as self
         self._records.sort()
         ends = [self._scratch.tell()]
-        for at in range(0, len(self._records), BLOCK):
-            pickle.dump(self._records[at : at + BLOCK], self._scratch, pickle.HIGHEST_PROTOCOL)
+        size = sum(map(len, self._records)) + OVERHEAD * len(self._records)
+        step = max(len(self._records) * BLOCK // size, 1)
+        for at in range(0, len(self._records), step):
+            pickle.dump(self._records[at : at + step], self._scratch, pickle.HIGHEST_PROTOCOL)
             ends.append(self._scratch.tell())
         self._scratch.flush()
         self._runs.append(ends)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import mmap
 import re
+import struct
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,11 +20,15 @@ from typing import Any, Final
 from winkformats.errors import FormatError
 from winkfs.arguments import nearest_ns
 from winkfs.bulkput import Row
+from winkfs.entry import to_bytes
 from winkfs.errors import WinkError
 from winkfs.inode import FileType
 from winkfs.items import Item, Note, Notes
 from winkfs.names import MAX_NAME
+from winkfs.spill import SortedRecords
 
+ORDER: Final = struct.Struct(">Q?QH")  # mtime_ns + BIAS, whether it is known, number, bytes of name
+BIAS: Final = 1 << 63  # makes times before 1970 sort first
 GZIP: Final = b"\x1f\x8b\x08"
 _STARTS: Final = {True: re.compile(rb"\x1f\x8b\x08[\x00-\x1f]"), False: re.compile(rb"WARC/[01]\.")}
 
@@ -51,10 +57,13 @@ class Warc:
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         rows = self._rows()
-        if by_mtime:
-            yield from sorted(rows, key=lambda row: row.mtime_ns or 0)
-        else:
+        if not by_mtime:
             yield from rows
+            return
+        with SortedRecords(tempfile.gettempdir()) as records:
+            for number, row in enumerate(rows):
+                records.add(_record(row, number))
+            yield from map(_row, records)
 
     def _rows(self) -> Iterator[Row]:
         with Path(self._path).open("rb") as file:
@@ -113,6 +122,22 @@ class Warc:
 
     def _bad(self, name: bytes, what: str) -> None:
         self._note(Note(name, what, True))
+
+
+def _record(row: Row, number: int) -> bytes:
+    """A row as bytes that sort by mtime, those without one first, then by number."""
+    known = row.mtime_ns is not None
+    name = to_bytes(row.name)
+    head = ORDER.pack((row.mtime_ns or 0) + BIAS if known else 0, known, number, len(name))
+    return head + name + row.data
+
+
+def _row(record: bytes) -> Row:
+    mtime, known, _, length = ORDER.unpack_from(record)
+    at = ORDER.size + length
+    name, data = record[ORDER.size : at], record[at:]
+    mtime_ns = mtime - BIAS if known else None
+    return Row(name, data, mtime_ns, FileType.FILE, None, None, None)
 
 
 def _body(raw: bytes) -> tuple[int, bytes]:
