@@ -32,17 +32,24 @@ def open(
     cost     a container's index is mapped, not read, and what was added after it was written is
              replayed; of a data set the manifests are read
     """
-    kind, path = kind_of(os.fspath(base))
-    opener: Callable[..., Container | Dataset] = kind.function("open")
-    if as_of is not None and kind.name != "data set":
-        raise ValueError(f"{path}: as_of is for data sets: a container has no generations")
-    found = opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
+    found = open_silently(base, mode, as_of=as_of)
     try:
-        warn_of_damage(path, found.problems)
+        warn_of_damage(found.base, found.problems)
     except DamageWarning:  # where warnings are errors
         found.close()
         raise
     return found
+
+
+def open_silently(
+    base: Path, mode: str = "r", *, as_of: int | float | str | datetime | None = None
+) -> Container | Dataset:
+    """The same without a warning, for those who look at `problems` themselves."""
+    kind, path = kind_of(os.fspath(base))
+    opener: Callable[..., Container | Dataset] = kind.function("open")
+    if as_of is not None and kind.name != "data set":
+        raise ValueError(f"{path}: as_of is for data sets: a container has no generations")
+    return opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
 
 
 def verify(base: Path, progress: Progress | None = None) -> Report:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container import Container
-from winkfs.doors import open as open_any
+from winkfs.doors import open_silently
 from winkfs.entry import Entry, Stat
-from winkfs.errors import NoSuchFile
+from winkfs.errors import NoSuchFile, warn_of_damage
 from winkfs.inode import Attrs, FileType
 from winkfs.items import PERMISSIONS, USER, Note, Notes
 from winkfs.names import literal_prefix, matcher, path_fault, raw
@@ -84,7 +84,7 @@ def unpack(
     same_owner  give files their owners, if we are root
     as_of     of a data set: a generation or time, see `winkfs.open`
     note      called with each file that was not unpacked, or not as it is in the container; with
-              no name for damage whose file is not known
+              no name for damage whose file is not known; None: a DamageWarning tells of that
     progress  called with the number of files since the last call
     raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
     """
@@ -96,13 +96,13 @@ def unpack(
             note(noted)
 
     match = matcher(glob) if glob is not None else None
-    told: set[str] = set()
+    told: list[str] = []
 
-    def damaged(error: CorruptError) -> None:
-        told.add(str(error))
+    def damaged(error: CorruptError | str) -> None:
+        told.append(str(error))
         count(Note(b"", str(error), True))
 
-    with open_any(base, as_of=as_of) as container:
+    with open_silently(base, as_of=as_of) as container:
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(
@@ -120,9 +120,11 @@ def unpack(
             if match is not None:
                 unpacker.complete(container)
             unpacker.finish()
-        for problem in container.notes:  # what an index could not be made of is not in a scan
+        for problem in container.problems:  # what no index could be made of is not in a scan
             if problem not in told:
-                count(Note(b"", problem, True))
+                damaged(problem)
+    if note is None:
+        warn_of_damage(os.fspath(base), told)
     return report
 
 

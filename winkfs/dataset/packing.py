@@ -378,7 +378,11 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
             items = source.changed(changes.update, by_mtime=job.ao)
         with contextlib.closing(items):
             stream.put(items)
-        return [writer.finish() for writer in writers if not writer.empty]
+        empty = [writer for writer in writers if writer.empty]
+        records = [writer.finish() for writer in writers if not writer.empty]
+        for writer in empty:
+            writer.abandon()
+        return records
     except BaseException:
         for writer in writers:
             writer.abandon()
