@@ -20,6 +20,7 @@ from trees import files_beside, names, snapshot
 import winkfs
 import winkfs.dataset.packing
 import winkfs.pack
+from winkfs.compact import compact
 from winkfs.dataset.packing import _split, pack_shards
 from winkfs.inode import FileType
 from winkfs.items import LARGE, Note, Seen
@@ -120,7 +121,7 @@ def test_contents_are_not_read_where_ctimes_are_old(
     assert len(opened) == 8
 
 
-@pytest.mark.parametrize("lost", ["idx", "root", "reindex"])
+@pytest.mark.parametrize("lost", ["idx", "root", "reindex", "compact"])
 def test_without_a_mark_all_is_compared_and_nothing_stored(
     tree: Path, packed: Path, tmp_path: Path, lost: str
 ) -> None:
@@ -128,6 +129,11 @@ def test_without_a_mark_all_is_compared_and_nothing_stored(
         Path(f"{packed}.idx").unlink()
     elif lost == "reindex":
         winkfs.reindex(packed)
+    elif lost == "compact":
+        with winkfs.open(packed, "a") as container:
+            container.put("junk", b"1" * 5000)
+            container.delete("junk")
+        compact(packed)
     else:
         shutil.copytree(tree, tmp_path / "other", symlinks=True)
         tree = tmp_path / "other"
