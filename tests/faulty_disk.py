@@ -1,6 +1,7 @@
 """winkfs with a disk that does what a file says: python tests/faulty_disk.py CONTROL COMMAND ...
 
-CONTROL holds `slow SECONDS`, each sync takes so long; `fail`, the next one is EIO; or nothing.
+CONTROL holds `slow SECONDS`: each sync takes so long; `fail`: the next one is EIO;
+`fail at the end`: all of a server whose mount is gone are; or nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 from winkfs.cli import main
+from winkmount.service import is_ending
 
 control, real = Path(sys.argv[1]), os.fdatasync
 
@@ -20,8 +22,9 @@ def fdatasync(fd: int) -> None:
     what, _, how = control.read_text().strip().partition(" ")
     if what == "slow":
         time.sleep(float(how))
-    elif what == "fail":
-        control.write_text("")
+    elif what == "fail" and (not how or is_ending(os.getpid())):
+        if not how:
+            control.write_text("")
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     real(fd)
 

@@ -20,6 +20,7 @@ import winkfs
 
 pytestmark = pytest.mark.mount
 HERE = Path(__file__).parent
+
 SLOW = 2.0  # seconds of a sync; two come for each fsync
 
 
@@ -170,6 +171,21 @@ def test_random_work_with_slow_syncs_is_all_there(base: str, mount: Path, contro
 
 
 # --- a sync that fails ---
+
+
+def test_umount_tells_of_a_server_that_could_not_close(
+    base: str, there: Path, control: Path
+) -> None:
+    need_fuse()
+    with serving(server(control, base, there), there, patience=120) as process:
+        (there / "file").write_bytes(b"kept")
+        control.write_text("fail at the end")
+        status, said = command("umount", there)
+        assert status == 1 and "its server ended with an error" in said
+        process.communicate(timeout=30)
+        assert process.returncode != 0
+        process.returncode = 0
+    assert stored(base, "file") == b"kept"
 
 
 def test_a_failed_fsync_is_final_and_nothing_after_it_is_acknowledged(

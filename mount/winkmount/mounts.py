@@ -135,7 +135,7 @@ def unmount(
         detach(mount, lazy=lazy, force=force)
         if server is not None and not lazy:
             select.select([server], [], [])
-            if _exit_status(server) and not lost:
+            if _exit_status(pid, server) and not lost:
                 lost = "its server ended with an error, which it has logged"
         if lost:
             raise MountError(f"{directory}: unmounted, but not all is on the disk: {lost}")
@@ -167,11 +167,17 @@ def _sync(point: str, name: str, seconds: float | None) -> str | None:
     return None
 
 
-def _exit_status(pidfd: int) -> int:
-    """Of a process that has ended, child or not; 0 too where the kernel does not tell (before
-    Linux 6.15)."""
+def _exit_status(pid: int, pidfd: int) -> int:
+    """Of a process that has ended, child or not; 0 too where the kernel does not tell.
+
+    As long as it is a zombie /proc knows, after that (Linux 6.15) its pidfd.
+    """
     info = bytearray(_PIDFD_INFO.size)
     _PIDFD_INFO.pack_into(info, 0, _INFO_EXIT, 0)
+    with contextlib.suppress(OSError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        if fields[0] == b"Z":
+            return int(fields[-1])
     with contextlib.suppress(OSError):
         fcntl.ioctl(pidfd, _GET_INFO, info)
         mask, status = _PIDFD_INFO.unpack(info)
