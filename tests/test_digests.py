@@ -319,3 +319,17 @@ def test_a_record_without_a_checksum_is_read(
     path.write_text(json.dumps(record, indent=1) + "\n")
     with winkfs.digests.open(made) as found:
         assert found.get_many(content) == list(content.values())
+
+
+def test_a_damaged_record_has_a_copy_but_none_of_another_job(
+    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+) -> None:
+    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
+    path = made / "digests.json"
+    for wrong in (b"", bytes(512), path.read_bytes()[:-9], path.read_bytes().replace(b"1", b"2")):
+        path.write_bytes(wrong)
+        with winkfs.digests.open(made) as found:
+            assert found.get_many(content) == list(content.values())
+    results.begin(made, NAME)  # which of the two jobs the record named nobody knows
+    with pytest.raises(FormatError, match="make it anew"):
+        winkfs.digests.open(made)

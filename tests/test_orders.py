@@ -94,6 +94,7 @@ def test_what_is_missing_damaged_or_newer_is_one_clear_line(tmp_path: Path) -> N
     path = tmp_path / "o" / "order.json"
     good = json.loads(path.read_text())
     del good["xxh3"]
+    (order.folder / "order.json").unlink()  # the copy
     for wrong, message in (
         ("{", "make it anew"), ("[]", "make it anew"), (json.dumps(good | {"job": "../x"}), "anew"),
         (json.dumps(good | {"version": 2}), "reads version 1"),

@@ -16,7 +16,7 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import scan
 from winkformats.pagesums import PageSums
 from winkformats.perm import Perm
-from winkfs import orders
+from winkfs import orders, results
 from winkfs.cellcheck import count_used, lost_rows
 from winkfs.digests import Digests, shard_of
 from winkfs.digestshard import HEAD, Shard
@@ -47,6 +47,7 @@ def verify_digests(path: str, progress: Progress | None = None) -> Report:
     except FormatError as error:
         report.add(str(error))
         return report
+    _check_record(report, path, "digests", "digest set")
     with found:
         for number in range(found.shards):
             try:
@@ -56,6 +57,12 @@ def verify_digests(path: str, progress: Progress | None = None) -> Report:
         if report.files != len(found) and not report.problems:
             report.add(f"{path}: has {report.files} digests, its record says {len(found)}")
     return report
+
+
+def _check_record(report: Report, path: str, name: str, what: str) -> None:
+    """One that is damaged has a copy, or it would not have been opened."""
+    if wrong := results.damage(path, name, what):
+        report.add(f"{wrong}, its copy is good")
 
 
 def _check_shard(found: Digests, number: int, report: Report, progress: Progress | None) -> None:
@@ -148,6 +155,7 @@ def verify_order(path: str, progress: Progress | None = None) -> Report:
     except FormatError as error:
         report.add(str(error))
         return report
+    _check_record(report, path, orders.NAME, "order")
     parts = []
     for number in range(len(order.parts)):
         try:

@@ -2,7 +2,8 @@
 
     DIR/NAME.json    the record; replaced by rename, so there is a whole result or the one before;
                      its last field, "xxh3", is XXH3-64 of all bytes before that field's comma
-    DIR/<job>/...    the files that it names; of another job: left over, or still being written
+    DIR/<job>/...    the files that it names; of another job: left over, or still being written;
+                     among them a copy of the record, for when that is damaged
 
 Digest sets (`digests`) and orders (`orders`) are such folders. One job writes into one at a time.
 """
@@ -60,13 +61,18 @@ def finish(folder: Path, name: str, record: dict[str, Any]) -> None:
     root = directory_of(str(folder.parent))
     directory_of(str(folder)).sync()
     head = {"format": f"winkfs {name}", "version": VERSION, "job": folder.name}
+    text = _encode(head | record)
     with replacing(root, f"{name}.json") as storage:
-        storage.write(0, [_encode(head | record)])
+        storage.write(0, [text])
     storage.close()
     for entry in root.list():
         if JOB.fullmatch(entry) and entry != folder.name:
             with contextlib.suppress(OSError):
                 root.remove_tree(entry)
+    with contextlib.suppress(OSError):  # only now: a copy is of a result that was published
+        with replacing(directory_of(str(folder)), f"{name}.json") as storage:
+            storage.write(0, [text])
+        storage.close()
 
 
 def discard(folder: Path) -> None:
@@ -89,26 +95,65 @@ def _bytes(directory: Directory, name: str) -> bytes:
 
 
 def load(target: str | os.PathLike[str], name: str, what: str) -> tuple[Path, dict[str, Any]]:
-    """The folder with the files of a result, and its record.
+    """The folder with the files of a result, and its record, or the copy where that is damaged.
 
     what    what it is called in an error: "digest set"
     raises  NoSuchFile; FormatError: the record is damaged, or of a later version
     """
-    path = Path(target) / f"{name}.json"
     try:
-        text = _bytes(directory_of(os.fspath(target)), path.name)
+        text = _bytes(directory_of(os.fspath(target)), f"{name}.json")
     except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"no {what} (there is no {name}.json in it)", str(target)) from None
+    path = Path(target) / f"{name}.json"
+    try:
+        record = _read(text, path, name, what)
+    except FormatError:
+        copy = _copy(target, path, name, what)
+        if copy is None:
+            raise
+        record = copy
+    if record["version"] != VERSION:
+        raise FormatError(
+            f"{path}: version {record['version']}: this winkfs reads version {VERSION}"
+        )
+    return Path(target) / record["job"], record
+
+
+def damage(target: str | os.PathLike[str], name: str, what: str) -> str:
+    """What is wrong with the record itself, "": nothing. Raises OSError."""
+    path = Path(target) / f"{name}.json"
+    try:
+        _read(_bytes(directory_of(os.fspath(target)), path.name), path, name, what)
+    except FormatError as error:
+        return str(error)
+    return ""
+
+
+def _copy(
+    target: str | os.PathLike[str], path: Path, name: str, what: str
+) -> dict[str, Any] | None:
+    """The copy of the record. None where there are several jobs: one of them may be older than what
+    the record said."""
+    root = directory_of(os.fspath(target))
+    jobs = [entry for entry in root.list() if JOB.fullmatch(entry)]
+    if len(jobs) == 1:
+        with contextlib.suppress(OSError, FormatError), root.subdirectory(jobs[0]) as folder:
+            record = _read(_bytes(folder, path.name), path, name, what)
+            return record if record["job"] == jobs[0] else None
+    return None
+
+
+def _read(text: bytes, path: Path, name: str, what: str) -> dict[str, Any]:
+    """Raises FormatError."""
     try:
         record = _decode(text)
-        job, version = record["job"], record["version"]
-        if record["format"] != f"winkfs {name}" or not JOB.fullmatch(job):
+        if record["format"] != f"winkfs {name}" or not JOB.fullmatch(record["job"]):
             raise ValueError("another format")
+        _ = record["version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(f"{path}: not the record of a {what}: {error}: make it anew") from None
-    if version != VERSION:
-        raise FormatError(f"{path}: version {version}: this winkfs reads version {VERSION}")
-    return Path(target) / job, record
+    found: dict[str, Any] = record
+    return found
 
 
 def _encode(record: dict[str, Any]) -> bytes:
