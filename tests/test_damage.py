@@ -277,3 +277,19 @@ def test_classic_container_opens_with_what_its_index_names(tmp_path: Path) -> No
             assert c.notes
         with pytest.raises(CorruptError):
             winkfs.open(base, "a")
+
+
+def test_length_of_a_key_that_leads_past_the_end_is_damage(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as container:
+        container.put("a", b"1" * 50)
+        container.put("b", b"2")
+    path = tmp_path / "c.data"
+    data = bytearray(path.read_bytes())
+    with winkfs.open(tmp_path / "c") as container:
+        pointer = container.extents("b")[0].pointer
+    data[pointer + 2] = 255  # low byte of the length of its key
+    path.write_bytes(data)
+    with winkfs.open(tmp_path / "c") as container:
+        assert container.read("a") == b"1" * 50
+        with pytest.raises(CorruptError):
+            container.read("b")

@@ -98,10 +98,11 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
             return None
         start = view[pointer + 2] + 6
         body = view[pointer + 1 : pointer + 1 + start + lsize]
-        if (
-            hash64(body, pointer + contid) & 0xFFFFFFFF
-            != u32(whole, pointer + 1 + start + lsize)[0]
-        ):
+        try:
+            sum32 = u32(whole, pointer + 1 + start + lsize)[0]
+        except struct.error:  # the length of the key is damaged, and leads past the end
+            return None
+        if hash64(body, pointer + contid) & 0xFFFFFFFF != sum32:
             return None
         return body[start:]  # type: ignore[return-value]
 
