@@ -147,7 +147,7 @@ class Handle:
         if kind is None:
             self.close()
         else:
-            self._abort()
+            self.abort()
 
     def __repr__(self) -> str:
         state = self._closed or ("writing" if self.writable else "reading")
@@ -178,7 +178,7 @@ class Handle:
                 self._store.abandon()
                 self._closed = "closed"
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         """Close, and drop what was changed since the last sync."""
         with self._lock:
             if self._closed:

@@ -114,5 +114,5 @@ class ShardWriter:
     def abandon(self) -> None:
         """Close it as it is, and remove it."""
         with contextlib.suppress(OSError):
-            self.container.close()
+            self.container.abort()
         remove_shard(self.container.base)

@@ -78,7 +78,7 @@ class NewShard:
     def abandon(self) -> None:
         """Let go of the files as they are; whoever owns the folder removes them."""
         with contextlib.suppress(OSError):
-            self._store.close()
+            self._container.abort()
 
 
 def conflict(name: bytes, what: str) -> FileExists:
