@@ -76,7 +76,7 @@ class Handle:
             raise Closed(f"the container is {self._closed}", old.base)
         if old.writable:
             raise Closed("a writer does not survive fork: open it anew in the child", old.base)
-        store = Store(self._path, writable=False)
+        store = Store(self._path, writable=False, mapped=old.mapped)
         try:
             if old.frozen:
                 _stay(store, _moment(old))
@@ -95,11 +95,9 @@ class Handle:
             )
         if self._closed not in ("", FORKED):
             raise Closed(f"the container is {self._closed}", self.base)
-        return _again, (
-            type(self),
-            self._path,
-            _moment(self._store) if self._store.frozen else None,
-        )
+        store = self._store
+        moment = _moment(store) if store.frozen else None
+        return _again, (type(self), self._path, store.mapped, moment)
 
     # --- the handle ---
 
@@ -324,8 +322,8 @@ class Handle:
 
     def _consume(self, call: str, action: Callable[[], Any]) -> Any:
         """Run a change that calls the user's code meanwhile. The caller has checked the handle."""
-        self._running = call
         try:
+            self._running = call
             return self._guard(action)
         finally:
             self._running = ""
@@ -386,9 +384,9 @@ def _let_go(store: Store) -> None:
     warnings.warn(f"unclosed {what}: {store.base}", ResourceWarning, stacklevel=3)
 
 
-def _again(kind: type[Handle], path: str, moment: Moment | None) -> Handle:
+def _again(kind: type[Handle], path: str, mapped: bool, moment: Moment | None) -> Handle:
     """A reader that was pickled or copied."""
-    handle = kind(path, "r")
+    handle = kind(path, "r", mapped=mapped)
     if moment is not None:
         try:
             _stay(handle._store, moment)
