@@ -157,7 +157,7 @@ def test_reindex_of_a_cut_file_says_what_to_do(run: Run) -> None:
     cut_with_index()
     done = run("reindex", "d")
     assert done.status == 1 and done.err.count("\n") == 1
-    assert "unpack" in done.err and "copy" in done.err
+    assert "winkfs repair" in done.err and "copy" in done.err
 
 
 @pytest.mark.parametrize("damage", [cut_with_index, cut_without_index])

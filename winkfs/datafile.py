@@ -87,7 +87,7 @@ class DataFile:
             self.note(
                 f"{self.kv.storage.name}: cut short, only {self.kv.end} of its "
                 f"{self.kv.superblock['FILESIZE']} bytes are there: put a whole copy in its place, "
-                "or unpack what is left and pack that anew"
+                "or run winkfs repair"
             )
         block = self.kv.superblock
         if block.damage is not None:  # also a power cut does that

@@ -39,8 +39,8 @@ class GrowingFile:
         self.truncated = self.end > size
         if self.truncated and writable:
             raise CorruptError(
-                "the file is cut short, what is there can only be read (unpack it, and pack that "
-                "anew, or put a whole copy in its place)",
+                "the file is cut short, what is there can only be read (put a whole copy in its "
+                "place, or run winkfs repair)",
                 file=storage.name, offset=size, expected=f"{self.end} bytes", found=size,
             )  # fmt: skip
         if self.truncated:
