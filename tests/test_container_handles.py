@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import pytest
 from container_checks import assert_sound, path_of, run
 
 import winkfs
+from winkformats.disk.posix import FileStorage
+from winkformats.disk.storage import Buffer
 from winkfs import Container
 from winkfs.dataset.dataset import create as create_dataset
 from winkfs.errors import Locked
@@ -104,6 +107,43 @@ def test_a_writer_in_a_cycle_is_collected(base: Path) -> None:
         Owner()
         gc.collect()
     winkfs.open(base, "a").close()
+
+
+def test_a_writer_is_collected_by_its_own_writing_thread(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot wait for its own end."""
+    real, dropped, threads = FileStorage.write, threading.Event(), []
+
+    def write(self: FileStorage, offset: int, buffers: Sequence[Buffer]) -> int:
+        if threading.current_thread() is not threading.main_thread() and not threads:
+            threads.append(threading.current_thread())
+            dropped.wait(60)
+            gc.collect()
+        return real(self, offset, buffers)
+
+    class Owner:
+        def __init__(self) -> None:
+            self.me, self.container = self, winkfs.open(base, "a")
+
+    monkeypatch.setattr(FileStorage, "write", write)
+    gc.disable()
+    try:
+        owner = Owner()
+        owner.container.put_many((f"m{i}", bytes(3000)) for i in range(900))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del owner
+            dropped.set()
+            assert threads
+            threads[0].join(60)
+        assert not threads[0].is_alive()
+    finally:
+        gc.enable()
+    assert held(base.parent) == []
+    with winkfs.open(base, "a") as writer:
+        assert len(writer) == MANY
+    assert winkfs.verify(base).problems == []
 
 
 def test_a_writer_can_be_opened_after_one_whose_block_raised_was_dropped(base: Path) -> None:
