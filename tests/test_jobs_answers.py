@@ -301,6 +301,21 @@ def test_groups_are_whole_and_none_is_cut_by_a_partition(
     assert order.groups == len(wanted)
 
 
+def test_a_sort_by_contents_reads_them_once(
+    spark: SparkSession, source: Path, files: list[File], tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+
+    def noted(content: bytes) -> int:
+        with notes.open("a") as file:
+            file.write("x")
+        return len(content)
+
+    spark.udf.register("noted", noted, "int")
+    summary = sort.run(spark, str(source), str(tmp_path / "o"), "noted(content)", parts=3)
+    assert summary["files"] == len(files) == len(notes.read_text())
+
+
 def test_a_key_that_is_none_is_one_line_and_leaves_nothing(
     spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:

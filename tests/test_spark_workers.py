@@ -63,13 +63,25 @@ def write():
 def jobs():
     from winkfs.spark import arrow
     from winkfs.spark.jobs import dedup, digest, hashed, ordering
+    from winkfs.spark.jobs.compared import Comparing
     names = "name_raw binary, size long, mtime_ns long, "
     rows = found(names + "content binary, _error string", mode="PERMISSIVE")
     numbered = digest._numbered([hashed.hash_batch(batch, True) for batch in rows], 1)
     assert len(list(digest.write_shards(numbered, place))) == 2  # a shard, and an error
-    names += "_container string, _pos long, content binary, _error string"
-    for batch in found(names, mode="PERMISSIVE"):
-        assert len(dedup.sign_batch(batch, {base: 0})) == len(batch)
+    names += "_container string, _contid long, _pos long, _pointer long, content binary, "
+    rows = found(names + "_error string", mode="PERMISSIVE")
+    compare = Comparing([(base, rows[0].column("_contid")[0].as_py())], 0.5, False)
+    for batch in rows:
+        signed = dedup.sign_batch(batch, {base: 0})
+        ids, signatures, pointer, size = map(signed.column, ("id", "signature", "pointer", "size"))
+        last = len(ids) - 1
+        heads = [column.take(arrow.column(np.full(len(ids), last)))
+                 for column in (ids, signatures, pointer, size)]
+        columns = [ids, signatures, pointer, size, *heads]
+        names = ["id", "signature", "pointer", "size"]
+        names += [f"other_{name}" for name in names]
+        pairs = pa.RecordBatch.from_arrays(columns, names).slice(0, last)
+        assert not last or sum(map(len, compare([compare.worth(pairs)]))) <= last
 
     def keyed(batch):
         size, pos = batch.columns

@@ -17,6 +17,7 @@ from winkfs.rows import Int64
 from winkfs.spark import arrow
 from winkfs.spark.fetch import fetcher
 from winkfs.spark.jobs import near
+from winkfs.spark.jobs.reading import mapped
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +40,7 @@ def compared(pairs: DataFrame, snap: Snapshot, threshold: float, fail_fast: bool
     containers = [(shard.base, shard.record.contid) for shard in snap.shards]
     compare = Comparing(containers, threshold, fail_fast)
     schema = ", ".join(f"{name} bigint" for name in PLACES)
-    chosen = pairs.mapInArrow(lambda batches: map(compare.worth, batches), schema)
+    chosen = mapped(pairs, compare.worth, schema)
     part = F.pmod(F.xxhash64("id"), F.lit(PARTS))
     return (
         chosen.repartition("other_id", part)
@@ -57,7 +58,7 @@ class Comparing:
     fail_fast: bool
 
     def worth(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """PLACES of the pairs whose contents are worth a look."""
+        """Of pairs, at least one, those whose contents are worth a look: PLACES."""
         a, b = (_signatures(batch.column(name)) for name in ("signature", "other_signature"))
         enough = near.estimate(a, b) >= near.worth(self.threshold, a.shape[1])
         return batch.select(PLACES).filter(arrow.column(enough))

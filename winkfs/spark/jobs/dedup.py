@@ -15,7 +15,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -32,7 +31,7 @@ from winkfs.spark.jobs import near
 from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
 from winkfs.spark.jobs.compared import POSITION, compared
 from winkfs.spark.jobs.hashed import hashed
-from winkfs.spark.jobs.reading import mapped, of_content, read
+from winkfs.spark.jobs.reading import Kept, mapped, of_content, read
 from winkfs.spark.paths import to_path
 
 if TYPE_CHECKING:
@@ -115,17 +114,6 @@ def _check(
         check_free(into)
         if os.path.realpath(source) == os.path.realpath(into):
             raise FileExists("is what is read: delete the doubles, or give another data set", into)
-
-
-class Kept(ExitStack):
-    """Makes DataFrames that are used more than once stay on disk until the block ends."""
-
-    def __call__(self, frame: DataFrame) -> DataFrame:
-        from pyspark import StorageLevel
-
-        frame = frame.persist(StorageLevel.DISK_ONLY)
-        self.callback(frame.unpersist)
-        return frame
 
 
 def _counts(every: DataFrame, doubles: DataFrame, min_size: int) -> dict[str, int]:

@@ -21,7 +21,7 @@ from winkfs.rows import Int64
 from winkfs.spark import arrow
 from winkfs.spark.arrow import Bools, numbers
 from winkfs.spark.jobs.common import attempt, guarded
-from winkfs.spark.jobs.reading import numbered, read, shard_column
+from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,8 +59,10 @@ def run(
     count = parts or max(least, -(-snap.files // PART))
     folder = results.begin(target, orders.NAME)
     try:
-        with guarded(spark, f"{kind} {source}"):
+        with guarded(spark, f"{kind} {source}"), Kept() as kept:
             keys = _keys(spark, snap, key)
+            if kind == "sort" and "content" in key:  # a sort looks at its keys twice
+                keys = kept(keys)
             chosen = _sorted(keys, descending, count) if kind == "sort" else _grouped(keys, count)
             rows = chosen.select("key", "shard", "_pos", "size").mapInArrow(
                 lambda batches: write_part(batches, folder), WRITTEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import winkfs.spark
@@ -18,6 +19,17 @@ Batches = Iterator["pa.RecordBatch"]
 Change = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
 TASK: Final = 128 << 20  # bytes of content for a task
 WORTH: Final = 4 << 20  # bytes of content that are worth a task of their own
+
+
+class Kept(ExitStack):
+    """Makes DataFrames that are used more than once stay on disk until the block ends."""
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        from pyspark import StorageLevel
+
+        frame = frame.persist(StorageLevel.DISK_ONLY)
+        self.callback(frame.unpersist)
+        return frame
 
 
 def read(
