@@ -35,8 +35,23 @@ def made(base: str, *names: str | tuple[str, FileType]) -> str:
     return base
 
 
+_views: list[ContainerSource] = []
+
+
 def opened(base: str, mode: str = "a") -> ContainerSource:
-    return ContainerSource(winkfs.open(base, mode))
+    """Closed at the end of the test, see `no_view_is_left`."""
+    _views.append(ContainerSource(winkfs.open(base, mode)))
+    return _views[-1]
+
+
+@pytest.fixture(autouse=True)
+def no_view_is_left() -> Iterator[None]:
+    """A test may leave its views open."""
+    yield
+    while _views:
+        view = _views.pop()
+        if not view._container._closed:
+            view.close()
 
 
 def listed(view: ContainerSource, directory: int, start: int = 0) -> list[bytes]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from test_mount_names import at, listed, opened, refused, walk
+from test_mount_names import no_view_is_left as no_view_is_left  # a fixture
 
 import winkfs
 from winkfs.source import ContainerSource
