@@ -20,6 +20,7 @@ from winkfs.indexfile import Base
 from winkfs.store import Store
 
 LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
+LONG: Final = 64 * 16  # bytes of cells that are searched
 Read = Callable[[bytes], bytes | None]
 
 
@@ -60,9 +61,14 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
     size_now = whole[at : at + 8].cast("Q")
     writable, size_then = store.writable, int.from_bytes(store.filesize, sys.byteorder)
     clock, due = time.monotonic, time.monotonic() + LOOK
+    data_size, index_size = kv.storage.sizer(), base.storage.sizer()
+    mapped = len(view)
 
     def read(key: bytes) -> bytes | None:
         if stale or drafts or bulk:
+            return None
+        # Both are mapped: were they cut short, a look at what is not there would end the process.
+        if data_size() < mapped or index_size() < last:
             return None
         if not writable and (size_now[0] != size_then or clock() > due):
             return None
@@ -70,7 +76,7 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
         if pos < 0:
             s = hash64(key)  # `look` has the same loop: as a call it would cost 0.1 us of 3
             at = first + 16 * ((s & MASK63) % htsize)
-            begin = at
+            stop = at + LONG
             while True:
                 pos, stored = cell(cells, at)
                 if pos == htfree:
@@ -78,29 +84,27 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
                 if stored == s and pos != htdel:
                     break
                 at += 16
-                if at == last:
-                    at = first
-                if at == begin:
+                if at == stop or at >= last:
                     return None
         try:
-            unpack, width = shapes[len(key)]
-        except KeyError:
-            code = struct.Struct(f">B2x{len(key)}s{inode}")
-            unpack, width = shapes[len(key)] = code.unpack_from, code.size
-        if pos <= 0 or pos + width > limit:
-            return None
-        flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
-        if found != key or flag or length != lsize:
-            return None
-        if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
-            return None
-        if pointer <= 0 or pointer + lsize + 11 > limit or skip:
-            return None
-        start = view[pointer + 2] + 6
-        body = view[pointer + 1 : pointer + 1 + start + lsize]
-        try:
+            try:
+                unpack, width = shapes[len(key)]
+            except KeyError:
+                code = struct.Struct(f">B2x{len(key)}s{inode}")
+                unpack, width = shapes[len(key)] = code.unpack_from, code.size
+            flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
+            if found != key or flag or length != lsize:
+                return None
+            if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
+                return None
+            if pointer <= 0 or pointer + lsize + 11 > limit or skip:
+                return None
+            start = view[pointer + 2] + 6
+            body = view[pointer + 1 : pointer + 1 + start + lsize]
             sum32 = u32(whole, pointer + 1 + start + lsize)[0]
-        except struct.error:  # the length of the key is damaged, and leads past the end
+        except (
+            struct.error
+        ):  # a pointer or the length of the key is damaged, and leads past the end
             return None
         if hash64(body, pointer + contid) & 0xFFFFFFFF != sum32:
             return None

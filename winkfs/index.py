@@ -73,17 +73,9 @@ class Index:
         if self.base is None:
             return 0
         s, bits = hashing.hash_key(self.settings.htalgo, key)
-        stored = s.to_bytes(8, "big")
         while (base := self.base) is not None:
             try:
-                for _, cell in base.probe(bits):
-                    if base.shape.cellsz > 1 and cell[8:16] != stored:
-                        continue
-                    pos = int.from_bytes(cell[:8], "big", signed=True)
-                    if pos not in self.hidden and self._key_at(pos) == key:
-                        return pos
-                base.vouch(bits)
-                return 0
+                return base.find(key, s, bits, self._key_at, self.hidden)
             except DerivedDamage as error:
                 self._doubt(error)
         return 0
@@ -176,8 +168,7 @@ class Index:
             assert self.base is not None
             cells += [
                 (stored, int.from_bytes(cell[:8], "big"))
-                for _, cell in self.base.probe(bits)
-                if cell[8:16] == wanted
+                for _, cell in self.base.probe(bits, wanted)
             ]
         return np.array([c[0] for c in cells], np.uint64), np.array([c[1] for c in cells], np.int64)
 
@@ -253,26 +244,20 @@ class Index:
         keys = list(self.overlay)
         s, _ = hashing.hash_keys(self.settings.htalgo, keys)
         order = np.argsort(rows.s, kind="stable")
-        at = np.searchsorted(rows.s, s, sorter=order)
-        at = np.minimum(at, len(order) - 1)
+        first, stop = (np.searchsorted(rows.s, s, side, sorter=order) for side in ("left", "right"))
         superseded = []
-        for i in np.flatnonzero(rows.s[order[at]] == s).tolist():
-            pos = self.overlay[keys[i]]
-            row = self._row_of(keys[i], int(s[i]), rows, order, int(at[i]), drop)
-            if row < 0:
+        alike: dict[int, dict[bytes, int]] = {}  # names can be made to have one hash
+        for i in np.flatnonzero(first < stop).tolist():
+            begin = int(first[i])
+            if begin not in alike:
+                mine = [row for row in order[begin : stop[i]].tolist() if row not in drop]
+                alike[begin] = {self._key_at(int(rows.pos[row])): row for row in mine}
+            if keys[i] not in alike[begin]:
                 continue
-            del self.overlay[keys[i]]
+            pos = self.overlay.pop(keys[i])
             if pos:
                 superseded.append(pos)
         return superseded
-
-    def _row_of(self, key: bytes, s: int, rows: Rows, order: Int64, at: int, drop: set[int]) -> int:
-        while at < len(order) and int(rows.s[order[at]]) == s:
-            row = int(order[at])
-            if row not in drop and self._key_at(int(rows.pos[row])) == key:
-                return row
-            at += 1
-        return -1
 
     def _over_base(self, rows: Rows, drop: set[int]) -> list[int]:
         """What the base holds under a name of the rows is hidden from now on."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +24,9 @@ from winkfs.rows import Int64, Rows
 from winkfs.settings import PURPOSE_INDEX, Settings
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
+ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor
+FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
+MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.update.Mark`
 
 
@@ -53,6 +57,7 @@ class Base:
 
     def __post_init__(self) -> None:
         """`view`, `cells`: the mapped table; None where the storage is not mapped."""
+        self._alike: dict[tuple[int, int], dict[bytes, int]] = {}  # by S and slot bits: see `find`
         self.view: mmap.mmap | memoryview | None = None
         self.cells: npt.NDArray[np.void] | None = None
         if self.storage.mapped:
@@ -74,29 +79,58 @@ class Base:
 
     # --- searches; all raise DerivedDamage ---
 
-    def probe(self, bits: int) -> Iterator[tuple[int, bytes]]:
+    def probe(self, bits: int, stored: bytes | None = None) -> Iterator[tuple[int, bytes]]:
         """See `table.probe`. Who finds nothing asks `vouch`."""
-        if self.view is not None:
-            return table.probe(self.shape, self.view, self.offset, bits)
-        return table.probe_by(self.shape, self.read, self.offset, bits)
+        return table.probe(self.shape, self.read, self.offset, bits, stored)
 
     def vouch(self, bits: int) -> None:
         """Check the cells that a search passes, up to the free one."""
         if self.sums is None:
-            if self.view is None:  # it may have been in the part of the file that was cut off
-                self.read(self.offset + self.size - 1, 1)
             return
         shape, home = self.shape, bits % self.shape.htsize
-        end = home
-        while self._pointer(end) != shape.htfree:
-            end = end + 1 if end + 1 < shape.htsize else 0
-            if end == home:  # no cell is free
-                self.check()
-                return
+        end = table.end_of_run(shape, self.read, self.offset, home)
+        if end < 0 or (end - home) % shape.htsize > ALIKE:
+            self.check()
+            return
         if end < home:
             self._check_cells(home, shape.htsize - 1)
             home = 0
         self._check_cells(home, end)
+
+    def find(
+        self, key: bytes, s: int, bits: int, key_at: Callable[[int], bytes], hidden: Container[int]
+    ) -> int:
+        """The position of a key; 0: none has it.
+
+        key_at  gives the key at a position
+        hidden  positions that do not count
+        cost    of the first of many names with one hash: the keys of all of them. They can be made
+                so; who looks for each would else read the keys of all others.
+        """
+        known = self._alike.get((s, bits)) if self._alike else None
+        if known is None:
+            for n, (_, cell) in enumerate(self.probe(bits, s.to_bytes(8, "big"))):
+                if n == ALIKE:
+                    known = self._know_alike(s, bits, key_at)
+                    break
+                pos = int.from_bytes(cell[:8], "big", signed=True)
+                if pos not in hidden and key_at(pos) == key:
+                    return pos
+            else:
+                self.vouch(bits)
+                return 0
+        pos = known.get(key, 0)
+        return 0 if pos in hidden else pos
+
+    def _know_alike(self, s: int, bits: int, key_at: Callable[[int], bytes]) -> dict[bytes, int]:
+        self.check()
+        if sum(map(len, self._alike.values())) > MOST:
+            self._alike.clear()
+        known = self._alike[s, bits] = {}
+        for _, cell in self.probe(bits, s.to_bytes(8, "big")):
+            pos = int.from_bytes(cell[:8], "big", signed=True)
+            known.setdefault(key_at(pos), pos)
+        return known
 
     def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
         """See `table.find_many`. What it did not find is not there. Not mapped: 2 us a key.
@@ -122,10 +156,9 @@ class Base:
         pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), -1, np.int64)
         for i, (stored, bit) in enumerate(zip(s.tolist(), bits.tolist(), strict=True)):
             wanted = stored.to_bytes(8, "big")
-            for slot, cell in self.probe(bit):
-                if cell[8:16] == wanted:
-                    pointers[i], slots[i] = int.from_bytes(cell[:8], "big", signed=True), slot
-                    break
+            for slot, cell in self.probe(bit, wanted):
+                pointers[i], slots[i] = int.from_bytes(cell[:8], "big", signed=True), slot
+                break
             if sure or slots[i] < 0:
                 self.vouch(bit)
         return pointers, slots
@@ -145,11 +178,6 @@ class Base:
     def _drop_sums(self) -> None:
         if self.sums is not None and self.sums.whole:
             self.sums, self.proven = None, True
-
-    def _pointer(self, slot: int) -> int:
-        at = self.offset + slot * self.shape.width
-        head = self.read(at, 8) if self.view is None else self.view[at : at + 8]
-        return int.from_bytes(head, "big", signed=True)
 
     # --- all cells, unchecked ---
 
@@ -294,7 +322,27 @@ def write_base(
     sums       write checksums of its pages, too, but not in classic layout
     """
     n = len(rows.pos)
-    shape = table.Shape(table.size_for(n), settings.cellsz, settings.htfree, settings.htdel)
+    size = table.size_for(n)
+    base, passed = _write_base(storage, settings, rows, extra, variables, size, sums)
+    if passed > FAR:  # names made for this HTSIZE: take one that nobody can know
+        storage.truncate(0)
+        size += 2 * secrets.randbelow(size // 4)
+        base, _ = _write_base(storage, settings, rows, extra, variables, size, sums)
+    return base
+
+
+def _write_base(
+    storage: Storage,
+    settings: Settings,
+    rows: Rows,
+    extra: Int64 | None,
+    variables: dict[str, int],
+    htsize: int,
+    sums: bool,
+) -> tuple[Base, int]:
+    """A table of `htsize` cells -> it, and what `table.build` says of it."""
+    n = len(rows.pos)
+    shape = table.Shape(htsize, settings.cellsz, settings.htfree, settings.htdel)
     block = Superblock.new(HINDEX, PURPOSE_INDEX, {})
     block["FILESIZE"] = block["SYNCSIZE"] = SBSIZE + shape.htsize * shape.width
     block["SYNCTIME"] = variables.get("SYNCTIME", int(time.time()))
@@ -319,8 +367,8 @@ def write_base(
         return cells
 
     bits = rows.s if rows.bits is None else rows.bits
-    table.build(storage, SBSIZE, shape, bits, words)
+    passed = table.build(storage, SBSIZE, shape, bits, words)
     if pagesums.VARIABLE in block:
         pagesums.write(storage, block)
     covered = variables.get("DATAEND", 0)
-    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
+    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n), passed

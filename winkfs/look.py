@@ -20,6 +20,7 @@ from winkformats.table import PROBED
 from winkfs.content import Content
 from winkfs.extent import assemble, cut
 from winkfs.fastread import fitting
+from winkfs.indexfile import ALIKE
 from winkfs.inode import Attrs, Inode
 from winkfs.store import Store
 
@@ -127,7 +128,7 @@ class Look:
             if pos < 0:
                 s = hash64(key)
                 at = first + 16 * ((s & MASK63) % htsize)
-                left = htsize
+                left = min(htsize, ALIKE)
                 try:
                     while pos < 0 and left > 0:
                         length = min(16 * PROBED, last - at)
@@ -142,7 +143,7 @@ class Look:
                 except DerivedDamage:
                     return find_any(key)  # has the index made anew
             if pos <= 0:
-                return None
+                return find_any(key) if pos else None  # -1: in a long run of cells
             try:
                 unpack, width = shapes[len(key)]
             except KeyError:

@@ -26,7 +26,8 @@ import stat
 import tempfile
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Final, Self
 
@@ -98,6 +99,9 @@ class FileStorage(Storage):
 
     def read_each(self, offsets: Sequence[int], length: int) -> list[bytes]:
         return list(map(os.pread, repeat(self.fd), repeat(length), offsets))
+
+    def sizer(self) -> Callable[[], int]:
+        return partial(os.lseek, self.fd, 0, os.SEEK_END)
 
     def read_into(self, into: memoryview, offset: int) -> int:
         got = 0

@@ -1,0 +1,122 @@
+"""Names that were made to share a hash, or a slot, cost what other names cost."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+import winkfs
+from winkformats import table
+from winkformats.hashing import MASK63
+from winkfs.inode import inode_key
+from winkfs.look import Look
+from winkfs.verification import verify
+
+COUNT = 4_000
+# Of a key of 32 bytes XXH3 multiplies the second word with the first, less a word of its secret:
+# where that is 0, the second does not count.
+WORD = bytes.fromhex("b8fe6c3923a44bbe")
+ALIKE = [WORD + b"%08d the same end" % i for i in range(COUNT)]
+HONEST = [b"%08d%08d the same end" % (i, i) for i in range(COUNT)]
+
+
+def test_they_are_what_they_should_be() -> None:
+    hashes = [
+        {xxhash.xxh3_64_intdigest(inode_key(name)) for name in names} for names in (ALIKE, HONEST)
+    ]
+    assert list(map(len, hashes)) == [1, COUNT]
+
+
+def work(base: str, names: list[bytes]) -> None:
+    """Everything that looks for names."""
+    with winkfs.create(base) as c:
+        c.put_many((name, b"1" + name) for name in names)
+        assert c.read(names[7]) == b"1" + names[7]
+    with winkfs.open(base, "a") as c:
+        c.put_many((name, b"2" + name) for name in names)  # over the base
+        c.put_many((name, b"3" + name) for name in names)  # over the overlay
+        for name in names[::2]:
+            c.put(name, b"4")
+        for name in names[1::4]:
+            c.delete(name)
+    expected = {
+        name: b"4" if i % 2 == 0 else b"3" + name for i, name in enumerate(names) if i % 4 != 1
+    }
+    random.Random(1).shuffle(names := list(names))
+    for _ in range(2):
+        with winkfs.open(base) as c:
+            assert {n.encode("utf-8", "surrogateescape") for n in c.names()} == set(expected)
+            for name in names:
+                assert (name in c) == (name in expected)
+            live = [name for name in names if name in expected]
+            assert [c.read(name) for name in live] == [expected[name] for name in live]
+            assert list(c.get_many(live)) == [expected[name] for name in live]
+            found = Look(c._store, c._content).find
+            assert [f and f.size for f in map(found, map(inode_key, names))] == [
+                len(expected[name]) if name in expected else None for name in names
+            ]
+        assert not verify(base).problems
+        Path(f"{base}.idx").unlink(missing_ok=True)  # made anew from the data
+
+
+def test_names_with_one_hash_cost_no_more_than_others(tmp_path: Path) -> None:
+    def cost(base: str, names: list[bytes]) -> float:
+        start = time.process_time()
+        work(base, names)
+        return time.process_time() - start
+
+    honest = cost(str(tmp_path / "honest"), HONEST)
+    assert cost(str(tmp_path / "alike"), ALIKE) < 4 * honest + 1
+
+
+def names_of_slot(htsize: int, count: int) -> Iterator[bytes]:
+    number = 0
+    while count:
+        name = b"%d" % number
+        if (xxhash.xxh3_64_intdigest(inode_key(name)) & MASK63) % htsize == 0:
+            count -= 1
+            yield name
+        number += 1
+
+
+def test_names_made_for_one_slot_are_spread(tmp_path: Path) -> None:
+    base, count = str(tmp_path / "c"), 600
+    names = list(names_of_slot(table.size_for(count), count))
+    with winkfs.create(base) as c:
+        c.put_many((name, name) for name in names)
+    with winkfs.open(base) as c:
+        assert list(c.get_many(names)) == names
+        index = c._store.index.base
+        assert index is not None
+        assert index.shape.htsize > table.size_for(count)
+        runs = [index.probe(xxhash.xxh3_64_intdigest(inode_key(name)) & MASK63) for name in names]
+        assert max(sum(1 for _ in run) for run in runs) < 100
+    assert not verify(base).problems
+
+
+@pytest.mark.parametrize("htsize", [9, 64, 4_099, 9_001])
+def test_find_many_sees_all_of_a_full_table(htsize: int) -> None:
+    """Whatever its size is to the windows: each key is found, and one that is not there is not."""
+    import numpy as np
+
+    from winkformats.disk.memory import MemoryStorage
+
+    storage, shape = MemoryStorage(), table.Shape(htsize)
+    rng = np.random.default_rng(htsize)
+    count = htsize - 1
+    s = rng.integers(1, 1 << 63, count + 20, np.uint64)
+    s[: htsize // 2] -= s[: htsize // 2] % np.uint64(htsize)  # half of them begin with slot 0
+    cells = np.stack([np.arange(2, count + 2), s[:count].view(np.int64)], axis=1)
+    table.build(storage, 0, shape, s[:count], lambda chosen: cells[chosen])
+    view = table.cells_of(shape, storage.view(16 * htsize), 0)
+    pointers, slots = table.find_many(shape, view, s, table.bits_of(s))
+    assert pointers[:count].tolist() == list(range(2, count + 2))
+    assert (slots[count:] < 0).all()
+    for i in (0, count // 2, count - 1):
+        found = table.probe(shape, storage.read, 0, int(s[i]), int(s[i]).to_bytes(8, "big"))
+        assert i + 2 in [int.from_bytes(cell[:8], "big") for _, cell in found]
