@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import Storage, check_view
 from winkformats.entry import MASK64, Layout
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvseq import KVSeq
@@ -248,10 +248,12 @@ class ColumnsFile:
 
     def _value(self, key: bytes, pos: int, dtype: str) -> npt.NDArray[Any]:
         """The value of the entry at a position, checked. Raises CorruptError."""
+        name = self._storage.name
+        if self._view is not None:
+            check_view(self._view, self._end, name)
         known = self._good.get(pos)
         if known is not None:
             return known
-        name = self._storage.name
         if not self.superblock["SBSIZE"] <= pos < self._end:
             raise CorruptError("entry reaches past the end", file=name, offset=pos)
         data, at = self._entry(pos)

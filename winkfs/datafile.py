@@ -150,29 +150,13 @@ class DataFile:
         kv = self.kv
         if not kv.superblock["SBSIZE"] <= pos < kv.end:
             raise CorruptError("no entry", file=kv.storage.name, offset=pos)
-        if not self.mapped:
-            return kv.get(pos)
-        view = kv.view(pos)
-        span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
-        if span is None or span.end > kv.end:
-            raise CorruptError("entry reaches past the end", file=kv.storage.name, offset=pos)
-        return kv.layout.decode(view[pos : span.end], 0, pos, kv.storage.name)
+        return kv.get(pos)
 
     def key_at(self, pos: int) -> bytes:
         """The key of the entry at a position, unchecked save for its bounds."""
         kv = self.kv
         if not kv.superblock["SBSIZE"] <= pos < kv.end:
             return b""  # a cell that points nowhere names no file
-        if not self.mapped:
-            return self._read_key(pos)
-        view = kv.view(pos)
-        span = kv.layout.locate(view, pos)  # type: ignore[arg-type]
-        if span is None or span.end > kv.end:
-            return b""
-        return bytes(view[span.key : span.key + span.key_len])
-
-    def _read_key(self, pos: int) -> bytes:
-        kv = self.kv
         kv.show(pos)
         data = kv.storage.read(pos, HEAD)
         span = kv.layout.locate(data, 0)
@@ -208,13 +192,9 @@ class DataFile:
     # --- staying current ---
 
     def moved(self) -> bool:
-        """Whether FILESIZE in the file has changed. Cost: a look at a mapped page."""
+        """Whether FILESIZE in the file has changed. Cost: a read of 8 bytes."""
         at = self.filesize_at
-        if at == 0:
-            return False
-        if not self.mapped:
-            return self.kv.storage.read(at, 8) != self.filesize
-        return self.kv.view(0)[at : at + 8] != self.filesize
+        return at > 0 and self.kv.storage.read(at, 8) != self.filesize
 
     def _remember_filesize(self) -> None:
         """Note how FILESIZE stands in the first superblock, for `moved` and its like."""

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from winkformats import hashing, pagesums, table
 from winkformats.disk.directory import locate, open_file
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.gather import column, row_bytes, rows_at, texts_at
 from winkformats.hindex import HIndex
@@ -353,6 +353,7 @@ class Shard:
         return batch
 
     def _check_positions(self, low: int, high: int) -> None:
+        check_view(self._data, self.end, self.storage.name)
         if low < self.start or high + self.layout.minimum > self.end:
             wrong = low if low < self.start else high
             raise CorruptError("no entry", file=self.storage.name, offset=wrong)

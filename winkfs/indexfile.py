@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from winkformats import pagesums, table
 from winkformats.disk.directory import open_file
-from winkformats.disk.storage import Storage
-from winkformats.errors import DerivedDamage, FormatError
+from winkformats.disk.storage import Storage, check_view
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hashing import UInt64
 from winkformats.pagesums import PageSums
 from winkformats.superblock import HINDEX, SBSIZE, Superblock, read_superblock
@@ -76,6 +76,15 @@ class Base:
             what = "the index is cut short"
             raise DerivedDamage(what, file=self.storage.name, offset=at + len(data))
         return data
+
+    def _require(self) -> None:
+        """See `check_view`. Raises DerivedDamage."""
+        try:
+            if self.view is not None:
+                check_view(self.view, self.offset + self.size, self.storage.name)
+        except CorruptError as error:
+            what = "the index is cut short"
+            raise DerivedDamage(what, file=error.file, offset=error.offset) from None
 
     # --- searches; all raise DerivedDamage ---
 
@@ -139,6 +148,7 @@ class Base:
         """
         if self.cells is None:
             return self._find_each(s, bits, sure)
+        self._require()
         pointers, slots = table.find_many(self.shape, self.cells, s, bits)
         if self.sums is not None:
             rows = slice(None) if sure else np.flatnonzero(slots < 0)
@@ -184,6 +194,7 @@ class Base:
     def used(self, start: int, stop: int) -> tuple[table.Cells, int]:
         """See `table.used`. Raises DerivedDamage."""
         if self.cells is not None:
+            self._require()
             return table.used(self.shape, self.cells, start, stop)
         width = self.shape.width
         data = self.read(self.offset + start * width, (stop - start) * width)

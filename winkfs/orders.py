@@ -120,18 +120,18 @@ class Order:
         return [Range(part, a, b) for a, b in itertools.pairwise(cuts)]
 
     def _pairs(self, part: int, start: int, stop: int) -> npt.NDArray[Any]:
-        """Pairs [start, stop) -> ">i8"[n, 2], mapped. Raises FormatError; OSError."""
+        """Pairs [start, stop) -> ">i8"[n, 2]. Raises FormatError; OSError."""
         path = self.folder / self.parts[part].file
         with open_file(path) as storage:
             perm = Perm.open(storage)
             if perm.superblock.purpose != PURPOSE or len(perm) != self.parts[part].rows:
                 raise CorruptError("not the part of this order", file=str(path), offset=0,
                                    expected=self.parts[part].rows, found=len(perm))  # fmt: skip
-            view = storage.view(perm.superblock["FILESIZE"])  # what is mapped stays
-            sums = PageSums.load(storage, perm.superblock, view)
+            at, length = perm.sbsize + PAIR.size * start, PAIR.size * (stop - start)
+            sums = PageSums.load(storage, perm.superblock)
             if sums is not None:
-                sums.check(perm.sbsize + PAIR.size * start, perm.sbsize + PAIR.size * stop)
-            return np.frombuffer(view, ">i8", offset=perm.sbsize).reshape(-1, 2)[start:stop]
+                sums.check(at, at + length)
+            return np.frombuffer(storage.read(at, length), ">i8").reshape(-1, 2)
 
 
 def open(path: str | os.PathLike[str]) -> Order:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
-from winkformats.disk.storage import Buffer, Storage
+from winkformats.disk.storage import Buffer, Storage, check_view
 from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError
 from winkformats.pagesums import VARIABLE as PAGESUMS
@@ -152,11 +152,16 @@ class GrowingFile:
             self._visible = self._written
 
     def view(self, pos: int) -> mmap.mmap | memoryview:
-        """A read-only view of the file that holds at least the whole entry at `pos`."""
+        """A read-only view of the file that holds at least the whole entry at `pos`.
+
+        To be asked for again with each batch of reads. Raises CorruptError where the file was cut
+        short: to look at the view would kill the process.
+        """
         if pos >= self._visible:
             self.show(pos)
         if len(self._map) < self._visible:
             self._map = self.storage.view(self.storage.size(), sparse=self._sparse)
+        check_view(self._map, min(len(self._map), self._visible), self.storage.name)
         return self._map
 
     @property

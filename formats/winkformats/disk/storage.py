@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
 from winkformats.disk.pagecache import BulkReader, Dropper
+from winkformats.errors import CorruptError
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 
@@ -133,8 +134,8 @@ class Storage(ABC):
         """The first `length` bytes, read-only; later writes may show through.
 
         A mapping where the disk has them, which costs nothing until it is read, but kills the
-        process where the file was cut short or the disk fails: not for who serves others, see
-        `mapped`.
+        process where the file was cut short (see `check_view`) or the disk fails. Not for who
+        serves others, see `mapped`.
 
         sparse  only the pages touched are read, and none around them
         """
@@ -164,3 +165,15 @@ class Storage(ABC):
 
     def read_ahead(self, offset: int, length: int) -> None:  # noqa: B027
         """Have these bytes brought into the page cache, in the background."""
+
+
+def check_view(view: mmap.mmap | memoryview, length: int, name: str) -> None:
+    """To be asked before each batch of looks at a view of a file, which may be closed meanwhile.
+
+    length  bytes of it that are looked at
+    raises  CorruptError: the file was cut short, and to look would kill the process
+    """
+    whole = view.obj if isinstance(view, memoryview) else view
+    if isinstance(whole, mmap.mmap) and (size := whole.size()) < length:
+        what = "the file was cut short while it was being read"
+        raise CorruptError(what, file=name, offset=size, expected=f"{length} bytes", found=size)
