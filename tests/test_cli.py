@@ -276,7 +276,7 @@ def test_a_shell_completes_commands_options_and_containers(
     bash: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
     """The script of the shell was the help of the program."""
-    assert bash("winkfs re") == ["reindex"]
+    assert bash("winkfs re") == ["reindex", "repair"]
     assert bash("winkfs reindex --c") == ["--cols"]
     (tmp_path / "sub").mkdir()
     winkfs.create(tmp_path / "sub" / "deep").close()

@@ -1,4 +1,4 @@
-"""Files that are cut short under a reader that has them open: an error, and no end of the process."""
+"""Files that are cut short under a reader are errors, and do not end its process."""
 
 from __future__ import annotations
 

@@ -159,21 +159,15 @@ def test_trial_and_sloppy_mounts(private: Private) -> None:
     assert "remount: a mount cannot be changed" in done.stderr
 
 
-def test_no_command_is_taken_for_a_call_of_mount_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    from winkfs.cli import _mount_fuse
+def test_no_command_is_taken_for_a_call_of_mount_fuse() -> None:
+    from winkfs.cli import _arguments
 
-    assert _mount_fuse(["corpus", "mnt", "-o", "rw"]) == [
-        "mount",
-        "-o",
-        "rw",
-        "--",
-        "corpus",
-        "mnt",
-    ]
-    assert _mount_fuse(["-x", "mnt", "-o", "rw"])[-2:] == ["-x", "mnt"]
+    called = _arguments(["corpus", "mnt", "-o", "rw"])
+    assert called == ["mount", "-o", "rw", "--", "corpus", "mnt"]
+    assert _arguments(["-x", "mnt", "-o", "rw"])[-2:] == ["-x", "mnt"]
     for name in COMMANDS:
-        assert _mount_fuse([name, "mnt", "-o", "rw"]) == [name, "mnt", "-o", "rw"]
-    assert _mount_fuse(["corpus", "mnt"]) == ["corpus", "mnt"]
+        assert _arguments([name, "mnt", "-o", "rw"]) == [name, "mnt", "-o", "rw"]
+    assert _arguments(["corpus", "mnt"]) == ["corpus", "mnt"]
 
 
 def test_wrong_call_of_a_helper_mounts_nothing(

@@ -44,7 +44,7 @@ def info(base: str, as_json: bool) -> int:
         record = mount_record(mount)
         if not as_json and record.get("unsynced_since", "") is None:
             del record["unsynced_since"]  # nothing is unsynced, which is not unknown
-    elif (found := kind_of(base))[0].folder:
+    elif (found := kind_of(base.rstrip("/") or "/"))[0].folder:
         record = found[0].function("info")(found[1])
     elif Path(base).is_dir():
         raise click.ClickException(f"{base}: a directory on which no container is mounted")

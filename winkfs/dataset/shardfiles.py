@@ -130,6 +130,7 @@ class ShardFiles:
     def _read_inodes(self, shard: Shard) -> list[Columns]:
         """The same from the data file. Cost: 2 us and 80 bytes of memory a file."""
         if self._store is not None:
+            self._trace.drop()
             self._store.abandon()
             self._open(shard, load=True)  # with its index
         if self._store is None:
