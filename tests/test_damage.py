@@ -146,7 +146,8 @@ def test_flipped_superblock_of_a_container_costs_nothing(tmp_path: Path) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         winkfs.reindex(base)  # which writes it again
-    assert winkfs.open(base).notes == []
+    with winkfs.open(base) as reader:
+        assert reader.notes == []
 
 
 @pytest.mark.parametrize("old", [512, 4096, 8192])

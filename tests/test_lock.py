@@ -44,7 +44,8 @@ def test_lock_that_is_a_symbolic_link_is_refused_and_not_followed(base: Path, vi
         winkfs.reindex(base)
     assert victim.read_bytes() == b"secret"
     assert (victim.stat().st_uid, victim.stat().st_mode) == (before.st_uid, before.st_mode)
-    assert winkfs.open(base).read("a") == b"acknowledged"  # a reader takes no lock
+    with winkfs.open(base) as reader:  # which takes no lock
+        assert reader.read("a") == b"acknowledged"
 
 
 def test_lock_that_is_another_name_of_a_file_is_refused(base: Path, victim: Path) -> None:
@@ -71,7 +72,8 @@ def test_temporary_file_that_is_a_symbolic_link_is_not_followed(
     Path(f"{base}{suffix}.tmp").symlink_to(victim)
     winkfs.reindex(base)
     assert victim.read_bytes() == b"secret"
-    assert winkfs.open(base).read("a") == b"acknowledged"
+    with winkfs.open(base) as reader:
+        assert reader.read("a") == b"acknowledged"
     assert not os.path.lexists(f"{base}{suffix}.tmp")
 
 
@@ -98,7 +100,8 @@ def test_removed_lock_file_lets_no_second_writer_in(base: Path) -> None:
         Path(f"{base}.lock").write_bytes(b"")  # another one in its place
         with pytest.raises(Locked):
             winkfs.open(base, "a")
-    assert winkfs.open(base).read("x") == b"1"
+    with winkfs.open(base) as reader:
+        assert reader.read("x") == b"1"
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])
@@ -192,7 +195,8 @@ def test_data_file_that_is_a_fifo_is_refused(tmp_path: Path, base: Path) -> None
         assert caught.value.errno == errno.EINVAL
     Path(f"{base}.idx").unlink()
     os.mkfifo(f"{base}.idx")
-    assert winkfs.open(base).read("a") == b"acknowledged"  # without the index
+    with winkfs.open(base) as reader:  # without the index
+        assert reader.read("a") == b"acknowledged"
     (tmp_path / "folder.data").mkdir()
     with pytest.raises(IsADirectoryError):
         winkfs.open(tmp_path / "folder")

@@ -18,7 +18,6 @@ SOAK = 50  # times as many
 
 
 @pytest.mark.soak
-@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # of calls that a fault ended
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """No more than a sync is missing or too many; every image opens and verifies."""
