@@ -80,8 +80,8 @@ MUTANTS = (
     ),
     Mutant(
         "a new container without a sync of its directory", DATAFILE,
-        "            directory.rename(temporary, data)\n        directory.sync()",
-        "            directory.rename(temporary, data)",
+        "        give_name(directory, temporary, data)\n        directory.sync()\n",
+        "        give_name(directory, temporary, data)\n",
         MADE,
     ),
     Mutant(
