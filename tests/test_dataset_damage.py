@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -17,10 +18,13 @@ import winkfs
 import winkfs.dataset.adopt
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
+from winkfs.columnsfile import open_columns
 from winkfs.dataset import manifest
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.repair import repair
+from winkfs.dataset.snapshot import snapshot
+from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import begin
 from winkfs.dataset.vacuum import vacuum
 
@@ -378,3 +382,14 @@ def test_copy_that_a_power_cut_left_alone_and_torn_is_no_generation(root: str) -
     datasets.add(root, {"6": b"6"})
     assert files(root) == first(6)
     assert winkfs.verify(root).notes == []
+
+
+def test_columns_of_a_shard_that_cannot_be_opened_are_closed(root: str) -> None:
+    """A ResourceWarning would come, and be an error."""
+    base = snapshot(root).shards[0].base
+    columns = open_columns(base)
+    Path(f"{base}.data").unlink()
+    with pytest.raises(FileNotFoundError):
+        describe(base, "job/shard", 0, columns)
+    del columns
+    gc.collect()

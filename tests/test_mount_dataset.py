@@ -18,10 +18,12 @@ import datasets
 import pytest
 from mounting import WINKFS, command, mounted, run, serving, watched
 from mounting import there as there  # a fixture
+from openfiles import descriptors
 from test_mount_follow import soon
 from test_mount_names import at, listed, refused, walk
 
 import winkfs
+from winkformats.disk.storage import Storage
 from winkfs import FileType
 from winkfs.container import Container
 from winkfs.dataset.compaction import compact
@@ -322,6 +324,22 @@ def test_lost_shard_costs_its_files_and_no_others(
     assert contents(view) == {b"a/1": b"a1", b"c": b"c"}
     assert "3 files are not shown" in caplog.text
     view.close()
+
+
+def test_columns_that_the_disk_refuses_are_closed_and_made_from_the_inodes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three(root)
+
+    def refuse(storage: Storage) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), storage.name)
+
+    monkeypatch.setattr("winkfs.dataset.shardfiles.ColumnsFile", refuse)
+    before = descriptors()
+    view, _ = broken(root)
+    assert contents(view) == {b"a/1": b"a1", b"a/2": b"a2", b"b": b"b" * 50, b"c": b"c", b"e": b""}
+    view.close()
+    assert descriptors() <= before
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "foreign"])

@@ -121,7 +121,7 @@ class ShardFiles:
             if (columns.contid, columns.covered) == (self.record.contid, self.record.size):
                 return [columns.chunk(i) for i in range(len(columns.chunks))]
             log.warning("%s: of another container, not used", path)
-        except FormatError as error:
+        except (FormatError, OSError) as error:
             log.warning("%s: not used", error)
             if self._columns is None:
                 storage.close()

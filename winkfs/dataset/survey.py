@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from dataclasses import replace
 
@@ -28,22 +29,20 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
     try:
         _check_closed(store)
         index = open_base(base + ".idx", store.settings, store.kv.superblock, store.kv.end)
-        columns = open_columns(store)
-        whole = columns is not None and index is not None and index.covered == store.kv.end
+        whole = index is not None and index.covered == store.kv.end
         if index is not None:
             index.storage.close()
+        columns = open_columns(store) if whole else None
     finally:
         store.abandon()
-    if not whole:
-        if columns is not None:
-            columns.close()
+    if columns is None:
         store = Store(base, writable=True)  # makes the index, where it is not there
         try:
             _check_closed(store)
             write_columns(store)
-            columns = open_columns(store)
         finally:
             store.close()
+        columns = open_columns(base)
     return describe(base, path, tombs_at, columns)
 
 
@@ -56,8 +55,11 @@ def _check_closed(store: Store) -> None:
 
 def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -> ShardRecord:
     """The record of a sound container; `columns` are closed. Raises FormatError; OSError."""
-    store = Store(base, writable=False, load=columns is None)
-    try:
+    with contextlib.ExitStack() as stack:
+        if columns is not None:
+            stack.enter_context(columns)
+        store = Store(base, writable=False, load=columns is None)
+        stack.callback(store.abandon)
         gone = tombstones(store, tombs_at)[0]
         if columns is None:  # classic layout
             parts = [Columns.of(store)]
@@ -69,10 +71,6 @@ def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -
             sum(sum_of(part.size) for part in parts), len(gone), tombs_at if gone else end,
             ao=store.settings.ao,
         )  # fmt: skip
-    finally:
-        store.abandon()
-        if columns is not None:
-            columns.close()
     parts = [part for part in parts if len(part)]
     if parts:
         low, high = (min(int(p.mtime.min()) for p in parts), max(int(p.mtime.max()) for p in parts))
