@@ -12,6 +12,7 @@ from container_checks import path_of
 
 import winkfs
 from winkformats.disk.posix import FileStorage, PosixDirectory
+from winkformats.disk.simulated import SimulatedDisk
 
 Files = dict[str, bytes]
 
@@ -224,3 +225,25 @@ def test_disk_that_was_full_below_for_a_moment_loses_nothing_acknowledged(
     lost = {name for name, content in acknowledged.items() if found.get(name) != content}
     assert not lost
     assert winkfs.verify(base).problems == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("classic", [False, True])
+def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, seed: int) -> None:
+    """The next writer sees them in the page cache."""
+    disk = SimulatedDisk(seed, evicts=False)
+    base = f"{disk.path}/c"
+    c = winkfs.create(base, classic=classic)
+    c.put_many((f"n{i}", b"first") for i in range(300))
+    c.sync()
+    c.put_many((f"n{i}", b"second") for i in range(40))
+    c.sync()  # sets the delflags of the first
+    c.put("lost", b"")
+    disk.arm("sync")
+    for end in (c.sync, c.close):
+        with pytest.raises(OSError, match="Input/output error"):
+            end()
+    with winkfs.open(base, "a") as after:
+        after.put("after", b"")
+    image = disk.crash()
+    assert winkfs.verify(f"{image.path}/c").problems == []

@@ -157,7 +157,7 @@ class _Check:
         if found.unfinished and not self._store.settings.havedups:
             if self._is_current():
                 self._report.add(f"{self._name}: {len(found.unfinished)} superseded inodes are "
-                                 "not marked deleted: open it for writing once")  # fmt: skip
+                                 "not marked deleted: winkfs reindex marks them")  # fmt: skip
             return
         aentries = found.aentries
         if block.get("AENTRIES", aentries) != aentries and not self._is_current():

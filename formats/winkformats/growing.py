@@ -55,6 +55,7 @@ class GrowingFile:
         self._failed = False
         self.lost: OSError | None = None  # a sync failed: what was written since the last is unsure
         self._patched = False  # entries were changed in place since the last sync
+        self._marked: list[int] = []  # delflags that were set since
         self._syncs = 0  # how many were begun
         self._visible = 0  # everything below is in the file
         self._sparse = False
@@ -237,11 +238,19 @@ class GrowingFile:
     def sync_storage(self) -> None:
         """Sync the file as it is. A failure is final, see `check_lost`."""
         self.check_lost()
+        marked, self._marked = self._marked, []
         try:
             self.storage.sync()
         except OSError as error:
             self.lost = error
+            # The next writer sees them in the page cache, and would not set them again.
+            with contextlib.suppress(OSError):
+                self._mark(marked)
             raise
+
+    def _mark(self, positions: Sequence[int]) -> None:
+        for pos in positions:
+            self.storage.patch(pos, b"\1")
 
     @property
     def broken(self) -> bool:

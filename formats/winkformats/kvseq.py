@@ -179,8 +179,8 @@ class KVSeq(GrowingFile):
         self.flush()
         self.drain()
         self._patched = self._patched or len(positions) > 0
-        for pos in positions:
-            self.storage.patch(pos, b"\1")
+        self._marked += positions
+        self._mark(positions)
 
     def cut(self, start: int) -> None:
         """Drop what follows the last whole entry, of those from position `start` on.

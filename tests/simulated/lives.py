@@ -165,7 +165,12 @@ class Life:
             for _ in range(steps):
                 self.step()
             self.say("close")
-            self.synced(self.end)
+            try:
+                self.synced(self.end)
+            except OSError as error:  # the handle has lost what it had
+                self.say(f"  -> {error}")
+                if not self.failed:
+                    raise
             self.check(self.disk.clone())
         except Exception as error:
             line = f"python tests/simulated/lives.py '{self.kind}' {self.seed}"
@@ -439,14 +444,8 @@ class Life:
                 writer.delete("new")
 
     def sound(self, base: str, where: str) -> None:
-        """Raises Wrong where verify does.
-
-        Delflags that a failed sync has dropped are seen by the next writer in the page cache, and
-        so not set again: that costs space, and nothing else.
-        """
+        """Raises Wrong where verify does."""
         problems = winkfs.verify(base).problems
-        if self.failed:
-            problems = [line for line in problems if not any(map(line.count, ACCOUNTS))]
         if problems:
             raise Wrong(f"{where}: verify: {problems[:3]}")
 
@@ -635,7 +634,6 @@ class DatasetLife(Life):
                 raise Wrong(f"{where}: after vacuum or compact {what}")
 
 
-ACCOUNTS = ("not marked deleted", "AENTRIES is")
 DURING = ("put", "put_many", "delete", "sync", "reopen")
 
 
