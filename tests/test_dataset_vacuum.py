@@ -13,9 +13,12 @@ import datasets
 import pytest
 
 import winkfs
+from winkformats.disk.directory import Directory
 from winkformats.disk.posix import PosixDirectory
 from winkfs.dataset import manifest
+from winkfs.dataset import vacuum as vacuum_module
 from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.dataset.vacuum import vacuum
 
@@ -146,6 +149,28 @@ def test_vacuums_beside_writers_lose_nothing_and_do_not_fail(root: str) -> None:
     time.sleep(1)
     vacuum(root, older_than=0)
     assert winkfs.verify(root).notes == []
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_vacuum_goes_on_where_another_removes_a_folder_first(
+    root: str, look: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets.add(root, {"a": b"1"})
+    (old,) = snapshot(root).shards
+    datasets.add(root, {"a": b"2"}, operation="overwrite")
+    job, looks, real = old.record.path.partition("/")[0], [], vacuum_module.listed
+
+    def listed(directory: Directory, name: str) -> list[str]:
+        found = real(directory, name)
+        looks.extend([name] * (name == job))
+        if name == job and len(looks) == look:
+            directory.remove_tree(job)
+        return found
+
+    monkeypatch.setattr(vacuum_module, "listed", listed)
+    assert vacuum(root, older_than=0).shards == [old.record.path]
+    assert len(looks) >= look
+    assert winkfs.verify(root).problems == []
 
 
 def test_clock_of_the_future_keeps_generations_and_is_told(

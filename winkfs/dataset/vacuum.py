@@ -256,8 +256,8 @@ def _sizes(root: Directory, jobs: Mapping[str, list[str]], done: Vacuumed) -> It
         with root.subdirectory(PENDING) as folder:
             yield from (_size(folder, path.partition("/")[2]) for path in pending)
     for job, files in jobs.items():
-        if files:
-            with root.subdirectory(job) as folder:
+        if files:  # else it may be a link
+            with contextlib.suppress(FileNotFoundError), root.subdirectory(job) as folder:
                 yield from (_size(folder, file) for file in files)
 
 
@@ -283,7 +283,7 @@ def _remove_files(root: Directory, job: str, files: list[str]) -> None:
     """Remove files of a job, and its folder where nothing is left in it."""
     if not listed(root, job):  # a link, or another vacuum was faster
         return
-    with root.subdirectory(job) as folder:
+    with contextlib.suppress(FileNotFoundError), root.subdirectory(job) as folder:
         for file in files:
             remove(folder, file)
         if set(folder.list()) - {MARK}:
