@@ -146,7 +146,8 @@ def test_flipped_superblock_of_a_container_costs_nothing(tmp_path: Path) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         winkfs.reindex(base)  # which writes it again
-    assert winkfs.open(base).notes == []
+    with winkfs.open(base) as c:
+        assert c.notes == []
 
 
 @pytest.mark.parametrize("old", [512, 4096, 8192])
@@ -215,13 +216,8 @@ def test_every_good_entry_is_found_whatever_is_damaged(seed: int) -> None:
         for batch in scan_intact(kv.storage, layout, kv.start, kv.end, problem=problems.append)
         for pos in batch.pos
     ]
-    assert set(found) <= set(good)
     assert bool(problems) or len(good) == len(truth)
-    places = list(truth)
-    for pos in good:
-        behind = places[places.index(pos) + 1 :][:1]
-        if not behind or behind[0] in good:  # one between two bad ones may be passed over
-            assert pos in found
+    assert set(found) == set(good)
 
 
 @pytest.mark.parametrize("content", ["zeros", "random", "empty entries"])
