@@ -220,6 +220,21 @@ def test_every_good_entry_is_found_whatever_is_damaged(seed: int) -> None:
     assert set(found) == set(good)
 
 
+def test_one_good_entry_between_damaged_ones_is_found() -> None:
+    kv = KVSeq.create(MemoryStorage())
+    places = [kv.append(b"key%d" % i, b"value" * 20) for i in range(9)]
+    kv.sync()
+    data: bytearray = kv.storage.data  # type: ignore[attr-defined]
+    for number in (2, 4, 6):
+        data[places[number] + 1] = 0xFF  # a length: it does not lead to the next one
+    found = [
+        int(pos)
+        for batch in scan_intact(kv.storage, kv.layout, kv.start, kv.end, problem=lambda _: None)
+        for pos in batch.pos
+    ]
+    assert found == [places[i] for i in (0, 1, 3, 5, 7, 8)]
+
+
 @pytest.mark.parametrize("content", ["zeros", "random", "empty entries"])
 def test_search_among_what_looks_like_entries_ends(content: str) -> None:
     kv = KVSeq.create(MemoryStorage())
