@@ -32,7 +32,7 @@ from winkformats.errors import FormatError
 
 SECTOR, HALF = 512, 4096  # bytes: half of two superblocks
 DAMAGES = ("flip", "zero", "swap", "double", "stale")
-DERIVED = (".idx", ".names", ".time", ".cols", ".hindex")
+DERIVED = (".idx", ".names", ".time", ".cols", ".hindex", ".hidden")
 EXPECTED = (FormatError, OSError)
 WRONG = ("wrong", "silent", "uncaught", "unreadable", "verify silent", "lost by a writer")
 
@@ -349,16 +349,16 @@ class States:
         (folder / "store").mkdir()
         self.store = STORES[kind](folder / "store")
         self.copy = folder / "copy"
-        if not derived:
-            for path in self.store.paths():
-                if path.suffix in DERIVED:
-                    path.unlink()
         self.count: Counter[str] = Counter()
         self.failures: list[str] = []
 
     def run(self, number: int) -> None:
         """One state, counted in `count`; what is wrong is told in `failures`."""
         rng = random.Random(f"{self.kind} {number}")
+        if not self.derived:  # a reader may have made some
+            for path in self.store.paths():
+                if path.suffix in DERIVED:
+                    path.unlink()
         paths = self.store.paths()
         data = [path for path in paths if path.suffix in (".data", ".kvseq")]
         path = rng.choice(data if rng.random() < 0.5 else paths)
