@@ -188,7 +188,7 @@ def write_index(
 
 
 class Shard:
-    """A shard open for reading, both files mapped; they may be gone meanwhile.
+    """A shard open for reading, both files open and mapped; their names may be gone meanwhile.
 
     start, end    bytes of the kvseq that are its entries
     entries       digests, as the record of the set has it
@@ -215,6 +215,7 @@ class Shard:
         """
         self.lost: list[CorruptError] = []
         self._told = told
+        self._index_storage: Storage | None = None
         self.storage = storage = open_file(f"{base}.kvseq")
         try:
             kv = KVSeq.open(storage)
@@ -231,24 +232,27 @@ class Shard:
             self.index_damage = ""
             self.index = self._open_index(f"{base}.hindex") or self._make_index()
         except BaseException:
-            storage.close()
+            self.close()
             raise
 
     def close(self) -> None:
         self.storage.close()
+        if self._index_storage is not None:
+            self._index_storage.close()
 
     def _open_index(self, path: str) -> Base | None:
-        """The index on the disk, if it can be believed."""
+        """The index on the disk, if it can be believed. Its file stays open, for its cells are read
+        from there."""
         try:
-            with open_file(path) as storage:  # what is mapped stays
-                block = HIndex.open(storage).superblock
-                ours = (block.purpose, block.get("CONTID"), block.get("DATAEND"), block["HTALGO"])
-                if ours != (PURPOSE_INDEX, self._contid, self.end, hashing.XXH3):
-                    self.index_damage = f"{path}: is not the index of this shard"
-                    return None
-                base = _base(storage, block)
-                base.sums, base.proven = PageSums.load(storage, block, base.view), False
-                return base
+            self._index_storage = storage = open_file(path)
+            block = HIndex.open(storage).superblock
+            ours = (block.purpose, block.get("CONTID"), block.get("DATAEND"), block["HTALGO"])
+            if ours != (PURPOSE_INDEX, self._contid, self.end, hashing.XXH3):
+                self.index_damage = f"{path}: is not the index of this shard"
+                return None
+            base = _base(storage, block)
+            base.sums, base.proven = PageSums.load(storage, block, base.view), False
+            return base
         except (OSError, FormatError) as error:
             self.index_damage = str(error)
             return None
