@@ -17,7 +17,7 @@ import pytest
 import winkfs
 import winkfs.dataset.adopt
 from winkformats.disk.posix import FileStorage
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, FormatError
 from winkfs.columnsfile import open_columns
 from winkfs.dataset import manifest
 from winkfs.dataset.compaction import compact
@@ -393,3 +393,32 @@ def test_columns_of_a_shard_that_cannot_be_opened_are_closed(root: str) -> None:
         describe(base, "job/shard", 0, columns)
     del columns
     gc.collect()
+
+
+# --- a shard that cannot be opened ---
+
+
+def test_a_shard_without_a_superblock_costs_its_own_files_only(tmp_path: Path) -> None:
+    """What is not hidden in an older one is of no newer one, whatever names that has."""
+    root = create(tmp_path / "ds").root
+    datasets.add(root, {name: name.encode() for name in "abcdefg"})
+    datasets.add(root, {"b": b"new", "e": b"new"})
+    datasets.add(root, {"c": b"newest"})
+    with winkfs.open(root) as found:
+        assert set(found.names()) == set("abcdefg")  # what is hidden is kept from now on
+    base = f"{root}/{Log(root).latest().shards[1].path}"
+    data = bytearray(Path(f"{base}.data").read_bytes())
+    data[:512] = data[4096:4608] = bytes(512)
+    Path(f"{base}.data").write_bytes(data)
+    others = {"a": b"a", "c": b"newest", "d": b"d", "f": b"f", "g": b"g"}
+    with winkfs.open(root) as found, pytest.warns(winkfs.DamageWarning, match=r"\.data"):
+        assert {name: found.read(name) for name in others} == others
+        assert list(found.get_many(others)) == list(others.values())
+        for name in ("b", "e", "dd"):  # nobody knows whether there is a dd
+            with pytest.raises(FormatError):
+                found.read(name)
+            with pytest.raises(FormatError):
+                list(found.get_many(["a", name]))
+        for name in ("0", "h"):
+            assert name not in found
+        assert len(found.problems) == 1

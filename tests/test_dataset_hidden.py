@@ -259,3 +259,29 @@ def test_hidden_rows_without_a_checksum_of_the_manifest_are_made_anew(root: str)
     path.write_bytes(b"WINKHID1" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body)
     assert counts(root) == [1, 0]
     assert path.read_bytes() == whole
+
+
+def test_hidden_rows_made_of_a_damaged_shard_are_told_and_not_kept(tmp_path: Path) -> None:
+    """What the damage replaced or deleted is seen again, until it is mended and not for longer."""
+    root = create(tmp_path / "ds").root
+    datasets.add(root, dict.fromkeys("abcd", b"old"))
+    with winkfs.dataset.open(root, "a") as dataset:
+        dataset.put("b", b"new")
+        dataset.delete("c")
+    shard = Log(root).latest().shards[-1]
+    path = Path(f"{root}/{shard.path}.data")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:8192].ljust(len(whole), b"\0"))
+    for derived in (*path.parent.glob("*.[!d]*"), *Path(root, "_winkfs").glob("*.hidden")):
+        derived.unlink()
+    for _ in range(2):
+        with pytest.warns(winkfs.DamageWarning, match="at byte 8192.*may be seen again"):
+            found = winkfs.open(root)
+        with found:
+            assert found.read("a") == found.read("d") == b"old"
+    path.write_bytes(whole)
+    with winkfs.open(root) as found:
+        assert found.problems == []
+        assert {entry.name: entry.read() for entry in found.scan()} == {
+            "a": b"old", "b": b"new", "d": b"old",
+        }  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +24,8 @@ from winkformats.superblock import read_superblock
 from winkfs import digestshard, results
 from winkfs.digests import NAME, Digest, shard_name, shard_of
 from winkfs.digestshard import Columns, ShardWriter
-from winkfs.errors import Closed, NoSuchFile
+from winkfs.entry import to_str
+from winkfs.errors import Closed, DamageWarning, NoSuchFile
 
 MANY = 5000
 
@@ -267,6 +270,94 @@ def test_a_flipped_delflag_hides_no_digest(
             assert len(dict(found.items())) == len(content)
             assert found.get_many(content) == list(content.values())
             assert [found.get(p) for p in content] == list(content.values())
+
+
+def broken(made: Path, path: Path, *hit: bytes) -> Path:
+    """A copy of a set of one shard: a bit flipped in the lengths of the digests of these paths."""
+    copy = Path(shutil.copytree(made, path))
+    (file,) = copy.glob("job-*/*.kvseq")
+    with KVSeq.open(FileStorage(file)) as kv:
+        places = [entry.pos for entry in kv if entry.key in hit]
+    raw = bytearray(file.read_bytes())
+    for at in places:
+        raw[at + 2] ^= 0x40
+    file.write_bytes(raw)
+    return copy
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_damaged_digest_costs_no_other(
+    indexed: bool, small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+) -> None:
+    content = small[1]
+    hit = [list(content)[i] for i in (3, 5, 20)]  # a good one is alone between two of them
+    made = broken(small[0], tmp_path / "d", *hit)
+    others = {path: digest for path, digest in content.items() if path not in hit}
+    if not indexed:
+        next(made.glob("job-*/*.hindex")).unlink()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with winkfs.digests.open(made) as found:
+            assert [found.get(path) for path in others] == list(others.values())
+            assert found.get_many(others) == list(others.values())
+            for path in hit:
+                with pytest.raises(CorruptError, match=r"shard-0000\.kvseq: .* at byte"):
+                    found.get(path)
+                with pytest.raises(CorruptError, match="at byte"):
+                    found.get_many([path, *others])
+            listed: dict[str, Digest] = {}
+            with pytest.raises(CorruptError, match="bad entry"):
+                listed.update(found.items())
+            listed = {}
+            with contextlib.suppress(CorruptError):
+                for path, digest in found.items():
+                    listed[path] = digest
+            assert listed == {to_str(path): digest for path, digest in others.items()}
+            assert len(found.problems) == (0 if indexed else 3)
+    assert len(told) == (0 if indexed else 1)
+    if told:
+        assert told[0].category is DamageWarning and told[0].filename == __file__
+
+
+def test_what_is_not_found_among_damaged_digests_is_not_said_to_be_missing(
+    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+) -> None:
+    """Without the index nobody knows the path of a damaged one."""
+    made = broken(small[0], tmp_path / "d", list(small[1])[3])
+    with winkfs.digests.open(made) as found:
+        assert found.get("no such") is None and "no such" not in found
+        assert found.get_many(["no such"]) == [None]
+    next(made.glob("job-*/*.hindex")).unlink()
+    with winkfs.digests.Digests(made, warn=False) as found:
+        for ask in (found.get, lambda path: found.get_many([path]), found.__contains__):
+            with pytest.raises(CorruptError, match="at byte"):
+                ask("no such")
+
+
+def test_an_older_digest_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
+    old, new = pairs(10, seed=1), pairs(5, seed=2)
+    folder = results.begin(tmp_path / "d", NAME)
+    writer = ShardWriter(folder / "a")
+    writer.add(columns(old))
+    writer.add(columns(new))
+    winkfs.digests.publish(folder, [writer.finish()], {})
+    with KVSeq.open(FileStorage(folder / "shard-0000.kvseq")) as kv:
+        last = {entry.key: entry.pos for entry in kv}
+    hit = list(new)[2]
+    raw = bytearray((folder / "shard-0000.kvseq").read_bytes())
+    raw[last[hit] + 40] ^= 1
+    (folder / "shard-0000.kvseq").write_bytes(raw)
+    (folder / "shard-0000.hindex").unlink()
+    with winkfs.digests.Digests(tmp_path / "d", warn=False) as found:
+        for path, digest in (old | new).items():
+            if path == hit:
+                for ask in (found.get, lambda path: found.get_many([path])):
+                    with pytest.raises(CorruptError):
+                        ask(path)
+            else:
+                assert found.get(path) == digest
+        with pytest.raises(CorruptError):
+            list(found.items())
 
 
 def test_a_cell_of_an_older_digest_is_not_believed(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from test_digests import make, pairs, strip_sums
 
 import winkfs
 import winkfs.digests
+from winkformats.disk.posix import FileStorage
+from winkformats.kvseq import KVSeq
 from winkfs import orders, results
 from winkfs.orders import Order, OrderedShard, Rows
 from winkfs.store import Store
@@ -96,6 +98,55 @@ def test_reindex_heals_an_index_and_the_command_says_what_is_wrong(digests: Path
     assert run("verify", str(digests)).status == 0
     info = json.loads(run("info", "--json", str(digests)).out)
     assert (info["digests"], info["shards"], info["source"]) == (300, 2, "somewhere")
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_verify_goes_on_behind_a_damaged_digest(indexed: bool, digests: Path, run: Run) -> None:
+    (path,) = digests.glob("job-*/shard-0000.kvseq")
+    with KVSeq.open(FileStorage(path)) as kv:
+        places = [entry.pos for entry in kv]
+    for number in (3, 40):
+        flip(path, places[number] + 2, 0x40)  # the length of the path
+    index = path.with_suffix(".hindex")
+    if not indexed:
+        index.unlink()
+    report = winkfs.verify(digests)
+    assert report.files == 298
+    for number in (3, 40):
+        assert sum(f"at byte {places[number]}" in line for line in report.problems) == 1
+    assert any("has no" in line or "No such file" in line for line in report.problems) != indexed
+    assert not any("its cells" in line for line in report.problems)
+    assert run("verify", str(digests)).status == 1
+
+
+def test_reindex_writes_no_index_without_the_damaged_digests(digests: Path, run: Run) -> None:
+    """It would say that there are none; the other shards get theirs."""
+    first, second = (next(digests.glob(f"job-*/shard-000{i}.hindex")) for i in (0, 1))
+    with KVSeq.open(FileStorage(first.with_suffix(".kvseq"))) as kv:
+        place = [entry.pos for entry in kv][3]
+    flip(first.with_suffix(".kvseq"), place + 2, 0x40)
+    sound = second.read_bytes()
+    first.unlink()
+    second.unlink()
+    done = run("reindex", str(digests))
+    assert done.status == 1 and f"at byte {place}" in done.err
+    assert not first.exists() and second.read_bytes() == sound
+    assert [p.name for p in first.parent.iterdir() if p.name.endswith(".tmp")] == []
+
+
+def test_lookup_finds_what_is_good_and_names_what_is_not(digests: Path, run: Run) -> None:
+    (path,) = digests.glob("job-*/shard-0000.kvseq")
+    with KVSeq.open(FileStorage(path)) as kv:
+        keys = [(entry.pos, entry.key) for entry in kv]
+    hit = next((pos, key) for pos, key in keys if b" " not in key)
+    flip(path, hit[0] + 30)
+    names = [key.decode() for _, key in keys if b" " not in key]
+    done = run("pipeline", "lookup", str(digests), *names)
+    assert done.status == 1 and done.err.count("\n") == 1
+    assert f"{hit[1].decode()}: " in done.err and f"at byte {hit[0]}" in done.err
+    assert [json.loads(line)["path"] for line in done.out.splitlines()] == [
+        name for name in names if name != hit[1].decode()
+    ]
 
 
 # --- orders -------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from winkfs import results
 from winkfs.digestshard import SUFFIXES, Shard
 from winkfs.digestshard import Digest as Digest
 from winkfs.entry import to_bytes
-from winkfs.errors import Closed
+from winkfs.errors import Closed, warn_of_damage
 
 NAME: Final = "digests"
 MAX_SHARDS: Final = 1 << 16
@@ -44,10 +44,14 @@ def shard_name(number: int) -> str:
 class Digests:
     """A digest set, open for reading. Immutable: one that is made anew is a set of its own.
 
-    cost    a shard is opened and mapped when it is first needed: 0.3 ms
+    problems  what is damaged in the shards without a good index, a line each, once it is met
+
+    cost      a shard is opened and mapped when it is first needed: 0.3 ms
+    warns     DamageWarning when `problems` get more
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, warn: bool = True) -> None:
+        """warn: False is for those who look at `problems` themselves."""
         folder, record = results.load(path, NAME, "digest set")
         try:
             self._ids = [tuple(int(shard[name]) for name in FIELDS) for shard in record["shards"]]
@@ -59,6 +63,8 @@ class Digests:
         self.path, self.record = os.fspath(path), record
         self._folder = folder
         self._shards: list[Shard | None] = [None] * len(self._ids)
+        self.problems: list[str] = []
+        self._warn = warn
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -87,7 +93,7 @@ class Digests:
     def get(self, path: str | bytes) -> Digest | None:
         """The digest of a document, None where the set has none of that path.
 
-        raises  CorruptError; OSError
+        raises  CorruptError: it is damaged, or may be the one that is; OSError
         cost    10 us warm; cold two reads of the disk
         """
         key = to_bytes(path)
@@ -97,6 +103,7 @@ class Digests:
     def get_many(self, paths: Iterable[str | bytes]) -> list[Digest | None]:
         """The digests of many documents, in the order of their paths.
 
+        raises  as `get`, which does for each what can be done where one is damaged
         cost    1.5 us a path, thousands of them given
         """
         keys = _keys(list(paths))
@@ -120,9 +127,19 @@ class Digests:
         return found
 
     def items(self) -> Iterator[tuple[str, Digest]]:
-        """All paths with their digests, shard by shard. Cost: 3 us each, page cache kept clean."""
+        """All paths with their digests, shard by shard.
+
+        raises  CorruptError, OSError when all that is good was handed out
+        cost    3 us each, page cache kept clean
+        """
+        problems: list[FormatError | OSError] = []
         for number in range(len(self._ids)):
-            yield from self.shard(number).items()
+            try:
+                yield from self.shard(number).items()
+            except (FormatError, OSError) as error:
+                problems.append(error)
+        if problems:
+            raise problems[0]
 
     @property
     def shards(self) -> int:
@@ -138,9 +155,15 @@ class Digests:
             raise Closed("the digest set is closed", self.path)
         shard = self._shards[number]
         if shard is None:
-            shard = Shard(self._folder / shard_name(number), *self._ids[number])
+            shard = Shard(self._folder / shard_name(number), *self._ids[number], told=self._note)
             self._shards[number] = shard
         return shard
+
+    def _note(self, lines: list[str]) -> None:
+        new = [line for line in lines if line not in self.problems]
+        self.problems += new
+        if self._warn:
+            warn_of_damage(self.path, new)
 
 
 open = Digests

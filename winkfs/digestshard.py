@@ -13,15 +13,16 @@ A record:
     40      n           title  UTF-8, at most TITLE bytes, no NUL; n = 0: it has none
 
 Big-endian. Both files have one CONTID; DATAEND of the index is FILESIZE of the kvseq. An index that
-is missing, damaged or does not fit is made anew in memory: what is found is compared, and before
-nothing is found, the pages of the index that were looked at are checked.
+is missing, damaged or does not fit is made anew in memory, of all entries that are good: what is
+found is compared, and before nothing is found, the pages of the index that were looked at are
+checked. Where entries are damaged, no path is said not to be there.
 """
 
 from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -36,7 +37,7 @@ from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.gather import column, row_bytes, rows_at, texts_at
 from winkformats.hindex import HIndex
-from winkformats.kvscan import Batch, scan
+from winkformats.kvscan import Batch, scan_intact
 from winkformats.kvseq import KVSeq
 from winkformats.pagesums import PageSums
 from winkformats.superblock import HINDEX, SBSIZE, Superblock
@@ -187,19 +188,34 @@ def write_index(
 
 
 class Shard:
-    """A shard open for reading, both files mapped; they may be gone meanwhile.
+    """A shard open for reading, both files open and mapped; their names may be gone meanwhile.
 
     start, end    bytes of the kvseq that are its entries
     entries       digests, as the record of the set has it
     damage        what is wrong with one of the two superblocks of the kvseq, None: nothing
     index         its hindex, or one in memory
     index_damage  why it is one in memory, "" where it is not
+    lost          the damaged ranges that an index in memory does not have
 
     raises  FormatError: it is another one than the set says, or damaged; OSError
     """
 
-    def __init__(self, base: Path, contid: int, size: int, entries: int) -> None:
-        """contid, size, entries: what the record of the set says of it."""
+    def __init__(
+        self,
+        base: Path,
+        contid: int,
+        size: int,
+        entries: int,
+        *,
+        told: Callable[[list[str]], None] = lambda lines: None,
+    ) -> None:
+        """contid, size, entries: what the record of the set says of it.
+
+        told  called with a line for each range of `lost`, when they are met
+        """
+        self.lost: list[CorruptError] = []
+        self._told = told
+        self._index_storage: Storage | None = None
         self.storage = storage = open_file(f"{base}.kvseq")
         try:
             kv = KVSeq.open(storage)
@@ -216,24 +232,27 @@ class Shard:
             self.index_damage = ""
             self.index = self._open_index(f"{base}.hindex") or self._make_index()
         except BaseException:
-            storage.close()
+            self.close()
             raise
 
     def close(self) -> None:
         self.storage.close()
+        if self._index_storage is not None:
+            self._index_storage.close()
 
     def _open_index(self, path: str) -> Base | None:
-        """The index on the disk, if it can be believed."""
+        """The index on the disk, if it can be believed. Its file stays open, for its cells are read
+        from there."""
         try:
-            with open_file(path) as storage:  # what is mapped stays
-                block = HIndex.open(storage).superblock
-                ours = (block.purpose, block.get("CONTID"), block.get("DATAEND"), block["HTALGO"])
-                if ours != (PURPOSE_INDEX, self._contid, self.end, hashing.XXH3):
-                    self.index_damage = f"{path}: is not the index of this shard"
-                    return None
-                base = _base(storage, block)
-                base.sums, base.proven = PageSums.load(storage, block, base.view), False
-                return base
+            self._index_storage = storage = open_file(path)
+            block = HIndex.open(storage).superblock
+            ours = (block.purpose, block.get("CONTID"), block.get("DATAEND"), block["HTALGO"])
+            if ours != (PURPOSE_INDEX, self._contid, self.end, hashing.XXH3):
+                self.index_damage = f"{path}: is not the index of this shard"
+                return None
+            base = _base(storage, block)
+            base.sums, base.proven = PageSums.load(storage, block, base.view), False
+            return base
         except (OSError, FormatError) as error:
             self.index_damage = str(error)
             return None
@@ -242,12 +261,23 @@ class Shard:
         """An index in memory. Of two digests of one path the later one counts, whatever the
         delflags say: no checksum has them."""
         memory = MemoryStorage(name=f"{self.storage.name} (index in memory)")
-        return _base(memory, self.save_index(memory))
+        lost: list[CorruptError] = []
+        base = _base(memory, self._write_index(memory, lost.append))
+        self.lost = lost
+        if lost:
+            self._told([str(error) for error in lost])
+        return base
 
     def save_index(self, storage: Storage) -> Superblock:
-        """Write an index into an empty storage, not synced -> its superblock."""
+        """Write an index into an empty storage, not synced -> its superblock.
+
+        raises  CorruptError where an entry is damaged: it would be missing without a word
+        """
+        return self._write_index(storage, _refuse)
+
+    def _write_index(self, storage: Storage, problem: Callable[[CorruptError], None]) -> Superblock:
         positions: dict[bytes, int] = {}
-        for batch in self._batches():
+        for batch in self._batches(problem):
             keys = batch.keys(np.arange(len(batch.pos)))
             positions.update(zip(keys, batch.pos.tolist(), strict=True))
         s, _ = hashing.hash_keys(hashing.XXH3, positions)
@@ -263,6 +293,8 @@ class Shard:
                 if found is not None and not found[1]:
                     return found[0]
                 index.vouch(s & hashing.MASK63)
+                if self.lost and (found is None or self._doubled):  # a later one may be lost
+                    raise self._unknown()
                 return found and found[0]
             except DerivedDamage:
                 self.index = self._make_index()
@@ -310,6 +342,8 @@ class Shard:
         positions, slots = index.find_many(s, table.bits_of(s))
         found: list[Digest | None] = [None] * len(keys)
         hits = np.flatnonzero(slots >= 0)
+        if self.lost and len(hits) < len(keys):
+            raise self._unknown()
         if not len(hits):
             return found
         batch, every = self._batch(positions[hits]), np.arange(len(hits))
@@ -323,20 +357,27 @@ class Shard:
         return found
 
     def items(self) -> Iterator[tuple[str, Digest]]:
-        """In the order they were written. Raises CorruptError, at the end where one is missing."""
+        """In the order they were written. Raises CorruptError at the end, where one is missing."""
+        lost: list[CorruptError] = []
         count = 0
-        for batch in self._batches():
+        for batch in self._batches(lost.append):
             live = _all(batch) if self._doubled else np.arange(len(batch.pos))
             count += len(live)
             yield from zip(to_strs(batch.keys(live)), _digests(batch, live), strict=True)
+        if lost:
+            raise lost[0]
         if count != self.entries:
             raise CorruptError("digests are missing", file=self.storage.name, offset=self.end,
                                expected=self.entries, found=count)  # fmt: skip
 
-    def _batches(self) -> Iterator[Batch]:
-        for batch in scan(self.storage, self.layout, self.start, self.end):
-            batch.check()
-            yield batch
+    def _batches(self, problem: Callable[[CorruptError], None]) -> Iterator[Batch]:
+        """All good entries. problem: is told of each damaged range."""
+        return scan_intact(self.storage, self.layout, self.start, self.end, problem=problem)
+
+    def _unknown(self) -> CorruptError:
+        """What to raise where nothing is found, but may have been."""
+        return CorruptError("no good digest of this path, but a damaged one, of whatever path,",
+                            file=self.storage.name, offset=self.lost[0].offset)  # fmt: skip
 
     def _batch(self, positions: Int64) -> Batch:
         """The entries at these positions, checked."""
@@ -365,6 +406,10 @@ class Shard:
         xxh3, mmh3, size, mtime = HEAD.unpack_from(value)
         title = value[HEAD.size :].decode("utf-8", "replace")
         return Digest(xxh3, mmh3, size, mtime, title or None)
+
+
+def _refuse(error: CorruptError) -> None:
+    raise error
 
 
 def _base(storage: Storage, block: Superblock) -> Base:

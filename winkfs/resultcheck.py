@@ -13,7 +13,7 @@ from winkformats import hashing
 from winkformats.disk.directory import locate, open_file
 from winkformats.disk.replace import replacing
 from winkformats.errors import CorruptError, FormatError
-from winkformats.kvscan import scan
+from winkformats.kvscan import scan_intact
 from winkformats.pagesums import PageSums
 from winkformats.perm import Perm
 from winkfs import orders, results
@@ -43,7 +43,7 @@ def verify_digests(path: str, progress: Progress | None = None) -> Report:
     """
     report = Report()
     try:
-        found = Digests(path)
+        found = Digests(path, warn=False)
     except FormatError as error:
         report.add(str(error))
         return report
@@ -70,15 +70,20 @@ def _check_shard(found: Digests, number: int, report: Report, progress: Progress
     if shard.damage is not None:
         report.add(f"{shard.damage}; the other superblock is good")
     last: dict[bytes, tuple[int, int]] = {}  # path -> position, delflag
-    for batch in scan(shard.storage, shard.layout, shard.start, shard.end, progress=progress):
+    damage: list[object] = []
+    for batch in scan_intact(
+        shard.storage, shard.layout, shard.start, shard.end,
+        problem=damage.append, progress=progress,
+    ):  # fmt: skip
         report.entries += len(batch)
         report.bytes += int((batch.end - batch.at).sum())
-        bad = np.union1d(batch.bad(), np.flatnonzero(batch.value_len < HEAD.size))
-        for pos in batch.pos[bad].tolist():
-            report.add(f"{shard.storage.name}: bad digest at byte {pos}")
+        bad = np.flatnonzero(batch.value_len < HEAD.size)
+        damage += [f"{shard.storage.name}: bad digest at byte {pos}" for pos in batch.pos[bad]]
         good = np.setdiff1d(np.arange(len(batch)), bad)
         places = zip(batch.pos[good].tolist(), batch.flags[good].tolist(), strict=True)
         last.update(zip(batch.keys(good), places, strict=True))
+    for problem in damage:
+        report.add(str(problem))
     s, _ = hashing.hash_keys(hashing.XXH3, last)
     pos = np.array([place for place, _ in last.values()], np.int64)
     report.files += len(last)
@@ -90,10 +95,11 @@ def _check_shard(found: Digests, number: int, report: Report, progress: Progress
         report.add(f"{name}: the digest at byte {place} belongs to another shard")
     if len(last) != shard.entries:
         report.add(f"{name}: has {len(last)} digests, the record says {shard.entries}")
-    _check_index(shard, Rows(s, None, pos), report)
+    _check_index(shard, Rows(s, None, pos), report, whole=not damage)
 
 
-def _check_index(shard: Shard, rows: Rows, report: Report) -> None:
+def _check_index(shard: Shard, rows: Rows, report: Report, *, whole: bool) -> None:
+    """whole: whether the rows are all that the index should have."""
     base = shard.index
     if shard.index_damage:
         report.add(f"{shard.index_damage}: run reindex")
@@ -102,7 +108,7 @@ def _check_index(shard: Shard, rows: Rows, report: Report) -> None:
         report.add(f"{base.storage.name}: the checksum of a page is wrong at byte {at}: "
                    "run reindex")  # fmt: skip
     lost = lost_rows(base, rows)
-    if lost or count_used(base) != len(rows.pos):
+    if lost or (whole and count_used(base) != len(rows.pos)):
         report.add(f"{base.storage.name}: its cells are not those of the digests, {len(lost)} "
                    "cannot be found: run reindex")  # fmt: skip
 
@@ -112,22 +118,29 @@ def reindex_digests(
     progress: Progress | None = None,
     *,
     cols: bool = False,
-    problem: Callable[[str], None] | None = None,
+    problem: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Write the indexes of all shards anew -> number of digests. Nothing is left out.
+    """Write the indexes of all shards anew -> number of digests in them.
 
-    raises  NoSuchFile; FormatError where a digest is damaged; OSError
+    problem  called with a line for each shard with a damaged digest: an index would say that it is
+             not there, so it gets no other than it has
+    raises   NoSuchFile; FormatError; OSError
     """
-    with Digests(path) as found:
+    done = 0
+    with Digests(path, warn=False) as found:
         for number in range(found.shards):
             shard = found.shard(number)
             directory, name = locate(os.fspath(found.index_path(number)))
-            with replacing(directory, name, like=shard.storage) as storage:
-                shard.save_index(storage)
-            storage.close()
+            try:
+                with replacing(directory, name, like=shard.storage) as storage:
+                    shard.save_index(storage)
+                storage.close()
+                done += shard.entries
+            except CorruptError as error:
+                problem(f"{error}: no index of it is written")
             if progress is not None:
                 progress(shard.end)
-        return len(found)
+    return done
 
 
 def info_digests(path: str) -> dict[str, Any]:

@@ -28,6 +28,7 @@ PIECE: Final = 4 << 20  # bytes read at once to check such an entry
 NEAR: Final = 64 << 10  # bytes searched first behind damage, and
 FAR: Final = 1 << 20  # then at a time
 OVERLAP: Final = (64 << 10) + 64  # bytes read beyond, so that key and lengths of an entry are there
+FEW: Final = 1 << 10  # places at which one good entry, by its 32 bits, is no accident
 SHORT: Final = 4 << 10  # bytes of an entry that is checked whatever has been spent, and
 BUDGET: Final = 256 << 20  # bytes of longer ones that are hashed, more for each window
 
@@ -214,8 +215,8 @@ def scan_intact(
 ) -> Iterator[Batch]:
     """Walk the entries in [start, stop), all of them checked -> batches of good ones.
 
-    What is damaged is passed over, up to the next place where an entry is good and the one behind
-    it, too: the checksum is bound to the place, so no document can hold what looks like one.
+    What is damaged is passed over, up to the next good entry that `resynchronise` finds: the
+    checksum is bound to the place, so no document can hold what looks like one.
 
     problem  is told of each damaged range
     raises   CorruptError where the chain of entries breaks and there are no checksums
@@ -259,8 +260,9 @@ def _next_good(storage: Storage, layout: Layout, pos: int, stop: int) -> int:
 def resynchronise(
     storage: Storage, layout: Layout, start: int, stop: int, limit: int | None = None
 ) -> int:
-    """The first position from `start` on where an entry and the one behind it are good.
+    """The first position from `start` on where an entry is good.
 
+    Where more than FEW places were tried, the one behind it has to be good, too.
     stop    where the last entry ends: it needs none behind it
     limit   where to give up; None: `stop`
     ->      `limit` where there is none before
@@ -268,15 +270,17 @@ def resynchronise(
     """
     limit = stop if limit is None else limit
     reader = storage.bulk(start, stop)
-    pos, size, budget = start, NEAR, BUDGET
+    pos, size, budget, tried = start, NEAR, BUDGET, 0
     try:
         while pos < limit:
             data = reader.read(pos, min(size + OVERLAP, stop - pos))
             found = _Candidates(storage, layout, pos, data, min(size, limit - pos), stop)
             for place in found.good(budget):
                 behind = layout.aligned(place.end)
-                if behind >= stop or _is_good(storage, layout, behind, stop):
+                few = tried + found.tried <= FEW
+                if few or behind >= stop or _is_good(storage, layout, behind, stop):
                     return place.pos
+            tried += found.tried
             pos, size, budget = pos + size, FAR, budget + 16 * size - found.hashed
         return limit
     finally:
@@ -291,14 +295,15 @@ class _Place(NamedTuple):
 class _Candidates:
     """Places of a window that an entry could begin at, by its delflag and lengths.
 
-    hashed  bytes whose checksum was computed: a hostile file has many long candidates
+    tried   places whose checksum was computed, and
+    hashed  bytes of those: a hostile file has many long candidates
     """
 
     def __init__(
         self, storage: Storage, layout: Layout, base: int, data: memoryview, count: int, stop: int
     ) -> None:
         self._storage, self._layout, self._base, self._data = storage, layout, base, data
-        self.hashed = 0
+        self.hashed = self.tried = 0
         raw = np.frombuffer(data, np.uint8)
         step = max(layout.align, 1)
         at = np.arange(-base % step, min(count, len(raw) - layout.minimum + 1), step)
@@ -330,6 +335,7 @@ class _Candidates:
             if end - at > SHORT and self.hashed > budget:
                 continue
             self.hashed += end - at
+            self.tried += 1
             pos = self._base + at
             if end > size:
                 if _is_good(self._storage, layout, pos, self._base + end):

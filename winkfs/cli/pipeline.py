@@ -6,18 +6,20 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from winkformats.errors import FormatError
 from winkfs.cli._common import emit, name_bytes, printable, say
 from winkfs.cli.dataset import SHARD_SIZE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from winkfs.digests import Digest, Digests
     from winkfs.spark.jobs.common import Bad, Report
 
 Job = Callable[["SparkSession", "Report"], dict[str, Any]]
@@ -350,11 +352,11 @@ def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
             names += [line.rstrip(b"\n") for line in file]
     missing = 0
     with winkfs.digests.open(digests) as found:
-        for name, digest in zip(names, found.get_many(names), strict=True):
+        for name, digest in zip(names, _look_up(found, names), strict=True):
             shown = name.decode("utf-8", "surrogateescape")
-            if digest is None:
+            if not isinstance(digest, winkfs.digests.Digest):
                 missing += 1
-                say(f"{digests}: {shown}: no such document")
+                say(f"{digests}: {shown}: {digest or 'no such document'}")
             else:
                 record = digest._asdict() | {
                     "xxh3": f"{digest.xxh3:016x}",
@@ -362,6 +364,21 @@ def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
                 }
                 emit({"path": shown} | record)
     return 1 if missing else 0
+
+
+def _look_up(digests: Digests, names: list[bytes]) -> Iterable[Digest | FormatError | None]:
+    """The digest of each, None where there is none, or what keeps it from being read."""
+    try:
+        return digests.get_many(names)
+    except FormatError:
+        return (_get(digests, name) for name in names)
+
+
+def _get(digests: Digests, name: bytes) -> Digest | FormatError | None:
+    try:
+        return digests.get(name)
+    except FormatError as error:
+        return error
 
 
 def program(job: str) -> None:

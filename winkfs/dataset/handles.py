@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.errors import FormatError
 from winkfs.container import Container
 from winkfs.container import open as open_container
 from winkfs.dataset.shard import Shard
@@ -71,17 +72,28 @@ class Handles:
     def find(self, name: bytes) -> int:
         """Number of the shard whose file of this name is to be seen, -1: none.
 
+        raises  FormatError where one that cannot be opened may have it: a file in an older one that
+                is not hidden is right all the same
         cost    a look into the index of each shard that may have the name, the winner first
         """
         key = inode_key(name)
+        damage: FormatError | None = None
         for number in range(len(self.shards) - 1, -1, -1):
             if not self._may_have(number, name, name):
                 continue
-            pos = self.container(number).parts()[0].index.lookup(key)
+            try:
+                pos = self.container(number).parts()[0].index.lookup(key)
+            except FormatError as error:
+                damage = self._note(number, error)
+                continue
             if pos:  # hidden: only a tombstone wins over the first that is found
                 hidden = self.shards[number].hidden
                 at = int(hidden.searchsorted(pos))
-                return -1 if at < len(hidden) and hidden[at] == pos else number
+                if at == len(hidden) or hidden[at] != pos:
+                    return number
+                break
+        if damage is not None:
+            raise damage
         return -1
 
     def find_many(self, names: Sequence[bytes]) -> Int64:
@@ -90,19 +102,35 @@ class Handles:
         found = np.full(len(keys), -1, np.int64)
         todo = np.arange(len(keys))
         low, high = (min(names), max(names)) if names else (b"", b"")
+        damaged: dict[int, FormatError] = {}
         for number in range(len(self.shards) - 1, -1, -1):
             if not len(todo):
                 break
             if not self._may_have(number, low, high):
                 continue
-            index = self.container(number).parts()[0].index
-            pos = index.candidates([keys[i] for i in todo.tolist()])
+            try:
+                index = self.container(number).parts()[0].index
+                pos = index.candidates([keys[i] for i in todo.tolist()])
+            except FormatError as error:
+                damaged[number] = self._note(number, error)
+                continue
             hit = pos > 0
             seen = hit.copy()
             seen[hit] = ~self._hidden(number, pos[hit])
             found[todo[seen]] = number
             todo = todo[~hit]
+        for number, damage in damaged.items():
+            for i in np.flatnonzero(found < 0).tolist():
+                if self._may_have(number, names[i], names[i]):
+                    raise damage
         return found
+
+    def _note(self, number: int, error: FormatError) -> FormatError:
+        """Tell of a shard that cannot be opened, once."""
+        if number not in self._problems:
+            self._problems[number] = [str(error)]
+            warn_of_damage(self.shards[number].base, self._problems[number])
+        return error
 
     def _may_have(self, number: int, low: bytes, high: bytes) -> bool:
         """Whether a shard may have one of the names low .. high."""

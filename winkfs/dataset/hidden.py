@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -21,14 +21,21 @@ from winkfs.store import Store
 
 ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
 FEW: Final = 8  # an index with as many times more files is asked, not read: 2 us against 0.25
+Problem = Callable[[str], None]
 Ranks = npt.NDArray[np.uint32]
 
 
-def hidden_rows(root: str, shards: Sequence[ShardRecord], known: Mapping[str, Int64]) -> Hidden:
+def hidden_rows(
+    root: str,
+    shards: Sequence[ShardRecord],
+    known: Mapping[str, Int64],
+    problem: Problem = lambda line: None,
+) -> Hidden:
     """The same for any shards in the order of their ranks.
 
-    known   the hidden rows of some of them, as they are among themselves
-    raises  StalePlan; FormatError; OSError
+    known    the hidden rows of some of them, as they are among themselves
+    problem  is told of each damaged place: what it replaced or deleted is unknown, and not hidden
+    raises   StalePlan; FormatError; OSError
     """
     found = {record.path: known.get(record.path, NOTHING) for record in shards}
     for cluster in clusters(shards):
@@ -39,7 +46,7 @@ def hidden_rows(root: str, shards: Sequence[ShardRecord], known: Mapping[str, In
         rows = sum(record.files for record, fresh in zip(cluster, new, strict=True) if fresh)
         parts = rows // ROWS + 1
         for part in range(parts):
-            for record, more in _resolve(opened, new, part, parts):
+            for record, more in _resolve(opened, new, part, parts, problem):
                 found[record.path] = np.union1d(found[record.path], more)
     return found
 
@@ -55,16 +62,16 @@ class _Rows(NamedTuple):
 
 
 def _resolve(
-    shards: list[Shard], new: list[bool], part: int, parts: int
+    shards: list[Shard], new: list[bool], part: int, parts: int, problem: Problem
 ) -> Iterator[tuple[ShardRecord, Int64]]:
     """Hidden rows among the names whose hashes are in this part, of pairs with a new shard."""
-    rows: list[_Rows] = [_rows_of(shard, part, parts) if fresh else _Rows(_NO_S, NOTHING)
+    rows: list[_Rows] = [_rows_of(shard, part, parts, problem) if fresh else _Rows(_NO_S, NOTHING)
                          for shard, fresh in zip(shards, new, strict=True)]  # fmt: skip
     if not all(new):
         wanted = np.unique(np.concatenate([found.s for found in rows]))
         for i, fresh in enumerate(new):
             if not fresh:
-                rows[i] = _matches(shards[i], wanted)
+                rows[i] = _matches(shards[i], wanted, problem)
     s = np.concatenate([found.s for found in rows])
     pos = np.concatenate([found.pos for found in rows])
     rank = np.repeat(np.arange(len(shards), dtype=np.uint32), [len(found.s) for found in rows])
@@ -128,10 +135,12 @@ def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> NameColumn:
 
 
 @contextlib.contextmanager
-def _opened(shard: Shard) -> Iterator[Store]:
+def _opened(shard: Shard, problem: Problem = lambda line: None) -> Iterator[Store]:
     store = shard.open()
     try:
         yield store
+        for note in store.notes:
+            problem(note)
     finally:
         store.abandon()
 
@@ -139,9 +148,9 @@ def _opened(shard: Shard) -> Iterator[Store]:
 _NO_S: Final[UInt64] = np.empty(0, np.uint64)
 
 
-def _rows_of(shard: Shard, part: int, parts: int) -> _Rows:
+def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _Rows:
     """All rows of a shard whose hashes are in this part."""
-    with _opened(shard) as store:
+    with _opened(shard, problem) as store:
         if _hashed(store):
             live = store.index.merged()[0]
             s, pos = live.s, live.pos
@@ -157,7 +166,7 @@ def _rows_of(shard: Shard, part: int, parts: int) -> _Rows:
     return _Rows(s, pos)
 
 
-def _matches(shard: Shard, wanted: UInt64) -> _Rows:
+def _matches(shard: Shard, wanted: UInt64, problem: Problem) -> _Rows:
     """The rows of a shard with these hashes, ascending."""
     record = shard.record
     if record.files > FEW * len(wanted) and not record.tombstones:
@@ -165,7 +174,7 @@ def _matches(shard: Shard, wanted: UInt64) -> _Rows:
             base = store.index.base
             if _hashed(store) and base is not None and not store.index.pending:
                 return _Rows(*store.index.cells_of(wanted))
-    rows = _rows_of(shard, 0, 1)
+    rows = _rows_of(shard, 0, 1, problem)
     if not len(wanted):
         return _Rows(_NO_S, NOTHING)
     at = np.minimum(np.searchsorted(wanted, rows.s), len(wanted) - 1)

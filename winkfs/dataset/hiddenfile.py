@@ -54,8 +54,12 @@ def hidden_of(log: Log, state: State) -> Hidden:
         return known
     from winkfs.dataset.hidden import hidden_rows  # not needed where it was done before
 
-    made = hidden_rows(log.root, state.shards, known)
-    write_hidden(folder, state, made)
+    damage: list[str] = []
+    made = hidden_rows(log.root, state.shards, known, damage.append)
+    for line in damage:
+        log.note(f"{line}: older files that were replaced or deleted there may be seen again")
+    if not damage:  # once it is mended they are hidden
+        write_hidden(folder, state, made)
     return made
 
 

@@ -66,15 +66,16 @@ class Log:
                 damage = damage or error
                 continue
             if damage is not None:
-                self._note(f"{damage}: its copy was read: {MEND}")
+                self.note(f"{damage}: its copy was read: {MEND}")
             elif file.endswith(COPY):
-                self._note(f"{file}: the manifest is lost, its copy was read: {MEND}")
+                self.note(f"{file}: the manifest is lost, its copy was read: {MEND}")
             return found, data
         if damage is None:
             raise StalePlan(f"there is no generation {number} any more", self.root)
         raise CorruptError(f"{damage.what} ({MEND})", file=damage.file, offset=damage.offset)
 
-    def _note(self, problem: str) -> None:
+    def note(self, problem: str) -> None:
+        """Add to `problems`."""
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -109,7 +110,7 @@ class Log:
                 damage = damage or error
                 continue
             if damage is not None:
-                self._note(f"{damage}: what is shown is generation {number}, and not {numbers[-1]}")
+                self.note(f"{damage}: what is shown is generation {number}, and not {numbers[-1]}")
             return self._head
         raise damage or FormatError(f"{self.root}: the data set has lost its manifests")
 
