@@ -704,7 +704,8 @@ def test_a_scan_leaves_the_page_cache_as_it_was(tmp_path: Path, kind: str, order
             pagecache.forget(opened.fileno(), 0, 1 << 30)
     first = _resident(files)
     assert read(path, orderBy=order)
-    assert _resident(files) - first <= 8 * len(files)  # pages: superblocks, and a look around
+    # Pages: of a read of both superblocks the kernel makes one of 8; a look at the end, and around.
+    assert _resident(files) - first <= 12 * len(files)
     with files[0].open("rb") as opened:
         opened.read()
     before = _resident(files)

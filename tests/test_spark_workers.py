@@ -189,3 +189,28 @@ def test_a_python_that_is_not_this_one_is_left_alone(tmp_path: Path) -> None:
     """
     done = application(code, env=environment(PYSPARK_PYTHON=str(other)))
     assert done.stdout.split() == [str(other)], done.stderr
+
+
+LOGGED = """#!/bin/sh
+echo "$3" >> {log}
+exec {python} "$@"
+"""
+FIRST = """
+import sys, winkfs.spark
+winkfs.spark.register(spark)
+print(spark.read.format("winkfs").load(sys.argv[1]).selectExpr("sum(length(content))").first()[0])
+print(spark.read.format("winkfs").schema("path string").load(sys.argv[1]).count())
+"""
+
+
+def test_first_query_starts_a_python_for_the_schema_the_plan_and_the_tasks(tmp_path: Path) -> None:
+    """And none to look for other formats: with what Spark has them import, that is a second."""
+    with winkfs.create(tmp_path / "c") as container:
+        container.put_many((f"{i}", b"x" * 1000) for i in range(100))
+    log, logged = tmp_path / "log", tmp_path / "python"
+    logged.write_text(LOGGED.format(log=log, python=sys.executable))
+    logged.chmod(0o700)
+    done = application(FIRST, tmp_path / "c", env=environment(PYSPARK_PYTHON=str(logged)))
+    assert done.stdout.split() == ["100000", "100"], done.stderr
+    started = [name.rpartition(".")[2] for name in log.read_text().split()]
+    assert started == ["create_data_source", "plan_data_source_read", "worker"]

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
 MANAGER: Final = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+FORMATS: Final = "runtimeDataSourceBuilders"  # in it: what a session was given, by name
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
@@ -27,9 +29,34 @@ def register(spark: SparkSession) -> None:
     from pyspark_winkfs import DefaultSource
     from winkfs.spark.launcher import compiled
 
-    with compiled(spark), _unwarned(spark):
-        spark.dataSource.register(DefaultSource)
+    with compiled(spark):
+        if not _put(spark, DefaultSource):
+            with _unwarned(spark):
+                spark.dataSource.register(DefaultSource)
     _registered.add(spark)
+
+
+def _put(spark: SparkSession, source: type[DataSource]) -> bool:
+    """Do what Spark's `register` does, but for a look at all formats that can be found by name.
+
+    It looks only to warn of one with the same name, and starts two Pythons for it, each without a
+    compiled PySpark. Spark does so where a query asks for a format that it does not know.
+
+    ->      False where this is another Spark, or Spark Connect: nothing has changed
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.sql.udf import _wrap_function
+
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        field = manager.getClass().getDeclaredField(FORMATS)
+        field.setAccessible(True)
+        python = spark._jvm.org.apache.spark.sql.execution.datasources.v2.python
+        made = python.UserDefinedPythonDataSource(_wrap_function(spark.sparkContext, source))
+        field.get(manager).put(source.name().lower(), made)
+    except (AttributeError, TypeError, Py4JError):
+        return False
+    return True
 
 
 @contextmanager
