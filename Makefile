@@ -16,7 +16,7 @@ demo-pipeline: system-run $(VENV)/.ready-pipeline ## the pipeline of Spark, on p
 	@$(BIN)/python examples/crawl_pipeline.py $(if $(DIR),"$(DIR)")
 
 test: lint ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 
 lint: system-test $(VENV)/.ready-test ## only format, lint, types
 	$(BIN)/ruff check --quiet .
