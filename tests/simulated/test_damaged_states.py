@@ -9,7 +9,7 @@ from damage import WRONG, ContainerStore, run
 
 import winkfs
 
-STATES = (130, 2600)  # of each kind, with and without derived files: in the suite, with --soak
+STATES = (130, 3750)  # numbers of each kind, with and without derived files; --soak: 20,000 states
 BITS = (397, 1)  # every bit, or one in so many
 
 
