@@ -73,6 +73,8 @@ class Store(DataFile):
                 elif self.kv.superblock.damage is not None:
                     self.sync_data()
                 self.kv.read_sparse(False)
+            else:
+                self._covered()
         except BaseException:
             self.abandon()
             raise
@@ -424,7 +426,8 @@ class Store(DataFile):
         self.columns = None  # the places of what was lost are taken by others
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
         block = self.kv.superblock
-        self.kv.sync({"SYNCSIZE": block["SYNCSIZE"]} if "SYNCSIZE" in block else {})
+        if self.kv.end > self.synced:  # else what the superblock says is right
+            self.kv.sync({"SYNCSIZE": block["SYNCSIZE"]} if "SYNCSIZE" in block else {})
         self.synced = self.kv.end
         self._set_delflags()
         self._rebuild()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 
 import pytest
 from lives import VARIANTS, live
 
 import winkfs
+from winkformats.disk.directory import locate
 from winkformats.disk.simulated import SimulatedDisk
 from winkformats.superblock import HALF
 from winkfs.datafile import create_files
@@ -54,3 +56,43 @@ def test_what_was_not_synced_does_not_come_with_a_torn_second_superblock() -> No
         storage.patch(HALF + 100, b"torn")
     with winkfs.open(base) as reader:
         assert list(reader.names()) == ["a"]
+
+
+def test_a_write_that_fails_leaves_the_counters_of_the_last_sync() -> None:
+    """What is counted anew is right before the superblock says that it is."""
+    disk = SimulatedDisk(1)
+    images: list[SimulatedDisk] = []
+    with winkfs.create(f"{disk.path}/c") as container:
+        container.put("a", b"acknowledged")
+        container.sync()
+        container.put_many([("b", b"1"), ("c", b"2")])
+        disk.arm("write", 1, errno.ENOSPC)
+        with pytest.raises(OSError, match="No space left"):
+            container.sync()
+        disk.watch = lambda event: images.append(disk.clone())
+        assert container.read("a") == b"acknowledged"
+        disk.watch = None
+    assert images
+    for image in images:
+        assert winkfs.verify(f"{image.path}/c").problems == []
+
+
+def test_entries_that_only_an_index_vouches_for_are_verified_and_reindexed() -> None:
+    disk = SimulatedDisk(1)
+    base = f"{disk.path}/c"
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+    directory, name = locate(base)
+    with directory.open(f"{name}.data") as storage:
+        older = storage.read(0, 2 * HALF)
+    with winkfs.open(base, "a") as container:
+        container.delete("a")
+        container.put("b", b"2")
+    with directory.open(f"{name}.data", "w") as storage:
+        storage.preallocate(1 << 20)
+        storage.write(0, [older])  # the write of the superblock is lost, and it was not synced
+    assert winkfs.verify(base).problems == []
+    assert winkfs.reindex(base) == 1
+    with winkfs.open(base) as reader:
+        assert list(reader.names()) == ["b"]
+    assert winkfs.verify(base).problems == []
