@@ -75,13 +75,14 @@ def find_many(
     slot = (bits % np.uint64(shape.htsize)).astype(np.int64)
     todo, step, seen = np.arange(len(s)), 1, 0
     while seen < 3 * shape.htsize:  # some are seen again, where a window ends with the table
-        # The last windows end with the table: the cells of them before the slot are passed over.
-        first = np.minimum(slot, shape.htsize - step)
+        last = shape.htsize - step
+        near = int(slot.max(initial=0)) > last  # windows there begin earlier, to end with the table
+        first = np.minimum(slot, last) if near else slot
         window = _cells_at(shape, cells, first, step)
         pointer = window[:, :, 0].astype(np.int64)
         free = pointer == shape.htfree
         ends = free | ((window[:, :, 1] == s[todo, None]) & (pointer != shape.htdel))
-        if step > 1:
+        if near:
             ends &= np.arange(step) >= (slot - first)[:, None]
         at, rows = ends.argmax(1), np.arange(len(todo))
         done = ends[rows, at]
