@@ -247,3 +247,26 @@ def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, se
         after.put("after", b"")
     image = disk.crash()
     assert winkfs.verify(f"{image.path}/c").problems == []
+
+
+def test_no_delflag_follows_from_a_superblock_that_is_in_the_page_cache_alone() -> None:
+    """That of a sync that failed: the next writer finds it, and what it supersedes."""
+    for seed in range(20):
+        disk = SimulatedDisk(seed, evicts=False)
+        c = winkfs.create(f"{disk.path}/c")
+        c.put_many((f"n{i}", b"first") for i in range(20))
+        c.sync()
+        c.put_many((f"n{i}", b"second") for i in range(20))
+        disk.arm("sync", 2)  # of the superblock
+        for end in (c.sync, c.close):
+            with pytest.raises(OSError, match="Input/output error"):
+                end()
+        images: list[SimulatedDisk] = []
+        disk.watch = lambda event: images.append(disk.crash())  # noqa: B023
+        winkfs.open(f"{disk.path}/c", "a").close()
+        disk.watch = None
+        for image in images:
+            assert winkfs.verify(f"{image.path}/c").problems == []
+            with winkfs.open(f"{image.path}/c") as reader:
+                found = {reader.read(name) for name in reader.names()}
+                assert len(reader) == 20 and found in ({b"first"}, {b"second"})

@@ -51,5 +51,7 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
             p for p in [pos, *(set(inode.pointers) - set(keep))] if kv.storage.read(p, 1) == b"\0"
         ]
     todo = list(dict.fromkeys(todo))
-    kv.mark_deleted(todo)
+    if todo:
+        kv.confirm()  # or what replaces them may not be on the disk
+        kv.mark_deleted(todo)
     return len(todo)

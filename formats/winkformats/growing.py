@@ -235,6 +235,17 @@ class GrowingFile:
             self._failed = True
             raise
 
+    def confirm(self) -> None:
+        """Make the superblock durable that was found: write it again, and sync.
+
+        After a failed sync it may be in the page cache alone, and clean. The entries that it names
+        are on the disk, for they were synced before it was written. Raises OSError.
+        """
+        if self.end > self.superblock.get("FILESIZE", self.end):  # more was found than it names
+            self.sync_storage()
+        self._publish({"FILESIZE": self.end})
+        self.sync_storage()
+
     def sync_storage(self) -> None:
         """Sync the file as it is. A failure is final, see `check_lost`."""
         self.check_lost()

@@ -294,10 +294,17 @@ class Life:
             self.clock += 1
             rows.append((self.rng.choice(NAMES), self.content(), self.clock))
         self.touched = {name for name, _, _ in rows}
+        model = self.with_rows(rows)
         self.container.put_many(rows)
+        self.model = model
+
+    def with_rows(self, rows: list[tuple[str, bytes, int]]) -> State:
+        """-> the model after `put_many`; where that fails, what it had written by then may stay."""
+        model = dict(self.model)
         for name, data, seconds in rows:
-            self.model[name] = File(data, seconds * SECOND, 0o644)
-            self.since.append(dict(self.model))
+            model[name] = File(data, seconds * SECOND, 0o644)
+            self.since.append(dict(model))
+        return model
 
     def delete(self, name: str) -> None:
         if name in self.model:
@@ -612,10 +619,9 @@ class DatasetLife(Life):
             self.clock += 1
             rows.append((self.rng.choice(NAMES), self.content(), self.clock))
         self.touched = {name for name, _, _ in rows}
+        model = self.with_rows(rows)
         self.dataset.put_many(rows)
-        for name, data, seconds in rows:
-            self.model[name] = File(data, seconds * SECOND, 0o644)
-            self.since.append(dict(self.model))
+        self.model = model
 
     def delete(self, name: str) -> None:
         if name in self.model:
