@@ -26,8 +26,7 @@ import stat
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Final, Self
 
@@ -99,9 +98,6 @@ class FileStorage(Storage):
 
     def read_each(self, offsets: Sequence[int], length: int) -> list[bytes]:
         return list(map(os.pread, repeat(self.fd), repeat(length), offsets))
-
-    def sizer(self) -> Callable[[], int]:
-        return partial(os.lseek, self.fd, 0, os.SEEK_END)
 
     def read_into(self, into: memoryview, offset: int) -> int:
         got = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from winkformats.disk.pagecache import BulkReader, Dropper
@@ -104,10 +104,6 @@ class Storage(ABC):
     def size(self) -> int:
         """Bytes of the file."""
         return self.info().size
-
-    def sizer(self) -> Callable[[], int]:
-        """What `size` is, for who asks at each step. Cost: 0.25 us; `size` takes 1."""
-        return self.size
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
