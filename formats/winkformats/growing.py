@@ -239,12 +239,11 @@ class GrowingFile:
         """Make the superblock durable that was found: write it again, and sync.
 
         After a failed sync it may be in the page cache alone, and clean. The entries that it names
-        are on the disk, for they were synced before it was written. Raises OSError.
+        are on the disk, for they were synced before it was written. Its counters stay, for those
+        of now may not be known yet. Raises OSError.
         """
-        if self.end > self.superblock.get("FILESIZE", self.end):  # more was found than it names
-            self.sync_storage()
-        self._publish({"FILESIZE": self.end})
-        self.sync_storage()
+        names = ("SYNCSIZE", "SYNCTIME", "ENTRIES", "AENTRIES")
+        self.sync({name: self.superblock[name] for name in names if name in self.superblock})
 
     def sync_storage(self) -> None:
         """Sync the file as it is. A failure is final, see `check_lost`."""

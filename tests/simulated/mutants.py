@@ -88,14 +88,14 @@ MUTANTS = (
     ),
     Mutant(
         "a failed sync swallowed", GROWING,
-        "        except OSError as error:\n            self.lost = error\n            raise\n",
-        "        except OSError:\n            pass\n",
+        "                self._mark(marked)\n            raise\n",
+        "                self._mark(marked)\n            self.lost = None\n",
         FINAL,
     ),
     Mutant(
         "a sync after a failed one believed", GROWING,
-        "            self.lost = error\n            raise\n",
-        "            self._failed = True\n            raise\n",
+        "            self.lost = error\n",
+        "            self._failed = True\n",
         FINAL,
     ),
     Mutant(
