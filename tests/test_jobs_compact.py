@@ -51,7 +51,7 @@ def test_the_same_files_in_one_shard(spark: SparkSession, tmp_path: Path) -> Non
 def test_several_groups_are_one_commit(spark: SparkSession, tmp_path: Path) -> None:
     many(tmp_path / "d")
     before = content(tmp_path / "d")
-    summary = compact.run(spark, str(tmp_path / "d"), shard_size=5_000, everything=True)
+    summary = compact.run(spark, str(tmp_path / "d"), shard_size=15_000, everything=True)
     assert 1 < summary["shards"] < 10
     assert summary["generation"] == 11
     assert content(tmp_path / "d") == before
