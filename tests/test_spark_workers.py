@@ -40,6 +40,10 @@ def read():
             options = {"mode": mode, "maxContentBytes": "1000000", "batchBytes": "100k"}
             assert found(EVERY, orderBy=order, includeDirs="true", **options)
 
+def scan():
+    assert found("content binary")
+    assert found("path string, size long, mtime timestamp, content binary", prefix="dir1/")
+
 def fetch():
     from winkfs.spark.fetch import fetcher
     refs = "_container string, _contid long, _pos long, _pointer long, size long"
@@ -91,8 +95,19 @@ def jobs():
     assert list(ordering.write_part(map(keyed, found("size long, _pos long")), place))
 
 globals()[sys.argv[1]]()
-print("pandas" in sys.modules)
+print(*{"pandas", "pyarrow.compute"} & set(sys.modules))
 """
+
+
+def imported(tmp_path: Path, task: str, base: Path) -> list[str]:
+    """Which of pandas and pyarrow.compute a task imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", TASKS, task, str(base), str(tmp_path)],
+        env=environment(PYTHONPATH=f"{PACKAGES}{os.pathsep}{Path(__file__).parent}"),
+        capture_output=True, text=True, check=False, cwd="/",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 @pytest.mark.parametrize("task", ["read", "fetch", "write", "jobs"])
@@ -100,13 +115,12 @@ def test_a_task_does_not_import_pandas(tmp_path: Path, task: str) -> None:
     """That takes half a second of CPU, in each worker, and `pa.array` is enough for it."""
     base = with_columns(tmp_path / "c")
     damage(base, "one entry")
-    done = subprocess.run(
-        [sys.executable, "-c", TASKS, task, str(base), str(tmp_path)],
-        env=environment(PYTHONPATH=f"{PACKAGES}{os.pathsep}{Path(__file__).parent}"),
-        capture_output=True, text=True, check=False, cwd="/",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False"]
+    assert "pandas" not in imported(tmp_path, task, base)
+
+
+def test_a_scan_does_not_import_pyarrow_compute(tmp_path: Path) -> None:
+    """Half of what pyarrow costs each new worker."""
+    assert imported(tmp_path, "scan", with_columns(tmp_path / "c")) == []
 
 
 README = Path(__file__).parent.parent / "README.md"

@@ -1,7 +1,8 @@
 """Arrow columns from numpy arrays and bytes, and back.
 
 `pa.array`, `pa.scalar`, `to_numpy` and `fill_null` with a number import pandas if they can: half a
-second of CPU in each new Python worker. What is here does not.
+second of CPU in each new Python worker. What is here does not. `take` imports `pyarrow.compute`,
+which defines every function of Arrow in Python: that costs as much again as pyarrow itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+try:
+    from pyarrow._compute import call_function
+except ImportError:  # another pyarrow: this is where it says that it is
+    from pyarrow.compute import call_function
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -75,6 +81,11 @@ def _binary(ends: Int64, data: Any, count: int, valid: pa.Buffer | None = None) 
 
 def _bits(values: Bools) -> npt.NDArray[np.uint8]:
     return np.packbits(values, bitorder="little")
+
+
+def taken(array: pa.Array, index: Int64) -> pa.Array:
+    """The values at these places, as `array.take`."""
+    return call_function("take", [array, column(index)])
 
 
 def numbers(array: pa.Array) -> Int64:

@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from winkformats.errors import CorruptError
 from winkfs.columns import Columns
@@ -242,7 +241,7 @@ class _Batch:
         self._too_large(large)
         place = np.full(len(rows), len(small))
         place[small] = np.arange(len(small))
-        self.content = pa.concat_arrays([part, pa.nulls(1, pa.binary())]).take(arrow.column(place))
+        self.content = arrow.taken(pa.concat_arrays([part, pa.nulls(1, pa.binary())]), place)
 
     def _too_large(self, large: Bools) -> None:
         largest = self.opened.reading.largest
@@ -301,6 +300,8 @@ def _is_utf8(text: bytes, rows: Columns) -> bool:
 
 def _escaped(names: pa.Array, rows: Columns) -> pa.Array:
     """Names that are no UTF-8, or have an escape in them, as `paths` says."""
+    import pyarrow.compute as pc
+
     raw, start = rows.names_joined, rows.name_ends[:-1] - rows.name_ends[0]
     suspect = np.flatnonzero((raw >= 0x80) | (raw == MARK[0]))
     index = np.unique(np.searchsorted(start, suspect, "right") - 1)

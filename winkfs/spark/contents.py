@@ -82,7 +82,7 @@ class Contents:
         place = np.empty(len(pos), np.int64)
         place[np.concatenate([chosen, rest])] = np.arange(len(pos))
         joined = pa.concat_arrays([whole, arrow.binaries(values)])
-        return joined.take(arrow.column(place)), errors
+        return arrow.taken(joined, place), errors
 
     def _plain(self, pointer: Int64, size: Int64) -> tuple[pa.Array, Bools]:
         """-> contents of those that are good, and which these are."""
@@ -251,7 +251,7 @@ def _between(view: memoryview, start: Int64, size: Int64, rows: Int64) -> pa.Arr
     both = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * len(start), [None, pa.py_buffer(offsets), pa.py_buffer(view)]
     )
-    return both.take(arrow.column(2 * rows + 1))
+    return arrow.taken(both, 2 * rows + 1)
 
 
 def _single(value: Any) -> pa.Array:
