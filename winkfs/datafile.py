@@ -73,6 +73,8 @@ class DataFile:
         try:
             if self.lock and self.lock.identity != storage.info().identity:
                 raise Locked("another file took the place of BASE.data: try again", self.base)
+            if self.writable:  # its name may come of a compaction whose last sync failed
+                self.directory.sync()
             self.kv = KVSeq.open(storage, writable=self.writable)
         except CorruptError as error:
             storage.close()

@@ -96,3 +96,8 @@ def test_entries_that_only_an_index_vouches_for_are_verified_and_reindexed() -> 
     with winkfs.open(base) as reader:
         assert list(reader.names()) == ["b"]
     assert winkfs.verify(base).problems == []
+
+
+def test_a_writer_makes_the_name_of_its_file_durable() -> None:
+    """A compaction whose last sync fails leaves a new name that may not be on the disk."""
+    live("classic", 255)
