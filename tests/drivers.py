@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from clusters import MODULES, die_with_parent, in_session, kill, wait_for
+from mounting import is_readable
 from sparking import SETTINGS, environment, need_spark
 
 PATIENCE = 240.0  # seconds one call may take before it counts as hung
@@ -69,7 +69,7 @@ class Driver:
         deadline = time.monotonic() + seconds
         while True:
             left = max(0.0, deadline - time.monotonic())
-            assert select.select([self.process.stdout], [], [], left)[0], self._said("it hangs")
+            assert is_readable(self.process.stdout.fileno(), left), self._said("it hangs")
             line = self.process.stdout.readline()
             assert line, self._said("the driver ended")
             answer = json.loads(line)
@@ -92,7 +92,7 @@ class Driver:
 
     def _has_said(self) -> bool:
         assert self.process.stdout is not None
-        return bool(select.select([self.process.stdout], [], [], 0)[0])
+        return is_readable(self.process.stdout.fileno(), 0)
 
     def processes(self) -> list[int]:
         return in_session(self.process.pid)

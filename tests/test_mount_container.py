@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import select
 import signal
 import stat
 import subprocess
@@ -13,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mounting import WINKFS, mounted, need, need_fuse, run, same, watched
+from mounting import WINKFS, is_readable, mounted, need, need_fuse, run, same, watched
 
 import winkfs
 from winkfs import FileType
@@ -314,7 +313,7 @@ def test_sigterm_keeps_what_is_still_open(base: str) -> None:
 
 
 def _ended(server: int) -> None:
-    assert select.select([server], [], [], 30)[0], "the server did not end"
+    assert is_readable(server, 30), "the server did not end"
     os.close(server)
 
 

@@ -134,7 +134,9 @@ def unmount(
                 raise MountError(f"{directory}: not unmounted: {lost}: --lazy unmounts it as it is")
         detach(mount, lazy=lazy, force=force)
         if server is not None and not lazy:
-            select.select([server], [], [])
+            ended = select.poll()  # select() takes no descriptor above 1023
+            ended.register(server, select.POLLIN)
+            ended.poll()
             if _exit_status(pid, server) and not lost:
                 lost = "its server ended with an error, which it has logged"
         if lost:
