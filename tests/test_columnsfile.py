@@ -88,7 +88,9 @@ def read_every_way(base: Path, wanted: Columns) -> int:
     return refused
 
 
-def test_each_flipped_byte_is_refused_or_means_nothing(small_chunks: None, tmp_path: Path) -> None:
+def test_a_flipped_byte_is_refused_or_means_nothing(
+    small_chunks: None, tmp_path: Path, soak: bool
+) -> None:
     base = tmp_path / "c"
     good = made(base)
     path = Path(f"{base}.cols")
@@ -97,8 +99,8 @@ def test_each_flipped_byte_is_refused_or_means_nothing(small_chunks: None, tmp_p
     assert read_every_way(base, wanted) == 0
     entries = check_kvseq(path)[1]
     gaps = {at for one, other in pairwise(entries) for at in range(one.end, other.pos)}
-    for at in range(len(good)):
-        if 512 < at < 4096 and at % 64:
+    for at in range(0, len(good), 1 if soak else 3):
+        if 512 < at < 4032:
             continue  # zeros, all of one kind
         path.write_bytes(good[:at] + bytes([good[at] ^ 0x41]) + good[at + 1 :])
         refused = read_every_way(base, wanted)
