@@ -51,6 +51,17 @@ def columns(chosen: dict[bytes, Digest]) -> Columns:
     )  # fmt: skip
 
 
+def made_twice(tmp_path: Path) -> tuple[dict[bytes, Digest], dict[bytes, Digest], Path]:
+    """A digest set in which five of ten paths come again -> first and later digests, its folder."""
+    old, new = pairs(10, seed=1), pairs(5, seed=2)
+    folder = results.begin(tmp_path / "d", NAME)
+    writer = ShardWriter(folder / "a")
+    writer.add(columns(old))
+    writer.add(columns(new))
+    winkfs.digests.publish(folder, [writer.finish()], {})
+    return old, new, folder
+
+
 def make(target: Path, content: dict[bytes, Digest], shards: int = 4) -> Path:
     folder = results.begin(target, NAME)
     made = []
@@ -104,12 +115,7 @@ def test_two_paths_with_one_hash_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_the_later_digest_of_a_path_counts(tmp_path: Path) -> None:
-    old, new = pairs(10, seed=1), pairs(5, seed=2)
-    folder = results.begin(tmp_path / "d", NAME)
-    writer = ShardWriter(folder / "a")
-    writer.add(columns(old))
-    writer.add(columns(new))
-    winkfs.digests.publish(folder, [writer.finish()], {})
+    old, new, folder = made_twice(tmp_path)
     with winkfs.digests.open(tmp_path / "d") as found:
         assert len(found) == 10
         assert found.get_many(old) == list((old | new).values())
@@ -335,12 +341,7 @@ def test_what_is_not_found_among_damaged_digests_is_not_said_to_be_missing(
 
 
 def test_an_older_digest_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
-    old, new = pairs(10, seed=1), pairs(5, seed=2)
-    folder = results.begin(tmp_path / "d", NAME)
-    writer = ShardWriter(folder / "a")
-    writer.add(columns(old))
-    writer.add(columns(new))
-    winkfs.digests.publish(folder, [writer.finish()], {})
+    old, new, folder = made_twice(tmp_path)
     with KVSeq.open(FileStorage(folder / "shard-0000.kvseq")) as kv:
         last = {entry.key: entry.pos for entry in kv}
     hit = list(new)[2]

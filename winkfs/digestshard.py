@@ -304,10 +304,7 @@ class Shard:
 
     def _get(self, index: Base, key: bytes, s: int) -> tuple[Digest, bool] | None:
         """What the index has: the digest, and whether it is marked deleted."""
-        stored = s.to_bytes(8, "big")
-        for _, cell in index.probe(s & hashing.MASK63):
-            if cell[8:16] != stored:
-                continue
+        for _, cell in index.probe(s & hashing.MASK63, s.to_bytes(8, "big")):
             pos = int.from_bytes(cell[:8], "big")
             self._check_positions(pos, pos)
             entry = self.layout.decode(self._data, pos, pos, self.storage.name)

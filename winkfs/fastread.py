@@ -17,11 +17,11 @@ from typing import Any, Final
 import xxhash
 
 from winkformats.hashing import MASK63, XXH3
-from winkfs.indexfile import Base
+from winkfs.indexfile import ALIKE, Base
 from winkfs.store import Store
 
 LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
-LONG: Final = 64 * 16  # bytes of cells that are searched
+LONG: Final = 16 * ALIKE  # bytes of cells that are searched
 Read = Callable[[bytes], bytes | None]
 
 
@@ -93,24 +93,24 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
                 if at == stop or at >= last:
                     return None
         try:
-            try:
-                unpack, width = shapes[len(key)]
-            except KeyError:
-                code = struct.Struct(f">B2x{len(key)}s{inode}")
-                unpack, width = shapes[len(key)] = code.unpack_from, code.size
-            flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
-            if found != key or flag or length != lsize:
-                return None
-            if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
-                return None
-            if pointer <= 0 or pointer + lsize + 11 > limit or skip:
-                return None
-            start = view[pointer + 2] + 6
-            body = view[pointer + 1 : pointer + 1 + start + lsize]
+            unpack, width = shapes[len(key)]
+        except KeyError:
+            code = struct.Struct(f">B2x{len(key)}s{inode}")
+            unpack, width = shapes[len(key)] = code.unpack_from, code.size
+        if pos <= 0 or pos + width > limit:
+            return None
+        flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
+        if found != key or flag or length != lsize:
+            return None
+        if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
+            return None
+        if pointer <= 0 or pointer + lsize + 11 > limit or skip:
+            return None
+        start = view[pointer + 2] + 6
+        body = view[pointer + 1 : pointer + 1 + start + lsize]
+        try:
             sum32 = u32(whole, pointer + 1 + start + lsize)[0]
-        except (
-            struct.error
-        ):  # a pointer or the length of the key is damaged, and leads past the end
+        except struct.error:  # the length of the key is damaged, and leads past the end
             return None
         if hash64(body, pointer + contid) & 0xFFFFFFFF != sum32:
             return None

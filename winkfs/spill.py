@@ -17,6 +17,7 @@ from typing import IO, Final, Self
 
 RUN: Final = 24 << 20  # bytes of records, with what Python adds, that are kept in memory
 OVERHEAD: Final = 48  # bytes Python adds to a record: the object's head and its place in a list
+BIAS: Final = 1 << 63  # added to an mtime in a record: times before 1970 sort first
 BLOCK: Final = 256 << 10  # bytes of records read back at a time, of each run
 
 

@@ -38,7 +38,7 @@ from winkfs.items import (
     Suspect,
 )
 from winkfs.names import MAX_NAME, raw, text
-from winkfs.spill import SortedRecords
+from winkfs.spill import BIAS, SortedRecords
 from winkfs.units import NANO
 
 STDIN: Final = "-"
@@ -69,7 +69,6 @@ OTHERS: Final = {
 """How files begin that people take for tar files, and what to do with them."""
 HEADER: Final = 512  # bytes of a tar header
 BY_MTIME: Final = struct.Struct(">QQ")  # mtime_ns + BIAS, offset of the member: bytes
-BIAS: Final = 1 << 63  # makes times before 1970 sort first
 FEW: Final = 4096  # members that are looked up at once
 BATCH: Final = 16 << 20  # bytes of them, about
 XATTR: Final = "SCHILY.xattr."

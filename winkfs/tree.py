@@ -36,14 +36,13 @@ from winkfs.items import (
     Unreadable,
 )
 from winkfs.names import MAX_NAME, MAX_PATH, path_fault, text
-from winkfs.spill import SortedRecords
+from winkfs.spill import BIAS, SortedRecords
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 FILE, DIR, LINK, OTHER = b"f", b"d", b"l", b"o"
 MTIME: Final = struct.Struct(">QcB")  # mtime_ns + BIAS, kind, index in MARKS
 MARKS: Final = (None, False, True)
-BIAS: Final = 1 << 63  # makes times before 1970 sort first
 CHANGED: Final = "changed while it was read"
 KINDS: Final = {stat.S_IFREG: FILE, stat.S_IFDIR: DIR, stat.S_IFLNK: LINK}
 FTYPES: Final = {FILE: FileType.FILE, DIR: FileType.DIR, LINK: FileType.LINK, OTHER: 0}

@@ -25,10 +25,9 @@ from winkfs.errors import WinkError
 from winkfs.inode import FileType
 from winkfs.items import Item, Note, Notes
 from winkfs.names import MAX_NAME
-from winkfs.spill import SortedRecords
+from winkfs.spill import BIAS, SortedRecords
 
 ORDER: Final = struct.Struct(">Q?QH")  # mtime_ns + BIAS, whether it is known, number, bytes of name
-BIAS: Final = 1 << 63  # makes times before 1970 sort first
 GZIP: Final = b"\x1f\x8b\x08"
 _STARTS: Final = {True: re.compile(rb"\x1f\x8b\x08[\x00-\x1f]"), False: re.compile(rb"WARC/[01]\.")}
 

@@ -285,7 +285,7 @@ class Life:
         if self.ao:
             now = max([now, *(file.mtime_ns for file in self.model.values())])
         self.touched = {name}
-        self.container.put(name, data, mtime_ns=now)
+        self.handle().put(name, data, mtime_ns=now)
         self.model[name] = File(data, now, 0o644)
 
     def put_many(self, count: int) -> None:
@@ -295,7 +295,7 @@ class Life:
             rows.append((self.rng.choice(NAMES), self.content(), self.clock))
         self.touched = {name for name, _, _ in rows}
         model = self.with_rows(rows)
-        self.container.put_many(rows)
+        self.handle().put_many(rows)
         self.model = model
 
     def with_rows(self, rows: list[tuple[str, bytes, int]]) -> State:
@@ -309,7 +309,7 @@ class Life:
     def delete(self, name: str) -> None:
         if name in self.model:
             self.touched = {name}
-            self.container.delete(name)
+            self.handle().delete(name)
             del self.model[name]
 
     def change(self, name: str, data: bytes) -> None:
@@ -606,28 +606,6 @@ class DatasetLife(Life):
             self.dataset.refresh()
 
         return run
-
-    def put(self, name: str, data: bytes) -> None:
-        now = self.now()
-        self.touched = {name}
-        self.dataset.put(name, data, mtime_ns=now)
-        self.model[name] = File(data, now, 0o644)
-
-    def put_many(self, count: int) -> None:
-        rows = []
-        for _ in range(count):
-            self.clock += 1
-            rows.append((self.rng.choice(NAMES), self.content(), self.clock))
-        self.touched = {name for name, _, _ in rows}
-        model = self.with_rows(rows)
-        self.dataset.put_many(rows)
-        self.model = model
-
-    def delete(self, name: str) -> None:
-        if name in self.model:
-            self.touched = {name}
-            self.dataset.delete(name)
-            del self.model[name]
 
     def use(self, base: str, found: State, where: str) -> None:
         super().use(base, found, where)

@@ -48,14 +48,13 @@ from winkfs.pack import (
     root_of,
     scratch_of,
 )
-from winkfs.spill import SortedRecords
+from winkfs.spill import BIAS, SortedRecords
 from winkfs.tarball import Tarball
 from winkfs.tree import OwnFolder, Tree, listed_names
 from winkfs.update import Finder, Known, Update, differences, now_ns, same_content
 
 PARALLEL: Final = 32 << 20  # bytes from which it is worth to start processes, 0.3 s each
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do
-BIAS: Final = 1 << 63
 SIZE: Final = struct.Struct(">q")
 MARKS: Final = 1000  # generations that are looked through for the last that packed the tree
 MARK: Final = "packed"  # in the metrics of such a generation
