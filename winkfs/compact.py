@@ -35,6 +35,7 @@ from winkfs.nameorder import open_order
 from winkfs.namesfile import write_pairs
 from winkfs.rebuild import Rebuilt, known_sums
 from winkfs.rows import Rows
+from winkfs.settings import UNNAMED
 from winkfs.store import Store
 from winkfs.timeindex import TimeIndex
 
@@ -135,6 +136,7 @@ def _superblock(store: Store) -> Superblock:
     """That of the new file: the same variables, and a second one where they leave room for it."""
     old = store.kv.superblock
     block = Superblock(old)
+    block.pop(UNNAMED, None)
     block.update({"SYNCTIME": max(int(time.time()), old.get("SYNCTIME", 0) + 1)})
     if store.kv.layout.checksum and "SBCKSUM" in old:
         if len(old) < MAX_VARIABLES or old.double:
@@ -220,7 +222,15 @@ class _Compaction:
     def _replace(self, move: Callable[[KVSeq], None]) -> KVSeq:
         """Make the new file with `move`, and give it the name."""
         store, block = self._store, _superblock(self._store)
-        with store.deriving(".data", uncached=True) as storage:
+
+        def unsure() -> None:
+            # After a power cut either the name is good or the old file is back, so it need not be
+            # durable; where it cannot be written nobody else will write here either.
+            kv.superblock[UNNAMED] = 1
+            with contextlib.suppress(OSError, ValueError):
+                storage.write(0, kv.superblock.images())
+
+        with store.deriving(".data", uncached=True, unsure=unsure) as storage:
             storage.write(0, block.images())
             self._lock = store.directory.lock(os.path.basename(storage.name))
             if self._lock is None:

@@ -18,10 +18,11 @@ from winkfs.changes import Changes
 from winkfs.columnsfile import follow_columns, write_columns
 from winkfs.content import Content
 from winkfs.entry import to_bytes, to_str
-from winkfs.errors import Busy, Closed, NameTooLong, ReadOnly, StalePlan
+from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
 from winkfs.fastread import LOOK, Read
 from winkfs.inode import inode_key
 from winkfs.namesfile import follow_names, save_order
+from winkfs.settings import UNNAMED
 from winkfs.store import Store
 
 FORKED: Final = "of the parent process"
@@ -40,6 +41,13 @@ class Handle:
         self._lock = threading.RLock()
         self._path = absolute(base)  # for processes that run in other folders
         self._store = Store(base, writable=mode == "a", mapped=mapped)
+        if mode == "a" and UNNAMED in self._store.kv.superblock:
+            self._store.abandon()
+            what = (
+                "the disk failed at the end of a compaction, and after a power cut the older file "
+                "may be back, without what is written from now on: run winkfs compact again"
+            )
+            raise NotAllowed(what, base)
         self._dropped = weakref.finalize(self, _let_go, self._store)
         self._attach()
         self._closed = ""

@@ -23,6 +23,7 @@ PURPOSE_INDEX: Final = "FSYSIDX"
 PURPOSE_TIME: Final = "FSYSTIME"
 PURPOSE_NAMES: Final = "FSYSNAME"
 PURPOSE_COLUMNS: Final = "FSYSCOLS"
+UNNAMED: Final = "UNNAMED"  # 1: the name of the file may not be on the disk
 EXTENSIONS: Final = frozenset(
     [
         "INCOMPAT", "SBCKSUM", "SBSEQ", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS",

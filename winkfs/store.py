@@ -10,7 +10,7 @@ import contextlib
 import errno
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -299,10 +299,18 @@ class Store(DataFile):
             return write_base(storage, self.settings, rows, extra, variables)
 
     @contextlib.contextmanager
-    def deriving(self, suffix: str, *, uncached: bool = False) -> Iterator[Storage]:
+    def deriving(
+        self,
+        suffix: str,
+        *,
+        uncached: bool = False,
+        unsure: Callable[[], object] | None = None,
+    ) -> Iterator[Storage]:
         """A new derived file, see `replacing`; it has mode and owner of the data file."""
         name, like = self.name + suffix, self.kv.storage
-        with replacing(self.directory, name, like=like, uncached=uncached) as storage:
+        with replacing(
+            self.directory, name, like=like, uncached=uncached, unsure=unsure
+        ) as storage:
             yield storage
 
     def drop_names(self) -> None:

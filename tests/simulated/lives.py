@@ -27,7 +27,7 @@ from winkfs.compact import compact as compact_container
 from winkfs.dataset import Dataset
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.vacuum import vacuum
-from winkfs.errors import DamageWarning
+from winkfs.errors import DamageWarning, NotAllowed
 from winkfs.inode import FileType
 from winkfs.source import ContainerSource
 
@@ -149,8 +149,15 @@ class Life:
 
     def start(self) -> None:
         """Open it for writing."""
-        self.container = winkfs.open(self.base, "a")  # type: ignore[assignment]
+        self.container = self.writer(self.base)  # type: ignore[assignment]
         self.begin()
+
+    def writer(self, base: str) -> Container | Dataset:
+        try:
+            return winkfs.open(base, "a")
+        except NotAllowed:  # a compaction failed in its last sync
+            compact_container(base)
+            return winkfs.open(base, "a")
 
     @property
     def base(self) -> str:
@@ -442,7 +449,7 @@ class Life:
 
     def use(self, base: str, found: State, where: str) -> None:
         """What the next writer does with an image."""
-        with winkfs.open(base, "a") as writer:
+        with self.writer(base) as writer:
             if what := differs(state_of(writer), found):
                 raise Wrong(f"{where}: a writer sees {what}")
             if self.rng.random() < 0.5:

@@ -191,6 +191,18 @@ MUTANTS = (
         f"{DAMAGE}[plain-whole]",
     ),
     Mutant(
+        "a name that may not be on the disk not marked", "winkfs/compact.py",
+        "            kv.superblock[UNNAMED] = 1\n",
+        "",
+        f"{SINGLE}::test_nobody_writes_to_a_file_whose_name_may_not_be_on_the_disk",
+    ),
+    Mutant(
+        "a writer that does not sync its directory", DATAFILE,
+        "                self.directory.sync()\n            self.kv = KVSeq.open",
+        "                pass\n            self.kv = KVSeq.open",
+        f"{SINGLE}::test_a_writer_makes_the_name_of_its_file_durable",
+    ),
+    Mutant(
         "checksums that are not bound to their container", "formats/winkformats/entry.py",
         '            variables.get("CONTID", 0),\n',
         "            0,\n",

@@ -12,7 +12,9 @@ import winkfs
 from winkformats.disk.directory import locate
 from winkformats.disk.simulated import SimulatedDisk
 from winkformats.superblock import HALF
+from winkfs.compact import compact
 from winkfs.datafile import create_files
+from winkfs.errors import NotAllowed
 from winkfs.settings import new_superblock
 
 IMAGES = {"plain": 440, "ao": 440, "classic": 400, "plain md5": 200, "mount": 400, "data set": 160}
@@ -96,6 +98,30 @@ def test_entries_that_only_an_index_vouches_for_are_verified_and_reindexed() -> 
     with winkfs.open(base) as reader:
         assert list(reader.names()) == ["b"]
     assert winkfs.verify(base).problems == []
+
+
+def test_nobody_writes_to_a_file_whose_name_may_not_be_on_the_disk() -> None:
+    """After a failed sync of a directory a later one says nothing about the names before."""
+    disk = SimulatedDisk(1)
+    base = f"{disk.path}/c"
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+        container.put("b", b"2")
+    disk.watch = lambda event: event.call == "rename" and disk.arm("directory sync", 1, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        compact(base)
+    disk.watch = None
+    with winkfs.open(base) as reader:
+        assert (reader.read("a"), reader.read("b")) == (b"1", b"2")
+    with pytest.raises(NotAllowed, match="run winkfs compact again"):
+        winkfs.open(base, "a")
+    compact(base)
+    with winkfs.open(base, "a") as container:
+        container.delete("a")
+    for _ in range(50):
+        image = disk.crash()
+        with winkfs.open(f"{image.path}/c") as reader:
+            assert list(reader.names()) == ["b"]
 
 
 def test_a_writer_makes_the_name_of_its_file_durable() -> None:

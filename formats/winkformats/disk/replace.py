@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from winkformats.disk.directory import Directory
@@ -14,7 +14,12 @@ TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
 
 @contextlib.contextmanager
 def replacing(
-    directory: Directory, name: str, *, like: Storage | None = None, uncached: bool = False
+    directory: Directory,
+    name: str,
+    *,
+    like: Storage | None = None,
+    uncached: bool = False,
+    unsure: Callable[[], object] | None = None,
 ) -> Iterator[Storage]:
     """A new file; where the block ends well it takes the name, durable, over what had it.
 
@@ -22,6 +27,8 @@ def replacing(
     not followed.
 
     like    a file whose mode and owner it gets
+    unsure  is called where the file has the name, and the sync of the directory fails: then no
+            later sync of it says anything about the name
     ->      the file, which stays open behind the block, and is closed where that raises
     raises  OSError; the name then stands for the old file or, after a failed sync of the
             directory, for either of them
@@ -35,7 +42,12 @@ def replacing(
         storage.sync()
         directory.rename(temporary, name)
         storage.name = final
-        directory.sync()
+        try:
+            directory.sync()
+        except OSError:
+            if unsure is not None:
+                unsure()
+            raise
     except BaseException:
         storage.close()
         with contextlib.suppress(OSError):
