@@ -185,6 +185,7 @@ class AppendOnlySource(TimeView, ContainerSource):
             return
         name = self.places[id]
         self._changes.let_go(id)
+        self._changed_entry(name)  # before: where that fails, it may have changed all the same
         try:
             self._put_in_time(name, spool)
         except BaseException:
@@ -192,7 +193,6 @@ class AppendOnlySource(TimeView, ContainerSource):
                 self._hold(id, name, spool.size)
             raise
         spool.stored, spool.dirty = True, False
-        self._changed_entry(name)
         self._newest_ns = self._newest()
 
     def _put_in_time(self, name: bytes, spool: Spool) -> None:

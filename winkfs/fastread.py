@@ -40,10 +40,12 @@ def fitting(store: Store) -> Base | None:
     return store.index.base
 
 
-def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
+def make(store: Store, drafts: Mapping[bytes, Any], *, often: bool = False) -> Read | None:
     """A reader for the store as it is now, None where its layout is another.
 
     It answers None for ever once the index is replaced or another process has synced.
+
+    often   whether many files have been read: a copy of the index is worth its time
     """
     base, kv, settings = fitting(store), store.kv, store.settings
     if base is None or base.view is None or not store.mapped:
@@ -56,7 +58,7 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
     shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its inode entry, bytes
     view, limit = kv.view(kv.end - 1), kv.end
     whole = memoryview(view)  # structs unpack faster from it, slices are faster of the map: 50 ns
-    cells, first = base.view, base.offset
+    first = base.offset
     htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
     last = first + 16 * htsize
     cell, u32 = struct.Struct(">qQ").unpack_from, struct.Struct(">I").unpack_from
@@ -67,14 +69,15 @@ def make(store: Store, drafts: Mapping[bytes, Any]) -> Read | None:
     size_now = whole[at : at + 8].cast("Q")
     writable, size_then = store.writable, int.from_bytes(store.filesize, sys.byteorder)
     clock, due = time.monotonic, time.monotonic() + LOOK
-    data_size, index_size = _sizer(view), _sizer(base.view)
-    mapped = len(view)
+    # What is mapped must not be cut short meanwhile: a look behind its end would end the process.
+    data_size, mapped = _sizer(view), len(view)
+    copy = base.in_memory() if often else None
+    cells, index_size = (base.view, _sizer(base.view)) if copy is None else (copy, None)
 
     def read(key: bytes) -> bytes | None:
         if stale or drafts or bulk:
             return None
-        # Both are mapped: were they cut short, a look at what is not there would end the process.
-        if data_size() < mapped or index_size() < last:
+        if data_size() < mapped or (index_size is not None and index_size() < last):
             return None
         if not writable and (size_now[0] != size_then or clock() > due):
             return None

@@ -41,7 +41,7 @@ class Reading(Handle, Face):
         with self._lock:
             self._check()
             if not self._closed:
-                self._fast = fastread.make(self._store, self._changes.drafts)
+                self._fast = fastread.make(self._store, self._changes.drafts, often=True)
             return self._changes.read(self._key(name), offset, size)
 
     def read_into(self, name: Name, offset: int, into: memoryview) -> int:

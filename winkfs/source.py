@@ -47,7 +47,10 @@ class ContainerSource(ContainerNames):
         self._changed()
         if self._is_directory(id) and self.entry(path) != FileType.DIR:
             mtime_ns = self.directory_attr(path).mtime_ns
-            self._container.put(path, b"", ftype=FileType.DIR, exclusive=True, mtime_ns=mtime_ns)
+            with self._looking_after(path):
+                self._container.put(
+                    path, b"", ftype=FileType.DIR, exclusive=True, mtime_ns=mtime_ns
+                )
             self.tree.add(path, was_there=True)
             self._times.pop(path, None)
         else:
@@ -121,24 +124,24 @@ class ContainerSource(ContainerNames):
                 spool.write(offset, data)
             return
         path = self.places[id]
+        self._changed_entry(path)  # before: where that fails, it may have changed all the same
         self._container.write_many(path, pieces, mtime_ns=mtime_ns)
-        self._changed_entry(path)
 
     def truncate(self, id: int, size: int) -> None:
         spool = self._spools.get(id)
         if spool is not None:
             spool.truncate(size)
             return
-        self._container.truncate(self.places[id], size)
         self._changed_entry(self.places[id])
+        self._container.truncate(self.places[id], size)
 
     def punch(self, id: int, offset: int, size: int) -> None:
         spool = self._spools.get(id)
         if spool is not None:
             spool.punch(offset, size)
             return
-        self._container.punch(self.places[id], offset, size)
         self._changed_entry(self.places[id])
+        self._container.punch(self.places[id], offset, size)
 
     def allocate(self, id: int, size: int) -> None:
         self._need_room(size)
@@ -221,6 +224,7 @@ class ContainerSource(ContainerNames):
         """What changed names in directories did to their times."""
         for path in list(self._touched):
             if path in self._times and self.entry(path) == FileType.DIR:
+                self.tree.change(path)
                 try:
                     time_ns = self._times[path]
                     self._container.utime(path, mtime_ns=time_ns, ctime_ns=time_ns)
@@ -228,7 +232,6 @@ class ContainerSource(ContainerNames):
                     if error.errno not in NO_ROOM:
                         raise
                     continue  # the contents of files come first
-                self.tree.change(path)
                 del self._times[path]
             self._touched.discard(path)
 

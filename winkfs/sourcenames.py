@@ -6,13 +6,15 @@ reading its entries, which stay, and get a copy of them when one of them writes:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
+from winkformats.errors import FormatError
 from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import FileExists, NoSuchFile, WinkError
@@ -66,6 +68,18 @@ class ContainerNames(ContainerView):
         self._changed()
         self.tree.change(path)
 
+    @contextlib.contextmanager
+    def _looking_after(self, *paths: bytes) -> Iterator[None]:
+        """Around a change of these names: where it fails, it may have been made all the same."""
+        try:
+            yield
+        except BaseException:
+            self._changed()
+            with contextlib.suppress(OSError, FormatError):
+                self.tree.replay(paths)
+                self._add_unstored()
+            raise
+
     # they come
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
@@ -81,7 +95,8 @@ class ContainerNames(ContainerView):
         self, parent: int, name: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
     ) -> Attr:
         path = self._free(parent, name)
-        self._put(path, data, ftype, attrs)
+        with self._looking_after(path):
+            self._put(path, data, ftype, attrs)
         self.tree.add(path)
         self._touch(path)
         made = self.attr(path)
@@ -107,7 +122,8 @@ class ContainerNames(ContainerView):
             raise _refuse(errno.EISDIR, path)
         spool = self._spool_if_open(path, attr)
         self._changes.let_go(-attr.id)
-        self._delete(attr.id, path)
+        with self._looking_after(path):
+            self._delete(attr.id, path)
         self._gone(path, attr.id, spool)
         self._touch(path)
 
@@ -172,7 +188,8 @@ class ContainerNames(ContainerView):
             raise _refuse(errno.ENOTEMPTY, path)
         real = self.entry(path) == FileType.DIR
         if real:
-            self._container.delete(path)
+            with self._looking_after(path):
+                self._container.delete(path)
         self.tree.remove_directory(path, entry=real)
         self._times.pop(path, None)
         self.places.forget(attr.id)
@@ -195,7 +212,8 @@ class ContainerNames(ContainerView):
         else:
             _check_length(new)
             spool = self._spool_if_open(new, target)
-            self._rename_file(attr.id, old, new, now)
+            with self._looking_after(old, new):
+                self._rename_file(attr.id, old, new, now)
             if target is not None:
                 self._gone(new, target.id, spool)
             self._moved(attr.id, old, new)
@@ -229,7 +247,8 @@ class ContainerNames(ContainerView):
         listings = [each for each in self._listings.values() if within(each.path, old)]
         for listing in listings:
             listing.fix()
-        self._rename_all(names, len(old), new)
+        with self._looking_after(*names, *(new + name[len(old) :] for name in names)):
+            self._rename_all(names, len(old), new)
         for listing in listings:
             listing.move(new + listing.path[len(old) :])
         if real:

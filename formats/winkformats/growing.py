@@ -17,7 +17,7 @@ from winkformats.disk.storage import Buffer, Storage, check_view
 from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError
 from winkformats.pagesums import VARIABLE as PAGESUMS
-from winkformats.superblock import Superblock, write_first, write_second
+from winkformats.superblock import Superblock, repeat_second, write_first, write_second
 
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
 AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
@@ -253,9 +253,10 @@ class GrowingFile:
             self.storage.sync()
         except OSError as error:
             self.lost = error
-            # The next writer sees them in the page cache, and would not set them again.
+            # The next writer sees both in the page cache, and would not write them again.
             with contextlib.suppress(OSError):
                 self._mark(marked)
+                repeat_second(self.storage, self.superblock)
             raise
 
     def _mark(self, positions: Sequence[int]) -> None:

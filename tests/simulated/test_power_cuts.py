@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import itertools
+from contextlib import suppress
+from functools import partial
 
 import pytest
-from lives import VARIANTS, live
+from lives import VARIANTS, live, repeatable
 
 import winkfs
 from winkformats.disk.directory import locate
-from winkformats.disk.simulated import SimulatedDisk
+from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.superblock import HALF
 from winkfs.compact import compact
 from winkfs.datafile import create_files
 from winkfs.errors import NotAllowed
 from winkfs.settings import new_superblock
+from winkfs.source import ContainerSource
 
 IMAGES = {"plain": 440, "ao": 440, "classic": 400, "plain md5": 200, "mount": 400, "data set": 160}
 SOAK = 50  # times as many
@@ -122,6 +125,57 @@ def test_nobody_writes_to_a_file_whose_name_may_not_be_on_the_disk() -> None:
         image = disk.crash()
         with winkfs.open(f"{image.path}/c") as reader:
             assert list(reader.names()) == ["b"]
+
+
+def test_a_second_superblock_that_a_failed_sync_tore_is_written_again() -> None:
+    """The next writer finds both whole in the page cache, and writes the first."""
+    for seed in range(40):
+        disk = SimulatedDisk(seed, torn=1)
+        base = f"{disk.path}/c"
+        images: list[SimulatedDisk] = []
+        with suppress(OSError), winkfs.create(base) as container:
+            container.put("a", b"1")
+            container.sync()
+            disk.arm("sync", 1, errno.EIO)
+            container.put("b", b"2")
+            container.sync()
+        with winkfs.open(base, "a") as container:
+            container.put("c", b"3")
+            disk.watch = partial(_at_a_sync, disk, images)
+            container.sync()
+            disk.watch = None
+        for image in images:
+            with winkfs.open(f"{image.path}/c") as reader:
+                assert "a" in reader
+
+
+def _at_a_sync(disk: SimulatedDisk, images: list[SimulatedDisk], event: Event) -> None:
+    if event.call == "sync":
+        images.extend(disk.crash() for _ in range(4))
+
+
+@pytest.mark.parametrize("call", ["write", "truncate", "create"])
+def test_a_change_of_a_mount_that_fails_half_way_is_in_its_order_of_names(call: str) -> None:
+    disk = SimulatedDisk(1)
+    base = f"{disk.path}/c"
+    with repeatable(1):
+        source = ContainerSource(winkfs.create(base))
+        for name in (b"a", b"b"):
+            source.create(source.root, name, 0o644, 0, 0)
+        source.close()
+        source = ContainerSource(winkfs.open(base, "a"))
+        id = source.lookup(source.root, b"b").id
+        disk.arm("preallocate", 1, errno.EIO)
+        with suppress(OSError):
+            if call == "write":
+                source.write(id, [(0, bytes(3000))], 1)
+            elif call == "truncate":
+                source.truncate(id, 3000)
+            else:
+                source.symlink(source.root, b"c", b"target", 0, 0)
+        disk.arm("preallocate", 0)
+        source.close()
+        assert winkfs.verify(base).problems == []
 
 
 def test_a_writer_makes_the_name_of_its_file_durable() -> None:
