@@ -2,7 +2,8 @@
 
 import errno
 import io
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import container_checks
@@ -11,6 +12,8 @@ from container_checks import assert_sound, contents, path_of
 from oracle_read import check
 
 import winkfs
+from winkformats.disk.posix import FileStorage
+from winkformats.disk.storage import Buffer
 from winkfs import Container, Row
 
 base = container_checks.base  # fixture
@@ -346,3 +349,32 @@ def test_large_files_in_append_only(c: Container, base: Path) -> None:
         c.put_many([("small", b"s", 32), ("many", b"z" * 3_000_000, 32)])
     model = {b"a": b"1", b"last": b"2", b"large": b"x" * 20_000_000, b"small": b"s"}
     assert_sound(base, model | {b"stream": b"y" * 5_000_001, b"many": b"z" * 3_000_000})
+
+
+def test_a_rename_in_place_that_fails_half_way_leaves_the_old_inode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = winkfs.create(tmp_path / "c", ao=True)
+    c.put("aa", b"content", mtime=1)
+    c.put("bb", b"b", mtime=2)
+    c.parts()[0].kv.flush()
+    c.parts()[0].kv.drain()
+    write = FileStorage.write
+
+    def torn(storage: FileStorage, offset: int, buffers: Sequence[Buffer]) -> int:
+        monkeypatch.setattr(FileStorage, "write", write)
+        data = b"".join(map(bytes, buffers))
+        os.pwrite(storage.fd, data[: len(data) // 2], offset)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(FileStorage, "write", torn)
+    with pytest.raises(OSError, match="Input/output error"):
+        c.rename("aa", "zz")
+    assert c.read("aa") == b"content"
+    c.close()
+    with winkfs.open(tmp_path / "c") as reader:
+        assert {name: reader.read(name) for name in reader.names()} == {
+            "aa": b"content",
+            "bb": b"b",
+        }
+    assert winkfs.verify(tmp_path / "c").problems == []

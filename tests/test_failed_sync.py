@@ -1,9 +1,11 @@
 """A sync that the disk refuses is final: nothing is acknowledged over what it may have dropped."""
 
+import contextlib
 import errno
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from container_checks import path_of
 
 import winkfs
+from winkformats.disk import pagecache
 from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkformats.disk.simulated import SimulatedDisk
 
@@ -225,6 +228,55 @@ def test_disk_that_was_full_below_for_a_moment_loses_nothing_acknowledged(
     lost = {name for name, content in acknowledged.items() if found.get(name) != content}
     assert not lost
     assert winkfs.verify(base).problems == []
+
+
+def test_a_failure_that_the_wait_for_pages_to_drop_was_told_is_one_of_the_sync(
+    thin: ThinDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without RWF_DONTCACHE. The kernel tells a descriptor once of each failure."""
+    dropped = []
+    adopt, drop = FileStorage._adopt, pagecache.drop
+
+    def adopt_old(storage: FileStorage, *arguments: object) -> None:
+        adopt(storage, *arguments)  # type: ignore[arg-type]
+        storage._dontcache = False
+
+    def note(fd: int, start: int, stop: int) -> int:
+        dropped.append(drop(fd, start, stop))
+        return dropped[-1]
+
+    monkeypatch.setattr(FileStorage, "_adopt", adopt_old)
+    base = thin.mounted / "c"
+    with winkfs.create(base) as c:
+        c.put("first", b"1")
+    thin.remount()
+    c = winkfs.open(base, "a")
+    c.superblock["FILEINCR"] = 32 << 20  # reserved while there is room
+    c.put("second", b"2")
+    c.sync()
+    thin.fill()
+    filler = (thin.store / "rest").open("wb", buffering=0)
+    with filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+    monkeypatch.setattr(pagecache, "drop", note)
+    files = {f"n{i}": os.urandom(1 << 19) for i in range(40)}
+    for i, (name, data) in enumerate(files.items()):
+        c.put(name, data)
+        c.parts()[0].kv.flush()
+        c.parts()[0].kv.drain()
+        if i == 8:
+            time.sleep(1)  # it is being written back, in vain
+            thin.filler.unlink()
+            (thin.store / "rest").unlink()
+        if dropped:
+            break
+    assert dropped[0], "the disk was never full: the test shows nothing"
+    for end in (c.sync, c.close):
+        with pytest.raises(OSError):
+            end()
+    thin.remount()
+    assert files_of(base) == {"first": b"1", "second": b"2"}
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import winkfs
-from winkfs import sourceview
+from winkfs import Container, sourceview
 from winkfs.aosource import AppendOnlySource
 from winkfs.changes import Changes
 from winkfs.source import ContainerSource
@@ -301,3 +301,17 @@ def test_space_that_is_kept_free_is_not_shown_as_free(
     for free, shown in ((sourceview.RESERVE + 5000, 5000), (100, 0)):
         fill_disk(monkeypatch, free)
         assert source.statfs()["f_bavail"] == shown
+
+
+def test_a_mount_writes_the_index_though_it_maps_nothing(tmp_path: os.PathLike[str]) -> None:
+    base = os.path.join(tmp_path, "c")
+    winkfs.create(base).close()
+    source = ContainerSource(Container(base, "a", mapped=False))
+    put(source, b"new", b"1")
+    source.close()
+    assert source._container.notes == []
+    with winkfs.open(base) as reader:
+        store = reader.parts()[0]
+        assert store.index.base is not None
+        assert store.index.base.covered == store.kv.end
+    assert winkfs.verify(base).problems == []

@@ -163,7 +163,22 @@ class KVSeq(GrowingFile):
             self._parts, self._written, self.end = [data], pos, pos + len(data)
             self.flush()
         else:
+            self._write_over(
+                pos, data, self.layout.encode(pos, old.key, old.value, deleted=old.deleted)
+            )
+
+    def _write_over(self, pos: int, data: bytes, before: bytes) -> None:
+        """Write `data`; where that fails what stood there is put back, or all since the last sync
+        counts as lost."""
+        try:
             self.storage.write(pos, [data])
+        except BaseException as error:
+            self._failed = True
+            try:
+                self.storage.write(pos, [before])
+            except OSError:
+                self.lost = error if isinstance(error, OSError) else self.lost
+            raise
 
     def delete(self, pos: int) -> None:
         """Mark the entry at `pos` as deleted. A second time changes nothing."""

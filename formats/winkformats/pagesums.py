@@ -48,7 +48,7 @@ def write(storage: Storage, block: Superblock) -> None:
     cost    0.3 ms a MiB of the file
     """
     size, at, contid = block["FILESIZE"], block[VARIABLE], block.get("CONTID", 0)
-    read = _reader(storage, storage.view(size))
+    read = _reader(storage, storage.view(size) if storage.mapped else None)
     parts = [found for _, found in _in_pieces(read, contid, size)]
     table = b"".join(part.astype(">u8").tobytes() for part in parts)
     storage.write(at, [table, xxhash.xxh3_64_digest(table, _seed(contid, at))])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 PAGE: Final = mmap.PAGESIZE
+WRITE_ERRORS: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)  # what a sync may say
 _SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
 _SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
 
@@ -117,12 +119,18 @@ def write_back(fd: int, start: int, stop: int) -> None:
         _sync_file_range(fd, start, stop - start, _SFR_WRITE)
 
 
-def drop(fd: int, start: int, stop: int) -> None:
-    """Take bytes out of the page cache, those that are dirty once they are written."""
-    if _sync_file_range:
-        _sync_file_range(fd, start, stop - start, _SFR_WAIT)
+def drop(fd: int, start: int, stop: int) -> int:
+    """Take bytes out of the page cache, those that are dirty once they are written.
+
+    ->    errno of a write of the descriptor's file that failed, 0: none did. The kernel tells each
+          failure once, so a sync that comes later does not know it
+    """
+    error = 0
+    if _sync_file_range and _sync_file_range(fd, start, stop - start, _SFR_WAIT) < 0:
+        error = ctypes.get_errno()
     with contextlib.suppress(OSError):
         os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+    return error if error in WRITE_ERRORS else 0
 
 
 class BulkReader:

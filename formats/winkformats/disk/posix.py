@@ -19,7 +19,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import io
 import mmap
 import os
 import stat
@@ -80,6 +79,7 @@ class FileStorage(Storage):
         self._dropped = weakref.finalize(self, _close_dropped, fd, name, os.getpid())
         self._dropped.atexit = False  # the kernel closes it then, and others may still use it
         self._dontcache = uncached
+        self._refused = 0  # errno of a write that failed, which no sync will tell: see `drop`
         self._written = 0  # start of the window of dirty pages behind an uncached write
         self._small: tuple[int, int] | None = None  # range of small writes, to drop at sync
         self._sparse: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
@@ -107,7 +107,7 @@ class FileStorage(Storage):
 
     def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
         if not self.mapped:
-            raise io.UnsupportedOperation(f"{self.name}: to be read by pread, not mapped")
+            raise ValueError(f"{self.name}: to be read by pread, not mapped")
         if length == 0:
             return memoryview(b"")
         mapped = mmap.mmap(self.fd, length, access=mmap.ACCESS_READ)
@@ -192,13 +192,18 @@ class FileStorage(Storage):
         if stop - self._written < BEHIND:
             pagecache.write_back(self.fd, start, stop)
             return
-        pagecache.drop(self.fd, self._written, stop)
+        self._drop(stop)
         self._written = stop
+
+    def _drop(self, stop: int) -> None:
+        self._refused = pagecache.drop(self.fd, self._written, stop) or self._refused
 
     def sync(self) -> None:
         os.fdatasync(self.fd)  # also flushes the size, where reading needs it
+        if self._refused:
+            raise OSError(self._refused, os.strerror(self._refused), self.name)
         if self.uncached and not self._dontcache and self._written:
-            pagecache.drop(self.fd, self._written, self.size())
+            self._drop(self.size())
             self._written = 0
         if self._small:
             os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
