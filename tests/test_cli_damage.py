@@ -144,6 +144,18 @@ def test_reindex_says_what_it_left_out(run: Run) -> None:
     assert len(record["problems"]) == 1 and where in record["problems"][0]
 
 
+@pytest.mark.parametrize("verb", ["reindex", "put"])
+def test_what_an_index_leaves_out_is_said_ever_after(run: Run, verb: str) -> None:
+    inode_without_index()
+    run(*(("reindex", "d") if verb == "reindex" else ("put", "d", "new", "d.data")))
+    for command in (("ls", "d"), ("cat", "d", "f01"), ("info", "d"), ("unpack", "d", "out")):
+        done = run(*command)
+        assert done.status == 1, command
+        assert "in 1 damaged places are not in its index" in done.err
+    run("repair", "d", "--apply")
+    assert run("ls", "d").status == 0
+
+
 def test_reindex_from_python_warns_or_tells(run: Run) -> None:
     inode_with_index()
     with pytest.warns(DamageWarning, match="at byte"):

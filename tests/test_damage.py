@@ -304,3 +304,24 @@ def test_length_of_a_key_that_leads_past_the_end_is_damage(tmp_path: Path) -> No
         assert container.read("a") == b"1" * 50
         with pytest.raises(CorruptError):
             container.read("b")
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_flipped_delflag_loses_no_file(base: Path, indexed: bool) -> None:
+    """It has no checksum; but whoever deletes a file appends a tombstone, and counts."""
+    truth, path = files_of(base), path_of(base, ".data")
+    sound = path.read_bytes()
+    with winkfs.open(base) as c:
+        places = [c.parts()[0].index.lookup(f"{name}/I0".encode()) for name in truth]
+    for pos in places[::13]:
+        path.write_bytes(sound[:pos] + b"\1" + sound[pos + 1 :])
+        if not indexed:
+            path_of(base, ".idx").unlink(missing_ok=True)
+        with winkfs.open(base) as c:
+            assert {name: c.read(name) for name in truth} == truth
+            assert c.notes or indexed
+        told: list[str] = []
+        assert winkfs.reindex(base, problem=told.append) == len(truth)
+        assert len(told) == 1 and "a delflag is wrong" in told[0]
+        assert winkfs.verify(base).problems == []
+        assert path.read_bytes()[pos] == 0

@@ -86,12 +86,15 @@ class ColumnsFile:
     files, content    number of files, sum of their sizes
 
     Arrays that were handed out stay good after `close`. A damaged entry is a CorruptError when it
-    is first used. Where the storage is not mapped, `chunk` has a `FileArray` for each array, and
-    each call of the others reads anew.
+    is first used. Where the storage is not mapped, each call reads anew; of `chunk` the last one is
+    kept.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        """Raises FormatError, OSError."""
+    def __init__(self, storage: Storage, *, in_file: bool = False) -> None:
+        """`in_file`: `chunk` has a `FileArray` for each array; the storage is not mapped then.
+
+        raises  FormatError, OSError
+        """
         self._storage = storage
         self.superblock = block = read_superblock(storage)
         size = block.get("FILESIZE", 0)
@@ -109,7 +112,7 @@ class ColumnsFile:
         self._layout, self._end = layout, size
         storage.remember_resident()
         self._view = memoryview(storage.view(size, sparse=True)) if storage.mapped else None
-        self._file = None if storage.mapped else OpenFile(storage)
+        self._file = OpenFile(storage) if in_file else None
         self._good: dict[int, npt.NDArray[Any]] = {}  # entries that were checked, by position
         self._chunks: dict[int, Columns] = {}
         self._sums: dict[int, int] = {}  # of the values, by position; empty: of an older version
@@ -175,7 +178,7 @@ class ColumnsFile:
         return self._column(number, Chunk._fields.index(name) - STATS)
 
     def chunk(self, number: int) -> Columns:
-        """All files of a chunk, without a copy. Raises CorruptError."""
+        """All files of a chunk, without a copy where they are mapped. Raises CorruptError."""
         found = self._chunks.get(number)
         if found is None:
             found = Columns(*(self._column(number, column) for column in range(len(LETTERS))))
@@ -186,6 +189,8 @@ class ColumnsFile:
                 raise CorruptError("chunk of columns", file=self._storage.name, offset=row.pos)
             if self._file is not None:
                 found = self._in_file(number, found)
+            if self._view is None and self._file is None:
+                self._chunks.clear()  # else all of it would come to be in memory
             self._chunks[number] = found
         return found
 

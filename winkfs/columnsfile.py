@@ -26,9 +26,10 @@ FILES: Final = 1 << 16  # of a chunk
 NAMES: Final = 1 << 28  # bytes of the names of a chunk, about: int32 offsets hold them
 
 
-def open_columns(store: Store | str) -> ColumnsFile | None:
+def open_columns(store: Store | str, *, mapped: bool = True) -> ColumnsFile | None:
     """BASE.cols of a container, by its store or BASE, if it can be believed.
 
+    mapped  False: it is read by pread, for who serves others; the last chunk stays in memory
     ->      None where it is missing, foreign, damaged, or not of just what the data file holds
     raises  FormatError, OSError where the superblock of BASE.data cannot be read
     cost    0.2 ms
@@ -43,16 +44,22 @@ def open_columns(store: Store | str) -> ColumnsFile | None:
     else:
         contid, end = store.settings.contid, store.kv.end
         base, note = store.base, store.note
-    return _open(base + ".cols", contid, end, note)
+    return _open(base + ".cols", contid, end, note, mapped=mapped)
 
 
 def _open(
-    path: str, contid: int, end: int, note: Callable[[CorruptError], None] | None
+    path: str,
+    contid: int,
+    end: int,
+    note: Callable[[CorruptError], None] | None,
+    *,
+    mapped: bool = True,
 ) -> ColumnsFile | None:
     try:
         storage = open_file(path)
     except OSError:
         return None
+    storage.mapped = mapped
     try:
         found = ColumnsFile(storage)
     except (FormatError, OSError, ValueError) as error:

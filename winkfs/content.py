@@ -55,7 +55,8 @@ class Content:
                 if store.frozen:  # marked since then
                     return pos, inode
             if store.writable or store.frozen or not store.moved():
-                return None
+                # Whoever deletes a file appends a tombstone first: else the delflag is damaged.
+                return (pos, inode) if pos and not store.settings.classic else None
             store.refresh()  # the writer went on since this call began
 
     def attrs(self, inode: Inode) -> Attrs:

@@ -27,6 +27,7 @@ NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it w
 ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor
 FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
 MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
+DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.update.Mark`
 SHORT: Final = 4 << 20  # bytes of an index that is copied; 8 MiB would take 2 ms
 
@@ -39,6 +40,7 @@ class Base:
     nextfid  first FILEID unknown to it; 0: not recorded
     live     number of files
     packed   the variables of PACKED, if it has them
+    damaged  damaged places whose files are not in it
     sums     of its pages, as long as not all were found right; None: of a file that has none, too
     proven   whether all cells are known to be as they were written
 
@@ -53,6 +55,7 @@ class Base:
     nextfid: int
     live: int
     packed: dict[str, int] = field(default_factory=dict)
+    damaged: int = 0
     sums: PageSums | None = None
     proven: bool = True
 
@@ -307,6 +310,7 @@ def _believe(
     if not 0 <= covered <= end or not 0 <= base.live <= shape.htsize:
         return None
     base.packed = {name: mine[name] for name in PACKED if name in mine}
+    base.damaged = mine.get(DAMAGED, 0)
     if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
         return None
     base.sums, base.proven = PageSums.load(storage, mine, base.view), False
@@ -375,7 +379,7 @@ def _write_base(
         block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
         block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
         block.update({"CONTID": settings.contid} if settings.contid else {})
-        block.update({name: variables[name] for name in PACKED if name in variables})
+        block.update({name: variables[name] for name in (*PACKED, DAMAGED) if name in variables})
     if sums and not settings.classic:
         block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
     storage.write(0, [block.encode()])

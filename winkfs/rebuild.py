@@ -43,6 +43,7 @@ class Rebuilt:
     heirs       FILEID -> position of the live inode, of files that also have inodes among those
     end         end of the last whole entry
     whole       whether nothing is damaged
+    damaged     places whose files are left out for that
     """
 
     rows: Rows
@@ -57,6 +58,7 @@ class Rebuilt:
     heirs: dict[int, int] = field(default_factory=dict)
     end: int = 0
     whole: bool = True
+    damaged: int = 0
 
 
 @dataclass
@@ -196,8 +198,46 @@ def rebuild(
         if kv.writable:
             raise
         told(error)
-    resolver.found.whole = not damage
-    return resolver.finish()
+    resolver.found.whole, resolver.found.damaged = not damage, len(damage)
+    found = resolver.finish()
+    if found.whole and whole and not _is_counted(found, known_sums(kv)):
+        return _with_flipped(kv, settings, found, told)
+    return found
+
+
+def _is_counted(found: Rebuilt, known: dict[str, int]) -> bool:
+    sums = {"ENTRIES": found.entries, "ITOTSZ": found.itotsz, "DTOTSZ": found.dtotsz}
+    return all(sums[name] == known[name] for name in known)
+
+
+def _with_flipped(
+    kv: KVSeq, settings: Settings, found: Rebuilt, problem: Callable[[CorruptError], None]
+) -> Rebuilt:
+    """What a file holds whose checksums are right, but not the sums of the superblock.
+
+    A delflag has no checksum. Every delete leaves a tombstone, so an inode that is marked deleted
+    and has no successor was not: a writer takes the mark back if the sums then are right.
+    """
+    file = kv.storage.name
+    again = rebuild(kv, settings, problem=lambda _: None, marked=True)
+    flipped = np.setdiff1d(again.rows.pos, found.rows.pos)
+    again.itotsz, again.dtotsz, again.whole = found.itotsz, found.dtotsz, False
+    for pos in flipped.tolist():
+        inode = Inode.decode(kv.get(pos).value, settings.form, file=file, offset=pos)
+        again.itotsz += inode.size
+        again.dtotsz += inode.lsize
+    if not len(flipped) or not _is_counted(again, known_sums(kv)):
+        what = "the superblock counts other files than there are"
+        problem(CorruptError(what, file=file, offset=0))
+        found.damaged = 1
+        return found
+    for pos in flipped.tolist():
+        problem(CorruptError("a delflag is wrong: the file is there", file=file, offset=pos))
+        if kv.writable:
+            kv.storage.patch(pos, b"\0")
+    again.aentries = found.aentries + len(flipped)
+    again.dead = np.setdiff1d(again.dead, flipped)
+    return again
 
 
 def _rebuild_quickly(
@@ -225,9 +265,7 @@ def _rebuild_quickly(
         found = resolver.finish()
     except CorruptError:
         return None
-    sums = {"ENTRIES": found.entries, "ITOTSZ": found.itotsz, "DTOTSZ": found.dtotsz}
-    known = known_sums(kv)
-    return found if all(sums[name] == known[name] for name in known) else None
+    return found if _is_counted(found, known_sums(kv)) else None
 
 
 def known_sums(kv: KVSeq) -> dict[str, int]:

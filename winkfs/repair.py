@@ -169,7 +169,7 @@ class _Repair:
 
     def _find_lost(self, found: Repair) -> None:
         """Files whose inode is good and of whose content a part is damaged."""
-        with Container(served(self._base + ".data", self._block), "r") as source:
+        with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
             store = source.parts()[0]
             for pos in store.index.positions().tolist() if self._ranges else []:
                 key, inode, _ = store.inode_at(pos)
@@ -191,7 +191,7 @@ class _Repair:
                 for at in range(damage.offset, damage.stop, PIECE):
                     size = min(PIECE, damage.stop - at)
                     kept.put(f"ranges/{at}-{at + size}", storage.read(at, size))
-            with Container(served(self._base + ".data", self._block), "r") as source:
+            with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
                 for key in self._lost.values():
                     name = key[: -len(SUFFIX)]
                     kept.put(b"files/" + name, left_of(source, name)[0])

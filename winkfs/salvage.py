@@ -7,7 +7,6 @@ by nothing but its own bytes: no index, no counters. What cannot be believed is 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -76,7 +75,7 @@ def salvage(
     head, guessed = superblock_for(path, contid)
     found = Salvaged(guessed=guessed)
     base = served(path, head)
-    with Container(base, "r") as source:
+    with Container(base, "r", mapped=False) as source:
         if not source.parts()[0].kv.layout.checksum:
             _find_inodes(source)
         target = base_of(out)
@@ -242,14 +241,6 @@ class _Patched(FileStorage):
     def read(self, offset: int, length: int) -> bytes:
         data = bytearray(length)
         return bytes(data[: self.read_into(memoryview(data), offset)])
-
-    def view(self, length: int, *, sparse: bool = False) -> memoryview | mmap.mmap:
-        size = min(length, self.size())
-        if size < len(self._head):
-            return memoryview(self.read(0, length))
-        mapped = mmap.mmap(self.fd, size, access=mmap.ACCESS_COPY)  # the file stays as it is
-        mapped[: len(self._head)] = self._head
-        return mapped
 
     def duplicate(self) -> Self:
         other = super().duplicate()

@@ -24,7 +24,7 @@ from winkformats.superblock import SBSIZE, read_superblock
 from winkfs.datafile import DataFile
 from winkfs.finish import finish, finish_rebuilt
 from winkfs.index import Index
-from winkfs.indexfile import Base, covered_by, named_positions, open_base, write_base
+from winkfs.indexfile import DAMAGED, Base, covered_by, named_positions, open_base, write_base
 from winkfs.inode import FileType
 from winkfs.inodekeys import SUFFIX
 from winkfs.nameorder import stands_for
@@ -63,6 +63,7 @@ class Store(DataFile):
         self._replaying = False
         self._healing = False  # whether BASE.idx is damaged, and a writer has to replace it
         self.packed: dict[str, int] = {}  # what `pack --update` goes by; it stands in BASE.idx
+        self._damaged = 0  # damaged places whose files the index does not have
         try:
             self.index = Index(self.settings, None, self.key_at, self.distrust_index)
             if load:
@@ -104,6 +105,12 @@ class Store(DataFile):
         )
         self.index.replace(base)
         self.packed = base.packed if base is not None else {}
+        self._damaged = base.damaged if base is not None else 0
+        if self._damaged:
+            self.note(
+                f"{kv.storage.name}: files in {self._damaged} damaged places are not in its index: "
+                "winkfs verify shows them, winkfs repair mends it"
+            )
         if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
             self.index.check()
             base = self.index.base
@@ -199,11 +206,11 @@ class Store(DataFile):
         if start < covered:  # only the time index is behind
             behind = Replay(self.kv, self.settings, Index(self.settings, None, self.key_at),
                             self.times)  # fmt: skip
-            behind.run(start, covered, times_from, self.note)
+            behind.run(start, covered, times_from, self._left_out)
             start = covered
         replay = Replay(self.kv, self.settings, self.index, self.times)
         try:
-            replay.run(start, self.kv.end, times_from, self.note)
+            replay.run(start, self.kv.end, times_from, self._left_out)
         except CorruptError as error:
             if self.writable or self.kv.layout.checksum:
                 raise
@@ -231,6 +238,7 @@ class Store(DataFile):
                         marked=self.frozen and not self.settings.classic)  # fmt: skip
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
+        self._damaged = found.damaged
         variables = self._derived() | {"DATAEND": old.covered, "NEXTFID": old.nextfid}
         self._healing = self.writable
         self.index.adopt(self._memory_index(found.rows, variables))
@@ -244,6 +252,10 @@ class Store(DataFile):
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
         self.take(found)
+
+    def _left_out(self, problem: CorruptError) -> None:
+        self._damaged += 1
+        self.note(problem)
 
     def _take_cells(self, found: Rebuilt) -> None:
         """Add the files behind the place where a chain without checksums breaks.
@@ -269,6 +281,7 @@ class Store(DataFile):
         """Go on with what a rebuild found."""
         self.kv.end = found.end if self.kv.truncated else self.kv.end
         self.times = found.times if self.settings.ao else None
+        self._damaged = found.damaged
         self.kv.entries, self.kv.aentries = found.entries, found.aentries
         self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
         self.nextfid = max(self.nextfid, found.nextfid)
@@ -371,7 +384,8 @@ class Store(DataFile):
     def _derived(self) -> dict[str, int]:
         """Variables of derived files written now."""
         now = self.kv.superblock.get("SYNCTIME", int(time.time()))
-        return {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now} | self.packed
+        known = {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now} | self.packed
+        return known | ({DAMAGED: self._damaged} if self._damaged else {})
 
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now.

@@ -98,6 +98,9 @@ def _index_record(store: Store) -> Record:
     load = round(base.live / base.shape.htsize, 3)
     index = {"current": current, "cells": base.shape.htsize, "load_factor": load}
     files = base.live if current else None
+    if base.damaged:
+        what = f"files in {base.damaged} damaged places are not in its index: run winkfs verify"
+        store.note(f"{store.kv.storage.name}: {what}")
     base.storage.close()
     return {"files": files, "index": index}
 

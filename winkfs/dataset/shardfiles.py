@@ -117,7 +117,7 @@ class ShardFiles:
             return None
         storage.mapped = False
         try:
-            self._columns = columns = ColumnsFile(storage)
+            self._columns = columns = ColumnsFile(storage, in_file=True)
             if (columns.contid, columns.covered) == (self.record.contid, self.record.size):
                 return [columns.chunk(i) for i in range(len(columns.chunks))]
             log.warning("%s: of another container, not used", path)

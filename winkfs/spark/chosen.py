@@ -51,7 +51,7 @@ def _opened(shard: Shard) -> Iterator[Store]:
 
 def _positions(store: Store) -> Int64:
     """Of all inodes."""
-    file = open_columns(store)
+    file = open_columns(store, mapped=False)
     if file is not None:
         with file, contextlib.suppress(CorruptError):  # as if it were missing
             return file.column("pos")

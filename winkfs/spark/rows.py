@@ -29,7 +29,9 @@ Problem = Callable[[CorruptError], None]
 def open_planned(base: str, contid: int, size: int, *, grows: bool) -> Store:
     """A container without its index. Raises StalePlan where it is not the one of the plan."""
     try:
-        return Shard(base, ShardRecord(base, contid, size), grows=grows).open(load=False)
+        return Shard(base, ShardRecord(base, contid, size), grows=grows).open(
+            load=False, mapped=False
+        )
     except StalePlan as error:
         raise StalePlan(f"{error.strerror}; call load() again", base) from None
 
@@ -51,7 +53,7 @@ class Source:
         self._include_dirs, self._with_contents = include_dirs, contents
         low = max(piece.low, self.store.kv.start)
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
-        self._file = open_columns(self.store)
+        self._file = open_columns(self.store, mapped=False)
         self._pos: Int64 | None = None
         self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
