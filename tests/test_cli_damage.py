@@ -147,7 +147,7 @@ def test_reindex_says_what_it_left_out(run: Run) -> None:
 @pytest.mark.parametrize("verb", ["reindex", "put"])
 def test_what_an_index_leaves_out_is_said_ever_after(run: Run, verb: str) -> None:
     inode_without_index()
-    run(*(("reindex", "d") if verb == "reindex" else ("put", "d", "new", "d.data")))
+    run(*(("reindex", "d") if verb == "reindex" else ("put", "d", "new", __file__)))
     for command in (("ls", "d"), ("cat", "d", "f01"), ("info", "d"), ("unpack", "d", "out")):
         done = run(*command)
         assert done.status == 1, command

@@ -369,3 +369,11 @@ def test_rm_mv_and_put_in_a_data_set(run: Run) -> None:
     assert "no mount" in one_line(run("put", "s", "../y"))
     assert run("rm", "s", "-r", "docs").status == 0
     assert listed(run("ls", "s")) == ["x"]
+
+
+@pytest.mark.parametrize("verb", ["put", "append"])
+def test_a_container_is_not_put_into_itself(run: Run, tmp_path: Path, verb: str) -> None:
+    with winkfs.create("c") as c:
+        c.put("a", b"1")
+    assert "cannot be put into itself" in one_line(run(verb, "c", "new", "c.data"))
+    assert winkfs.verify(Path("c")).problems == []

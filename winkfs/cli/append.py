@@ -8,7 +8,7 @@ from typing import BinaryIO, Final, cast
 import click
 
 from winkfs.cli._common import BASE, PIECE, STDIN, complete_file, name_bytes, opened
-from winkfs.cli.put import check_place, source
+from winkfs.cli.put import check_place, refuse_own, source
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
 
@@ -26,6 +26,7 @@ def append(base: str, name: str, file: str) -> None:
     with source(file) as content, tempfile.SpooledTemporaryFile(IN_MEMORY) as spool:
         whole = _read(content, cast(BinaryIO, spool)) if file == STDIN else content
         with opened(base, "a") as container:
+            refuse_own(container, content)
             key = name_bytes(name)
             if key not in container:
                 check_place(container, key)

@@ -42,6 +42,7 @@ def put(base: str, name: str, file: str, force: bool) -> None:
 
     with source(file) as content, opened(base, "a") as container:
         executable = file != STDIN and os.fstat(content.fileno()).st_mode & stat.S_IXUSR
+        refuse_own(container, content)
         ftype = winkfs.FileType.EXEC if executable else winkfs.FileType.FILE
         key = name_bytes(name)
         if not force:
@@ -66,3 +67,10 @@ def source(file: str) -> Iterator[BinaryIO]:
     else:
         with Path(file).open("rb") as content:
             yield content
+
+
+def refuse_own(container: Files, content: BinaryIO) -> None:
+    """Refuse BASE.data itself, which would grow as it is read."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(f"{container.base}.data"), os.fstat(content.fileno())):
+            raise click.ClickException(f"{container.base}.data: cannot be put into itself")
