@@ -7,12 +7,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import xxhash
 
 import winkfs
 from winkformats import table
+from winkformats.disk.memory import MemoryStorage
 from winkformats.hashing import MASK63
+from winkformats.superblock import SBSIZE
+from winkfs import digests, results
+from winkfs.digests import NAME
+from winkfs.digestshard import Columns, ShardWriter, write_index
 from winkfs.inode import inode_key
 from winkfs.look import Look
 from winkfs.verification import verify
@@ -99,13 +105,36 @@ def test_names_made_for_one_slot_are_spread(tmp_path: Path) -> None:
     assert not verify(base).problems
 
 
+def test_paths_of_a_digest_set_with_one_hash_cost_no_more_than_others(tmp_path: Path) -> None:
+    def cost(path: Path, paths: list[bytes]) -> float:
+        count = len(paths)
+        folder, numbers = results.begin(path, NAME), np.arange(count)
+        writer = ShardWriter(folder / "a")
+        writer.add(Columns(paths, numbers.astype(np.uint64), np.zeros((count, 16), np.uint8),
+                           numbers, numbers, [b""] * count))  # fmt: skip
+        digests.publish(folder, [writer.finish()], {})
+        start = time.process_time()
+        with digests.open(path) as found:
+            one_by_one = list(map(found.get, paths))
+            assert [digest and digest.xxh3 for digest in one_by_one] == list(range(count))
+            assert found.get_many(paths) == one_by_one
+        return time.process_time() - start
+
+    honest = cost(tmp_path / "honest", [name + b"/I0" for name in HONEST])
+    assert cost(tmp_path / "alike", [name + b"/I0" for name in ALIKE]) < 4 * honest + 1
+
+
+def test_paths_of_a_digest_set_made_for_one_slot_are_spread(tmp_path: Path) -> None:
+    storage = MemoryStorage()
+    htsize = table.size_for(600)
+    s = np.arange(1, 601, dtype=np.uint64) * np.uint64(htsize)
+    block = write_index(storage, s, np.arange(600) + SBSIZE, 1, 1 << 20)
+    assert block["HTSIZE"] > htsize
+
+
 @pytest.mark.parametrize("htsize", [9, 64, 4_099, 9_001])
 def test_find_many_sees_all_of_a_full_table(htsize: int) -> None:
     """Whatever its size is to the windows: each key is found, and one that is not there is not."""
-    import numpy as np
-
-    from winkformats.disk.memory import MemoryStorage
-
     storage, shape = MemoryStorage(), table.Shape(htsize)
     rng = np.random.default_rng(htsize)
     count = htsize - 1

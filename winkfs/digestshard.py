@@ -34,6 +34,7 @@ from winkformats import hashing, pagesums, table
 from winkformats.disk.directory import locate, open_file
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.storage import Storage, check_view
+from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.gather import column, row_bytes, rows_at, texts_at
 from winkformats.hindex import HIndex
@@ -42,7 +43,7 @@ from winkformats.kvseq import KVSeq
 from winkformats.pagesums import PageSums
 from winkformats.superblock import HINDEX, SBSIZE, Superblock
 from winkfs.entry import to_strs
-from winkfs.indexfile import Base
+from winkfs.indexfile import FAR, Base
 from winkfs.rows import Int64, doubles
 
 HEAD: Final = struct.Struct(">Q16s2q")
@@ -173,7 +174,20 @@ def write_index(
 
     end     FILESIZE of the kvseq
     """
-    shape = table.Shape(table.size_for(len(s)))
+    size = table.size_for(len(s))
+    block, passed = _write_index(storage, s, positions, contid, end, size)
+    if passed > FAR:  # as with BASE.idx
+        storage.truncate(0)
+        size += 2 * secrets.randbelow(size // 4)
+        block, _ = _write_index(storage, s, positions, contid, end, size)
+    return block
+
+
+def _write_index(
+    storage: Storage, s: hashing.UInt64, positions: Int64, contid: int, end: int, htsize: int
+) -> tuple[Superblock, int]:
+    """A table of `htsize` cells -> its superblock, and what `table.build` says of it."""
+    shape = table.Shape(htsize)
     variables = {"HTSIZE": shape.htsize, "HTALGO": hashing.XXH3, "CELLSZ": shape.cellsz}
     variables |= {"HTFREE": shape.htfree, "HTDEL": shape.htdel}
     variables |= {"ENTRIES": len(s), "AENTRIES": len(s), "SBCKSUM": 0}
@@ -182,9 +196,9 @@ def write_index(
     block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
     cells = np.stack([positions, s.view(np.int64)], axis=1)
     storage.write(0, [block.encode()])
-    table.build(storage, SBSIZE, shape, table.bits_of(s), lambda chosen: cells[chosen])
+    passed = table.build(storage, SBSIZE, shape, table.bits_of(s), lambda chosen: cells[chosen])
     pagesums.write(storage, block)
-    return block
+    return block, passed
 
 
 class Shard:
@@ -304,13 +318,15 @@ class Shard:
 
     def _get(self, index: Base, key: bytes, s: int) -> tuple[Digest, bool] | None:
         """What the index has: the digest, and whether it is marked deleted."""
-        for _, cell in index.probe(s & hashing.MASK63, s.to_bytes(8, "big")):
-            pos = int.from_bytes(cell[:8], "big")
-            self._check_positions(pos, pos)
-            entry = self.layout.decode(self._data, pos, pos, self.storage.name)
-            if entry.key == key:
-                return self._digest(entry.value, pos), entry.deleted
-        return None
+        pos = index.find(key, s, s & hashing.MASK63, lambda at: self._entry(at).key, ())
+        if not pos:
+            return None
+        entry = self._entry(pos)
+        return self._digest(entry.value, pos), entry.deleted
+
+    def _entry(self, pos: int) -> KVEntry:
+        self._check_positions(pos, pos)
+        return self.layout.decode(self._data, pos, pos, self.storage.name)
 
     def _is_sound(self, index: Base) -> bool:
         """Whether all of the index is right, and what it points to is to blame. Else another one
