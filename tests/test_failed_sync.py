@@ -301,6 +301,27 @@ def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, se
     assert winkfs.verify(f"{image.path}/c").problems == []
 
 
+@pytest.mark.parametrize("classic", [False, True])
+def test_a_sync_with_nothing_to_do_makes_durable_what_the_writer_found(classic: bool) -> None:
+    """It may be of a sync that failed, and in the page cache alone."""
+    for seed in range(20):
+        disk = SimulatedDisk(seed, evicts=False)
+        c = winkfs.create(f"{disk.path}/c", classic=classic)
+        c.put("a", b"1")
+        c.sync()
+        c.put("b", b"2")
+        disk.arm("sync", 2)  # of the superblock
+        for end in (c.sync, c.close):
+            with pytest.raises(OSError, match="Input/output error"):
+                end()
+        with winkfs.open(f"{disk.path}/c", "a") as after:
+            found = list(after.names())
+            after.sync()
+            image = disk.crash()
+        with winkfs.open(f"{image.path}/c") as reader:
+            assert list(reader.names()) == found == ["a", "b"]
+
+
 def test_no_delflag_follows_from_a_superblock_that_is_in_the_page_cache_alone() -> None:
     """That of a sync that failed: the next writer finds it, and what it supersedes."""
     for seed in range(20):

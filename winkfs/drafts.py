@@ -38,6 +38,7 @@ class Drafts(Files):
         self.held: dict[int, int] = {}
         self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
         self._pending = 0  # bytes appended to drafts since they were last settled
+        self._sure = False  # whether what was found when it was opened is on the disk
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
 
     # --- drafts ---
@@ -206,6 +207,9 @@ class Drafts(Files):
         store = self._store
         if self._kv.end != store.synced or store.doomed:
             yield from store.syncing_data()
+        elif not self._sure:  # what was found may be of a sync that failed, see `GrowingFile`
+            yield
+        self._sure = True
         if not store.should_merge:
             return
         if self.drafts or self._kv.end != store.synced:  # an index is of what is durable

@@ -17,7 +17,7 @@ from winkformats.disk.storage import Buffer, Storage, check_view
 from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError
 from winkformats.pagesums import VARIABLE as PAGESUMS
-from winkformats.superblock import Superblock, repeat_second, write_first, write_second
+from winkformats.superblock import Superblock, repeat, write_first, write_second
 
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
 AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
@@ -256,7 +256,7 @@ class GrowingFile:
             # The next writer sees both in the page cache, and would not write them again.
             with contextlib.suppress(OSError):
                 self._mark(marked)
-                repeat_second(self.storage, self.superblock)
+                repeat(self.storage, self.superblock)
             raise
 
     def _mark(self, positions: Sequence[int]) -> None:

@@ -296,14 +296,17 @@ def write_second(storage: Storage, block: Superblock) -> None:
         block.damage, block.second, block.forgot = None, False, False
 
 
-def repeat_second(storage: Storage, block: Superblock) -> None:
-    """Write the second one of two again as it reads: after a failed sync it may be torn on the
-    disk, and whole and clean in the page cache, where no later sync would find it."""
-    if block.double:
-        storage.write(HALF, [storage.read(HALF, HALF)])
+def repeat(storage: Storage, block: Superblock) -> None:
+    """Write all there are again as they read: after a failed sync they may be torn or old on the
+    disk, and new and clean in the page cache, where no later sync would find them."""
+    for at in (0, HALF)[: 1 + block.double]:
+        storage.write(at, [storage.read(at, _used(block))])
 
 
 def _sectors(block: Superblock) -> bytes:
     """The sectors that the variables fill, one for up to 31 of them; all where there is damage."""
-    used = -(-(8 + 16 * len(block) + 8) // SECTOR) * SECTOR
-    return block.encode()[: None if block.damage else used]
+    return block.encode()[: None if block.damage else _used(block)]
+
+
+def _used(block: Superblock) -> int:
+    return -(-(8 + 16 * len(block) + 8) // SECTOR) * SECTOR
