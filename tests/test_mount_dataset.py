@@ -331,7 +331,7 @@ def test_columns_that_the_disk_refuses_are_closed_and_made_from_the_inodes(
 ) -> None:
     three(root)
 
-    def refuse(storage: Storage) -> None:
+    def refuse(storage: Storage, **_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), storage.name)
 
     monkeypatch.setattr("winkfs.dataset.shardfiles.ColumnsFile", refuse)
