@@ -29,7 +29,7 @@ FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys 
 MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
 DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.update.Mark`
-SHORT: Final = 4 << 20  # bytes of an index that is copied; 8 MiB would take 2 ms
+SHORT: Final = 8 << 20  # bytes of an index that is copied, in 2 ms at most
 
 
 @dataclass
