@@ -114,10 +114,12 @@ def test_a_writer_is_collected_by_its_own_writing_thread(
 ) -> None:
     """It cannot wait for its own end."""
     real, dropped, threads = FileStorage.write, threading.Event(), []
+    began = threading.Event()
 
     def write(self: FileStorage, offset: int, buffers: Sequence[Buffer]) -> int:
         if threading.current_thread() is not threading.main_thread() and not threads:
             threads.append(threading.current_thread())
+            began.set()
             dropped.wait(60)
             gc.collect()
         return real(self, offset, buffers)
@@ -133,9 +135,9 @@ def test_a_writer_is_collected_by_its_own_writing_thread(
         owner.container.put_many((f"m{i}", bytes(3000)) for i in range(900))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
+            assert began.wait(60)
             del owner
             dropped.set()
-            assert threads
             threads[0].join(60)
         assert not threads[0].is_alive()
     finally:
