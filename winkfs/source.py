@@ -194,6 +194,8 @@ class ContainerSource(ContainerNames):
 
     def _new_order(self) -> None:
         """What changed in memory goes into a new order, on disk where that can be. After a sync."""
+        if self._container.troubles != self._troubles:
+            self._recheck()
         since = self.tree.since
         try:
             changes = self._positions([*since.names()])

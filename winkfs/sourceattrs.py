@@ -15,12 +15,13 @@ import stat
 from collections.abc import Mapping
 from typing import Final
 
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, FormatError
 from winkfs.arguments import nearest_ns
 from winkfs.container import Container
 from winkfs.errors import DerivedDamage
 from winkfs.goodorder import GoodOrder
 from winkfs.inode import Attrs, FileType
+from winkfs.inodekeys import SUFFIX
 from winkfs.light import Light
 from winkfs.listbatch import MODE_OF
 from winkfs.look import Found, Look
@@ -132,6 +133,12 @@ class ContainerAttrs(PathView):
             self._add_unstored()
         elif self._troubles == known:
             self.tree.recheck(lambda path: path in self._alias or self.entry(path) != 0)
+            # A name that came and went since the order was made is noted nowhere, and may be back.
+            drafts = [key[: -len(SUFFIX)] for key in self._drafts]
+            with contextlib.suppress(OSError, FormatError):
+                known_to = self._name_order.covered
+                self.tree.replay([*(name for name, _ in tail(self._store, known_to)), *drafts])
+                self._add_unstored()
 
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""

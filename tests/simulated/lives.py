@@ -397,6 +397,7 @@ class Life:
     def after_failure(self, before: State) -> None:
         """The handle goes on, or is given up for a new one; what it then shows is the model."""
         self.failed = True
+        self.mixed = True  # a sync that failed has written some files, in any order
         self.pending += self.since  # going on, the handle takes what is whole in the file as done
         for call in FAULTS:
             self.disk.arm(call, 0)
@@ -407,7 +408,6 @@ class Life:
                 self.say(f"  the handle is of no use: {error}")
             else:
                 self.model = self.plausible(found, before)
-                self.mixed = True  # a sync that failed has written some files, in any order
                 self.say("  the handle goes on")
                 return
         with suppress(OSError, ValueError):

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("formats", "mount", "winkfs", "pyspark_winkfs", "tests", "pyproject.toml")
+COPIED = (
+    "formats", "mount", "winkfs", "pyspark_winkfs", "examples", "tests", "pyproject.toml"
+)  # fmt: skip
 LIMIT = 300  # seconds that a test may take
 CUTS = "tests/simulated/test_power_cuts.py::test_every_image_shows_what_was_acknowledged"
 STATES = "tests/simulated/test_damaged_states.py"

@@ -178,6 +178,25 @@ def test_a_change_of_a_mount_that_fails_half_way_is_in_its_order_of_names(call: 
         assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_new_name_that_a_failed_sync_brings_back_is_in_the_order_of_names(asked: bool) -> None:
+    disk = SimulatedDisk(1)
+    base = f"{disk.path}/c"
+    with repeatable(1):
+        source = ContainerSource(winkfs.create(base))
+        source.close()
+        source = ContainerSource(winkfs.open(base, "a"))
+        source.create(source.root, b"new", 0o644, 0, 0)
+        source.sync()
+        source.unlink(source.root, b"new")
+        disk.arm("write", 1, errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            source.sync()
+        assert not asked or source.lookup(source.root, b"new")
+        source.close()
+        assert winkfs.verify(base).problems == []
+
+
 def test_a_writer_makes_the_name_of_its_file_durable() -> None:
     """A compaction whose last sync fails leaves a new name that may not be on the disk."""
     live("classic", 255)
