@@ -90,8 +90,8 @@ MUTANTS = (
     ),
     Mutant(
         "a failed sync swallowed", GROWING,
-        "                self._mark(marked)\n            raise\n",
-        "                self._mark(marked)\n            self.lost = None\n",
+        "                repeat(self.storage, self.superblock)\n            raise\n",
+        "                repeat(self.storage, self.superblock)\n            self.lost = None\n",
         FINAL,
     ),
     Mutant(
