@@ -51,9 +51,11 @@ def columns(chosen: dict[bytes, Digest]) -> Columns:
     )  # fmt: skip
 
 
-def made_twice(tmp_path: Path) -> tuple[dict[bytes, Digest], dict[bytes, Digest], Path]:
-    """A digest set in which five of ten paths come again -> first and later digests, its folder."""
-    old, new = pairs(10, seed=1), pairs(5, seed=2)
+def made_twice(
+    tmp_path: Path, again: int = 5
+) -> tuple[dict[bytes, Digest], dict[bytes, Digest], Path]:
+    """A digest set in which some of ten paths come again -> first and later digests, its folder."""
+    old, new = pairs(10, seed=1), pairs(again, seed=2)
     folder = results.begin(tmp_path / "d", NAME)
     writer = ShardWriter(folder / "a")
     writer.add(columns(old))
@@ -362,12 +364,7 @@ def test_an_older_digest_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> 
 
 
 def test_a_cell_of_an_older_digest_is_not_believed(tmp_path: Path) -> None:
-    old, new = pairs(10, seed=1), pairs(10, seed=2)
-    folder = results.begin(tmp_path / "d", NAME)
-    writer = ShardWriter(folder / "a")
-    writer.add(columns(old))
-    writer.add(columns(new))
-    winkfs.digests.publish(folder, [writer.finish()], {})
+    _, new, folder = made_twice(tmp_path, again=10)
     path = folder / "shard-0000.hindex"
     with KVSeq.open(FileStorage(folder / "shard-0000.kvseq")) as kv:
         first: dict[bytes, int] = {}

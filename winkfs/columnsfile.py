@@ -53,7 +53,7 @@ def _open(
     end: int,
     note: Callable[[CorruptError], None] | None,
     *,
-    mapped: bool = True,
+    mapped: bool,
 ) -> ColumnsFile | None:
     try:
         storage = open_file(path)

@@ -43,7 +43,7 @@ from winkformats.kvseq import KVSeq
 from winkformats.pagesums import PageSums
 from winkformats.superblock import HINDEX, SBSIZE, Superblock
 from winkfs.entry import to_strs
-from winkfs.indexfile import FAR, Base
+from winkfs.indexfile import Base, spread
 from winkfs.rows import Int64, doubles
 
 HEAD: Final = struct.Struct(">Q16s2q")
@@ -174,13 +174,9 @@ def write_index(
 
     end     FILESIZE of the kvseq
     """
-    size = table.size_for(len(s))
-    block, passed = _write_index(storage, s, positions, contid, end, size)
-    if passed > FAR:  # as with BASE.idx
-        storage.truncate(0)
-        size += 2 * secrets.randbelow(size // 4)
-        block, _ = _write_index(storage, s, positions, contid, end, size)
-    return block
+    return spread(
+        storage, len(s), lambda size: _write_index(storage, s, positions, contid, end, size)
+    )
 
 
 def _write_index(

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
 DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.update.Mark`
 SHORT: Final = 8 << 20  # bytes of an index that is copied, in 2 ms at most
+
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -348,14 +350,24 @@ def write_base(
     variables  DATAEND, NEXTFID, SYNCTIME, PACKED as they apply
     sums       write checksums of its pages, too, but not in classic layout
     """
-    n = len(rows.pos)
+    return spread(
+        storage,
+        len(rows.pos),
+        lambda size: _write_base(storage, settings, rows, extra, variables, size, sums),
+    )
+
+
+def spread(storage: Storage, n: int, write: Callable[[int], tuple[Made, int]]) -> Made:
+    """Write a table of `n` keys, again with another HTSIZE where they were made for the first.
+
+    write  writes it with this HTSIZE -> what it made, and what `table.build` says of it
+    """
     size = table.size_for(n)
-    base, passed = _write_base(storage, settings, rows, extra, variables, size, sums)
-    if passed > FAR:  # names made for this HTSIZE: take one that nobody can know
+    made, passed = write(size)
+    if passed > FAR:  # take one that nobody can know
         storage.truncate(0)
-        size += 2 * secrets.randbelow(size // 4)
-        base, _ = _write_base(storage, settings, rows, extra, variables, size, sums)
-    return base
+        made, _ = write(size + 2 * secrets.randbelow(size // 4))
+    return made
 
 
 def _write_base(

@@ -12,7 +12,8 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Final
 
 from winkformats.errors import CorruptError, FormatError
@@ -135,10 +136,14 @@ class ContainerAttrs(PathView):
             self.tree.recheck(lambda path: path in self._alias or self.entry(path) != 0)
             # A name that came and went since the order was made is noted nowhere, and may be back.
             drafts = [key[: -len(SUFFIX)] for key in self._drafts]
-            with contextlib.suppress(OSError, FormatError):
-                known_to = self._name_order.covered
-                self.tree.replay([*(name for name, _ in tail(self._store, known_to)), *drafts])
-                self._add_unstored()
+            later = (name for name, _ in tail(self._store, self._name_order.covered))
+            self._look_again(chain(later, drafts))
+
+    def _look_again(self, names: Iterable[bytes]) -> None:
+        """These may have come, changed or gone. What cannot be read now stays as it was noted."""
+        with contextlib.suppress(OSError, FormatError):
+            self.tree.replay(names)
+            self._add_unstored()
 
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""

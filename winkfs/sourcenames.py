@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from winkformats.errors import FormatError
 from winkfs.container import Container
 from winkfs.entry import to_str
 from winkfs.errors import FileExists, NoSuchFile, WinkError
@@ -75,9 +74,7 @@ class ContainerNames(ContainerView):
             yield
         except BaseException:
             self._changed()
-            with contextlib.suppress(OSError, FormatError):
-                self.tree.replay(paths)
-                self._add_unstored()
+            self._look_again(paths)
             raise
 
     # they come

@@ -163,19 +163,18 @@ class KVSeq(GrowingFile):
             self._parts, self._written, self.end = [data], pos, pos + len(data)
             self.flush()
         else:
-            self._write_over(
-                pos, data, self.layout.encode(pos, old.key, old.value, deleted=old.deleted)
-            )
+            self._write_over(old, data)
 
-    def _write_over(self, pos: int, data: bytes, before: bytes) -> None:
-        """Write `data`; where that fails what stood there is put back, or all since the last sync
-        counts as lost."""
+    def _write_over(self, old: KVEntry, data: bytes) -> None:
+        """Write `data` over an entry; where that fails the entry is put back, or all since the last
+        sync counts as lost."""
         try:
-            self.storage.write(pos, [data])
+            self.storage.write(old.pos, [data])
         except BaseException as error:
             self._failed = True
+            before = self.layout.encode(old.pos, old.key, old.value, deleted=old.deleted)
             try:
-                self.storage.write(pos, [before])
+                self.storage.write(old.pos, [before])
             except OSError:
                 self.lost = error if isinstance(error, OSError) else self.lost
             raise

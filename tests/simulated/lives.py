@@ -370,6 +370,10 @@ class Life:
     def synced(self, action: Callable[[], object]) -> None:
         self.pending.append(dict(self.model))
         action()
+        self.settled()
+
+    def settled(self) -> None:
+        """What the handle shows is durable."""
         self.acked, self.pending, self.since = dict(self.model), [], []
         self.mixed = False
 
@@ -483,8 +487,7 @@ class Life:
         self.disk, self.failed = image, False
         self.start()
         self.model = state_of(self.handle())
-        self.acked, self.pending, self.since = dict(self.model), [], []
-        self.mixed = False
+        self.settled()
 
 
 class MountLife(Life):
