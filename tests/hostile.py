@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 import winkfs
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.errors import FormatError
 from winkformats.superblock import HALF, read_superblock
 from winkfs import Container

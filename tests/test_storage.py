@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from winkformats.disk import pagecache
 from winkformats.disk import posix as module
-from winkformats.disk.directory import locate, sync_directory
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
+from winkformats.disk.paths import locate, sync_directory
 from winkformats.disk.posix import RWF_DONTCACHE, SMALL, FileStorage
 from winkformats.disk.replace import replacing
 

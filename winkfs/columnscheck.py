@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import Batch
 from winkfs.columns import Columns

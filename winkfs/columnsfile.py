@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError, FormatError
 from winkformats.superblock import read_superblock
 from winkfs.basepath import base_of

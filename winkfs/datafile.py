@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from winkformats.disk.directory import Directory, locate
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import locate
 from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Storage
 from winkformats.entry import KVEntry

@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing, pagesums, table
-from winkformats.disk.directory import locate, open_file
 from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage, check_view
 from winkformats.entry import KVEntry
 from winkformats.errors import CorruptError, DerivedDamage, FormatError

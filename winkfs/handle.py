@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any, Final, Self
 
-from winkformats.disk.directory import absolute
+from winkformats.disk.paths import absolute
 from winkfs import fastread, forks
 from winkfs.bulkget import BulkGet
 from winkfs.changes import Changes

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import pagesums, table
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hashing import UInt64

@@ -44,7 +44,7 @@ class Kind:
 
 
 def _data_set(path: str) -> str | None:
-    from winkformats.disk.directory import is_directory  # numpy comes with it
+    from winkformats.disk.paths import is_directory  # numpy comes with it
 
     return path.rstrip("/") or "/" if is_directory(os.path.join(path, MANIFESTS)) else None
 

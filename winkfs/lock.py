@@ -10,7 +10,8 @@ import contextlib
 import os
 from typing import Final
 
-from winkformats.disk.directory import Lock, locate
+from winkformats.disk.directory import Lock
+from winkformats.disk.paths import locate
 from winkformats.disk.storage import Info, Kind
 from winkfs.errors import Locked, WinkError
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from winkformats import hashing
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.gather import fetch

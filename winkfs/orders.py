@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.disk.directory import locate, open_file
+from winkformats.disk.paths import locate, open_file
 from winkformats.errors import CorruptError, FormatError
 from winkformats.pagesums import PageSums
 from winkformats.perm import PAIR, Perm

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from winkformats.disk.directory import Directory, locate
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import locate
 from winkfs.basepath import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of
 from winkfs.bulkput import Row
 from winkfs.container import Container, create

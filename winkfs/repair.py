@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from winkformats.disk.directory import Directory, locate
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import locate
 from winkformats.disk.storage import Storage
 from winkformats.entry import Layout
 from winkformats.errors import CorruptError, DamagedRange

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats import hashing
-from winkformats.disk.directory import locate, open_file
+from winkformats.disk.paths import locate, open_file
 from winkformats.disk.replace import replacing
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kvscan import scan_intact

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from winkformats.disk.directory import locate, open_file, register
+from winkformats.disk.paths import locate, open_file, register
 from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkformats.disk.storage import Info, Kind, Storage
 from winkformats.entry import Layout

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import pagesums
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage
 from winkformats.entry import Layout
 from winkformats.errors import DerivedDamage, FormatError

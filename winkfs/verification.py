@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.pagesums import PageSums
 from winkformats.superblock import read_superblock

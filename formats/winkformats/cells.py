@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import pagesums
-from winkformats.disk.directory import locate, scheme_of
 from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.paths import locate, scheme_of
 from winkformats.disk.replace import replacing
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError

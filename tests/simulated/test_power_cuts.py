@@ -11,7 +11,7 @@ import pytest
 from lives import VARIANTS, live, repeatable
 
 import winkfs
-from winkformats.disk.directory import locate
+from winkformats.disk.paths import locate
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkformats.superblock import HALF
 from winkfs.compact import compact

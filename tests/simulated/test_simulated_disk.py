@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from winkformats.disk.directory import Directory, directory_of, locate
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import directory_of, locate
 from winkformats.disk.platter import SECTOR
 from winkformats.disk.replace import replacing
 from winkformats.disk.simulated import DAMAGES, SimulatedDisk

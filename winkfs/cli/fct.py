@@ -142,7 +142,7 @@ def create(
     **shape: int | None,
 ) -> None:
     """Create an empty FILE; a file that exists is left alone."""
-    from winkformats.disk.directory import locate
+    from winkformats.disk.paths import locate
 
     given = {name: value for name, value in shape.items() if value is not None}
     for name in given.keys() - OPTIONS_OF[form]:

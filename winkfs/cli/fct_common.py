@@ -49,7 +49,7 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
 @contextlib.contextmanager
 def opened(file: str, *, writable: bool = False) -> Iterator[Storage]:
     """The file; who writes a container's file holds the container's lock meanwhile."""
-    from winkformats.disk.directory import open_file
+    from winkformats.disk.paths import open_file
     from winkformats.superblock import read_superblock
     from winkfs.lock import WriterLock
 
@@ -108,7 +108,7 @@ def stored_hash(file: str, cellsz: int, key: bytes) -> KeyOf:
 @contextlib.contextmanager
 def keys_in(data: str) -> Iterator[KeyOf]:
     """kv_pointer -> key of a kvseq file."""
-    from winkformats.disk.directory import open_file
+    from winkformats.disk.paths import open_file
     from winkformats.kvseq import KVSeq
 
     with open_file(data) as storage:

@@ -163,7 +163,7 @@ def _sizes(base: str) -> Record:
 
 def file_record(file: str) -> Record:
     """Raises FormatError where it is none of ours; OSError."""
-    from winkformats.disk.directory import open_file
+    from winkformats.disk.paths import open_file
     from winkformats.superblock import FORMAT_NAMES, read_superblock
 
     with open_file(file) as storage:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -379,10 +378,3 @@ def _get(digests: Digests, name: bytes) -> Digest | FormatError | None:
         return digests.get(name)
     except FormatError as error:
         return error
-
-
-def program(job: str) -> None:
-    """What a module of a job does when it is run by spark-submit or `python -m`."""
-    from winkfs.cli import main
-
-    sys.exit(main(["pipeline", job, *sys.argv[1:]]))

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from winkformats.disk.directory import locate, open_file
+from winkformats.disk.paths import locate, open_file
 from winkformats.superblock import read_superblock
 from winkfs.basepath import FILES, base_of
 from winkfs.container import open as open_container

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from winkformats.disk.directory import Directory, directory_of, locate
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import directory_of, locate
 from winkformats.errors import FormatError
 from winkfs import maintenance, verification
 from winkfs.columnsfile import open_columns

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from winkformats import kvscan
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.errors import FormatError
 from winkformats.superblock import read_superblock
 from winkfs.dataset.manifest import Log, root_of

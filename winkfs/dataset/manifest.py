@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from winkformats.disk.directory import directory_of, is_directory, locate, make_directory
+from winkformats.disk.paths import directory_of, is_directory, locate, make_directory
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.manifestfolder import COPY, Folder, Store
 from winkfs.dataset.records import Manifest, State, digest_of

@@ -12,7 +12,8 @@ import secrets
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from winkformats.disk.directory import Directory, directory_of
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Storage
 from winkfs.dataset.records import is_whole
 from winkfs.errors import WinkError

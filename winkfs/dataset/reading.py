@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from winkformats.disk.directory import absolute
+from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError
 from winkfs import forks
 from winkfs.arguments import to_ns

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.disk.directory import locate
+from winkformats.disk.paths import locate
 from winkfs.basepath import SUFFIXES
 from winkfs.dataset.records import ShardRecord
 from winkfs.errors import NoSuchFile, StalePlan

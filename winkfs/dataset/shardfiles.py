@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkfs.columns import BY_INODE, Columns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from winkformats.disk.directory import locate
+from winkformats.disk.paths import locate
 from winkformats.disk.replace import replacing
 from winkfs.basepath import FILES
 from winkfs.container import Container

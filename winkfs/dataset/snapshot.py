@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from winkformats.disk.directory import absolute
+from winkformats.disk.paths import absolute
 from winkfs.basepath import base_of
 from winkfs.dataset.hiddenfile import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset

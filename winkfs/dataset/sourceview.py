@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.disk.directory import directory_of
+from winkformats.disk.paths import directory_of
 from winkfs.columns import Columns
 from winkfs.dataset.columnsbatch import ColumnsBatch
 from winkfs.dataset.manifest import AsOf, Log, root_of

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from winkformats.disk.directory import Directory, absolute, directory_of, is_directory, locate
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.storage import Kind
 from winkformats.errors import FormatError
 from winkfs.basepath import FILES

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
-from winkformats.disk.directory import Directory, directory_of
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import directory_of
 from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Kind
 from winkformats.errors import CorruptError

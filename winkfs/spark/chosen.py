@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from winkformats.disk.directory import open_file
+from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError
 from winkfs import orders
 from winkfs.columns import Columns

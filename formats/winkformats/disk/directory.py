@@ -1,18 +1,9 @@
-"""Directory: files by name, and which disk a path is on.
-
-    locate("corpus")          a Directory of this machine, and "corpus"
-    locate("sim:1/corpus")    one of the disk that registered the scheme "sim"
-
-Whoever opens, names or removes a file goes through here, so that another disk can stand below.
-"""
+"""Directory: files by name. `paths` says which disk a path is on."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Final, Protocol, Self
+from typing import Protocol, Self
 
 from winkformats.disk.storage import Info, Kind, Storage
 
@@ -139,72 +130,3 @@ class Directory(ABC):
                 else:
                     folder.unlink(entry)
         self.rmdir(name)
-
-
-Factory = Callable[[str], Directory]
-_schemes: Final[dict[str, Factory]] = {}
-
-
-def register(scheme: str, factory: Factory) -> None:
-    """Have `factory` make the directories of all paths that begin with `scheme` and a colon."""
-    _schemes[scheme] = factory
-
-
-def scheme_of(path: str) -> str:
-    """The registered scheme that a path begins with, "" for a path of this machine."""
-    head, colon, _ = path.partition(":")
-    return head if colon and head in _schemes else ""
-
-
-def directory_of(path: str) -> Directory:
-    """The directory with this path. It need not be there yet."""
-    from winkformats.disk.posix import PosixDirectory  # which knows this module
-
-    scheme = scheme_of(path)
-    return _schemes[scheme](path) if scheme else PosixDirectory(path or ".")
-
-
-def locate(path: str | os.PathLike[str]) -> tuple[Directory, str]:
-    """-> the directory that a path is in, and its name there."""
-    text = os.fspath(path)
-    head, slash, name = text.rpartition("/")
-    return directory_of(head or slash), name
-
-
-def open_file(path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False) -> Storage:
-    """Open the file with this path, see `Directory.open`."""
-    directory, name = locate(path)
-    return directory.open(name, mode, uncached=uncached)
-
-
-def is_directory(path: str) -> bool:
-    """Whether there is a directory, or a symbolic link to one."""
-    info = directory_of(path).info()
-    return info is not None and info.kind is Kind.DIRECTORY
-
-
-def make_directory(path: str) -> None:
-    """Make a directory, and those that it is in, durable; one that is there stays."""
-    if is_directory(path):
-        return
-    parent, _, name = absolute(path).rpartition("/")
-    make_directory(parent or "/")
-    directory = directory_of(parent or "/")
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(name)
-        try:
-            directory.sync()
-        except OSError:  # it may be lost, and the next who finds it there would not know
-            with contextlib.suppress(OSError):
-                directory.rmdir(name)
-            raise
-
-
-def sync_directory(directory: str | os.PathLike[str]) -> None:
-    """Make the names in a directory durable."""
-    directory_of(os.fspath(directory)).sync()
-
-
-def absolute(path: str) -> str:
-    """The path from the root on."""
-    return path if scheme_of(path) else os.path.abspath(path)

@@ -32,8 +32,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Self
 
-from winkformats.disk.directory import Directory, register
+from winkformats.disk.directory import Directory
 from winkformats.disk.pagecache import BulkReader, Dropper
+from winkformats.disk.paths import register
 from winkformats.disk.platter import SECTOR, Bytes, Change, File, landed
 from winkformats.disk.posix import FileStorage
 from winkformats.disk.storage import Buffer, Info, Kind, Storage

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
+import runpy
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -124,3 +126,9 @@ def cause(error: BaseException) -> str:
         inner = [each for each in found if not each[0].endswith(OUTER)]
         return str((inner or found)[-1][1])
     return text.strip().splitlines()[0] if text.strip() else repr(error)
+
+
+def program(job: str) -> None:
+    """Run `winkfs pipeline JOB` in this process: the module of a job is a program for spark-submit."""
+    sys.argv[1:1] = ["pipeline", job]
+    runpy.run_module("winkfs", run_name="__main__")

@@ -73,6 +73,6 @@ def _task(
 
 
 if __name__ == "__main__":
-    from winkfs.cli.pipeline import program
+    from winkfs.spark.jobs.common import program
 
     program("compact")

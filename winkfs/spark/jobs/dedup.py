@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from winkformats.disk.directory import sync_directory
+from winkformats.disk.paths import sync_directory
 from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot, snapshot
@@ -276,6 +276,6 @@ def _delete(snap: Snapshot, names: set[bytes]) -> int:
 
 
 if __name__ == "__main__":
-    from winkfs.cli.pipeline import program
+    from winkfs.spark.jobs.common import program
 
     program("dedup")

@@ -180,6 +180,6 @@ def _all_shards(folder: Path, rows: list[Any], count: int) -> list[dict[str, Any
 
 
 if __name__ == "__main__":
-    from winkfs.cli.pipeline import program
+    from winkfs.spark.jobs.common import program
 
     program("digest")

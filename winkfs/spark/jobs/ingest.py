@@ -168,6 +168,6 @@ class Notes:
 
 
 if __name__ == "__main__":
-    from winkfs.cli.pipeline import program
+    from winkfs.spark.jobs.common import program
 
     program("ingest")

@@ -27,6 +27,6 @@ def run(
 
 
 if __name__ == "__main__":
-    from winkfs.cli.pipeline import program
+    from winkfs.spark.jobs.common import program
 
     program("sort")

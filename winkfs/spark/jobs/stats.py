@@ -137,6 +137,6 @@ def _fit(name: str) -> str:
 
 
 if __name__ == "__main__":
-    from winkfs.cli.pipeline import program
+    from winkfs.spark.jobs.common import program
 
     program("stats")
