@@ -129,6 +129,6 @@ def cause(error: BaseException) -> str:
 
 
 def program(job: str) -> None:
-    """Run `winkfs pipeline JOB` in this process: the module of a job is a program for spark-submit."""
+    """Run `winkfs pipeline JOB` in this process: each job is a program for spark-submit too."""
     sys.argv[1:1] = ["pipeline", job]
     runpy.run_module("winkfs", run_name="__main__")
