@@ -34,7 +34,7 @@ from report import COMPARISON, Goal, Report
 
 import winkfs
 from winkformats.disk.posix import RWF_DONTCACHE
-from winkformats.kvseq import FILEINCR
+from winkformats.kv.sequence import FILEINCR
 
 Files = list[tuple[str, bytes]]
 JOINED: Final = 1000  # values in one raw write

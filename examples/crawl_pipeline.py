@@ -30,8 +30,8 @@ from typing import Any
 import xxhash
 
 import winkfs
+import winkfs.archive.warc
 import winkfs.digests
-import winkfs.warc
 from winkfs.errors import WinkError
 
 FOLDERS = ("/usr/share", "/usr/local/share")
@@ -122,7 +122,7 @@ def response(url: str, body: bytes, second: int) -> bytes:
 
 def write_archives(fetched: list[tuple[str, bytes]], folder: Path) -> list[str]:
     """WARC files, or tar files where the library that reads WARC files is missing."""
-    tar = winkfs.warc.missing() is not None
+    tar = winkfs.archive.warc.missing() is not None
     paths = []
     for number in range(FILES):
         path = folder / f"crawl-{number}.{'tar' if tar else 'warc.gz'}"

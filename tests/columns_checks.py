@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import winkfs
-from winkfs.columns import Columns
-from winkfs.columnschunks import ColumnsFile
-from winkfs.columnsfile import open_columns
-from winkfs.entry import to_bytes
-from winkfs.store import Store
+from winkfs.container.columns.columns import Columns
+from winkfs.container.entry import to_bytes
+from winkfs.container.ondisk.cols import ColumnsFile
+from winkfs.container.ondisk.columnsfile import open_columns
+from winkfs.container.store import Store
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import xxhash
 
 import winkfs
-from winkfs.container import Container
+from winkfs.container.container import Container
 from winkfs.dataset.transaction import begin
 
 Files = Mapping[str | bytes, bytes]

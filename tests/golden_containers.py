@@ -14,10 +14,10 @@ from unittest import mock
 from golden_formats import CONTID, NOW, NOW_NS, tick
 
 import winkfs
-from winkformats.superblock import KVSEQ, Superblock
+from winkformats.kv.superblock import KVSEQ, Superblock
 from winkfs import Container, FileType
-from winkfs.indexfile import write_base
-from winkfs.timeindex import TimeIndex
+from winkfs.container.ondisk.idx import write_base
+from winkfs.container.ondisk.time import TimeIndex
 
 NANO = 10**9
 T0 = 1_234_567_890 * NANO + 987_654_321
@@ -148,7 +148,7 @@ Life = Callable[[Container], Files]
 def without_sums() -> Iterator[None]:
     """While it lasts derived files have no checksums of their pages."""
     with (
-        mock.patch("winkfs.store.write_base", functools.partial(write_base, sums=False)),
+        mock.patch("winkfs.container.store.write_base", functools.partial(write_base, sums=False)),
         mock.patch.object(TimeIndex, "write", functools.partialmethod(TimeIndex.write, sums=False)),
     ):
         yield

@@ -12,8 +12,8 @@ from typing import Any
 from unittest import mock
 
 from winkformats.disk.posix import FileStorage
-from winkformats.hindex import HIndex
-from winkformats.kvseq import KVSeq
+from winkformats.hindex.hindex import HIndex
+from winkformats.kv.sequence import KVSeq
 from winkformats.perm import Perm
 
 NOW = 1_700_000_000

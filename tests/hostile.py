@@ -28,13 +28,13 @@ from typing import Any
 import winkfs
 from winkformats.disk.paths import open_file
 from winkformats.errors import FormatError
-from winkformats.superblock import HALF, read_superblock
+from winkformats.kv.superblock import HALF, read_superblock
 from winkfs import Container
+from winkfs.archive.unpack import unpack
 from winkfs.cli import main
 from winkfs.cli.info import container_record
-from winkfs.inode import ATTRS
-from winkfs.store import Store
-from winkfs.unpack import unpack
+from winkfs.container.ondisk.inode import ATTRS
+from winkfs.container.store import Store
 
 MEMORY = 3 << 30  # bytes of addresses, mappings included
 SECONDS = 10

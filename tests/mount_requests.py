@@ -56,7 +56,7 @@ def _serve(base: str, directory: str, log: str, *options: str) -> None:
     import os
 
     import winkfs
-    from winkfs.source import ContainerSource
+    from winkfs.mounting.container import ContainerSource
     from winkmount.options import parse
     from winkmount.service import Request, serve
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from winkfs.nameorder import NameOrder, open_order
-from winkfs.store import Store
+from winkfs.container.names.order import NameOrder, open_order
+from winkfs.container.store import Store
 
 
 @contextmanager

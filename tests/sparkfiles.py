@@ -11,8 +11,8 @@ import numpy as np
 from datasets import commit, delete
 
 import winkfs
+from winkfs.container.entry import to_bytes
 from winkfs.dataset import manifest
-from winkfs.entry import to_bytes
 
 FEW = 400  # ordinary files of a container
 START = 1_600_000_000  # mtime of the first, seconds
@@ -140,7 +140,7 @@ def struct(schema: str) -> Any:
 def batches(schema: str, options: Mapping[str, str]) -> Iterator[Any]:
     """The Arrow batches of all tasks, each task by a reader of its own, as Spark makes it."""
     from pyspark_winkfs import DefaultSource
-    from winkfs.spark.schema import arrow_schema
+    from winkfs.spark.read.schema import arrow_schema
 
     fields = struct(schema)
     source = DefaultSource(options=dict(options))

@@ -12,16 +12,17 @@ import pytest
 import xxhash
 
 import winkfs
-from winkformats import table
 from winkformats.disk.memory import MemoryStorage
 from winkformats.hashing import MASK63
-from winkformats.superblock import SBSIZE
-from winkfs import digests, results
+from winkformats.hindex import table
+from winkformats.kv.superblock import SBSIZE
+from winkfs import digests
+from winkfs.container.ondisk.inode import inode_key
+from winkfs.container.verify.container import verify
 from winkfs.digests import NAME
-from winkfs.digestshard import Columns, ShardWriter, write_index
-from winkfs.inode import inode_key
-from winkfs.look import Look
-from winkfs.verification import verify
+from winkfs.mounting.lookup import Look
+from winkfs.results import store as results
+from winkfs.results.digestshard import Columns, ShardWriter, write_index
 
 COUNT = 4_000
 # Of a key of 32 bytes XXH3 multiplies the second word with the first, less a word of its secret:

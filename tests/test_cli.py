@@ -25,7 +25,7 @@ from winkfs.names import is_glob, literal_prefix
 
 run, base = commands.run, commands.base  # fixtures
 
-HEAVY = {"numpy", "xxhash", "mmh3", "rich", "winkfs.container", "tarfile"}
+HEAVY = {"numpy", "xxhash", "mmh3", "rich", "winkfs.container.container", "tarfile"}
 
 
 # --- help and usage ---

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from winkformats.disk.posix import FileStorage
-from winkformats.hindex import HIndex
-from winkformats.kvseq import KVSeq
+from winkformats.hindex.hindex import HIndex
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import Superblock
 from winkformats.perm import Perm
-from winkformats.superblock import Superblock
 from winkfs.cli.fct import fct
-from winkfs.lock import WriterLock
+from winkfs.container.ondisk.lock import WriterLock
 
 MAGIC = Path(__file__).parent.parent / "winkfs" / "magic"
 FORMATS = {"kvseq": 0x10, "hindex": 0x20, "perm": 0x30}

@@ -23,15 +23,15 @@ from oracle_read import check_kvseq
 
 import winkfs
 from winkformats.disk import pagecache
-from winkformats.entry import Layout
 from winkformats.errors import CorruptError
-from winkformats.kvseq import KVSeq
-from winkformats.superblock import Superblock
-from winkfs import columnsfile
+from winkformats.kv.entry import Layout
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import Superblock
 from winkfs.cli import main
-from winkfs.columns import Columns
-from winkfs.columnsfile import columns_between, open_columns, write_columns
-from winkfs.select import Selection, select
+from winkfs.container.columns.columns import Columns
+from winkfs.container.ondisk import columnsfile
+from winkfs.container.ondisk.columnsfile import columns_between, open_columns, write_columns
+from winkfs.container.select import Selection, select
 
 
 def test_reindex_writes_columns_that_any_slice_can_be_had_of(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import winkfs
 from winkformats.disk import pagecache
 from winkformats.disk.posix import FileStorage
 from winkfs import WinkError
-from winkfs.compact import Compacted, compact
+from winkfs.container.compact import Compacted, compact
 from winkfs.errors import Locked, NoSuchFile
 
 VARIANTS: dict[str, dict[str, Any]] = {

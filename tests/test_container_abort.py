@@ -147,9 +147,9 @@ def test_a_command_that_is_interrupted_changes_nothing(
 def test_an_update_that_is_interrupted_keeps_what_it_put(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from winkfs.pack import PER_ROW, pack
+    from winkfs.archive.pack import PER_ROW, pack
 
-    monkeypatch.setattr("winkfs.pack.BATCH", 300 * PER_ROW)
+    monkeypatch.setattr("winkfs.archive.pack.BATCH", 300 * PER_ROW)
     count = 1_500
     (tmp_path / "tree").mkdir()
     for i in range(count):

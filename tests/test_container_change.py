@@ -17,7 +17,7 @@ from oracle_read import check
 from oracle_recipes import RECIPES
 
 import winkfs
-from winkformats.kvseq import KVSeq
+from winkformats.kv.sequence import KVSeq
 from winkfs import Container, FileType, Row
 
 base, c = container_checks.base, container_checks.c  # fixtures

@@ -18,10 +18,11 @@ from container_checks import ROOT
 
 import winkfs
 from winkformats.errors import CorruptError, FormatError
-from winkfs import digests, results
-from winkfs.digestshard import ShardWriter
-from winkfs.inode import ATTRS, CK_XXH3, Inode, InodeForm
-from winkfs.store import Store
+from winkfs import digests
+from winkfs.container.ondisk.inode import ATTRS, CK_XXH3, Inode, InodeForm
+from winkfs.container.store import Store
+from winkfs.results import store as results
+from winkfs.results.digestshard import ShardWriter
 
 run = commands.run  # a fixture
 

@@ -15,8 +15,8 @@ from container_checks import assert_sound, child, contents, path_of, run
 
 import winkfs
 from winkfs import Container
+from winkfs.container.fastread import LOOK
 from winkfs.errors import Locked
-from winkfs.fastread import LOOK
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from container_checks import path_of
 import winkfs
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import CorruptError
-from winkformats.kvscan import resynchronise, scan_intact
-from winkformats.kvseq import KVSeq
+from winkformats.kv.scan import resynchronise, scan_intact
+from winkformats.kv.sequence import KVSeq
 from winkfs import Container
 
 Files = dict[str, bytes]

@@ -497,5 +497,5 @@ def test_snapshot_of_a_container_lets_it_grow_but_not_change(tmp_path: Path) -> 
 def test_snapshot_opens_no_shard(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets.add(root, {"a": b"1"}, {"a": b"2"})
     files(root)
-    monkeypatch.setattr(winkfs.store.Store, "__init__", None)
+    monkeypatch.setattr(winkfs.container.store.Store, "__init__", None)
     assert snapshot(root).files == 1

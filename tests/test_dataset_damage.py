@@ -18,7 +18,7 @@ import winkfs
 import winkfs.dataset.adopt
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
-from winkfs.columnsfile import open_columns
+from winkfs.container.ondisk.columnsfile import open_columns
 from winkfs.dataset import manifest
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.manifest import Log, create
@@ -341,7 +341,7 @@ def test_random_damage_is_never_wrong_contents(root: str) -> None:
 def test_mount_shows_the_generation_before_a_damaged_one_and_logs_it(
     root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from winkfs.dataset.source import DatasetSource
+    from winkfs.mounting.dataset import DatasetSource
 
     source = DatasetSource(root)
     datasets.add(root, {"6": b"6"})

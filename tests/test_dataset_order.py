@@ -11,7 +11,7 @@ import pytest
 from winkfs.dataset import nameorder, namerows
 from winkfs.dataset.nameorder import MergedOrder
 from winkfs.dataset.snapshot import snapshot
-from winkfs.dataset.source import DatasetSource
+from winkfs.mounting.dataset import DatasetSource
 
 LETTERS = "ab/.0-\xff\u1234"
 DEEP = "abcdefgh" * 12  # words that all names have in common

@@ -17,14 +17,14 @@ from container_checks import MEMORY
 import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import DerivedDamage
-from winkformats.superblock import read_superblock
-from winkfs.aosource import AppendOnlySource
-from winkfs.columns import Columns
-from winkfs.compact import compact
-from winkfs.select import select
-from winkfs.selection import Selection
-from winkfs.source import ContainerSource
-from winkfs.store import Store
+from winkformats.kv.superblock import read_superblock
+from winkfs.container.columns.columns import Columns
+from winkfs.container.compact import compact
+from winkfs.container.select import select
+from winkfs.container.selection import Selection
+from winkfs.container.store import Store
+from winkfs.mounting.appendonly import AppendOnlySource
+from winkfs.mounting.container import ContainerSource
 
 NS = 10**9
 Answers = dict[str, Any]

@@ -19,13 +19,14 @@ import winkfs.digests
 from winkformats import hashing
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.kvseq import KVSeq
-from winkformats.superblock import read_superblock
-from winkfs import digestshard, results
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import read_superblock
+from winkfs.container.entry import to_str
 from winkfs.digests import NAME, Digest, shard_name, shard_of
-from winkfs.digestshard import Columns, ShardWriter
-from winkfs.entry import to_str
 from winkfs.errors import Closed, DamageWarning, NoSuchFile
+from winkfs.results import digestshard
+from winkfs.results import store as results
+from winkfs.results.digestshard import Columns, ShardWriter
 
 MANY = 5000
 

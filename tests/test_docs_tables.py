@@ -9,15 +9,18 @@ import oracle_format
 import pytest
 
 import winkfs
-from winkformats import entry, hashing, hindex, perm, superblock
+from winkformats import hashing, perm
 from winkformats.disk.memory import MemoryStorage
-from winkformats.entry import Field, Layout
-from winkformats.hindex import HIndex
+from winkformats.hindex import hindex
+from winkformats.hindex.hindex import HIndex
+from winkformats.kv import entry, superblock
+from winkformats.kv.entry import Field, Layout
+from winkformats.kv.superblock import Superblock
 from winkformats.perm import Perm
-from winkformats.superblock import Superblock
-from winkfs import inode, timeindex
-from winkfs.extent import Extent
-from winkfs.inode import Attrs, FileType, Inode, InodeForm
+from winkfs.container.ondisk import inode
+from winkfs.container.ondisk import time as timeindex
+from winkfs.container.ondisk.extent import Extent
+from winkfs.container.ondisk.inode import Attrs, FileType, Inode, InodeForm
 
 UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 

@@ -8,8 +8,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from winkformats.entry import Field, KVEntry, Layout
 from winkformats.errors import CorruptError, FormatError
+from winkformats.kv.entry import Field, KVEntry, Layout
 
 VARIABLE, FIXED, LIMITED = range(4), range(4, 260), range(260, 515)
 CODES = (0, 1, 2, 3, 4, 5, 12, 258, 259, 260, 261, 299, 459, 513, 514)

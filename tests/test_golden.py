@@ -14,10 +14,10 @@ from golden_formats import Pairs, Rows, Table
 
 import winkfs
 from winkformats.disk.posix import FileStorage
-from winkformats.hindex import HIndex
-from winkformats.kvseq import KVSeq
+from winkformats.hindex.hindex import HIndex
+from winkformats.kv.sequence import KVSeq
 from winkformats.perm import Perm
-from winkfs.inode import default_mode
+from winkfs.container.ondisk.inode import default_mode
 
 GOLDEN = Path(__file__).with_name("golden")
 SUFFIXES = (".data", ".idx", ".time", ".names")

@@ -15,8 +15,8 @@ from winkformats import hashing
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkformats.errors import CorruptError, FormatError
-from winkformats.hindex import HIndex
-from winkformats.superblock import Superblock
+from winkformats.hindex.hindex import HIndex
+from winkformats.kv.superblock import Superblock
 
 ALGORITHMS = (1, 2, 3)
 CELL_SIZES = (1, 2, 4)

@@ -14,11 +14,11 @@ from sparking import spark as spark  # the fixture
 from warcs import response
 
 import winkfs
+from winkfs.archive.warc import missing
 from winkfs.dataset.manifest import Log
 from winkfs.errors import NoSuchFile, WinkError
 from winkfs.spark.jobs import ingest, inputs
 from winkfs.spark.jobs.common import Bad
-from winkfs.warc import missing
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402

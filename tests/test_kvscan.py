@@ -9,12 +9,12 @@ import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from winkformats import kvscan
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import WINDOW, FileStorage
-from winkformats.entry import Layout
 from winkformats.errors import CorruptError, FormatError
-from winkformats.kvscan import Batch, scan
+from winkformats.kv import scan as kvscan
+from winkformats.kv.entry import Layout
+from winkformats.kv.scan import Batch, scan
 
 START = 512
 DEADLINE = 60  # seconds; far more than any of these takes

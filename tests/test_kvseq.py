@@ -15,10 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
-from winkformats.entry import KVEntry, Layout
 from winkformats.errors import CorruptError, FormatError
-from winkformats.kvseq import FILEINCR, KVSeq
-from winkformats.superblock import HINDEX, Superblock, read_superblock
+from winkformats.kv.entry import KVEntry, Layout
+from winkformats.kv.sequence import FILEINCR, KVSeq
+from winkformats.kv.superblock import HINDEX, Superblock, read_superblock
 
 CODES = (0, 1, 2, 3, 4, 7, 24, 259, 260, 263, 459, 514)
 

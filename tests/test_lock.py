@@ -14,8 +14,8 @@ import pytest
 import winkfs
 from winkformats.disk.posix import PosixDirectory
 from winkfs import WinkError
+from winkfs.container.ondisk.lock import WriterLock
 from winkfs.errors import Locked
-from winkfs.lock import WriterLock
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from mounting import command, mounted, run, watched
 from mounting import there as there  # a fixture
 
 import winkfs
-from winkfs.store import Store
+from winkfs.container.store import Store
 
 pytestmark = pytest.mark.mount
 OLD = 1_577_836_800 * 10**9  # 2020-01-01

@@ -12,7 +12,7 @@ import pytest
 from mounting import mounted, server_of
 
 import winkfs
-from winkfs.store import Store
+from winkfs.container.store import Store
 
 FILES = 400
 pytestmark = pytest.mark.mount

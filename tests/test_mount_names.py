@@ -14,9 +14,13 @@ import winkfs
 from winkformats.disk import pagecache
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
-from winkfs import FileType, light, listbatch, places, source, sourceattrs
+from winkfs import FileType
+from winkfs.mounting import cachebudget as light
+from winkfs.mounting import container as source
+from winkfs.mounting import ids as places
+from winkfs.mounting import listbatch, sourceattrs
+from winkfs.mounting.container import ContainerSource
 from winkfs.names import bad_prefix
-from winkfs.source import ContainerSource
 from winkmount.source import UNREADABLE
 
 DIR = FileType.DIR

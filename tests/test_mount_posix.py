@@ -14,9 +14,9 @@ from mounting import mounted, run
 from xxh3_clash import clash
 
 import winkfs
-from winkfs.container import Container
-from winkfs.places import Places
-from winkfs.source import ContainerSource
+from winkfs.container.container import Container
+from winkfs.mounting.container import ContainerSource
+from winkfs.mounting.ids import Places
 
 
 def refused(*codes: int) -> pytest.RaisesExc[OSError]:

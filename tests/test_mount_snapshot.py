@@ -13,7 +13,7 @@ from test_mount_names import at, listed, opened, refused, walk
 from test_mount_names import no_view_is_left as no_view_is_left  # a fixture
 
 import winkfs
-from winkfs.source import ContainerSource
+from winkfs.mounting.container import ContainerSource
 
 BIG = bytes(range(256)) * 12_000  # three entries
 

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 import winkfs
-from winkfs import Container, sourceview
-from winkfs.aosource import AppendOnlySource
-from winkfs.changes import Changes
-from winkfs.source import ContainerSource
+from winkfs import Container
+from winkfs.container.changes import Changes
+from winkfs.mounting import sourceview
+from winkfs.mounting.appendonly import AppendOnlySource
+from winkfs.mounting.container import ContainerSource
 
 
 @pytest.fixture

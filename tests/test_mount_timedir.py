@@ -13,7 +13,7 @@ from mounting import WINKFS, mounted
 from test_mount_names import refused, walk
 
 import winkfs
-from winkfs.aosource import AppendOnlySource
+from winkfs.mounting.appendonly import AppendOnlySource
 
 NOON = 1_795_176_000  # 2026-11-20 12:00 UTC
 

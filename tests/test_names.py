@@ -18,13 +18,15 @@ from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkformats.gather import texts_at
 from winkformats.perm import Perm
-from winkfs import FileType, namesfile, namesort
-from winkfs.clashes import ClashFinder
-from winkfs.nameorder import NameOrder, open_order, tail
-from winkfs.namesfile import build, merge, save_order
-from winkfs.namesort import NameSorter
-from winkfs.pack import pack
-from winkfs.store import Store
+from winkfs import FileType
+from winkfs.archive.pack import pack
+from winkfs.container.names import sort as namesort
+from winkfs.container.names.conflicts import ClashFinder
+from winkfs.container.names.order import NameOrder, open_order, tail
+from winkfs.container.names.sort import NameSorter
+from winkfs.container.ondisk import names as namesfile
+from winkfs.container.ondisk.names import build, merge, save_order
+from winkfs.container.store import Store
 
 NAMES = st.text("ab/.é", min_size=1, max_size=5).map(str.encode)
 ODD = [
@@ -242,8 +244,8 @@ def test_an_old_order_and_the_tail_make_the_order_of_today(
     seed: int, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(namesfile, "build", None)  # it shall merge
-    monkeypatch.setattr("winkfs.namesmerge.PIECE", 3)
-    monkeypatch.setattr("winkfs.namesmerge.RARE", 1 if seed % 2 else 10**9)
+    monkeypatch.setattr("winkfs.container.names.merge.PIECE", 3)
+    monkeypatch.setattr("winkfs.container.names.merge.RARE", 1 if seed % 2 else 10**9)
     chance, model = random.Random(seed), dict[bytes, bytes]()
     with winkfs.create(base) as container:
         container.put("a/a", b"")
@@ -455,7 +457,7 @@ def dead_inodes(store: Store) -> list[int]:
 
 
 def patch_size(base: Path, count: int) -> None:
-    from winkformats.superblock import read_superblock
+    from winkformats.kv.superblock import read_superblock
 
     with FileStorage(path_of(base, ".names"), "w") as storage:
         block = read_superblock(storage)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from winkformats.errors import FormatError
-from winkfs import orders, results
+from winkfs import orders
 from winkfs.errors import NoSuchFile, WinkError
 from winkfs.orders import Order, OrderedShard, Range, Rows
+from winkfs.results import store as results
 
 SHARDS = (OrderedShard("job/00000-0", 1, 5000), OrderedShard("job/00001-0", 2, 6000))
 

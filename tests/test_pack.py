@@ -16,14 +16,14 @@ from trees import VARIANTS, files_beside, names, snapshot
 
 import winkfs
 from winkformats.disk.posix import PosixDirectory
-from winkfs.basepath import FILES, SUFFIXES, TEMPORARIES
+from winkfs.archive.items import LARGE, Note
+from winkfs.archive.pack import pack
+from winkfs.archive.tree import Tree, listed_names
+from winkfs.archive.unpack import unpack
+from winkfs.container.basepath import FILES, SUFFIXES, TEMPORARIES
 from winkfs.dataset.packing import pack_shards
 from winkfs.errors import Locked
-from winkfs.items import LARGE, Note
 from winkfs.names import excluder
-from winkfs.pack import pack
-from winkfs.tree import Tree, listed_names
-from winkfs.unpack import unpack
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 

@@ -14,11 +14,11 @@ import pytest
 from trees import DIR, LINK
 
 import winkfs
+from winkfs.archive.items import SPARSE, Note
+from winkfs.archive.pack import NO_HOLES, NO_XATTRS, pack
+from winkfs.archive.unpack import NOT_USER, unpack
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.packing import pack_shards
-from winkfs.items import SPARSE, Note
-from winkfs.pack import NO_HOLES, NO_XATTRS, pack
-from winkfs.unpack import NOT_USER, unpack
 
 MIB = 1 << 20
 SHAPES = {

@@ -18,9 +18,9 @@ from trees import files_beside, names, snapshot
 
 import winkfs
 from winkformats.errors import FormatError
-from winkfs.items import LARGE, Note
-from winkfs.pack import pack
-from winkfs.unpack import unpack
+from winkfs.archive.items import LARGE, Note
+from winkfs.archive.pack import pack
+from winkfs.archive.unpack import unpack
 
 tree = trees.tree  # fixtures
 

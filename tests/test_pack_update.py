@@ -18,15 +18,15 @@ import trees
 from trees import files_beside, names, snapshot
 
 import winkfs
+import winkfs.archive.pack
 import winkfs.dataset.packing
-import winkfs.pack
-from winkfs.compact import compact
+from winkfs.archive.items import LARGE, Note, Seen
+from winkfs.archive.pack import UNCHANGEABLE, PackReport, pack
+from winkfs.archive.unpack import unpack
+from winkfs.archive.update import now_ns
+from winkfs.container.compact import compact
+from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset.packing import _split, pack_shards
-from winkfs.inode import FileType
-from winkfs.items import LARGE, Note, Seen
-from winkfs.pack import UNCHANGEABLE, PackReport, pack
-from winkfs.unpack import unpack
-from winkfs.update import now_ns
 
 tree, place = trees.tree, trees.place  # fixtures
 FUTURE = 1 << 62  # ns
@@ -235,7 +235,7 @@ def test_what_somebody_else_changed_in_the_container_is_seen(
 def test_clock_that_lies_is_what_checksum_is_for(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(winkfs.pack, "now_ns", lambda: FUTURE)
+    monkeypatch.setattr(winkfs.archive.pack, "now_ns", lambda: FUTURE)
     pack(tree, tmp_path / "c")
     put_back(tree / "docs/a.html", b"<p>b</p>")
     assert counts(pack(tree, tmp_path / "c", update=True)) == (0, 0, 13)

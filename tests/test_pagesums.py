@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import xxhash
 
-from winkformats import pagesums
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
-from winkformats.hindex import HIndex
-from winkformats.kvseq import KVSeq
-from winkformats.pagesums import PAGE, PageSums
+from winkformats.hindex.hindex import HIndex
+from winkformats.kv import pagesums
+from winkformats.kv.pagesums import PAGE, PageSums
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import HINDEX, Superblock, read_superblock
 from winkformats.perm import Perm
-from winkformats.superblock import HINDEX, Superblock, read_superblock
 
 CONTID = (1 << 63) - 5
 

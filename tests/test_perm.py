@@ -16,8 +16,8 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkformats.errors import CorruptError, FormatError
 from winkformats.extsort import ByKey, ByRight, Run, sort_run
+from winkformats.kv.superblock import Superblock
 from winkformats.perm import Perm
-from winkformats.superblock import Superblock
 
 int64s = st.integers(-(2**63), 2**63 - 1)
 rights = st.integers(0, 5) | int64s  # many ties

@@ -13,7 +13,7 @@ from oracle_recipes import OPTIONS, RECIPES
 import winkfs
 from winkfs import Container, FileType
 from winkfs.cli import main
-from winkfs.inode import default_mode
+from winkfs.container.ondisk.inode import default_mode
 
 base = container_checks.base  # fixture
 

@@ -18,9 +18,9 @@ import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkfs import WinkError
+from winkfs.container.repair.repair import repair, rollback
+from winkfs.container.repair.salvage import salvage
 from winkfs.errors import Locked, NoSuchFile
-from winkfs.repair import repair, rollback
-from winkfs.salvage import salvage
 
 Files = dict[str, bytes]
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -15,10 +15,11 @@ from test_digests import make, pairs, strip_sums
 import winkfs
 import winkfs.digests
 from winkformats.disk.posix import FileStorage
-from winkformats.kvseq import KVSeq
-from winkfs import orders, results
+from winkformats.kv.sequence import KVSeq
+from winkfs import orders
+from winkfs.container.store import Store
 from winkfs.orders import Order, OrderedShard, Rows
-from winkfs.store import Store
+from winkfs.results import store as results
 
 run = commands.run  # a fixture
 

@@ -11,11 +11,12 @@ from container_checks import VARIANTS, run
 
 import winkfs
 from winkformats.errors import CorruptError
-from winkfs import FileType, columnsfile
-from winkfs.entry import Entry, to_bytes
+from winkfs import FileType
+from winkfs.container.entry import Entry, to_bytes
+from winkfs.container.ondisk import columnsfile
+from winkfs.container.select import Selection, in_file, select
+from winkfs.container.store import Store
 from winkfs.names import matcher
-from winkfs.select import Selection, in_file, select
-from winkfs.store import Store
 
 T0 = 1_700_000_000
 NAMES = [

@@ -20,11 +20,11 @@ pa = pytest.importorskip("pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402 - needs the two above
 
-from winkfs.spark import streamsource  # noqa: E402
-from winkfs.spark.batches import Reading, batches  # noqa: E402
-from winkfs.spark.options import Options  # noqa: E402
-from winkfs.spark.streamsource import stream_reader  # noqa: E402
-from winkfs.spark.tail import Limit, Offset, open_tail  # noqa: E402
+from winkfs.spark.read.batches import Reading, batches  # noqa: E402
+from winkfs.spark.read.options import Options  # noqa: E402
+from winkfs.spark.stream import source as streamsource  # noqa: E402
+from winkfs.spark.stream.changefeed import Limit, Offset, open_tail  # noqa: E402
+from winkfs.spark.stream.source import stream_reader  # noqa: E402
 
 SCHEMA = pa.schema([("path", pa.string()), ("content", pa.binary())])
 MOMENT = 1_700_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from winkfs.spill import SortedRecords
+from winkfs.archive.spill import SortedRecords
 
 MIB = 1 << 20
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.superblock import (
+from winkformats.kv.superblock import (
     HINDEX,
     KVSEQ,
     MAGIC,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from winkformats import table
 from winkformats.disk.memory import MemoryStorage
-from winkformats.table import Shape, build, cells_of, find_many, probe, size_for, used
+from winkformats.hindex import table
+from winkformats.hindex.table import Shape, build, cells_of, find_many, probe, size_for, used
 
 OFFSET = 512
 MARKS = ((0, 1), (-1, -2), (7, 0))

@@ -13,10 +13,10 @@ import trees
 from trees import DIR, LINK
 
 import winkfs
+from winkfs.archive.items import Note
+from winkfs.archive.pack import pack
+from winkfs.archive.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, unpack
 from winkfs.dataset.adopt import adopt
-from winkfs.items import Note
-from winkfs.pack import pack
-from winkfs.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, unpack
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 

@@ -11,10 +11,10 @@ import pytest
 from warcs import DATE, record, response
 
 from winkformats.errors import FormatError
-from winkfs.bulkput import Row
+from winkfs.archive.items import Note
+from winkfs.archive.warc import Warc, missing
+from winkfs.container.bulkput import Row
 from winkfs.errors import WinkError
-from winkfs.items import Note
-from winkfs.warc import Warc, missing
 
 need_fastwarc = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 PAGES = {b"http://a/%d" % i: b"<title>Seite %d</title>" % i * (1 + 300 * i) for i in range(5)}

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import winkfs
-from winkfs.items import LARGE
-from winkfs.pack import pack
+from winkfs.archive.items import LARGE
+from winkfs.archive.pack import pack
 
 LINK, DIR = winkfs.FileType.LINK, winkfs.FileType.DIR
 VARIANTS = [{}, {"ao": True}, {"classic": True}, {"ao": True, "classic": True}]

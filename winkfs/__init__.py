@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 from winkfs.lazy import exports
 
 if TYPE_CHECKING:
-    from winkfs.bulkput import Row as Row
-    from winkfs.container import Container as Container
-    from winkfs.container import create as create
+    from winkfs.api import open as open
+    from winkfs.api import reindex as reindex
+    from winkfs.api import verify as verify
+    from winkfs.container.bulkput import Row as Row
+    from winkfs.container.container import Container as Container
+    from winkfs.container.container import create as create
+    from winkfs.container.entry import Entry as Entry
+    from winkfs.container.entry import Stat as Stat
+    from winkfs.container.ondisk.inode import FileType as FileType
+    from winkfs.container.verify.container import Report as Report
     from winkfs.dataset.dataset import Dataset as Dataset
-    from winkfs.doors import open as open
-    from winkfs.doors import reindex as reindex
-    from winkfs.doors import verify as verify
-    from winkfs.entry import Entry as Entry
-    from winkfs.entry import Stat as Stat
     from winkfs.errors import Busy as Busy
     from winkfs.errors import Closed as Closed
     from winkfs.errors import CorruptError as CorruptError
@@ -30,35 +32,33 @@ if TYPE_CHECKING:
     from winkfs.errors import ReadOnly as ReadOnly
     from winkfs.errors import StalePlan as StalePlan
     from winkfs.errors import WinkError as WinkError
-    from winkfs.inode import FileType as FileType
-    from winkfs.verification import Report as Report
 
 _HOMES = {
     "Busy": "errors",
     "Closed": "errors",
-    "Container": "container",
+    "Container": "container.container",
     "CorruptError": "errors",
     "DamageWarning": "errors",
     "Dataset": "dataset.dataset",
     "DatasetConflict": "errors",
-    "Entry": "entry",
+    "Entry": "container.entry",
     "FileExists": "errors",
-    "FileType": "inode",
+    "FileType": "container.ondisk.inode",
     "FormatError": "errors",
     "Locked": "errors",
     "NameTooLong": "errors",
     "NoSuchFile": "errors",
     "NotAllowed": "errors",
     "ReadOnly": "errors",
-    "Report": "verification",
-    "Row": "bulkput",
+    "Report": "container.verify.container",
+    "Row": "container.bulkput",
     "StalePlan": "errors",
-    "Stat": "entry",
+    "Stat": "container.entry",
     "WinkError": "errors",
-    "create": "container",
-    "open": "doors",
-    "reindex": "doors",
-    "verify": "doors",
+    "create": "container.container",
+    "open": "api",
+    "reindex": "api",
+    "verify": "api",
 }
 __all__ = list(_HOMES)
 __getattr__ = exports(globals(), _HOMES)

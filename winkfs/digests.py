@@ -20,11 +20,11 @@ import numpy as np
 
 from winkformats import hashing
 from winkformats.errors import FormatError
-from winkfs import results
-from winkfs.digestshard import SUFFIXES, Shard
-from winkfs.digestshard import Digest as Digest
-from winkfs.entry import to_bytes
+from winkfs.container.entry import to_bytes
 from winkfs.errors import Closed, warn_of_damage
+from winkfs.results import store as results
+from winkfs.results.digestshard import SUFFIXES, Shard
+from winkfs.results.digestshard import Digest as Digest
 
 NAME: Final = "digests"
 MAX_SHARDS: Final = 1 << 16

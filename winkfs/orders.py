@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 from winkformats.disk.paths import locate, open_file
 from winkformats.errors import CorruptError, FormatError
-from winkformats.pagesums import PageSums
+from winkformats.kv.pagesums import PageSums
 from winkformats.perm import PAIR, Perm
-from winkfs import results
+from winkfs.results import store as results
 
 Int64 = npt.NDArray[np.int64]
 NAME: Final = "order"

@@ -19,7 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
-from winkformats.cells import (
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError
+from winkformats.extsort import ByKey, ByRight, Pair, Pairs, Run, order_ties, sort_run, write_run
+from winkformats.hindex.cells import (
     MAX_INT64,
     CellFile,
     check_filesize,
@@ -29,10 +32,7 @@ from winkformats.cells import (
     open_superblock,
     scratch,
 )
-from winkformats.disk.storage import Storage
-from winkformats.errors import CorruptError
-from winkformats.extsort import ByKey, ByRight, Pair, Pairs, Run, order_ties, sort_run, write_run
-from winkformats.superblock import PERM, SBSIZE, Superblock
+from winkformats.kv.superblock import PERM, SBSIZE, Superblock
 
 PAIR: Final = struct.Struct(">qq")
 assert PAIR.size == 16

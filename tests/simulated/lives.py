@@ -23,13 +23,13 @@ import winkfs
 from winkformats.disk.platter import SECTOR
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs import Container
-from winkfs.compact import compact as compact_container
+from winkfs.container.compact import compact as compact_container
+from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset import Dataset
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.vacuum import vacuum
 from winkfs.errors import DamageWarning, NotAllowed
-from winkfs.inode import FileType
-from winkfs.source import ContainerSource
+from winkfs.mounting.container import ContainerSource
 
 SECOND = 10**9
 VARIANTS: dict[str, dict[str, bool | int]] = {

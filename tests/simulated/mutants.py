@@ -34,8 +34,12 @@ TORN = f"{SINGLE}::test_what_was_not_synced_does_not_come_with_a_torn_second_sup
 MADE = f"{SINGLE}::test_a_container_that_was_made_is_there"
 # No image has two torn writes, which is what this order is there for.
 ORDER = "tests/test_kvseq.py::test_sync_writes_data_then_the_superblock_each_made_durable"
-GROWING, STORE, DATAFILE = "formats/winkformats/growing.py", "winkfs/store.py", "winkfs/datafile.py"
-REPLACE, CHANGES = "formats/winkformats/disk/replace.py", "winkfs/changes.py"
+GROWING, STORE, DATAFILE = (
+    "formats/winkformats/kv/growing.py",
+    "winkfs/container/store.py",
+    "winkfs/container/datafile.py",
+)
+REPLACE, CHANGES = "formats/winkformats/disk/replace.py", "winkfs/container/changes.py"
 
 
 class Mutant(NamedTuple):
@@ -70,7 +74,7 @@ MUTANTS = (
         ORDER,
     ),
     Mutant(
-        "the second superblock is not read", "formats/winkformats/superblock.py",
+        "the second superblock is not read", "formats/winkformats/kv/superblock.py",
         "        except FormatError as error:\n            with contextlib.suppress",
         "        except FormatError as error:\n            raise\n"
         "            with contextlib.suppress",
@@ -107,7 +111,7 @@ MUTANTS = (
         f"{CUTS}[plain]",
     ),
     Mutant(
-        "an index behind the data file believed to cover it", "winkfs/indexfile.py",
+        "an index behind the data file believed to cover it", "winkfs/container/ondisk/idx.py",
         '    covered = mine.get("DATAEND", end)\n',
         "    covered = end\n",
         f"{CUTS}[plain]",
@@ -126,7 +130,7 @@ MUTANTS = (
         f"{CUTS}[plain]",
     ),
     Mutant(
-        "a compaction that begins file ids anew", "winkfs/compact.py",
+        "a compaction that begins file ids anew", "winkfs/container/compact.py",
         '"NEXTFID": store.nextfid}',
         '"NEXTFID": 1}',
         f"{CUTS}[plain]",
@@ -166,7 +170,7 @@ MUTANTS = (
         f"{CUTS}[ao]",
     ),
     Mutant(
-        "the rest of a file given up behind damage", "formats/winkformats/kvscan.py",
+        "the rest of a file given up behind damage", "formats/winkformats/kv/scan.py",
         "        found = _next_good(storage, layout, pos, stop)\n",
         "        found = stop\n",
         f"{DAMAGE}[plain-without derived files]",
@@ -185,7 +189,7 @@ MUTANTS = (
         f"{HIDDEN}::test_hidden_rows_of_a_manifest_that_was_moved_away_are_not_believed",
     ),
     Mutant(
-        "checksums of pages of the index not looked at", "formats/winkformats/pagesums.py",
+        "checksums of pages of the index not looked at", "formats/winkformats/kv/pagesums.py",
         "            for page in self._wrong():\n"
         "                raise self._damage(page)\n"
         "            self.whole = True\n",
@@ -193,7 +197,7 @@ MUTANTS = (
         f"{DAMAGE}[plain-whole]",
     ),
     Mutant(
-        "a name that may not be on the disk not marked", "winkfs/compact.py",
+        "a name that may not be on the disk not marked", "winkfs/container/compact.py",
         "            kv.superblock[UNNAMED] = 1\n",
         "",
         f"{SINGLE}::test_nobody_writes_to_a_file_whose_name_may_not_be_on_the_disk",
@@ -205,7 +209,7 @@ MUTANTS = (
         f"{SINGLE}::test_a_writer_makes_the_name_of_its_file_durable",
     ),
     Mutant(
-        "checksums that are not bound to their container", "formats/winkformats/entry.py",
+        "checksums that are not bound to their container", "formats/winkformats/kv/entry.py",
         '            variables.get("CONTID", 0),\n',
         "            0,\n",
         "tests/test_entry.py::test_an_entry_in_another_place_or_container_is_none",

@@ -13,12 +13,12 @@ from lives import VARIANTS, live, repeatable
 import winkfs
 from winkformats.disk.paths import locate
 from winkformats.disk.simulated import Event, SimulatedDisk
-from winkformats.superblock import HALF
-from winkfs.compact import compact
-from winkfs.datafile import create_files
+from winkformats.kv.superblock import HALF
+from winkfs.container.compact import compact
+from winkfs.container.datafile import create_files
+from winkfs.container.ondisk.data import new_superblock
 from winkfs.errors import NotAllowed
-from winkfs.settings import new_superblock
-from winkfs.source import ContainerSource
+from winkfs.mounting.container import ContainerSource
 
 IMAGES = {"plain": 440, "ao": 440, "classic": 400, "plain md5": 200, "mount": 400, "data set": 160}
 SOAK = 50  # times as many

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from rich.progress import Progress as RichProgress
 
-    from winkfs.container import Container
+    from winkfs.archive.items import Note
+    from winkfs.container.container import Container
+    from winkfs.container.entry import Stat
     from winkfs.dataset.dataset import Dataset
-    from winkfs.entry import Stat
-    from winkfs.items import Note
 
     Files = Container | Dataset
 
@@ -182,7 +182,7 @@ def _say_problems(container: Files, said: list[str]) -> None:
 
 def size_of(base: str) -> int | None:
     """Bytes that a pass over a container reads, about; None of what is a folder."""
-    from winkfs.kinds import kind_of
+    from winkfs.registry import kind_of
 
     kind, path = kind_of(base)
     if kind.folder:
@@ -235,7 +235,7 @@ def as_path(argument: str) -> bytes:
 
 def is_directory(container: Files, name: bytes) -> bool:
     """Whether there is an entry for a directory of this name."""
-    from winkfs.inode import FileType
+    from winkfs.container.ondisk.inode import FileType
 
     return name in container and container.stat(name).ftype == FileType.DIR
 
@@ -257,7 +257,7 @@ def place_fault(container: Files, name: bytes) -> str | None:
 
 
 def missing(container: Files) -> str:
-    from winkfs.container import Container
+    from winkfs.container.container import Container
 
     kind = "container" if isinstance(container, Container) else "data set"
     return f"no such file in the {kind}"
@@ -306,7 +306,7 @@ def stat_record(stat: Stat) -> dict[str, Any]:
 
 
 def type_name(ftype: int) -> str:
-    from winkfs.inode import FileType
+    from winkfs.container.ondisk.inode import FileType
 
     return FileType(ftype).name.lower() if ftype in list(FileType) else str(ftype)
 

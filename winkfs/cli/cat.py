@@ -39,7 +39,7 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
 
 def _write(container: Files, name: bytes) -> bool:
     """-> False for a directory."""
-    from winkfs.inode import FileType
+    from winkfs.container.ondisk.inode import FileType
 
     if container.stat(name).ftype == FileType.DIR:
         return False

@@ -20,7 +20,7 @@ def compact(base: str, order: str, dry_run: bool, as_json: bool) -> None:
     the disk: the disk needs room for both. Nobody may be writing; readers go on. A run that is
     killed leaves the container as it was. Of a data set: `winkfs dataset compact`.
     """
-    from winkfs.compact import compact as run
+    from winkfs.container.compact import compact as run
 
     with Progress("compacting", "bytes", size_of(base)) as bar:
         done = run(base, order=order, dry_run=dry_run, progress=bar)

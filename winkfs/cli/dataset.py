@@ -134,7 +134,7 @@ def history(root: str, as_json: bool) -> int:
 
 
 def _record(manifest: Manifest) -> dict[str, Any]:
-    from winkfs.dataset.check import time_text
+    from winkfs.dataset.verify import time_text
 
     return {
         "generation": manifest.generation,

@@ -19,7 +19,7 @@ from winkfs.cli.fct_common import (
 )
 
 if TYPE_CHECKING:
-    from winkformats.superblock import Superblock
+    from winkformats.kv.superblock import Superblock
 
 OPTIONS_OF: Final = {
     "kvseq": {"keyrepr", "valrepr", "kvdelfl", "align", "kvcksum", "contid", "htalgo"},
@@ -64,7 +64,7 @@ def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -
     --set changes variables first; SBCKSUM stays right. Nothing else in the file is touched and
     nothing checks that the values make sense for it.
     """
-    from winkformats.superblock import read_superblock, write_first, write_second
+    from winkformats.kv.superblock import read_superblock, write_first, write_second
 
     values = dict(parse_variable(name, value) for name, value in changes)
     for name in values.keys() & set(FIXED):
@@ -85,7 +85,7 @@ def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -
 
 def meaning(block: Superblock, name: str) -> str:
     """What a number says to a person, '' where it speaks for itself."""
-    from winkformats.superblock import FORMAT_NAMES, INCOMPAT_BITS, value_text
+    from winkformats.kv.superblock import FORMAT_NAMES, INCOMPAT_BITS, value_text
 
     value = block[name]
     if name == "FORMAT":

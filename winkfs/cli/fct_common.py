@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from winkfs.basepath import FILES
+from winkfs.container.basepath import FILES
 
 if TYPE_CHECKING:  # the commands import what they need when they run: --help has to be quick
     from winkformats.disk.storage import Storage
-    from winkformats.hindex import KeyOf
+    from winkformats.hindex.hindex import KeyOf
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
 
@@ -50,8 +50,8 @@ def one_line_errors(command: Callable[..., None]) -> Callable[..., None]:
 def opened(file: str, *, writable: bool = False) -> Iterator[Storage]:
     """The file; who writes a container's file holds the container's lock meanwhile."""
     from winkformats.disk.paths import open_file
-    from winkformats.superblock import read_superblock
-    from winkfs.lock import WriterLock
+    from winkformats.kv.superblock import read_superblock
+    from winkfs.container.ondisk.lock import WriterLock
 
     with contextlib.ExitStack() as stack:
         path = Path(file)
@@ -73,7 +73,7 @@ def container_in(
     key     the key that is looked for
     """
     from winkformats.errors import FormatError
-    from winkformats.superblock import FORMAT_NAMES, read_superblock
+    from winkformats.kv.superblock import FORMAT_NAMES, read_superblock
 
     with contextlib.ExitStack() as stack:
         storage = stack.enter_context(opened(file, writable=writable))
@@ -109,7 +109,7 @@ def stored_hash(file: str, cellsz: int, key: bytes) -> KeyOf:
 def keys_in(data: str) -> Iterator[KeyOf]:
     """kv_pointer -> key of a kvseq file."""
     from winkformats.disk.paths import open_file
-    from winkformats.kvseq import KVSeq
+    from winkformats.kv.sequence import KVSeq
 
     with open_file(data) as storage:
         container = KVSeq.open(storage)
@@ -119,11 +119,11 @@ def keys_in(data: str) -> Iterator[KeyOf]:
 def format_class(form: str) -> Any:
     """-> KVSeq, HIndex or Perm."""
     if form == "kvseq":
-        from winkformats.kvseq import KVSeq
+        from winkformats.kv.sequence import KVSeq
 
         return KVSeq
     if form == "hindex":
-        from winkformats.hindex import HIndex
+        from winkformats.hindex.hindex import HIndex
 
         return HIndex
     from winkformats.perm import Perm
@@ -133,7 +133,7 @@ def format_class(form: str) -> Any:
 
 def parse_variable(name: str, value: str) -> tuple[str, int]:
     """NAME and a number or text -> a superblock variable. Raises BadParameter."""
-    from winkformats.superblock import text_value
+    from winkformats.kv.superblock import text_value
 
     if not (name.isascii() and name.isprintable() and " " not in name and 1 <= len(name) <= 8):
         raise click.BadParameter(f"variable name {name!r} must be 1 to 8 characters of ASCII")

@@ -15,8 +15,8 @@ from winkfs.cli.fct_common import FILE, container_in, integer, keys_in, one_line
 
 if TYPE_CHECKING:
     from winkformats.extsort import Pair
-    from winkformats.hindex import Cell, HIndex, KeyOf
-    from winkformats.kvseq import KVSeq
+    from winkformats.hindex.hindex import Cell, HIndex, KeyOf
+    from winkformats.kv.sequence import KVSeq
     from winkformats.perm import Compare, Perm
 
 SHOWN: Final = 60  # characters of a key or value in a listing for people

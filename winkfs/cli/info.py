@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.basepath import FILES
 from winkfs.cli._common import JSON, complete_file, emit, printable, say
+from winkfs.container.basepath import FILES
 
 if TYPE_CHECKING:
-    from winkformats.kvseq import KVSeq
-    from winkformats.superblock import Superblock
-    from winkfs.store import Store
+    from winkformats.kv.sequence import KVSeq
+    from winkformats.kv.superblock import Superblock
+    from winkfs.container.store import Store
 
 Record = dict[str, Any]
 EXACT: Final = 1 << 30  # bytes of entries that are gone through to count the dead ones
@@ -35,7 +35,7 @@ def info(base: str, as_json: bool) -> int:
     A file that is cut short is a problem (exit status 1); only verify looks for others.
     """
     from winkfs.cli.mounts import mount_record, mounted
-    from winkfs.kinds import kind_of
+    from winkfs.registry import kind_of
 
     data = base.removesuffix(".data") + ".data"
     if Path(data).exists():
@@ -65,7 +65,7 @@ def info(base: str, as_json: bool) -> int:
 
 def container_record(base: str) -> Record:
     """Raises FormatError where BASE.data is not the data file of a container; OSError."""
-    from winkfs.store import Store
+    from winkfs.container.store import Store
 
     store = Store(base, writable=False, load=False)
     try:
@@ -88,7 +88,7 @@ def container_record(base: str) -> Record:
 
 def _index_record(store: Store) -> Record:
     """Whether BASE.idx covers all of the data file; without one the files are not counted."""
-    from winkfs.indexfile import open_base
+    from winkfs.container.ondisk.idx import open_base
 
     kv = store.kv
     base = open_base(store.base + ".idx", store.settings, kv.superblock, kv.end)
@@ -107,7 +107,7 @@ def _index_record(store: Store) -> Record:
 
 def _columns_record(store: Store) -> Record:
     """BASE.cols, where there is one."""
-    from winkfs.columnsfile import open_columns
+    from winkfs.container.ondisk.columnsfile import open_columns
 
     if not Path(store.base + ".cols").exists():
         return {}
@@ -121,7 +121,7 @@ def _columns_record(store: Store) -> Record:
 def _space_record(kv: KVSeq) -> Record:
     """Where the bytes of the data file are. Content is that of files, holes included."""
     from winkformats.errors import FormatError
-    from winkformats.kvscan import dead_bytes
+    from winkformats.kv.scan import dead_bytes
 
     block = kv.superblock
     used = kv.end - kv.start
@@ -164,7 +164,7 @@ def _sizes(base: str) -> Record:
 def file_record(file: str) -> Record:
     """Raises FormatError where it is none of ours; OSError."""
     from winkformats.disk.paths import open_file
-    from winkformats.superblock import FORMAT_NAMES, read_superblock
+    from winkformats.kv.superblock import FORMAT_NAMES, read_superblock
 
     with open_file(file) as storage:
         block = read_superblock(storage)

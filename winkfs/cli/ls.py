@@ -32,7 +32,7 @@ from winkfs.names import is_glob, literal_prefix
 
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
-    from winkfs.entry import Stat
+    from winkfs.container.entry import Stat
 
 
 @click.command()
@@ -112,7 +112,7 @@ def _itself(container: Files, argument: str) -> bytes | None:
 def _writer(
     container: Files, long: bool, as_json: bool, failures: Failures
 ) -> Callable[[Stat], object]:
-    from winkfs.inode import FileType
+    from winkfs.container.ondisk.inode import FileType
 
     out = sys.stdout.buffer
 
@@ -154,7 +154,7 @@ def _long(stat: Stat) -> str:
 
 
 def _kind(ftype: int) -> int:
-    from winkfs.inode import FileType
+    from winkfs.container.ondisk.inode import FileType
 
     kinds: dict[int, int] = {FileType.DIR: modes.S_IFDIR, FileType.LINK: modes.S_IFLNK}
     return kinds.get(ftype, modes.S_IFREG)

@@ -82,7 +82,7 @@ def mount(
 
     In /etc/fstab: `BASE DIR fuse.winkfs ro,nofail 0 0`. All of it: docs/mount.md.
     """
-    from winkfs.kinds import kind_of
+    from winkfs.registry import kind_of
     from winkmount.background import serve_in_background
     from winkmount.binding import MountError
     from winkmount.options import parse
@@ -139,10 +139,10 @@ def _when_free(base: str, opener: Callable[[], Source]) -> Source:
 
 def container(path: str, options: Options) -> Source:
     """A container as a Source. In the process that serves: a handle does not survive a fork."""
-    from winkfs.aosource import AppendOnlySource
-    from winkfs.basepath import base_of
-    from winkfs.container import Container
-    from winkfs.source import ContainerSource
+    from winkfs.container.basepath import base_of
+    from winkfs.container.container import Container
+    from winkfs.mounting.appendonly import AppendOnlySource
+    from winkfs.mounting.container import ContainerSource
     from winkmount.binding import MountError
 
     if options.as_of:

@@ -75,8 +75,8 @@ def _fault(container: Files, target: bytes) -> str | None:
 
 def _has_below(container: Files, name: bytes) -> bool:
     """Whether any name is below this one. Cost: without BASE.names a pass over all inodes."""
-    from winkfs.container import Container
-    from winkfs.select import by_prefix
+    from winkfs.container.container import Container
+    from winkfs.container.select import by_prefix
 
     if isinstance(container, Container):
         found = by_prefix(container.parts()[0], name + b"/")

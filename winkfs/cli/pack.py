@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text, say
-from winkfs.kinds import MANIFESTS
+from winkfs.registry import MANIFESTS
 from winkfs.units import size_text
 
 if TYPE_CHECKING:
-    from winkfs.items import Note
-    from winkfs.pack import PackReport
+    from winkfs.archive.items import Note
+    from winkfs.archive.pack import PackReport
 
 
 @click.command()
@@ -116,7 +116,7 @@ def pack(
                 exclude=left_out, names=names, note=note, progress=bar,
             )  # fmt: skip
         else:
-            from winkfs.pack import pack as run
+            from winkfs.archive.pack import pack as run
 
             report = run(
                 source, base, ao=ao, classic=classic, update=update, checksum=checksum,
@@ -142,7 +142,7 @@ def _summary(report: PackReport, seconds: float) -> str:
 
 
 def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[bytes] | None:
-    from winkfs.tree import listed_names
+    from winkfs.archive.tree import listed_names
 
     if files_from is None:
         return None

@@ -86,7 +86,7 @@ class _Removal:
         return found
 
     def _matches(self, glob: str) -> Iterator[tuple[bytes, bool]]:
-        from winkfs.inode import FileType
+        from winkfs.container.ondisk.inode import FileType
 
         match, prefix = glob_matcher(glob), literal_prefix(glob_text(glob))
         for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):

@@ -10,7 +10,7 @@ from winkfs.cli._common import AS_OF, BASE, Progress, emit, glob_text
 from winkfs.names import text
 
 if TYPE_CHECKING:
-    from winkfs.items import Note
+    from winkfs.archive.items import Note
 
 
 @click.command()
@@ -48,7 +48,7 @@ def unpack(
     exists stays as it is unless --force is given. The exit status is 1 if a file or link was not
     unpacked.
     """
-    from winkfs.unpack import unpack as run
+    from winkfs.archive.unpack import unpack as run
 
     if directory == "-":
         raise click.UsageError("unpack makes files: - is no directory (./- is one of that name)")

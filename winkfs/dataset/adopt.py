@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from winkformats.disk.paths import locate, open_file
-from winkformats.superblock import read_superblock
-from winkfs.basepath import FILES, base_of
-from winkfs.container import open as open_container
+from winkformats.kv.superblock import read_superblock
+from winkfs.container.basepath import FILES, base_of
+from winkfs.container.container import open as open_container
+from winkfs.container.ondisk.lock import WriterLock
 from winkfs.dataset.manifest import Log, is_dataset, root_of
 from winkfs.dataset.records import State
 from winkfs.dataset.shard import copy_bytes
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile
-from winkfs.lock import WriterLock
 
 READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 Progress = Callable[[int], None]

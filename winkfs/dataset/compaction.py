@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from winkformats import kvscan
 from winkformats.disk.paths import open_file
 from winkformats.errors import FormatError
-from winkformats.superblock import read_superblock
+from winkformats.kv import scan as kvscan
+from winkformats.kv.superblock import read_superblock
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.rewrite import Group, rewrite
 from winkfs.dataset.shard import Shard

@@ -6,18 +6,18 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
-from winkfs.bulkput import Row
-from winkfs.container import Container, Data
+from winkfs.container.bulkput import Row
+from winkfs.container.container import Container, Data
+from winkfs.container.entry import Entry, to_bytes, to_str
+from winkfs.container.fileobject import SparseReader
+from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, _checked
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.transaction import Transaction, begin
-from winkfs.entry import Entry, to_bytes, to_str
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
-from winkfs.face import Name, Problem
-from winkfs.fileobject import SparseReader
-from winkfs.inode import FileType
+from winkfs.reader import Name, Problem
 
 WHOLE = "a data set takes whole files only: put the file anew"
 

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.errors import FormatError
-from winkfs.container import Container
-from winkfs.container import open as open_container
+from winkfs.container.container import Container
+from winkfs.container.container import open as open_container
+from winkfs.container.ondisk.inode import inode_key
+from winkfs.container.rows import Int64
 from winkfs.dataset.shard import Shard
 from winkfs.errors import NoSuchFile, StalePlan, warn_of_damage
-from winkfs.inode import inode_key
-from winkfs.rows import Int64
 
 Bools = npt.NDArray[np.bool_]
 OPEN: Final = 100  # containers kept open, with four or five descriptors each

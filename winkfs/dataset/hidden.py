@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.hashing import UInt64
+from winkfs.container.rows import Int64
+from winkfs.container.store import Store
 from winkfs.dataset.hiddenfile import Hidden, clusters
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import NOTHING, Shard
-from winkfs.dataset.shardnames import NameColumn, joined, names_at, tombstones
-from winkfs.rows import Int64
-from winkfs.store import Store
+from winkfs.mounting.shardnames import NameColumn, joined, names_at, tombstones
 
 ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
 FEW: Final = 8  # an index with as many times more files is asked, not read: 2 us against 0.25

@@ -1,4 +1,4 @@
-"""The visible names of all shards in byte order: what `winkfs.nameorder` is for one container.
+"""The visible names of all shards in byte order: what `container.names.order` is for one container.
 
 Its entries are rows, see `namerows`. Made at once when a data set is mounted.
 """
@@ -12,10 +12,10 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from winkfs.container.names.order import gallop
+from winkfs.container.ondisk.inode import FileType
+from winkfs.container.rows import Int64
 from winkfs.dataset.namerows import Rows, sort
-from winkfs.inode import FileType
-from winkfs.nameorder import gallop
-from winkfs.rows import Int64
 
 FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
 PART: Final = 64
@@ -23,7 +23,7 @@ SAMPLE: Final = 1 << 14  # names remembered for searches, at most
 
 
 class MergedOrder:
-    """Has what listings ask of a `winkfs.nameorder.NameOrder`; entries are rows.
+    """Has what listings ask of a `winkfs.container.names.order.NameOrder`; entries are rows.
 
     rows     of which files; memory: 4 bytes a name
     count    names

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.gather import rows_at, texts_at
-from winkfs.filearray import FileArray
-from winkfs.rows import Int64
+from winkfs.container.columns.filearray import FileArray
+from winkfs.container.rows import Int64
 
 if TYPE_CHECKING:
-    from winkfs.dataset.shardfiles import ShardFiles
+    from winkfs.mounting.shardfiles import ShardFiles
 
 Words = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]

@@ -27,19 +27,8 @@ import xxhash
 
 import winkformats
 import winkfs
-from winkfs.bulkput import Row
-from winkfs.dataset.dataset import Dataset
-from winkfs.dataset.dataset import open as open_dataset
-from winkfs.dataset.manifest import Log, is_dataset
-from winkfs.dataset.manifest import root_of as path_of
-from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shardwriter import ShardWriter
-from winkfs.dataset.transaction import Transaction, begin
-from winkfs.entry import to_bytes
-from winkfs.errors import FileExists, NoSuchFile
-from winkfs.items import Copy, Item, Large, Note, Notes, Seen, Suspect
-from winkfs.names import excluder
-from winkfs.pack import (
+from winkfs.archive.items import Copy, Item, Large, Note, Notes, Seen, Suspect
+from winkfs.archive.pack import (
     BATCH,
     Packer,
     PackReport,
@@ -48,10 +37,21 @@ from winkfs.pack import (
     root_of,
     scratch_of,
 )
-from winkfs.spill import BIAS, SortedRecords
-from winkfs.tarball import Tarball
-from winkfs.tree import OwnFolder, Tree, listed_names
-from winkfs.update import Finder, Known, Update, differences, now_ns, same_content
+from winkfs.archive.spill import BIAS, SortedRecords
+from winkfs.archive.tar import Tarball
+from winkfs.archive.tree import OwnFolder, Tree, listed_names
+from winkfs.archive.update import Finder, Known, Update, differences, now_ns, same_content
+from winkfs.container.bulkput import Row
+from winkfs.container.entry import to_bytes
+from winkfs.dataset.dataset import Dataset
+from winkfs.dataset.dataset import open as open_dataset
+from winkfs.dataset.manifest import Log, is_dataset
+from winkfs.dataset.manifest import root_of as path_of
+from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.shardwriter import ShardWriter
+from winkfs.dataset.transaction import Transaction, begin
+from winkfs.errors import FileExists, NoSuchFile
+from winkfs.names import excluder
 
 PARALLEL: Final = 32 << 20  # bytes from which it is worth to start processes, 0.3 s each
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do

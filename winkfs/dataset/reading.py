@@ -1,4 +1,4 @@
-"""What can be asked of an open data set, by name: as of a container, see `winkfs.reading`."""
+"""What can be asked of an open data set, by name: as of a container, see `container.reading`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError
-from winkfs import forks
-from winkfs.arguments import to_ns
-from winkfs.bulkget import BulkGet
-from winkfs.container import Container
+from winkfs.container import forks
+from winkfs.container.arguments import to_ns
+from winkfs.container.bulkget import BulkGet
+from winkfs.container.container import Container
+from winkfs.container.entry import Entry, Stat, to_bytes, to_str
+from winkfs.container.ondisk.extent import Extent
+from winkfs.container.scan import scan
 from winkfs.dataset.handles import Handles
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
-from winkfs.entry import Entry, Stat, to_bytes, to_str
 from winkfs.errors import Closed, NoSuchFile
-from winkfs.extent import Extent
-from winkfs.face import Face, Name, Problem
-from winkfs.scan import scan
+from winkfs.reader import Face, Name, Problem
 
 
 class DatasetReading(Face):

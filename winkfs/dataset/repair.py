@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from winkformats.errors import CorruptError, FormatError
-from winkfs.columnsfile import open_columns
-from winkfs.dataset.check import orphans
+from winkfs.container.ondisk.columnsfile import open_columns
 from winkfs.dataset.manifest import FOLDER, Log, encoded, root_of
 from winkfs.dataset.manifestfolder import COPY, MANIFEST, Folder
 from winkfs.dataset.records import Manifest, ShardRecord, State
 from winkfs.dataset.survey import describe
+from winkfs.dataset.verify import orphans
 from winkfs.errors import StalePlan, WinkError
 
 DAMAGED: Final = ".damaged"

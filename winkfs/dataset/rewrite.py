@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from winkfs.bulkput import Row
+from winkfs.archive.items import LARGE
+from winkfs.container.bulkput import Row
+from winkfs.container.entry import Entry, to_bytes
+from winkfs.container.ondisk.inode import default_mode, inode_key
+from winkfs.container.scan import scan
 from winkfs.dataset.dataset import copy_file
 from winkfs.dataset.handles import Handles
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shardnames import tombstones
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.dataset.transaction import Transaction
-from winkfs.entry import Entry, to_bytes
-from winkfs.inode import default_mode, inode_key
-from winkfs.items import LARGE
-from winkfs.scan import scan
+from winkfs.mounting.shardnames import tombstones
 
 BATCH: Final = 16 << 20  # bytes of content between two looks at the size of the new shard
 PER_ROW: Final = 200  # bytes of a file in a container beside name and content, about

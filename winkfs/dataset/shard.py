@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.disk.paths import locate
-from winkfs.basepath import SUFFIXES
+from winkfs.container.basepath import SUFFIXES
 from winkfs.dataset.records import ShardRecord
 from winkfs.errors import NoSuchFile, StalePlan
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
-    from winkfs.store import Store
+    from winkfs.container.store import Store
 
 Int64 = npt.NDArray[np.int64]
 NOTHING: Final[Int64] = np.empty(0, np.int64)
@@ -51,7 +51,7 @@ class Shard:
 
         raises  StalePlan where it is gone, or another; FormatError; OSError
         """
-        from winkfs.store import Store
+        from winkfs.container.store import Store
 
         try:
             store = Store(self.base, writable=False, load=load, mapped=mapped)

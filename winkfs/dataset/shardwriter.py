@@ -7,9 +7,9 @@ from typing import Final
 
 from winkformats.disk.paths import locate
 from winkformats.disk.replace import replacing
-from winkfs.basepath import FILES
-from winkfs.container import Container
-from winkfs.container import open as open_container
+from winkfs.container.basepath import FILES
+from winkfs.container.container import Container
+from winkfs.container.container import open as open_container
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import copy_bytes, remove_shard
 from winkfs.dataset.transaction import Transaction
@@ -95,7 +95,7 @@ class ShardWriter:
 
         raises  WinkError where it was lost
         """
-        from winkfs.verification import verify  # seldom needed
+        from winkfs.container.verify.container import verify  # seldom needed
 
         base = self.container.base
         directory, name = locate(base)

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from winkformats.disk.paths import absolute
-from winkfs.basepath import base_of
+from winkfs.container.basepath import base_of
 from winkfs.dataset.hiddenfile import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State
@@ -62,7 +62,7 @@ def snapshot_of(log: Log, state: State) -> Snapshot:
 
 
 def _plain(base: str) -> Snapshot:
-    from winkfs.datafile import DataFile
+    from winkfs.container.datafile import DataFile
 
     data = DataFile(base, writable=False)
     try:

@@ -6,15 +6,15 @@ import contextlib
 import errno
 from dataclasses import replace
 
-from winkfs.columns import Columns
-from winkfs.columnschunks import sum_of
-from winkfs.columnsfile import ColumnsFile, open_columns, write_columns
+from winkfs.container.columns.columns import Columns
+from winkfs.container.entry import to_strs
+from winkfs.container.ondisk.cols import sum_of
+from winkfs.container.ondisk.columnsfile import ColumnsFile, open_columns, write_columns
+from winkfs.container.ondisk.idx import open_base
+from winkfs.container.store import Store
 from winkfs.dataset.records import NAME, ShardRecord
-from winkfs.dataset.shardnames import tombstones
-from winkfs.entry import to_strs
 from winkfs.errors import WinkError
-from winkfs.indexfile import open_base
-from winkfs.store import Store
+from winkfs.mounting.shardnames import tombstones
 
 
 def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:

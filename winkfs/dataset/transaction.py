@@ -26,14 +26,14 @@ from winkformats.disk.directory import Directory
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.storage import Kind
 from winkformats.errors import FormatError
-from winkfs.basepath import FILES
+from winkfs.container.basepath import FILES
 from winkfs.dataset.manifest import FOLDER, PENDING, Log, create, next_manifest
 from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
 from winkfs.errors import DatasetConflict, FileExists, StalePlan
 
 if TYPE_CHECKING:
-    from winkfs.container import Container
+    from winkfs.container.container import Container
 
 MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
 Streams = Mapping[str, int]
@@ -124,7 +124,7 @@ class Transaction:
         name      see `attempt`; settings: those of `winkfs.create`
         raises    as `attempt`; FileExists; OSError
         """
-        from winkfs.container import create  # who only commits does without it
+        from winkfs.container.container import create  # who only commits does without it
 
         base = self.attempt(name)
         with Folder(f"{self.root}/{FOLDER}").model() as model:

@@ -21,13 +21,13 @@ from winkformats.disk.paths import directory_of
 from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Kind
 from winkformats.errors import CorruptError
-from winkfs.basepath import SUFFIXES, TEMPORARIES
-from winkfs.dataset.check import listed, orphans
+from winkfs.container.basepath import SUFFIXES, TEMPORARIES
 from winkfs.dataset.hiddenfile import HIDDEN
 from winkfs.dataset.manifest import EACH, FOLDER, PENDING, Log, next_manifest, root_of
 from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.records import Manifest, State
 from winkfs.dataset.transaction import MARK, remove, sweep
+from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import StalePlan, WinkError
 from winkfs.units import NANO
 

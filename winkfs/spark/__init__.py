@@ -16,12 +16,12 @@ from winkfs.lazy import exports
 if TYPE_CHECKING:
     from winkfs.spark.conf import mount_conf as mount_conf
     from winkfs.spark.conf import session_conf as session_conf
-    from winkfs.spark.fetch import fetch_content as fetch_content
+    from winkfs.spark.read.fetch import fetch_content as fetch_content
     from winkfs.spark.session import read as read
     from winkfs.spark.session import register as register
 
 _HOMES = {
-    "fetch_content": "fetch",
+    "fetch_content": "read.fetch",
     "mount_conf": "conf",
     "session_conf": "conf",
     "read": "session",

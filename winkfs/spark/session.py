@@ -88,12 +88,12 @@ def read(
 
     path     BASE, or DIR of a data set; or several
     schema   columns, as `spark.read.schema` takes them
-    options  as in `winkfs.spark.options`; columns, paths and glob may be lists, times datetimes
+    options  see `winkfs.spark.read.options`; columns, paths and glob may be lists, times datetimes
     raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
     """
-    from winkfs.spark.options import Options
-    from winkfs.spark.pushdown import prove
-    from winkfs.spark.schema import ddl_of
+    from winkfs.spark.read.options import Options
+    from winkfs.spark.read.pushdown import prove
+    from winkfs.spark.read.schema import ddl_of
 
     if spark not in _registered:
         register(spark)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from winkfs.spark.options import Options
-    from winkfs.spark.partition import Ordered, Scan
+    from winkfs.spark.read.options import Options
+    from winkfs.spark.read.partition import Ordered, Scan
 
 STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger")
 
@@ -26,35 +26,35 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]
         return "winkfs"
 
     def schema(self) -> str:
-        from winkfs.spark.options import Options
-        from winkfs.spark.schema import ddl_of
+        from winkfs.spark.read.options import Options
+        from winkfs.spark.read.schema import ddl_of
 
         return ddl_of(Options.of(self.options, STREAMING))  # Spark does not say what it is for
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from winkfs.spark.options import Options
+        from winkfs.spark.read.options import Options
 
         options = Options.of(self.options)
         if options.pushdown == "off":
             return WinkfsReader(options, schema)
         if options.pushdown == "native":
-            from winkfs.spark.pushdown import check_version
+            from winkfs.spark.read.pushdown import check_version
 
             check_version()
         return FilteringReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from winkfs.spark.sink import batch_writer
+        from winkfs.spark.write.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> Any:
-        from winkfs.spark.streamsource import stream_reader
+        from winkfs.spark.stream.source import stream_reader
 
         return stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        from winkfs.spark.streamsink import stream_writer
+        from winkfs.spark.stream.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
@@ -64,7 +64,7 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises ValueError for a schema with other columns."""
-        from winkfs.spark.schema import check
+        from winkfs.spark.read.schema import check
 
         self.columns = check(schema)
         self.settings: dict[str, Any] = {
@@ -78,14 +78,14 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
         return self.__dict__ | {"options": None}  # a task needs none, and they may be long
 
     def partitions(self) -> list[Scan | Ordered]:
-        from winkfs.spark.plan import partitions
+        from winkfs.spark.read.plan import partitions
 
         assert self.options is not None
         return partitions(self.options, contents="content" in self.columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from winkfs.spark.batches import Reading, batches
-        from winkfs.spark.schema import arrow_schema
+        from winkfs.spark.read.batches import Reading, batches
+        from winkfs.spark.read.schema import arrow_schema
 
         return batches(Reading(arrow_schema(self.fields), self.columns, **self.settings), partition)
 
@@ -94,7 +94,7 @@ class FilteringReader(WinkfsReader):
     """One that filters of the query make read less. Spark applies them all the same."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        from winkfs.spark.pushdown import narrowed
+        from winkfs.spark.read.pushdown import narrowed
 
         assert self.options is not None
         selection = narrowed(self.options.selection, filters)

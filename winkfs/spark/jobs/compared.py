@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from winkfs.container.rows import Int64
 from winkfs.dataset.snapshot import Snapshot
-from winkfs.rows import Int64
 from winkfs.spark import arrow
-from winkfs.spark.fetch import fetcher
 from winkfs.spark.jobs import near
 from winkfs.spark.jobs.reading import mapped
+from winkfs.spark.read.fetch import fetcher
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,7 +32,7 @@ from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
 from winkfs.spark.jobs.compared import POSITION, compared
 from winkfs.spark.jobs.hashed import hashed
 from winkfs.spark.jobs.reading import Kept, mapped, of_content, read
-from winkfs.spark.paths import to_path
+from winkfs.spark.read.paths import to_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

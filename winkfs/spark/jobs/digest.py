@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkformats import hashing
-from winkfs import digests, results
+from winkfs import digests
 from winkfs.dataset.snapshot import snapshot
 from winkfs.digests import MAX_SHARDS, shard_name, shard_of
-from winkfs.digestshard import Columns, ShardWriter
 from winkfs.names import text
+from winkfs.results import store as results
+from winkfs.results.digestshard import Columns, ShardWriter
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.common import Bad, Report, attempt, guarded, ignore

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from winkfs.digestshard import TITLE
+from winkfs.results.digestshard import TITLE
 from winkfs.spark.arrow import layout, views
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from winkformats.errors import FormatError
+from winkfs.archive.items import Note
+from winkfs.archive.pack import Packer, PackReport
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import WinkError
-from winkfs.items import Note
 from winkfs.names import text
-from winkfs.pack import Packer, PackReport
 from winkfs.spark.jobs.common import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 from winkfs.spark.jobs.inputs import ParquetColumns, Unit, source_of, units
 

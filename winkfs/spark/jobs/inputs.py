@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 import xxhash
 
 from winkformats.errors import FormatError
-from winkfs.bulkput import Row
+from winkfs.archive.items import Item, Note, Notes, Source
+from winkfs.archive.tar import Tarball
+from winkfs.archive.tree import Tree
+from winkfs.archive.warc import Warc
+from winkfs.container.bulkput import Row
+from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NoSuchFile, WinkError
-from winkfs.inode import FileType
-from winkfs.items import Item, Note, Notes, Source
-from winkfs.tarball import Tarball
-from winkfs.tree import Tree
-from winkfs.warc import Warc
 
 if TYPE_CHECKING:
     import pyarrow as pa

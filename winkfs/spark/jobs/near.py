@@ -24,7 +24,7 @@ import mmh3
 import numpy as np
 import numpy.typing as npt
 
-from winkfs.rows import Int64
+from winkfs.container.rows import Int64
 from winkfs.spark.arrow import layout
 
 if TYPE_CHECKING:

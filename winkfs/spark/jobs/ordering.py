@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from winkfs import orders, results
+from winkfs import orders
+from winkfs.container.rows import Int64
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.orders import Order, OrderedShard, Part, Rows
-from winkfs.rows import Int64
+from winkfs.results import store as results
 from winkfs.spark import arrow
 from winkfs.spark.arrow import Bools, numbers
 from winkfs.spark.jobs.common import attempt, guarded

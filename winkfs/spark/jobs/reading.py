@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import winkfs.spark
 from winkfs.dataset.snapshot import Snapshot
-from winkfs.spark.fetch import NEEDED, fetcher
-from winkfs.spark.schema import FIELDS
+from winkfs.spark.read.fetch import NEEDED, fetcher
+from winkfs.spark.read.schema import FIELDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,10 +40,10 @@ def read(
     fail_fast: bool = True,
     **options: Any,
 ) -> DataFrame:
-    """The columns of all files (see `winkfs.spark.schema`), in the order they lie in.
+    """The columns of all files (see `winkfs.spark.read.schema`), in the order they lie in.
 
     fail_fast   damage is an error; else a row with null content and the reason in `_error`
-    options     further ones, see `winkfs.spark.options`
+    options     further ones, see `winkfs.spark.read.options`
     """
     return winkfs.spark.read(
         spark, source.root, columns=columns, mode="FAILFAST" if fail_fast else "PERMISSIVE",

@@ -1,0 +1,390 @@
+"""HIndex: a hash table of pointers to kvseq entries.
+
+    offset                      size  type  field    meaning
+    SBSIZE + 8 CELLSZ i         8     q     pointer  kv_pointer, or HTFREE, or HTDEL
+    .. + 8, from CELLSZ 2 on    8     Q     s        S: 64 bits of the key's hash, see `hashing`
+    .. + 16, from CELLSZ 3 on   8     q     words    CELLSZ - 2 words of the user
+
+Big-endian; linear probing. Words behind the pointer are zero in free and deleted cells.
+FILESIZE = SBSIZE + 8 * CELLSZ * HTSIZE.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats import hashing
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError, FormatError
+from winkformats.hashing import UInt64
+from winkformats.hindex import place, table
+from winkformats.hindex.cells import (
+    MAX_INT64,
+    CellFile,
+    check_filesize,
+    int64_row,
+    need_empty,
+    need_variable,
+    open_superblock,
+)
+from winkformats.hindex.table import BUCKET, LOAD, Int64, Shape
+from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock
+
+MAX_CELLSZ: Final = 4096  # words; a larger claim is damage
+PROBE: Final = 256  # bytes of cells read at a time along a probe sequence
+
+KeyOf = Callable[[int], bytes]
+Cell = tuple[int, ...]
+
+
+class HIndex(CellFile):
+    """A hash table in one file: key -> kv_pointer, one cell for each key.
+
+    key_of  kv_pointer -> the key of that entry. A cell is never taken for a key's before the two
+            keys were compared; with CELLSZ >= 2 only cells with the same S are asked for
+
+    One writer. The table grows by itself: when more than LOAD of its cells are not free, a new
+    file with more cells takes its place, and slots move.
+    """
+
+    def __init__(
+        self, storage: Storage, superblock: Superblock, key_of: KeyOf | None, *, writable: bool
+    ) -> None:
+        super().__init__(storage, superblock, writable=writable)
+        self._key_of = key_of
+        self.shape = Shape.of(superblock)
+        self.htalgo = superblock["HTALGO"]
+        self._cell = struct.Struct(">qQ"[: self.shape.cellsz + 1] + "q" * (self.shape.cellsz - 2))
+        self._counted: tuple[int, int] | None = None  # (ENTRIES, AENTRIES), once counted
+
+    @classmethod
+    def create(
+        cls,
+        storage: Storage,
+        *,
+        htsize: int,
+        htalgo: int = hashing.XXH3,
+        cellsz: int = 2,
+        htfree: int = 0,
+        htdel: int = 1,
+        purpose: str = "",
+        sbsize: int = SBSIZE,
+        sbcksum: bool = True,
+        extra: Mapping[str, int] | None = None,
+        key_of: KeyOf | None = None,
+    ) -> Self:
+        """An empty table in an empty storage.
+
+        htsize          cells, 1 or more
+        cellsz          words of a cell, 1 or more: pointer, S, and the user's
+        htfree, htdel   pointers that mark free and deleted cells
+        extra           further variables, DATAEND for example
+        raises          ValueError: a storage with something in it, or a variable that cannot be
+        cost            writes the whole table
+        """
+        need_empty(storage)
+        variables = {"HTSIZE": htsize, "HTALGO": htalgo, "CELLSZ": cellsz}
+        variables |= {"HTFREE": htfree, "HTDEL": htdel, "ENTRIES": 0, "AENTRIES": 0}
+        variables |= {"SBCKSUM": 0} if sbcksum else {}
+        block = Superblock.new(HINDEX, purpose, variables | dict(extra or {}), sbsize)
+        _check_variables(block, storage.name)
+        block["FILESIZE"] = sbsize + 8 * cellsz * htsize
+        image = block.encode()
+        empty = np.empty((0, cellsz), np.int64)
+        table.build(storage, sbsize, Shape.of(block), np.empty(0, np.uint64), lambda _: empty)
+        storage.sync()  # a superblock must never name cells that are not there
+        storage.write(0, [image])
+        storage.sync()
+        return cls(storage, block, key_of, writable=True)
+
+    @classmethod
+    def open(cls, storage: Storage, writable: bool = False, *, key_of: KeyOf | None = None) -> Self:
+        """Open an existing table. Raises FormatError."""
+        block = open_superblock(storage, HINDEX)
+        _check_variables(block, storage.name)
+        shape = Shape.of(block)
+        check_filesize(block, shape.width * shape.htsize, file=storage.name)
+        return cls(storage, block, key_of, writable=writable)
+
+    # --- looking up ---
+
+    def hash(self, key: bytes) -> int | None:
+        """-> the slot of a key, None where it is not in the table. Cost: one or two reads."""
+        found, _, _ = self._find(key, *hashing.hash_key(self.htalgo, key))
+        return found
+
+    def find_many(self, keys: Sequence[bytes]) -> Int64:
+        """-> int64[n], the slots of many keys; -1 for those that are not in the table."""
+        return self._find_many(keys, *hashing.hash_keys(self.htalgo, keys))
+
+    def get(self, slot: int) -> Cell:
+        """-> the words of a cell, free or not: pointer, S (unsigned), the user's.
+
+        raises  ValueError outside 0..HTSIZE-1
+        """
+        if not 0 <= slot < self.shape.htsize:
+            raise ValueError(f"{self.storage.name}: no slot {slot}: HTSIZE is {self.shape.htsize}")
+        return next(self._read_cells(slot, 1))
+
+    def iterate(self, start: int = 0) -> Iterator[tuple[int, Cell]]:
+        """(slot, words) of each used cell from slot `start` on."""
+        for first in range(start, self.shape.htsize, BUCKET):
+            count = min(BUCKET, self.shape.htsize - first)
+            for slot, cell in enumerate(self._read_cells(first, count), first):
+                if cell[0] != self.shape.htfree and cell[0] != self.shape.htdel:
+                    yield slot, cell
+
+    def __len__(self) -> int:
+        """Number of keys in the table."""
+        if self._counted is None and "AENTRIES" in self.superblock:
+            return max(self.superblock["AENTRIES"], 0)
+        return self._counts()[1]
+
+    # --- changing ---
+
+    def insert(self, key: bytes, kv_pointer: int, words: Sequence[int] = ()) -> int:
+        """Point a key at an entry, in its old cell where it had one.
+
+        kv_pointer  any int64 but HTFREE and HTDEL
+        words       int64[CELLSZ - 2], the user's; missing ones are 0
+        ->          slot
+        raises      ValueError for what a cell cannot hold; OSError
+        cost        a read and a write; O(HTSIZE) for the first change and for growth
+        """
+        self._need_writable()
+        s, bits = hashing.hash_key(self.htalgo, key)
+        cell = self._pack(kv_pointer, s, words)
+        entries, aentries = self._counts()
+        slot, room, takes_free = self._find(key, s, bits)
+        if slot is None and takes_free and self._crowded(entries + 1):
+            self.grow(1)
+            entries, aentries = self._counts()
+            slot, room, takes_free = self._find(key, s, bits)
+        self._begin_change()
+        if slot is not None:
+            self.storage.patch(self._offset(slot), cell)
+            return slot
+        self.storage.patch(self._offset(room), cell)
+        self._counted = entries + takes_free, aentries + 1
+        return room
+
+    def insert_many(
+        self, keys: Sequence[bytes], kv_pointers: npt.ArrayLike, words: npt.ArrayLike | None = None
+    ) -> Int64:
+        """Insert many keys at once; of equal keys the last one counts.
+
+        kv_pointers int64[n]
+        words       int64[n, CELLSZ - 2]
+        ->          slots: int64[n]
+        raises      as `insert`, before anything is changed
+        cost        1.5 us a key in large batches; O(HTSIZE) for the first change and for growth
+        """
+        self._need_writable()
+        n = len(keys)
+        pointers = int64_row(kv_pointers)
+        self._check_pointers(pointers, n)
+        last = dict(zip(keys, range(n), strict=True))
+        which = np.fromiter(last.values(), np.int64, len(last))
+        unique = list(last)
+        s, bits = hashing.hash_keys(self.htalgo, unique)
+        cells = np.zeros((len(which), self.shape.cellsz), np.int64)
+        cells[:, 0] = pointers[which]
+        if self.shape.cellsz > 1:
+            cells[:, 1] = s.view(np.int64)
+        if words is not None:
+            cells[:, 2:] = self._rows(words, n)[which]
+        slots = self._find_many(unique, s, bits)
+        new = np.flatnonzero(slots < 0)
+        if len(new) and self._crowded(self._counts()[0] + len(new)):
+            self.grow(len(new))
+            slots = self._find_many(unique, s, bits)
+        self._begin_change()
+        slots[new], fresh = place.claim(self.shape, self._words()[:, 0], bits[new])
+        entries, aentries = self._counts()
+        self._counted = None  # unknown while the writes are under way: they may fail half done
+        place.write_cells(self.storage, self.sbsize, self.shape, slots, cells)
+        self._counted = entries + fresh, aentries + len(new)
+        if len(unique) == n:
+            return slots
+        rank = {key: i for i, key in enumerate(unique)}
+        return slots[np.fromiter(map(rank.__getitem__, keys), np.int64, n)]
+
+    def delete(self, key: bytes) -> int | None:
+        """Mark the cell of a key as deleted -> its slot, None where the key is not there."""
+        self._need_writable()
+        slot = self.hash(key)
+        if slot is None:
+            return None
+        entries, aentries = self._counts()
+        self._begin_change()
+        empty = self._cell.pack(self.shape.htdel, *[0] * (self.shape.cellsz - 1))
+        self.storage.patch(self._offset(slot), empty)
+        self._counted = entries, aentries - 1
+        return slot
+
+    def grow(self, more: int = 0) -> None:
+        """Move to a new file with room for `more` keys and without deleted cells.
+
+        The old file stands as it is until the new one takes its name. With HTALGO 2 and 3 and
+        CELLSZ >= 2 the slots follow from the cells; else every key is asked for.
+        raises  OSError, and what `key_of` raises; nothing is changed then
+        cost    O(HTSIZE), 20 bytes of memory a key
+        """
+        self._need_writable()
+        shape, offset = self.shape, self.sbsize
+        used = place.used_slots(shape, self._words()[:, 0])
+        bits = self._bits_of(used)
+        larger = max(shape.htsize, table.size_for(len(used) + more))
+        grown = Shape(larger, shape.cellsz, shape.htfree, shape.htdel)
+        old = self._words()
+        self._forget_sums()
+        block = Superblock(self.superblock)
+        block |= {"HTSIZE": larger, "FILESIZE": offset + grown.width * larger}
+        _set_counters(block, len(used), len(used))
+
+        def fill(storage: Storage) -> None:
+            table.build(storage, offset, grown, bits, lambda i: old[used[i]].astype(np.int64))
+            storage.write(0, [block.encode()])
+
+        self._rewrite(fill)
+        self.superblock, self.shape = block, grown
+        self._counted = len(used), len(used)
+
+    # --- cells ---
+
+    def _find(self, key: bytes, s: int, bits: int) -> tuple[int | None, int, bool]:
+        """Follow the probe sequence of a key.
+
+        ->  its slot or None; the slot where it would go, -1 in a full table; is that one free
+            (and not deleted)?
+        """
+        room = -1
+        for slot, cell in self._probe(bits % self.shape.htsize):
+            if cell[0] == self.shape.htfree:
+                return None, room if room >= 0 else slot, room < 0
+            if cell[0] == self.shape.htdel:
+                room = slot if room < 0 else room
+            elif (len(cell) == 1 or cell[1] == s) and self._key_at(cell[0]) == key:
+                return slot, slot, False
+        return None, room, room < 0
+
+    def _probe(self, home: int) -> Iterator[tuple[int, Cell]]:
+        """(slot, words) of all cells from `home` on, past the end to the first."""
+        step = max(PROBE // self.shape.width, 1)
+        for first, stop in ((home, self.shape.htsize), (0, home)):
+            for at in range(first, stop, step):
+                yield from enumerate(self._read_cells(at, min(step, stop - at)), at)
+
+    def _find_many(self, keys: Sequence[bytes], s: UInt64, bits: UInt64) -> Int64:
+        """-> int64[n]: slots, -1 for missing keys. Hashes as `hashing.hash_keys` gives them."""
+        if self.shape.cellsz == 1:  # nothing to filter by: every cell on the way is asked for
+            found = [self._find(k, 0, int(b))[0] for k, b in zip(keys, bits, strict=True)]
+            return np.array([-1 if slot is None else slot for slot in found], np.int64)
+        cells = table.cells_of(self.shape, self._view(), self.sbsize)
+        pointers, slots = table.find_many(self.shape, cells, s, bits)
+        hits = np.flatnonzero(slots >= 0)
+        for i, pointer in zip(hits.tolist(), pointers[hits].tolist(), strict=True):
+            if self._key_at(pointer) != keys[i]:  # another key with the same S came first
+                slot = self._find(keys[i], int(s[i]), int(bits[i]))[0]
+                slots[i] = -1 if slot is None else slot
+        return np.maximum(slots, -1)
+
+    def _key_at(self, pointer: int) -> bytes:
+        if self._key_of is None:
+            raise ValueError(f"{self.storage.name}: comparing keys needs `key_of`")
+        return self._key_of(pointer)
+
+    def _offset(self, slot: int) -> int:
+        return self.sbsize + slot * self.shape.width
+
+    def _read_cells(self, slot: int, count: int) -> Iterator[Cell]:
+        data = self.storage.read(self._offset(slot), count * self.shape.width)
+        if len(data) != count * self.shape.width:
+            raise CorruptError(
+                "cells are cut short", file=self.storage.name, offset=self._offset(slot) + len(data)
+            )
+        return self._cell.iter_unpack(data)
+
+    def _view(self) -> mmap.mmap | memoryview:
+        end = self._offset(self.shape.htsize)
+        if self.storage.size() < end:  # touching the mapping would kill the process
+            raise CorruptError("cells are cut short", file=self.storage.name, offset=end)
+        return self.storage.view(end)
+
+    def _words(self) -> npt.NDArray[np.int64]:
+        """-> int64[HTSIZE, CELLSZ], big-endian, mapped."""
+        words: npt.NDArray[np.int64] = np.frombuffer(self._view(), ">i8", offset=self.sbsize)
+        return words.reshape(self.shape.htsize, self.shape.cellsz)
+
+    def _bits_of(self, slots: Int64) -> UInt64:
+        """-> uint64[n]: the slot bits of the keys in used cells, by S where S gives them."""
+        words = self._words()
+        if self.htalgo in hashing.SLOT_FROM_S and self.shape.cellsz >= 2:
+            return table.bits_of(words[slots, 1].astype(np.int64).view(np.uint64))
+        bits = np.empty(len(slots), np.uint64)
+        for at in range(0, len(slots), BUCKET):
+            keys = [self._key_at(pointer) for pointer in words[slots[at : at + BUCKET], 0].tolist()]
+            bits[at : at + BUCKET] = hashing.hash_keys(self.htalgo, keys)[1]
+        return bits
+
+    def _pack(self, pointer: int, s: int, words: Sequence[int]) -> bytes:
+        free = self.shape.cellsz - 2 - len(words)
+        if words and free < 0:
+            raise ValueError(
+                f"{len(words)} words do not fit into a cell: CELLSZ {self.shape.cellsz}"
+            )
+        if pointer in (self.shape.htfree, self.shape.htdel):
+            raise ValueError(f"kv_pointer {pointer} marks free or deleted cells")
+        try:
+            return self._cell.pack(*[pointer, s, *words, *[0] * free][: self.shape.cellsz])
+        except struct.error:
+            raise ValueError("kv_pointer and words must be whole numbers of 64 bits") from None
+
+    def _check_pointers(self, pointers: Int64, n: int) -> None:
+        if len(pointers) != n:
+            raise ValueError(f"{n} keys but {len(pointers)} pointers")
+        marks = (pointers == self.shape.htfree) | (pointers == self.shape.htdel)
+        if marks.any():
+            raise ValueError(f"kv_pointer {pointers[marks][0]} marks free or deleted cells")
+
+    def _rows(self, words: npt.ArrayLike, n: int) -> Int64:
+        rows = np.asarray(words)
+        if rows.shape != (n, self.shape.cellsz - 2):
+            raise ValueError(f"words must be {n} rows of CELLSZ - 2 = {self.shape.cellsz - 2}")
+        return int64_row(rows.ravel()).reshape(rows.shape)
+
+    # --- counters ---
+
+    def _counts(self) -> tuple[int, int]:
+        """(ENTRIES, AENTRIES), counted once: a session that was killed leaves wrong ones."""
+        if self._counted is None:
+            self._counted = place.count(self.shape, self._words()[:, 0])
+        return self._counted
+
+    def _crowded(self, entries: int) -> bool:
+        return entries > LOAD * self.shape.htsize
+
+    def _update_superblock(self) -> None:
+        _set_counters(self.superblock, *self._counts())
+
+
+def _set_counters(block: Superblock, entries: int, aentries: int) -> None:
+    counters = {"ENTRIES": entries, "AENTRIES": aentries}
+    block.update({name: value for name, value in counters.items() if name in block})
+
+
+def _check_variables(block: Superblock, file: str) -> None:
+    """Raises FormatError where the variables make no table."""
+    need_variable(block, "HTSIZE", 1, MAX_INT64, file=file)
+    hashing.check(need_variable(block, "HTALGO", 1, MAX_INT64, file=file), file)
+    shape = Shape.of(block)
+    if not 1 <= shape.cellsz <= MAX_CELLSZ:
+        raise FormatError(f"{file}: CELLSZ {shape.cellsz} is outside 1 to {MAX_CELLSZ}")
+    if shape.htfree == shape.htdel:
+        raise FormatError(f"{file}: HTFREE and HTDEL are both {shape.htfree}")

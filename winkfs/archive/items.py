@@ -1,0 +1,137 @@
+"""What a source (a directory tree, a tar file) hands to `pack`, one item a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from winkfs.container.bulkput import Row
+
+LARGE: Final = 1 << 20  # bytes of content from which a file is streamed
+SPARSE: Final = 64 << 10  # bytes of a file whose holes are kept; a smaller one's become zeros
+PERMISSIONS: Final = 0o7777
+USER: Final = "user."  # extended attributes that are the user's own
+
+
+class Note(NamedTuple):
+    """One thing a person should hear of.
+
+    name    of the file, bytes
+    what    the reason, without the name
+    failed  False: nothing a container could hold (a device, a socket), as expected
+    often   what many files may have in common: said once, with a count
+    """
+
+    name: bytes
+    what: str
+    failed: bool
+    often: bool = False
+
+
+Notes = Callable[[Note], None]
+
+
+class Unreadable(Exception):
+    """A file that is streamed cannot be read on; says why. The rest of the source can."""
+
+
+class Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes:
+        """raises  Unreadable, FormatError"""
+
+    def skip_hole(self) -> int:
+        """Pass over a hole at this place -> its bytes, 0: there is none. Who does not call it
+        reads zeros. Raises Unreadable."""
+
+    def rewind(self) -> bool:
+        """Go back to the start -> whether it can."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is kept of a file beside its name and content."""
+
+    mtime_ns: int
+    mode: int  # permission bits
+    uid: int
+    gid: int
+    xattrs: Mapping[bytes, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """A file that is streamed; whoever takes it reads `file` and closes it. sparse: has holes."""
+
+    name: bytes
+    file: Readable
+    size: int
+    meta: Meta
+    sparse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A further name of a file that came before (a hard link in a tar file)."""
+
+    name: bytes
+    target: bytes
+    meta: Meta
+
+
+Item = Row | Large | Copy
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """An item that is in the container already, and may have changed.
+
+    content   whether its bytes are to be compared; else only what is said of it
+    """
+
+    item: Item
+    content: bool
+
+
+class Seen(NamedTuple):
+    """What is known of a file before it is read.
+
+    ftype      FILE, DIR or LINK
+    ctime_ns   when any of it was last changed; None: the source does not know
+    """
+
+    name: bytes
+    ftype: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int | None
+
+
+Some = TypeVar("Some")
+
+
+class Chooser(Protocol):
+    def choose(
+        self, files: Iterable[tuple[Some, Seen]]
+    ) -> Iterator[tuple[Some, Seen, bool | None]]:
+        """Those that are not as they were, with whatever came along; None: it is new, else it is a
+        Suspect, and whether its content is to be compared. Many are looked up at once, so what
+        comes along has to be valid for long."""
+
+
+class Source(Protocol):
+    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
+        """All files; with `by_mtime` in ascending order of mtime.
+
+        An item is valid until the next one is asked for. What cannot be read becomes a Note.
+        raises  OSError or FormatError where the source as a whole cannot be read
+        """
+
+
+class ChangingSource(Source, Protocol):
+    """One that can be packed again and again."""
+
+    def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
+        """As `items`, of the files that `update` chooses."""

@@ -1,0 +1,523 @@
+"""Pack: a directory tree or a tar file into a container.
+
+A new container is built under the name BASE.partial and gets its own name when it is whole and
+durable; an interrupted pack leaves nothing. An update works in place and keeps what was put.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import locate
+from winkfs.archive.items import (
+    LARGE,
+    ChangingSource,
+    Copy,
+    Item,
+    Large,
+    Meta,
+    Note,
+    Notes,
+    Readable,
+    Source,
+    Suspect,
+    Unreadable,
+)
+from winkfs.archive.tar import STDIN, Tarball
+from winkfs.archive.tree import OwnFiles, Tree, WatchedFile
+from winkfs.archive.update import (
+    Finder,
+    Mark,
+    Update,
+    differences,
+    now_ns,
+    root_of_tree,
+    said_of,
+    same_content,
+)
+from winkfs.container.basepath import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of
+from winkfs.container.bulkput import Row
+from winkfs.container.container import Container, create
+from winkfs.container.container import open as open_container
+from winkfs.container.datafile import give_name
+from winkfs.container.entry import to_bytes
+from winkfs.container.fileobject import SparseReader
+from winkfs.container.ondisk.inode import FileType, default_mode
+from winkfs.container.ondisk.lock import WriterLock
+from winkfs.errors import FileExists, NoSuchFile, NotAllowed
+from winkfs.names import excluder, text
+
+EXECUTABLE: Final = 0o755
+BATCH: Final = 16 << 20  # bytes of content
+PER_ROW: Final = 200  # bytes of a row beside its content, about
+UNCHANGEABLE: Final = (
+    "its mode, owner or attributes are other ones now: an append-only container cannot change them"
+)
+NO_HOLES: Final = "its holes are stored as zeros: the container knows no holes"
+NO_XATTRS: Final = "its extended attributes are left out: a classic container keeps none"
+STEP: Final = 256  # files between two calls of `progress`
+Progress = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class PackReport:
+    """What was packed, and how much was not.
+
+    files, directories, links  stored
+    bytes      of content of files stored
+    updated    only what is said of them: mtime, mode, owner, extended attributes
+    unchanged  are in the container as they are
+    left_out   devices, sockets and fifos: no container can hold them
+    failed     could not be read, or changed meanwhile
+    """
+
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    bytes: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    left_out: int = 0
+    failed: int = 0
+
+    def count(self, noted: Note) -> None:
+        """Something was not packed as it is."""
+        if noted.failed:
+            self.failed += 1
+        else:
+            self.left_out += 1
+
+
+def pack(
+    source: str | os.PathLike[str],
+    base: str | os.PathLike[str],
+    *,
+    ao: bool = False,
+    classic: bool = False,
+    update: bool = False,
+    checksum: bool = False,
+    xattrs: bool = False,
+    exclude: Sequence[str] = (),
+    names: Iterable[bytes] | None = None,
+    note: Notes | None = None,
+    progress: Progress | None = None,
+) -> PackReport:
+    """Pack a directory, or a tar file (`-`: standard input), into the container `base`.
+
+    ao, classic  variant of a new container; ao sorts by mtime, classic keeps no owners and, of
+                 modes, only whether a file can be executed
+    update       store what the container that is there does not have, or has otherwise: see
+                 `winkfs.archive.update`; files that the source does not have stay
+    checksum     compare contents, also of files that look as they were
+    xattrs       take all extended attributes that we may read, not only those called user.*
+    exclude      globs of names, of parts of them or of directories, to leave out
+    names        pack only these of the directory, without what is below them
+    note         called with each thing that was not packed as it is
+    progress     called with the number of files since the last call
+    raises       FileExistsError; FileNotFoundError; NotADirectoryError; ValueError (names with a
+                 tar file); PermissionError (update of an ao container: an older mtime);
+                 FormatError (no tar file); Locked; OSError
+    """
+    target = base_of(base)
+    report = PackReport()
+
+    def count(noted: Note) -> None:
+        report.count(noted)
+        if note:
+            note(noted)
+
+    exists = os.path.lexists(target + DATA)
+    if exists and not update:
+        raise FileExists("the container exists already: add to it with --update", target)
+    reader = _source(os.fspath(source), target, count, xattrs, exclude, names)
+    began = now_ns()
+    root = root_of(os.fspath(source), exclude, xattrs=xattrs)
+    whole = root and names is None
+    if exists:
+        # What was put stays, also where the rest fails: run again, it goes on from there.
+        with contextlib.closing(open_container(target, "a")) as container:
+            _check_variant(container, ao, classic)
+            chosen = Packer(container, report, count, progress).update(
+                reader, Mark.of(container, root), checksum=checksum
+            )
+            container.save_names()
+            if whole and not report.failed and worth_keeping(container, report, chosen):
+                Mark(root, began, 0).keep(container)
+    else:
+        with _partial(target, ao=ao, classic=classic) as container:
+            Packer(container, report, count, progress).run(reader)
+            container.save_names()
+            if whole and not report.failed:
+                Mark(root, began, 0).keep(container)
+    return report
+
+
+def worth_keeping(container: Container, report: PackReport, chosen: Update) -> bool:
+    """Whether a new mark saves the next update more than it takes to write: an index, which is
+    written anew in any case where files were stored."""
+    base = container.parts()[0].index.base
+    return bool(
+        report.files + report.directories + report.links + report.updated
+        or (base is not None and chosen.suspected > base.size)
+    )
+
+
+def _source(
+    source: str,
+    base: str,
+    note: Notes,
+    xattrs: bool,
+    exclude: Sequence[str],
+    names: Iterable[bytes] | None,
+) -> ChangingSource:
+    scratch = scratch_of(base)
+    check_names(source, names)
+    left_out = excluder(exclude)
+    if source != STDIN and Path(source).is_dir():
+        own = OwnFiles(base)
+        return Tree(source, note, scratch, own=own, xattrs=xattrs, exclude=left_out, names=names)
+    return Tarball(source, note, scratch, xattrs=xattrs, exclude=left_out)
+
+
+def scratch_of(base: str) -> str:
+    """Where temporary files of a pack go. Raises NoSuchFile."""
+    scratch = os.path.dirname(base) or "."  # there is room for the whole container
+    if not Path(scratch).is_dir():
+        raise NoSuchFile("no such directory: make it first", scratch)
+    return scratch
+
+
+def check_names(source: str, names: object) -> None:
+    """Raises ValueError for names that do not go with the source; NoSuchFile."""
+    if source != STDIN and Path(source).is_dir():
+        return
+    if names is not None:
+        raise ValueError("a list of names goes with a directory, not with a tar file")
+    if source != STDIN and not Path(source).exists():
+        raise NoSuchFile("no such directory or tar file", source)
+
+
+def _check_variant(container: Container, ao: bool, classic: bool) -> None:
+    if (ao and not container.ao) or (classic and not container.classic):
+        what = "append only" if ao and not container.ao else "classic"
+        raise NotAllowed(f"is not {what}, and an update cannot make it so", container.base)
+
+
+@contextlib.contextmanager
+def _partial(base: str, *, ao: bool, classic: bool) -> Iterator[Container]:
+    """A new container under another name, which becomes `base` when the block ends well.
+
+    The lock of `base` is held meanwhile: nobody makes a container of that name in between.
+    """
+    lock, partial = WriterLock(base), base + PARTIAL
+    directory, name = locate(base)
+    try:
+        if directory.exists(name + DATA):
+            raise FileExists("was made by somebody else meanwhile", base)
+        _remove(partial)
+        try:
+            container = create(partial, ao=ao, classic=classic)
+            try:
+                yield container
+            except BaseException:
+                with contextlib.suppress(OSError):  # the disk may be full; the files go anyway
+                    container.close()
+                raise
+            container.close()
+            try:
+                _rename(directory, name + PARTIAL, name)
+            except FileExistsError:
+                raise FileExists("was made by somebody else meanwhile", base) from None
+        except BaseException:
+            _remove(partial)
+            raise
+    finally:
+        directory.unlink(name + LOCK)  # before the next one can take it
+        lock.release()
+
+
+def _remove(base: str) -> None:
+    """Delete the files of a container, if there are any. Raises Locked while it is written."""
+    lock = WriterLock(base)
+    directory, name = locate(base)
+    try:
+        for suffix in SUFFIXES:
+            directory.unlink(name + suffix)
+    finally:
+        lock.release()
+
+
+def _rename(directory: Directory, partial: str, name: str) -> None:
+    """Give the files their names: the data file last, for with it the container is there.
+
+    raises  FileExistsError: it was made meanwhile, by a program that knows no locks
+    """
+    for suffix in DERIVED:
+        if directory.exists(partial + suffix):
+            directory.rename(partial + suffix, name + suffix)
+        else:
+            directory.unlink(name + suffix)  # of an earlier container of that name
+    give_name(directory, partial + DATA, name + DATA)
+    for suffix in (DATA, LOCK):
+        directory.unlink(partial + suffix)
+    directory.sync()
+
+
+class Packer:
+    """Puts the items of a source into an open container: small ones in one stream of rows."""
+
+    def __init__(
+        self, container: Container, report: PackReport, note: Notes, progress: Progress | None
+    ) -> None:
+        self._container = container
+        self._report = report
+        self._note = note
+        self._progress = progress or (lambda done: None)
+        self._unordered = False
+        settings = container.parts()[0].settings
+        self._attrs, self._holes = settings.attrs, settings.holes
+        status = Path(container.base + DATA).stat()
+        self._owner = status.st_uid, status.st_gid
+        self._done = 0
+        self._other: Large | Copy | None = None
+        self._ended = False
+        self._waiting: dict[bytes, Row] = {}  # of an update: rows that are not put yet
+        self._size = 0
+
+    def run(self, source: Source) -> None:
+        """Raises what the source or the container raises; files put until then stay put."""
+        self._container.follow_names()
+        # A tree has every name once, and its order is only for the eye.
+        self._unordered = isinstance(source, Tree) and not self._container.ao
+        with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:
+            while not self._ended:
+                try:
+                    self._container.put_rows(self._rows(items))
+                    if self._other is not None:
+                        self.stream(self._other, self._container)
+                finally:
+                    if isinstance(self._other, Large):
+                        self._other.file.close()
+        self._progress(self._done % STEP)
+
+    def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
+        """Store what the container does not have, or has otherwise -> what chose it.
+
+        raises  as `run`
+        """
+        self._container.follow_names()
+        self._unordered = isinstance(source, Tree) and not self._container.ao
+        finder, ao = Finder(self._container, mark.end), self._container.ao
+        again = self._waiting.__contains__
+        chosen = Update(finder, mark.since, checksum, not ao, again, self._progress)
+        with (
+            contextlib.closing(finder),
+            contextlib.closing(source.changed(chosen, by_mtime=ao)) as items,
+        ):
+            for item in items:
+                self._take(item)
+            self._flush()
+        self._report.unchanged += chosen.unchanged
+        return chosen
+
+    def _take(self, found: Item | Suspect) -> None:
+        item = found.item if isinstance(found, Suspect) else found
+        name = to_bytes(item.name)
+        try:
+            if not isinstance(item, Row) or name in self._waiting:
+                self._flush()  # it may be one of them, or a link to one
+            if isinstance(found, Suspect):
+                item = readable_twice(found, self._container.base, self._note)
+                if self._as_it_was(item, compare=found.content):
+                    return
+            if isinstance(item, Row):
+                self._waiting[name] = item
+                self._size += len(item.data) + PER_ROW
+                if self._size >= BATCH:
+                    self._flush()
+            else:
+                self.stream(item, self._container)
+        except Unreadable as error:
+            self._note(Note(name, str(error), True))
+        finally:
+            if isinstance(item, Large):
+                item.file.close()
+
+    def _flush(self) -> None:
+        """Put the rows that wait; not while the source is asked, which looks into the container."""
+        rows = list(self._waiting.values())
+        for row in rows:
+            self._count(row.ftype, len(row.data))
+        kept = list(map(self._kept, rows))
+        if self._unordered:
+            kept.sort(key=_is_odd)
+        self._container.put_rows(kept)
+        self._waiting.clear()
+        self._size = 0
+
+    def _as_it_was(self, item: Item, *, compare: bool) -> bool:
+        """Whether the container has the file; then what is said of it is brought up to date."""
+        name = to_bytes(item.name)
+        if name not in self._container:
+            return False
+        if compare and not same_content(item, self._container):
+            if isinstance(item, Large):
+                item.file.rewind()
+            return False
+        changed = differences(item, self._container)
+        if not changed:
+            self._report.unchanged += 1
+        elif self._container.ao:
+            if "mtime" in changed:
+                return False
+            self._note(Note(name, UNCHANGEABLE, True, often=True))
+        else:
+            self._change(name, said_of(item), changed)
+            self._report.updated += 1
+        return True
+
+    def _change(self, name: bytes, meta: Meta, changed: set[str]) -> None:
+        container = self._container
+        if "mtime" in changed:
+            container.utime(name, mtime_ns=meta.mtime_ns)
+        if "mode" in changed:
+            mode = meta.mode if self._attrs else 0o755 if meta.mode & 0o100 else 0o644
+            container.chmod(name, mode)
+        if "owner" in changed:
+            container.chown(name, meta.uid, meta.gid)
+        if "xattrs" in changed:
+            container.setxattrs(name, dict(meta.xattrs or {}))
+
+    def put(self, rows: Iterable[Row]) -> None:
+        """Put rows that come in the order that the container wants."""
+        for row in rows:
+            self._count(row.ftype, len(row.data))
+        self._container.put_rows(map(self._kept, rows))
+
+    def _rows(self, items: Iterator[Item]) -> Iterator[Row]:
+        """The next rows: BATCH bytes of them, or up to an item that is none, kept in `_other`.
+
+        Where order does not matter, those that the container writes one by one come last: among
+        the others each would cut short a batch (20,000 files in 200 directories: 1.3 s, not 2.2).
+        """
+        self._other = None
+        held: list[Row] = []
+        size = 0
+        for item in items:
+            if not isinstance(item, Row):
+                self._other = item
+                break
+            self._count(item.ftype, len(item.data))
+            row = self._kept(item)
+            if self._unordered and _is_odd(row):
+                held.append(row)
+            else:
+                yield row
+            size += len(row.data) + PER_ROW
+            if size >= BATCH:  # put_rows gathers a thousand files, whatever their size
+                break
+        else:
+            self._ended = True
+        yield from held
+
+    def _count(self, ftype: int, size: int) -> None:
+        report = self._report
+        if ftype == FileType.DIR:
+            report.directories += 1
+        elif ftype == FileType.LINK:
+            report.links += 1
+        else:
+            report.files += 1
+            report.bytes += size
+        self._done += 1
+        if self._done % STEP == 0:
+            self._progress(STEP)
+
+    def stream(self, item: Large | Copy, home: Container) -> None:
+        """Put one that is no row; `home` has what a hard link is one to."""
+        if isinstance(item, Copy):
+            self._copy(item, home)
+            return
+        if item.sparse and not self._holes:
+            self._note(Note(item.name, NO_HOLES, False, often=True))
+        try:
+            size = self._put_file(item.name, item.file, FileType.FILE, item.meta)
+        except Unreadable as error:
+            self._note(Note(item.name, str(error), True))
+            return
+        self._count(FileType.FILE, size)
+
+    def _copy(self, item: Copy, home: Container) -> None:
+        """A hard link in a tar file: the content is in a container already."""
+        if item.target not in home:
+            what = f"a hard link to {text(item.target)}, which was not packed"
+            self._note(Note(item.name, what, True))
+            return
+        old, meta = home.stat(item.target), item.meta
+        if not meta.xattrs:  # GNU tar says them of the first name only
+            meta = replace(meta, xattrs=home.getxattrs(item.target))
+        with SparseReader(home, text(item.target), old.size) as file:
+            self._put_file(item.name, file, old.ftype, meta)
+        self._count(old.ftype, old.size)
+
+    def _put_file(self, name: bytes, file: Readable | SparseReader, ftype: int, meta: Meta) -> int:
+        row = Row(name, b"", None, ftype, meta.mode, meta.uid, meta.gid, meta.xattrs)
+        kept = self._kept(row)
+        return self._container.put_file(
+            name, file, mtime_ns=meta.mtime_ns, ftype=kept.ftype,
+            mode=kept.mode, uid=kept.uid, gid=kept.gid, xattrs=kept.xattrs,
+        )  # fmt: skip
+
+    def _kept(self, row: Row) -> Row:
+        """The file as the container keeps it: without a mode and owner that are the defaults,
+        which is 3 us quicker, or that it has no place for."""
+        name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
+        if xattrs and not self._attrs:
+            self._note(Note(to_bytes(name), NO_XATTRS, False, often=True))
+        if ftype == FileType.FILE and (
+            mode == EXECUTABLE or (mode and mode & 0o100 and not self._attrs)
+        ):
+            ftype = FileType.EXEC
+        plain = (uid, gid) == self._owner and (mode is None or mode == default_mode(ftype))
+        if self._attrs and (xattrs or not plain):
+            return row
+        return Row(name, data, mtime_ns, ftype)
+
+
+def readable_twice(found: Suspect, base: str, note: Notes) -> Item:
+    """The item, from a scratch file beside `base` if it can be read only once, but is to be
+    compared and then maybe stored."""
+    item = found.item
+    if not (found.content and isinstance(item, Large)) or item.file.rewind():
+        return item
+    with tempfile.TemporaryFile(dir=os.path.dirname(base) or ".", prefix=".winkfs-") as copy:
+        while True:
+            copy.seek(item.file.skip_hole(), os.SEEK_CUR)
+            if not (data := item.file.read(LARGE)):
+                break
+            copy.write(data)
+        copy.truncate()
+        fd = os.dup(copy.fileno())
+    item.file.close()
+    os.lseek(fd, 0, os.SEEK_SET)
+    file = WatchedFile(fd, os.fstat(fd), item.name, note, sparse=item.sparse)
+    return replace(item, file=file)
+
+
+def _is_odd(row: Row) -> bool:
+    """Whether the container writes it one by one."""
+    return not row.data or row.mode is not None
+
+
+def root_of(source: str, exclude: Sequence[str], *, xattrs: bool) -> int:
+    """What a mark knows a directory by; 0 for a tar file."""
+    if source == STDIN or not Path(source).is_dir():
+        return 0
+    return root_of_tree(source, exclude, xattrs=xattrs)

@@ -1,0 +1,540 @@
+"""A directory tree as a stream of items: every file, link and directory below it, by name.
+
+Nothing is kept but the names of the directories on the way down, so the size of the tree does not
+matter. Directories are opened from their parent's descriptor: depth does not matter either, and no
+link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice, product
+from typing import BinaryIO, Final, NamedTuple
+
+from winkfs.archive.items import (
+    LARGE,
+    PERMISSIONS,
+    SPARSE,
+    USER,
+    Chooser,
+    Item,
+    Large,
+    Meta,
+    Note,
+    Notes,
+    Seen,
+    Suspect,
+    Unreadable,
+)
+from winkfs.archive.spill import BIAS, SortedRecords
+from winkfs.container.arguments import nearest_ns
+from winkfs.container.basepath import DATA, PARTIAL, SUFFIXES, TEMPORARIES
+from winkfs.container.bulkput import Row
+from winkfs.container.ondisk.inode import INT64, FileType
+from winkfs.names import MAX_NAME, MAX_PATH, path_fault, text
+
+OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
+FILE, DIR, LINK, OTHER = b"f", b"d", b"l", b"o"
+MTIME: Final = struct.Struct(">QcB")  # mtime_ns + BIAS, kind, index in MARKS
+MARKS: Final = (None, False, True)
+CHANGED: Final = "changed while it was read"
+KINDS: Final = {stat.S_IFREG: FILE, stat.S_IFDIR: DIR, stat.S_IFLNK: LINK}
+FTYPES: Final = {FILE: FileType.FILE, DIR: FileType.DIR, LINK: FileType.LINK, OTHER: 0}
+UNHELD: Final = {
+    stat.S_IFBLK: "a device: left out",
+    stat.S_IFCHR: "a device: left out",
+    stat.S_IFIFO: "a fifo: left out",
+    stat.S_IFSOCK: "a socket: left out",
+}
+CHUNK: Final = 1 << 16
+SOME: Final = 1024  # names of a directory that are taken at once
+NO_NAME: Final = b"\0"
+BLOCK: Final = 512  # bytes that st_blocks counts
+OWN: Final = frozenset(
+    os.fsencode(partial + suffix + end)
+    for partial, suffix, end in product(("", PARTIAL), SUFFIXES, ("", *TEMPORARIES))
+)
+"""What follows BASE in the names of a container's files."""
+
+
+class Found(NamedTuple):
+    """A name in the tree that is not read yet."""
+
+    path: bytes  # from the directory `fd`
+    fd: int
+    name: bytes  # from the root
+    kind: bytes
+
+
+Chosen = tuple[bytes, Seen, bool | None]
+"""With its kind; see `items.Chooser`."""
+
+
+class OwnFiles:
+    """Recognises the files of the container that is being written, should it lie in the tree.
+
+    prefix  what all their names begin with
+    data    (device, inode) of BASE.data, which may be a link, or have another name, too
+    """
+
+    def __init__(self, base: str) -> None:
+        """Raises OSError where the directory of `base` is not there."""
+        head, self.prefix = os.path.split(os.fsencode(base))
+        self._directory = _identity(os.stat(head or b"."))
+        self.data: tuple[int, int] | None = None
+        with contextlib.suppress(FileNotFoundError):
+            self.data = _identity(os.stat(base + DATA))
+
+    def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
+        """`path` is taken from the open directory."""
+        head, _, short = path.rpartition(b"/")
+        if not short.startswith(self.prefix) or short[len(self.prefix) :] not in OWN:
+            return False
+        return _identity(os.stat(head or b".", dir_fd=directory)) == self._directory
+
+
+class OwnFolder:
+    """Recognises the data set that is being written, should it lie in the tree."""
+
+    prefix = b""
+    data = None
+
+    def __init__(self, root: str) -> None:
+        self._identity = _identity(os.stat(root))
+
+    def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
+        """`path` is taken from the open directory."""
+        if kind != DIR:
+            return False
+        return _identity(os.stat(path, dir_fd=directory, follow_symlinks=False)) == self._identity
+
+
+class Tree:
+    """The tree below `root`.
+
+    note        hears of what could not be read or cannot be held
+    own         files to leave out silently
+    xattrs      take all extended attributes, not only those called user.*
+    exclude     names to leave out, with all below them
+    names       take only these, in the order given, and nothing below a directory among them
+    scratch     a directory for temporary files
+    raises      OSError where the root is no readable directory
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        note: Notes,
+        scratch: str,
+        *,
+        own: OwnFiles | OwnFolder | None = None,
+        xattrs: bool = False,
+        exclude: Callable[[str], object] | None = None,
+        names: Iterable[bytes] | None = None,
+    ) -> None:
+        self._root = os.fspath(root)
+        self._note = note
+        self._scratch = scratch
+        self._own = own
+        self._xattrs = XAttrs(everything=xattrs)
+        self._exclude = exclude
+        self._names = names
+
+    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
+        with self._opened() as root:
+            if not by_mtime:
+                yield from filter(None, (self._read(f, None) for f in self._found(root)))
+                return
+            for kind, seen, _ in self._sorted(self._chosen(root, None)):
+                if item := self._read(_found(root, kind, seen), seen.mtime_ns):
+                    yield item
+
+    def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
+        with self._opened() as root:
+            chosen = self._chosen(root, update)
+            for kind, seen, compare in self._sorted(chosen) if by_mtime else chosen:
+                mtime_ns = seen.mtime_ns if by_mtime else None
+                if item := self._read(_found(root, kind, seen), mtime_ns):
+                    yield item if compare is None else Suspect(item, compare)
+
+    def sizes(
+        self,
+        update: Chooser | None = None,
+        same: Callable[[Suspect], bool] = lambda suspect: False,
+    ) -> Generator[Seen, None, None]:
+        """What is to be packed, before it is read; size 0 of what is no file. The names are those
+        that another Tree takes as `names`.
+
+        same    whether what `update` suspects is as it was
+        """
+        with self._opened() as root:
+            for kind, seen, compare in self._chosen(root, update):
+                if compare is not None:
+                    item = self._read(_found(root, kind, seen), None)
+                    try:
+                        if item is None or same(Suspect(item, compare)):
+                            continue
+                    finally:
+                        if isinstance(item, Large):
+                            item.file.close()
+                yield seen
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _chosen(self, root: int, update: Chooser | None) -> Iterator[Chosen]:
+        files = self._seen(root)
+        if update is not None:
+            return update.choose(files)
+        return ((kind, seen, None) for kind, seen in files)
+
+    def _seen(self, root: int) -> Iterator[tuple[bytes, Seen]]:
+        """All that is there, with its kind."""
+        for path, fd, name, kind in self._found(root):
+            try:
+                status = os.stat(path, dir_fd=fd, follow_symlinks=False)
+            except OSError as error:
+                self._failed(name, error)
+                continue
+            size = status.st_size if kind in (FILE, LINK) else 0
+            seen = Seen(name, FTYPES[kind], size, _mtime(status), status.st_ctime_ns)
+            yield kind, seen
+
+    def _sorted(self, files: Iterator[Chosen]) -> Iterator[Chosen]:
+        """By mtime. Of what was seen only name and time are kept."""
+        with SortedRecords(self._scratch) as records:
+            for kind, seen, compare in files:
+                mark = MARKS.index(compare)
+                records.add(MTIME.pack(seen.mtime_ns + BIAS, kind, mark) + seen.name)
+            for record in records:
+                mtime, kind, mark = MTIME.unpack_from(record)
+                name = record[MTIME.size :]
+                seen = Seen(name, FTYPES[kind], 0, mtime - BIAS, None)
+                yield kind, seen, MARKS[mark]
+
+    # What is there
+
+    def _found(self, root: int) -> Iterator[Found]:
+        return self._walk(root) if self._names is None else self._listed(root, self._names)
+
+    def _walk(self, root: int) -> Iterator[Found]:
+        stack = [(root, b"", self._entries(root, b"."))]
+        exclude, own = self._exclude, self._own.prefix if self._own else NO_NAME
+        try:
+            while stack:
+                fd, prefix, entries = stack[-1]
+                entry = next(entries, None)
+                if entry is None:
+                    stack.pop()
+                    if stack:
+                        os.close(fd)
+                    continue
+                short, kind = entry[:-2], entry[-1:]
+                name = prefix + short
+                if (exclude or short.startswith(own)) and self._leave_out(name, short, fd, kind):
+                    continue
+                yield Found(short, fd, name, kind)
+                if kind == DIR and (below := self._enter(name, short, fd)) is not None:
+                    stack.append((below, name + b"/", self._entries(below, name)))
+        finally:
+            for fd, _, entries in stack:
+                entries.close()
+                if fd != root:
+                    os.close(fd)
+
+    def _enter(self, name: bytes, short: bytes, parent: int) -> int | None:
+        try:
+            return os.open(short, OPEN_DIR, dir_fd=parent)
+        except OSError as error:
+            self._failed(name, error)
+            return None
+
+    def _entries(self, fd: int, name: bytes) -> Generator[bytes, None, None]:
+        """The names in a directory in byte order, each followed by NUL and its kind."""
+        with SortedRecords(self._scratch) as records:
+            try:
+                with os.scandir(fd) as entries:
+                    while some := list(islice(entries, SOME)):
+                        names = os.fsencode("\0".join([entry.name for entry in some]))
+                        kinds = map(_kind, some)
+                        pairs = zip(names.split(b"\0"), kinds, strict=True)
+                        records.extend([name + b"\0" + kind for name, kind in pairs])
+            except OSError as error:
+                self._failed(name, error)
+            yield from records
+
+    def _listed(self, root: int, names: Iterable[bytes]) -> Iterator[Found]:
+        for listed in names:
+            name = listed.removeprefix(b"./").rstrip(b"/")
+            if name == b".":  # the root has no entry; `find` names it first
+                continue
+            if fault := path_fault(name):
+                self._note(Note(listed, f"{fault}: give it from the packed directory on", True))
+                continue
+            try:
+                mode = os.stat(name, dir_fd=root, follow_symlinks=False).st_mode
+                kind = KINDS.get(stat.S_IFMT(mode), OTHER)
+            except OSError as error:
+                self._failed(name, error)
+                continue
+            if not self._leave_out(name, name, root, kind):
+                yield Found(name, root, name, kind)
+
+    def _leave_out(self, name: bytes, path: bytes, fd: int, kind: bytes) -> bool:
+        if self._exclude and self._exclude(text(name)):
+            return True
+        try:
+            return self._own is not None and self._own.hold(path, fd, kind)
+        except OSError:  # gone, which is said when it is read
+            return False
+
+    # What is in it
+
+    def _read(self, found: Found, mtime_ns: int | None) -> Item | None:
+        """-> the file, or None and a note. `mtime_ns`: the time to give it, whatever it has now."""
+        if len(found.name) > MAX_NAME:
+            what = f"its name has {len(found.name):,} bytes, a container takes {MAX_NAME:,}"
+            self._note(Note(found.name, what, True))
+            return None
+        try:
+            if len(found.path) > MAX_PATH:
+                with _nearer(found) as near:
+                    return self._opened_item(near, mtime_ns)
+            return self._opened_item(found, mtime_ns)
+        except OSError as error:
+            self._failed(found.name, error)
+            return None
+
+    def _opened_item(self, found: Found, mtime_ns: int | None) -> Item | None:
+        return (self._file if found.kind == FILE else self._no_file)(found, mtime_ns)
+
+    def _file(self, found: Found, mtime_ns: int | None) -> Item | None:
+        fd = os.open(found.path, OPEN_FILE, dir_fd=found.fd)
+        try:
+            before = os.fstat(fd)
+            if self._own and _identity(before) == self._own.data:
+                return None
+            size = before.st_size
+            mtime = _mtime(before) if mtime_ns is None else mtime_ns
+            xattrs = self._xattrs.of_file(fd, before.st_dev)
+            sparse = size >= SPARSE and before.st_blocks * BLOCK < size and _has_hole(fd, size)
+            if size >= LARGE or sparse:
+                watched = WatchedFile(fd, before, found.name, self._note, sparse=sparse)
+                fd = -1
+                return Large(found.name, watched, size, _meta(before, mtime, xattrs), sparse)
+            data = os.read(fd, size) if size else b""
+            while len(data) < size and (more := os.read(fd, size - len(data))):
+                data += more  # a network filesystem may give less than was asked for
+            if _state(os.fstat(fd)) != _state(before) or len(data) != size:
+                self._note(Note(found.name, CHANGED, True))
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        mode, owner = before.st_mode & PERMISSIONS, (before.st_uid, before.st_gid)
+        return Row(found.name, data, mtime, FileType.FILE, mode, *owner, xattrs)
+
+    def _no_file(self, found: Found, mtime_ns: int | None) -> Row | None:
+        path, fd, name, kind = found
+        status = os.stat(path, dir_fd=fd, follow_symlinks=False)
+        mtime = _mtime(status) if mtime_ns is None else mtime_ns
+        owner = status.st_uid, status.st_gid
+        if kind == DIR:
+            xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
+            mode = status.st_mode & PERMISSIONS
+            return Row(name, b"", mtime, FileType.DIR, mode, *owner, xattrs)
+        if kind == LINK:
+            target = os.readlink(path, dir_fd=fd)
+            xattrs = self._xattrs.of_path(b"/proc/self/fd/%d/%b" % (fd, path), status)
+            return Row(name, target, mtime, FileType.LINK, None, *owner, xattrs)
+        what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind: left out")
+        self._note(Note(name, what, False))
+        return None
+
+    def _failed(self, name: bytes, error: OSError) -> None:
+        what = "vanished before it was read" if error.errno == errno.ENOENT else error.strerror
+        self._note(Note(name, what or str(error), True))
+
+
+class XAttrs:
+    """Reads extended attributes: those called user.*, or all. Remembers which filesystems know
+    none."""
+
+    def __init__(self, *, everything: bool) -> None:
+        self._prefix = "" if everything else USER
+        self._without: set[int] = set()
+
+    def of_file(self, fd: int, device: int) -> dict[bytes, bytes] | None:
+        """Those of an open file, which is on that device; None: it has none. Cost: 1 us."""
+        if device in self._without:
+            return None
+        try:
+            names = os.listxattr(fd)
+        except OSError as error:
+            self._refused(error, device)
+            return None
+        return self._values(names, fd) if names else None
+
+    def of_path(self, path: bytes, status: os.stat_result) -> dict[bytes, bytes] | None:
+        """The same of what is at a path, itself where it is a link."""
+        if status.st_dev in self._without or (stat.S_ISLNK(status.st_mode) and self._prefix):
+            return None  # the kernel keeps no user.* of links
+        try:
+            names = os.listxattr(path, follow_symlinks=False)
+        except OSError as error:
+            self._refused(error, status.st_dev)
+            return None
+        return self._values(names, path) if names else None
+
+    def _refused(self, error: OSError, device: int) -> None:
+        if error.errno != errno.EOPNOTSUPP:
+            raise error
+        self._without.add(device)
+
+    def _values(self, names: list[str], file: int | bytes) -> dict[bytes, bytes] | None:
+        found, follow = {}, isinstance(file, int)
+        for name in names:
+            if name.startswith(self._prefix):
+                with contextlib.suppress(FileNotFoundError):
+                    found[os.fsencode(name)] = os.getxattr(file, name, follow_symlinks=follow)
+        return found or None
+
+
+class WatchedFile:
+    """A large file, as long as it was when it was opened; notes if it changes meanwhile."""
+
+    def __init__(
+        self, fd: int, before: os.stat_result, name: bytes, note: Notes, *, sparse: bool
+    ) -> None:
+        self._file = open(fd, "rb", buffering=0)  # noqa: SIM115 - closed in close
+        self._before, self._name, self._note = before, name, note
+        self._sparse = sparse
+        self._left = before.st_size
+        self._data = 0 if sparse else self._left  # bytes up to the next hole; 0: not known
+        self._short = False  # whether it ended before its size; not when the reader gave up
+
+    def read(self, size: int = -1, /) -> bytes:
+        wanted = min(self._left, self._data or self._left)
+        try:
+            data = self._file.read(min(size, wanted) if size >= 0 else wanted)
+        except OSError as error:
+            raise Unreadable(error.strerror) from error
+        self._left -= len(data)
+        self._data = max(self._data - len(data), 0)
+        self._short = not data and self._left > 0
+        return data
+
+    def skip_hole(self) -> int:
+        size = self._before.st_size
+        at = size - self._left
+        if self._data or not self._left:
+            return 0
+        fd = self._file.fileno()
+        try:
+            start = min(_seek_data(fd, at), size)
+            stop = min(os.lseek(fd, start, os.SEEK_HOLE), size) if start < size else size
+            os.lseek(fd, start, os.SEEK_SET)
+        except OSError as error:
+            raise Unreadable(error.strerror) from error
+        self._left, self._data = size - start, stop - start
+        return start - at
+
+    def rewind(self) -> bool:
+        os.lseek(self._file.fileno(), 0, os.SEEK_SET)
+        self._left, self._short = self._before.st_size, False
+        self._data = 0 if self._sparse else self._left
+        return True
+
+    def close(self) -> None:
+        changed = self._short or _state(os.fstat(self._file.fileno())) != _state(self._before)
+        self._file.close()
+        if changed:
+            self._note(Note(self._name, CHANGED, True))
+
+
+def listed_names(file: BinaryIO) -> Iterator[bytes]:
+    """The names in a list: one a line, or each ended by NUL, as `find -print0` writes them."""
+    data = file.read(CHUNK)
+    end = b"\0" if b"\0" in data else b"\n"
+    rest = b""
+    while data:
+        *whole, rest = (rest + data).split(end)
+        yield from filter(None, whole)
+        data = file.read(CHUNK)
+    if rest:
+        yield rest
+
+
+@contextlib.contextmanager
+def _nearer(found: Found) -> Iterator[Found]:
+    """The same from a directory that is near enough: the kernel takes no longer paths at once."""
+    fd, path = found.fd, found.path
+    try:
+        while len(path) > MAX_PATH:
+            cut = path.rindex(b"/", 0, MAX_PATH)
+            above, fd = fd, os.open(path[:cut], OPEN_DIR, dir_fd=fd)
+            if above != found.fd:
+                os.close(above)
+            path = path[cut + 1 :]
+        yield Found(path, fd, found.name, found.kind)
+    finally:
+        if fd != found.fd:
+            os.close(fd)
+
+
+def _has_hole(fd: int, size: int) -> bool:
+    try:
+        return os.lseek(fd, 0, os.SEEK_HOLE) < size
+    finally:
+        os.lseek(fd, 0, os.SEEK_SET)
+
+
+def _seek_data(fd: int, at: int) -> int:
+    """Where the next data begin; beyond all files where there are none."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return INT64
+
+
+def _kind(entry: os.DirEntry[str]) -> bytes:
+    if entry.is_file(follow_symlinks=False):
+        return FILE
+    if entry.is_dir(follow_symlinks=False):
+        return DIR
+    return LINK if entry.is_symlink() else OTHER
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _mtime(status: os.stat_result) -> int:
+    ns = status.st_mtime_ns
+    return ns if -INT64 <= ns <= INT64 else nearest_ns(ns)
+
+
+def _found(root: int, kind: bytes, seen: Seen) -> Found:
+    """By its name from the root: the directory in which it was seen may be closed."""
+    return Found(seen.name, root, seen.name, kind)
+
+
+def _meta(status: os.stat_result, mtime_ns: int, xattrs: dict[bytes, bytes] | None) -> Meta:
+    mode = status.st_mode & PERMISSIONS
+    return Meta(mtime_ns, mode, status.st_uid, status.st_gid, xattrs)

@@ -1,0 +1,416 @@
+"""Unpack: the files of a container back into a directory.
+
+Nothing is written outside the directory: names that are no plain path below it are left out, every
+directory on the way is opened from its parent's descriptor and a link among them is not followed,
+and every file is created, never opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from winkformats.errors import CorruptError, FormatError
+from winkfs.api import open_silently
+from winkfs.archive.items import PERMISSIONS, USER, Note, Notes
+from winkfs.archive.spill import SortedRecords
+from winkfs.container.container import Container
+from winkfs.container.entry import Entry, Stat
+from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.errors import NoSuchFile, warn_of_damage
+from winkfs.names import literal_prefix, matcher, path_fault, raw
+
+if TYPE_CHECKING:
+    from winkfs.dataset.dataset import Dataset
+
+OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NO_USE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
+OPEN_PARENTS: Final = 64  # directories kept open
+STEP: Final = 256  # files between two calls of `progress`
+DEPTH: Final = struct.Struct(">H")
+DIRECTORY: Final = struct.Struct(">qI")  # mtime_ns, bytes of the attributes before it
+SET_ID: Final = 0o6000
+STICKY: Final = 0o1000
+SHARED: Final = 0o022  # group and others may write
+SPECIAL: Final = SET_ID | STICKY
+THERE: Final = "is there already: --force replaces it"
+LEADS_OUT: Final = "a link that leads out of the directory: left out, --same-permissions keeps it"
+NOT_USER: Final = "without extended attributes but user.*: --same-permissions keeps them"
+NO_SPECIAL: Final = "without its set-id and sticky bits: --same-permissions keeps them"
+Progress = Callable[[int], None]
+Made = TypeVar("Made")
+
+
+@dataclass(slots=True)
+class UnpackReport:
+    """What was unpacked; `bytes` of content of files; `failed`: names that were not, and places
+    in the container that are damaged."""
+
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    bytes: int = 0
+    failed: int = 0
+
+
+def unpack(
+    base: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    glob: str | None = None,
+    *,
+    force: bool = False,
+    same_permissions: bool = False,
+    same_owner: bool = True,
+    as_of: str | int | None = None,
+    note: Notes | None = None,
+    progress: Progress | None = None,
+) -> UnpackReport:
+    """Unpack a container or a data set into a directory, which is made if it is not there.
+
+    glob      only names that match; `*` crosses `/`
+    force     replace files that exist; without it they are left as they are and noted
+    same_permissions  trust the container: keep set-id and sticky bits, and links that lead out of
+              the directory. Without it modes are those of the container less these bits, whatever
+              the umask; a directory that loses its sticky bit can be written by its owner only
+    same_owner  give files their owners, if we are root
+    as_of     of a data set: a generation or time, see `winkfs.open`
+    note      called with each file that was not unpacked, or not as it is in the container; with
+              no name for damage whose file is not known; None: a DamageWarning tells of that
+    progress  called with the number of files since the last call
+    raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
+    """
+    report = UnpackReport()
+
+    def count(noted: Note) -> None:
+        report.failed += noted.failed
+        if note:
+            note(noted)
+
+    match = matcher(glob) if glob is not None else None
+    told: list[str] = []
+
+    def damaged(error: CorruptError | str) -> None:
+        told.append(str(error))
+        count(Note(b"", str(error), True))
+
+    with open_silently(base, as_of=as_of) as container:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(Directories(os.fspath(directory))) as directories:
+            unpacker = Unpacker(
+                directories, size_of(container), report, count, force=force,
+                same_permissions=same_permissions, same_owner=same_owner,
+            )  # fmt: skip
+            found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
+            if match is not None:
+                unpacker.follow()
+            for done, entry in enumerate(found, 1):
+                if match is None or match(entry.name):
+                    unpacker.put(entry)
+                if progress and done % STEP == 0:
+                    progress(STEP)
+            if match is not None:
+                unpacker.complete(container)
+            unpacker.finish()
+        for problem in container.problems:  # what no index could be made of is not in a scan
+            if problem not in told:
+                damaged(problem)
+    if note is None:
+        warn_of_damage(os.fspath(base), told)
+    return report
+
+
+def size_of(container: Container | Dataset) -> int:
+    """Bytes of its data files."""
+    if isinstance(container, Container):
+        return container.parts()[0].kv.end
+    return sum(shard.record.size for shard in container.shards)
+
+
+class Directories:
+    """Directories below a root, open, by name; made where they are not there."""
+
+    def __init__(self, root: str) -> None:
+        self.path = root
+        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._open: OrderedDict[bytes, int] = OrderedDict()
+        self.made: Callable[[bytes], None] = lambda name: None  # told of each that is made
+
+    def close(self) -> None:
+        for fd in (*self._open.values(), self._root):
+            os.close(fd)
+        self._open.clear()
+
+    def get(self, name: bytes, mode: int = 0o777) -> int:
+        """The descriptor of a directory, valid until the next call.
+
+        mode    for a new one; those above it are made with 0777, all less the umask
+        raises  NotADirectoryError where a file or a link stands in the way
+        """
+        missing = []
+        at = name
+        while at and at not in self._open:
+            at, _, part = at.rpartition(b"/")
+            missing.append(part)
+        fd = self._open[at] if at else self._root
+        if at:
+            self._open.move_to_end(at)
+        for part in reversed(missing):
+            at = at + b"/" + part if at else part
+            fd = self._enter(at, part, fd, mode if at == name else 0o777)
+            self._open[at] = fd
+            if len(self._open) > OPEN_PARENTS:
+                os.close(self._open.popitem(last=False)[1])
+        return fd
+
+    def _enter(self, name: bytes, part: bytes, parent: int, mode: int) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return self._open_at(part, parent)
+        os.mkdir(part, mode, dir_fd=parent)
+        self.made(name)
+        return self._open_at(part, parent)
+
+    def _open_at(self, part: bytes, parent: int) -> int:
+        try:
+            return os.open(part, OPEN_DIR, dir_fd=parent)
+        except OSError as error:
+            if error.errno in NO_DIRECTORY:
+                raise NotADirectoryError(
+                    errno.ENOTDIR, "a file or link is where its directory should be"
+                ) from None
+            raise
+
+
+class Unpacker:
+    """Writes entries below a directory. `finish` at the end gives the directories their modes.
+
+    room    bytes of content that are written at most
+    """
+
+    def __init__(
+        self,
+        directories: Directories,
+        room: int,
+        report: UnpackReport,
+        note: Notes,
+        *,
+        force: bool,
+        same_permissions: bool,
+        same_owner: bool,
+    ) -> None:
+        self._directories = directories
+        self._room = room
+        self._report = report
+        self._note = note
+        self._force = force
+        self._trusted = same_permissions
+        self._made = SortedRecords(directories.path)
+        self._above = SortedRecords(directories.path)
+        self._user, self._group = os.geteuid(), os.getegid()
+        self._gives_owners = same_owner and self._user == 0
+
+    def put(self, entry: Entry) -> None:
+        """Write one file; what hinders it becomes a note. Raises OSError where the disk does."""
+        name = raw(entry.name)
+        if fault := path_fault(name):
+            self._note(Note(name, fault, True))
+            return
+        try:
+            self._put(name, entry)
+        except FileExistsError:
+            what = THERE if not self._force else "a directory is in its place"
+            self._note(Note(name, what, True, often=True))
+        except (FormatError, OverflowError, ValueError) as error:  # times and owners that none has
+            self._note(Note(name, str(error), True))
+        except OSError as error:
+            if error.errno in NO_USE:
+                raise
+            self._note(Note(name, error.strerror or str(error), True))
+
+    def _put(self, name: bytes, entry: Entry) -> None:
+        if entry.ftype == FileType.DIR:
+            self._directory(name, entry)
+            return
+        head, _, short = name.rpartition(b"/")
+        if entry.ftype == FileType.LINK:
+            target = entry.read()
+            if not (self._trusted or stays_below(name, target)):
+                self._note(Note(name, LEADS_OUT, True, often=True))
+                return
+            self._link(name, entry, target, self._directories.get(head))
+        else:
+            self._file(entry, name, short, self._directories.get(head))
+
+    def _directory(self, name: bytes, entry: Entry) -> None:
+        self._directories.get(name, 0o700)  # private until it gets its own mode at the end
+        self._note_directory(name, entry, entry.xattrs)
+        self._report.directories += 1
+
+    def _note_directory(self, name: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
+        """What `finish` is to give it."""
+        mode, kept = self._mode(name, stat), self._kept(name, xattrs)
+        attrs = Attrs(mode, stat.uid, stat.gid, kept).encode()
+        depth = DEPTH.pack(0xFFFF - name.count(b"/"))
+        self._made.add(depth + name + attrs + DIRECTORY.pack(stat.mtime_ns, len(attrs)))
+
+    def _link(self, name: bytes, entry: Entry, target: bytes, parent: int) -> None:
+        short = name.rpartition(b"/")[2]
+        self._create(short, parent, lambda: os.symlink(target, short, dir_fd=parent))
+        if self._gives_owners:
+            os.chown(short, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
+        if xattrs := self._kept(name, entry.xattrs):
+            self._set_xattrs(name, b"/proc/self/fd/%d/%b" % (parent, short), xattrs)
+        times = (entry.mtime_ns, entry.mtime_ns)
+        os.utime(short, ns=times, dir_fd=parent, follow_symlinks=False)
+        self._report.links += 1
+
+    def _file(self, entry: Entry, name: bytes, short: bytes, parent: int) -> None:
+        pieces, room = entry.pieces(), self._room
+        piece = next(pieces, None)  # what is damaged is met before a file is made
+        fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
+        try:
+            try:
+                end = 0
+                while piece is not None:
+                    self._claim(len(piece[1]))
+                    end = write_at(fd, piece[1], piece[0])
+                    piece = next(pieces, None)
+                if end < entry.size:
+                    os.ftruncate(fd, entry.size)  # a hole
+            except BaseException:
+                os.unlink(short, dir_fd=parent)  # rather no file than half of one
+                self._room = room
+                raise
+            xattrs = self._kept(name, entry.xattrs) if entry.xattrs else {}
+            mode = self._mode(name, entry)
+            self._give(name, fd, entry.mtime_ns, mode, entry.uid, entry.gid, xattrs)
+        finally:
+            os.close(fd)
+        self._report.files += 1
+        self._report.bytes += entry.size
+
+    def _claim(self, size: int) -> None:
+        """No container has more content than bytes, unless it says of one entry many times that it
+        is content: then a small one could fill any disk."""
+        self._room -= size
+        if self._room < 0:
+            raise FormatError("more content than the container has bytes: left out")
+
+    def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
+        """Make a file that must not be there; with `force` after what is there was removed."""
+        try:
+            return make()
+        except FileExistsError:
+            if not self._force:
+                raise
+        try:
+            os.unlink(short, dir_fd=parent)
+        except IsADirectoryError:
+            raise FileExistsError(errno.EEXIST, "a directory is in its place") from None
+        return make()
+
+    def follow(self) -> None:
+        """Take note of the directories that are made, for `complete`."""
+        self._directories.made = self._above.add
+
+    def complete(self, container: Container | Dataset) -> None:
+        """Directories that were not chosen, and were made for what is, get modes and times too."""
+        with self._above as names:
+            for name in names:
+                try:
+                    stat, xattrs = container.stat(name), container.getxattrs(name)
+                except NoSuchFile:
+                    continue
+                except FormatError as error:
+                    self._note(Note(name, str(error), True))
+                    continue
+                if stat.ftype == FileType.DIR:
+                    self._note_directory(name, stat, xattrs)
+
+    def finish(self) -> None:
+        """Give the directories their modes and times, the deepest first: what is done below one
+        would change its time, and its mode may forbid it."""
+        with self._made as records:
+            for record in records:
+                mtime_ns, size = DIRECTORY.unpack(record[-DIRECTORY.size :])
+                end = len(record) - DIRECTORY.size - size
+                name = record[DEPTH.size : end]
+                attrs = Attrs.decode(record[end : -DIRECTORY.size], file="", offset=0)
+                try:
+                    fd = self._directories.get(name)
+                    self._give(name, fd, mtime_ns, attrs.mode, attrs.uid, attrs.gid, attrs.xattrs)
+                except OSError as error:
+                    self._note(Note(name, error.strerror or str(error), True))
+                except OverflowError as error:
+                    self._note(Note(name, str(error), True))
+
+    def _mode(self, name: bytes, entry: Stat) -> int:
+        """The permission bits to give it."""
+        if self._trusted or not entry.mode & SPECIAL:
+            return entry.mode & PERMISSIONS
+        self._note(Note(name, NO_SPECIAL, False, often=True))
+        mode = entry.mode & ~SPECIAL
+        if entry.ftype == FileType.DIR and entry.mode & STICKY:
+            mode &= ~SHARED  # without that bit everybody could remove the files of others
+        return mode & PERMISSIONS
+
+    def _kept(self, name: bytes, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """The extended attributes to give it."""
+        if self._trusted:
+            return xattrs
+        kept = {key: value for key, value in xattrs.items() if key.startswith(USER.encode())}
+        if len(kept) < len(xattrs):
+            self._note(Note(name, NOT_USER, False, often=True))
+        return kept
+
+    def _give(
+        self,
+        name: bytes,
+        fd: int,
+        mtime_ns: int,
+        mode: int,
+        uid: int,
+        gid: int,
+        xattrs: Mapping[bytes, bytes],
+    ) -> None:
+        if self._gives_owners:
+            os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
+        elif (uid, gid) != (self._user, self._group):
+            mode &= ~SET_ID  # they would lend the rights of somebody else
+        self._set_xattrs(name, fd, xattrs)
+        os.fchmod(fd, mode)
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
+
+    def _set_xattrs(self, name: bytes, file: int | bytes, xattrs: Mapping[bytes, bytes]) -> None:
+        """file: open, or a path, which may be that of a link."""
+        try:
+            for key, value in xattrs.items():
+                os.setxattr(file, key, value, follow_symlinks=isinstance(file, int))
+        except OSError as error:
+            what = f"its extended attributes: {error.strerror}"
+            self._note(Note(name, what, True, often=True))
+
+
+def stays_below(name: bytes, target: bytes) -> bool:
+    """Whether a link of this name certainly leads to nothing outside the root, whatever other
+    links that do not are made there: `..` stands at its start only, and no more than it is deep.
+    """
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    up = next((i for i, part in enumerate(parts) if part != b".."), len(parts))
+    return not target.startswith(b"/") and up <= name.count(b"/") and b".." not in parts[up:]
+
+
+def write_at(fd: int, data: bytes, offset: int) -> int:
+    """-> where it ends."""
+    done = os.pwrite(fd, data, offset)
+    while done < len(data):  # a write may be cut by a full disk or a signal
+        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
+    return offset + done

@@ -1,0 +1,315 @@
+"""Update: what of a source a container has already, so that `pack` stores the rest.
+
+A file is taken for unchanged by type, size and mtime if its ctime lies before the time at which the
+last pack of the same tree began: all that was changed since, were it back to its old mtime, has a
+later one. Other files are suspects, and their contents are compared. That time is kept in
+BASE.idx; without it all files are suspects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import compress, islice
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import xxhash
+
+from winkformats.errors import CorruptError
+from winkfs.archive.items import Item, Large, Meta, Seen, Some
+from winkfs.container.bulkput import Row
+from winkfs.container.container import Container
+from winkfs.container.entry import Stat, to_bytes, to_str
+from winkfs.container.fileobject import SparseReader, WithExtents
+from winkfs.container.ondisk.idx import PACKED
+from winkfs.container.ondisk.inode import FileType
+from winkfs.errors import NoSuchFile
+from winkfs.units import NANO
+
+FEW: Final = 1024  # names that are looked up at once
+DROP: Final = 64  # look-ups after which the page cache is cleaned of what they read
+PIECE: Final = 1 << 20  # bytes that are compared at once
+COARSE: Final = 5  # CLOCK_REALTIME_COARSE: the one that the kernel takes ctimes from
+
+
+@dataclass(slots=True)
+class Known:
+    """What a container has of some files.
+
+    files   name -> (FILE, DIR or LINK; size; mtime in nanoseconds), as in Seen
+    recent  names of those that somebody else may have written since the mark
+    coarse  names of those whose mtimes are whole seconds
+    """
+
+    files: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
+    recent: set[bytes] = field(default_factory=set)
+    coarse: set[bytes] = field(default_factory=set)
+
+
+Look = Callable[[Sequence[bytes]], Known]
+
+
+@dataclass(slots=True)
+class Update:
+    """Chooses the files of a source that are not in a container as they are.
+
+    look       finds many names; those that are not there are not in the answer
+    since      ns: ctimes from which on a file is a suspect
+    checksum   all files of equal size are suspects
+    in_place   whether mtime and attributes of a file can be changed without storing it again
+    again      whether a name was stored or changed since it was looked up
+    progress   called with the number of files passed over since the last call
+    unchanged  files passed over
+    suspected  bytes of those that are suspects for their ctime, or for want of a mark
+    """
+
+    look: Look
+    since: int
+    checksum: bool
+    in_place: bool
+    again: Callable[[bytes], bool]
+    progress: Callable[[int], None]
+    unchanged: int = 0
+    suspected: int = 0
+
+    def choose(
+        self, files: Iterable[tuple[Some, Seen]]
+    ) -> Iterator[tuple[Some, Seen, bool | None]]:
+        """See `items.Chooser`. Cost: 4 us a file."""
+        source = iter(files)
+        while batch := list(islice(source, FEW)):
+            known = self.look([seen.name for _, seen in batch])
+            get, again, same = known.files.get, self.again, 0
+            since = 0 if self.checksum or known.recent or known.coarse else self.since
+            for some, seen in batch:
+                old = get(seen[0])
+                ctime = seen[4]  # by numbers: this is all that is done for nearly every file
+                same_now = old == seen[1:4] and ctime is not None and ctime < since
+                if same_now and not again(seen[0]):
+                    same += 1
+                    continue
+                if old is None or again(seen.name):
+                    yield some, seen, None
+                    continue
+                changed, compare = self._compared(old, seen, known)
+                if not changed:
+                    same += 1
+                    continue
+                del known.files[seen.name]  # whatever becomes of it: a second one is new
+                yield some, seen, compare
+            self.unchanged += same
+            self.progress(same)
+
+    def _compared(
+        self, old: tuple[int, int, int], seen: Seen, known: Known
+    ) -> tuple[bool, bool | None]:
+        """-> whether it may have changed, and how to find out: see `items.Chooser`."""
+        kind, size, mtime_ns = old
+        if (kind, size) != (seen.ftype, seen.size):
+            return True, None
+        unit = NANO if seen.name in known.coarse else 1
+        if mtime_ns != seen.mtime_ns // unit * unit:
+            return True, (True if self.in_place else None)
+        if seen.ctime_ns is None:
+            return True, self.checksum
+        suspect = seen.name in known.recent or seen.ctime_ns >= self.since
+        self.suspected += seen.size if suspect else 0
+        return suspect or self.checksum, True
+
+
+class Finder:
+    """Finds names in an open container. The page cache keeps no more of it than before.
+
+    container, end  inodes from `end` on are recent
+    """
+
+    def __init__(self, container: Container, end: int) -> None:
+        self.container, self._end = container, end
+        self._coarse = unit_of(container) > 1
+        self._storage = container.parts()[0].kv.storage
+        self._storage.remember_resident()
+        self._calls = 0
+
+    def __call__(self, names: Sequence[bytes]) -> Known:
+        self._calls += 1
+        if self._calls % DROP == 0:
+            self._storage.drop_seen()
+        rows = self.container.columns_of(names)
+        found = rows.names()
+        file = (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
+        kinds = np.where(file, int(FileType.FILE), rows.ftype)
+        said = zip(kinds.tolist(), rows.size.tolist(), rows.mtime.tolist(), strict=True)
+        return Known(
+            dict(zip(found, said, strict=True)),
+            set(compress(found, (rows.pos >= self._end).tolist())),
+            set(found) if self._coarse else set(),
+        )
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # of a data set: it may have been closed
+            self._storage.drop_seen()
+
+
+def unit_of(container: Container) -> int:
+    """What an mtime in the container is a multiple of, nanoseconds."""
+    return 1 if container.parts()[0].settings.nanoseconds else NANO
+
+
+# --- comparing ---
+
+
+def same_content(item: Item, container: Container, targets: Targets | None = None) -> bool:
+    """Whether a container has these bytes under the name. What is damaged there is not the same.
+
+    targets  what has the file that a hard link is one to; None: the container, too
+    raises   Unreadable; FormatError (the source); OSError
+    """
+    if isinstance(item, Row) and item.ftype == FileType.DIR:
+        return True
+    name = to_bytes(item.name)
+    try:
+        if isinstance(item, Row):
+            return container.read(name) == item.data
+        with _reader(container, name) as old:
+            if isinstance(item, Large):
+                return same_bytes(item.file, old)
+            with _reader(targets or container, item.target) as target:
+                return same_bytes(target, old)
+    except (CorruptError, NoSuchFile):
+        return False
+
+
+def _reader(files: Targets, name: bytes) -> SparseReader:
+    return SparseReader(files, to_str(name), files.stat(name).size)
+
+
+class Targets(WithExtents, Protocol):
+    """A container or a data set."""
+
+    def stat(self, name: str | bytes) -> Stat: ...
+
+
+class Holey(Protocol):
+    """What `Container.put_file` reads."""
+
+    def read(self, size: int = -1, /) -> bytes | None: ...
+    def skip_hole(self) -> int: ...
+
+
+class _Run:
+    """A stream as runs of zeros that are not stored, and of bytes."""
+
+    def __init__(self, file: Holey) -> None:
+        self._file = file
+        self._data = memoryview(b"")
+        self._gap = 0
+        self.left = 0
+
+    def fill(self) -> None:
+        """Get the next run, if there is nothing left of the last one."""
+        if self.left:
+            return
+        self._gap = self.left = self._file.skip_hole()
+        if not self._gap:
+            self._data = memoryview(self._file.read(PIECE) or b"")
+            self.left = len(self._data)
+
+    def take(self, size: int) -> bytes | memoryview | None:
+        """The next bytes, no more than are left; None: as many zeros."""
+        self.left -= size
+        if self._gap:
+            return None
+        taken, self._data = self._data[:size], self._data[size:]
+        return taken
+
+
+def same_bytes(one: Holey, other: Holey) -> bool:
+    """Whether two streams have the same bytes, holes being zeros. Memory: some MiB."""
+    a, b = _Run(one), _Run(other)
+    while True:
+        a.fill()
+        b.fill()
+        size = min(a.left, b.left, PIECE)
+        if not size:
+            return a.left == b.left
+        mine, its = a.take(size), b.take(size)
+        if mine is not its and (mine or bytes(size)) != (its or bytes(size)):
+            return False
+
+
+def said_of(item: Item) -> Meta:
+    """What a source says of a file beside its name and content."""
+    if not isinstance(item, Row):
+        return item.meta
+    mode = -1 if item.mode is None else item.mode
+    return Meta(item.mtime_ns or 0, mode, item.uid or 0, item.gid or 0, item.xattrs)
+
+
+def _kind(ftype: int) -> int:
+    return ftype if ftype in (FileType.DIR, FileType.LINK) else FileType.FILE
+
+
+def differences(item: Item, container: Container) -> set[str]:
+    """What of mtime, mode, owner and xattrs a container has otherwise than the source, as far as
+    it can hold them."""
+    name, meta = to_bytes(item.name), said_of(item)
+    old, unit = container.stat(name), unit_of(container)
+    link, settings = old.ftype == FileType.LINK, container.parts()[0].settings
+    found = {"mtime"} if old.mtime_ns != meta.mtime_ns // unit * unit else set()
+    if settings.attrs:
+        if not link and old.mode != meta.mode:
+            found.add("mode")
+        if (old.uid, old.gid) != (meta.uid, meta.gid):
+            found.add("owner")
+        if container.getxattrs(name) != (meta.xattrs or {}):
+            found.add("xattrs")
+    elif _kind(old.ftype) == FileType.FILE and bool(old.mode & 0o100) != bool(meta.mode & 0o100):
+        found.add("mode")
+    return found
+
+
+# --- the mark ---
+
+
+class Mark(NamedTuple):
+    """When a tree was last packed whole.
+
+    root   63 bits: a hash of where it is and what of it is left out
+    since  ns: when that began
+    end    FILESIZE of BASE.data after it
+    """
+
+    root: int
+    since: int
+    end: int
+
+    @classmethod
+    def of(cls, container: Container, root: int) -> Mark:
+        """The mark that the container has of this tree; of another: all are suspects."""
+        packed = container.parts()[0].packed
+        if packed.get("PACKROOT") != root:
+            return cls(root, 0, 0)
+        return cls(root, packed.get("PACKTIME", 0), packed.get("PACKEND", 0))
+
+    def keep(self, container: Container) -> None:
+        """Note it in the container. Raises OSError."""
+        container.sync()
+        end = container.parts()[0].kv.end
+        container.keep_mark(dict(zip(PACKED, (self.root, self.since, end), strict=True)))
+
+
+def root_of_tree(path: str, exclude: Sequence[str], *, xattrs: bool) -> int:
+    """Another directory in its place has another number. Raises OSError."""
+    real = os.path.realpath(os.fsencode(path))
+    parts = [real, b"%d" % os.stat(path).st_ino, b"%d" % xattrs]
+    parts += [name.encode("utf-8", "surrogateescape") for name in sorted(exclude)]
+    return xxhash.xxh3_64_intdigest(b"\0".join(parts)) >> 1
+
+
+def now_ns() -> int:
+    """A time that no later change of a file on this machine has a ctime before."""
+    return time.clock_gettime_ns(COARSE)

@@ -1,0 +1,403 @@
+"""Compact: a container without what was deleted and replaced, in the place of the old one.
+
+Live entries go to a new BASE.data beside the old one, every checksum looked at on the way; it is
+synced and takes the old one's name by one rename. Whatever comes in between, the old or the new one
+is there, whole. The new one has another CONTID: no derived file of the old one is believed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.disk.directory import Lock
+from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.hashing import xxh3_many
+from winkformats.kv.scan import Batch, scan
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import HALF, SBSIZE, Superblock
+from winkfs.container.basepath import base_of
+from winkfs.container.inodescan import is_inode
+from winkfs.container.names.order import open_order
+from winkfs.container.ondisk.columnsfile import write_columns
+from winkfs.container.ondisk.data import UNNAMED
+from winkfs.container.ondisk.extent import Extent
+from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Inode
+from winkfs.container.ondisk.inodekeys import SUFFIX
+from winkfs.container.ondisk.names import write_pairs
+from winkfs.container.ondisk.time import TimeIndex
+from winkfs.container.rebuild import Rebuilt, known_sums
+from winkfs.container.rows import Rows
+from winkfs.container.store import Store
+from winkfs.errors import Locked, WinkError
+
+Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+Progress = Callable[[int], None]
+ORDERS: Final = ("disk", "name")
+MAX_VARIABLES: Final = 31
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did, or would do: bytes of BASE.data before and after, live files."""
+
+    before: int
+    after: int
+    files: int
+
+
+def compact(
+    base: str | os.PathLike[str],
+    *,
+    order: str = "disk",
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Compacted:
+    """Give the space of deleted and replaced files back.
+
+    order     "disk": the files stay in the order they have; "name": byte order of names
+    dry_run   only say what it would give; takes no lock
+    progress  called with the number of bytes read since the last call
+    raises    NoSuchFile; Locked; WinkError (a shard of a data set; damage: repair it first);
+              OSError (ENOSPC: there must be room for the live files). Nothing has changed then
+    cost      one pass over BASE.data, and one write of what lives; leaves the page cache as it was
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order is one of {', '.join(ORDERS)}, not {order!r}")
+    path = base_of(base)
+    store = Store(path, writable=not dry_run)
+    try:
+        _check(store, order)
+        if dry_run:
+            return _would_be(store, progress)
+        return _Compaction(store, order, progress).run()
+    finally:
+        store.abandon()
+
+
+def _check(store: Store, order: str) -> None:
+    """Refuse what must not be compacted, or not without loss."""
+    if store.directory.exists("_job"):
+        what = "is a shard of a data set, which would not know it again: winkfs dataset compact"
+        raise WinkError(what, store.base)
+    if store.settings.ao and order != "disk":
+        raise WinkError("is append-only: its order is that of the mtimes", store.base)
+    if store.notes:
+        raise WinkError(f"is damaged: {store.notes[0]}: repair it first", store.base)
+
+
+def _kept(batch: Batch, live: Int64) -> Int64:
+    """Indices of the entries of a batch that a compaction keeps. `live`: inodes, ascending."""
+    keep = batch.flags == 0
+    inodes = np.flatnonzero(is_inode(batch) & keep)
+    at = np.minimum(np.searchsorted(live, batch.pos[inodes]), max(len(live) - 1, 0))
+    keep[inodes] = live[at] == batch.pos[inodes] if len(live) else False
+    return np.flatnonzero(keep)
+
+
+def _kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, Int64]]:
+    """Every batch with the indices of what is kept of it, each of them checked.
+
+    The dead are not: if one of their lengths is wrong, it leads past entries that are counted.
+    """
+    kv, live = store.kv, store.index.positions()
+    entries = files = 0
+    try:
+        for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
+            kept = _kept(batch, live)
+            batch.check(kept)
+            entries, files = entries + len(batch), files + int(is_inode(batch)[kept].sum())
+            yield batch, kept
+        known = known_sums(kv).get("ENTRIES", entries)
+        if (entries, files) != (known, len(live)):
+            what = f"has {entries} entries and {files} files, not {known} and {len(live)}"
+            raise WinkError(f"is damaged, it {what}: repair it first", store.base)
+    except CorruptError as error:
+        raise WinkError(f"is damaged: {error}: repair it first", store.base) from None
+
+
+def _would_be(store: Store, progress: Progress | None) -> Compacted:
+    size = 0
+    for batch, kept in _kept_in(store, progress):
+        size += int((batch.end[kept] - batch.at[kept]).sum())
+    return Compacted(store.kv.end, _superblock(store)["SBSIZE"] + size, store.index.count)
+
+
+def _superblock(store: Store) -> Superblock:
+    """That of the new file: the same variables, and a second one where they leave room for it."""
+    old = store.kv.superblock
+    block = Superblock(old)
+    block.pop(UNNAMED, None)
+    block.update({"SYNCTIME": max(int(time.time()), old.get("SYNCTIME", 0) + 1)})
+    if store.kv.layout.checksum and "SBCKSUM" in old:
+        if len(old) < MAX_VARIABLES or old.double:
+            block |= {"SBSIZE": 2 * HALF, "SBSEQ": 1}
+        if "CONTID" in old:
+            block["CONTID"] = secrets.randbits(62) + 1
+    size = block["SBSIZE"] if block["SBSIZE"] >= SBSIZE else old["SBSIZE"]
+    block.update({"FILESIZE": size})
+    counters = ("SYNCSIZE", "ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ")
+    block.update({name: size if name == "SYNCSIZE" else 0 for name in counters if name in old})
+    return block
+
+
+class _Places:
+    """Where entries were, and where they are now, as runs that moved together."""
+
+    def __init__(self) -> None:
+        # Of each call of `add`: first old positions of the runs, their ends, new minus old.
+        self._parts: list[tuple[Int64, Int64, Int64]] = []
+        self._firsts: list[int] = []
+
+    def add(self, old: Int64, new: Int64, sizes: Int64) -> tuple[Int64, Int64]:
+        """Note entries behind those noted before, int64[n] each.
+
+        ->      indices of the first and of the last entry of each run that stays together
+        """
+        moved = new - old
+        first = np.flatnonzero(np.diff(moved, prepend=moved[0] - 1))
+        last = np.append(first[1:], len(old)) - 1
+        self._parts.append((old[first], old[last] + sizes[last], moved[first]))
+        self._firsts.append(int(old[0]))
+        return first, last
+
+    def of(self, old: Int64) -> Int64:
+        """New positions, int64[n]; -1 for what was not noted."""
+        new = np.full(len(old), -1, np.int64)
+        part = np.searchsorted(np.array(self._firsts, np.int64), old, "right") - 1
+        for k in np.unique(part[part >= 0]).tolist():
+            rows = np.flatnonzero(part == k)
+            starts, ends, moved = self._parts[k]
+            run = np.searchsorted(starts, old[rows], "right") - 1
+            new[rows] = np.where(old[rows] < ends[run], old[rows] + moved[run], -1)
+        return new
+
+
+class _OddContainerError(Exception):
+    """Its entries are not as our writers order them: they have to be moved one by one."""
+
+
+class _Compaction:
+    """One run: an open writer's store, and the file that takes its place."""
+
+    def __init__(self, store: Store, order: str, progress: Progress | None) -> None:
+        self._store, self._order, self._progress = store, order, progress
+        self._live = store.index.positions()
+        self._places = _Places()
+        self._inodes: dict[int, int] = {}  # old -> new, where they are moved one by one
+        self._lock: Lock | None = None
+
+    def _moved(self, old: Int64) -> Int64:
+        """New positions of inodes, int64[n]."""
+        if not self._inodes:
+            return self._places.of(old)
+        return np.fromiter(map(self._inodes.__getitem__, old.tolist()), np.int64, len(old))
+
+    def run(self) -> Compacted:
+        store, before = self._store, self._store.kv.end
+        quick = store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
+        moves = [self._move_batches] if quick and self._order == "disk" else []
+        try:
+            for move in [*moves, self._move_one_by_one]:
+                with contextlib.suppress(_OddContainerError):
+                    new = self._replace(move)
+                    break
+            derived = _Derived.of(store, new, self._moved)
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+        store.abandon()
+        derived.write(store.base)
+        return Compacted(before, new.end, len(self._live))
+
+    def _replace(self, move: Callable[[KVSeq], None]) -> KVSeq:
+        """Make the new file with `move`, and give it the name."""
+        store, block = self._store, _superblock(self._store)
+
+        def unsure() -> None:
+            # After a power cut either the name is good or the old file is back, so it need not be
+            # durable; where it cannot be written nobody else will write here either.
+            kv.superblock[UNNAMED] = 1
+            with contextlib.suppress(OSError, ValueError):
+                storage.write(0, kv.superblock.images())
+
+        with store.deriving(".data", uncached=True, unsure=unsure) as storage:
+            storage.write(0, block.images())
+            self._lock = store.directory.lock(os.path.basename(storage.name))
+            if self._lock is None:
+                raise Locked("somebody has the new file open", store.base)
+            kv = KVSeq(storage, block, writable=True)
+            sums = {"ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
+            try:
+                move(kv)
+                known = {name: value for name, value in sums.items() if name in block}
+                kv.sync(known, now=block.get("SYNCTIME"))
+            finally:
+                kv.release()
+        storage.close()
+        return kv
+
+    # --- whole batches ---
+
+    def _move_batches(self, kv: KVSeq) -> None:
+        for batch, chosen in _kept_in(self._store, self._progress):
+            if not len(chosen):
+                continue
+            if not batch.whole:
+                self._places.add(batch.pos, np.array([kv.end]), batch.end - batch.at)
+                entry = batch.entry(0)
+                kv.append(entry.key, entry.value)
+                continue
+            kv.append_encoded(self._encoded(batch, chosen, kv), len(chosen))
+
+    def _encoded(self, batch: Batch, chosen: Int64, kv: KVSeq) -> bytearray:
+        """The chosen entries as they stand from the end of the new file on."""
+        sizes = batch.end[chosen] - batch.at[chosen]
+        offsets = np.cumsum(sizes) - sizes
+        old, new = batch.pos[chosen], kv.end + offsets
+        first, last = self._places.add(old, new, sizes)
+        begins, stops = batch.at[chosen[first]].tolist(), batch.end[chosen[last]].tolist()
+        data = batch.data
+        out = bytearray().join([data[a:b] for a, b in zip(begins, stops, strict=True)])
+        inner = is_inode(batch)[chosen]
+        if inner.any():
+            self._point(out, batch, chosen[inner], offsets[inner])
+        with memoryview(out) as view:
+            pairs = zip((offsets + 1).tolist(), (offsets + sizes - 4).tolist(), strict=True)
+            sums = kv.layout.sums(new, (view[a:b] for a, b in pairs))
+            raw = np.frombuffer(out, np.uint8)
+            raw[(offsets + sizes - 4)[:, None] + np.arange(4)] = _bytes(sums, ">u4")
+            del raw
+        return out
+
+    def _point(self, out: bytearray, batch: Batch, chosen: Int64, offsets: Int64) -> None:
+        """Let inodes point to where their entries are now, and sum them anew.
+
+        chosen    their indices in the batch; offsets: of the entries in `out`
+        """
+        form = self._store.settings.form
+        raw = np.frombuffer(out, np.uint8)
+        values = offsets + batch.value[chosen] - batch.at[chosen]
+        counts = batch.words(batch.value[chosen] + 48, 1, ">i8")[:, 0].astype(np.int64)
+        ends = values + HEAD.size + counts * form.pair
+        where = np.repeat(values + HEAD.size, counts)
+        where += (np.arange(len(where)) - np.repeat(np.cumsum(counts) - counts, counts)) * form.pair
+        pointers = raw[where[:, None] + np.arange(8)].view(">i8")[:, 0].astype(np.int64)
+        there = pointers != 0  # a hole points nowhere
+        pointers[there] = self._places.of(pointers[there])
+        if (pointers < 0).any():
+            raise _OddContainerError
+        raw[where[:, None] + np.arange(8)] = _bytes(pointers, ">i8")
+        with memoryview(out) as view:
+            bodies = (view[a:b] for a, b in zip((values + 8).tolist(), ends.tolist(), strict=True))
+            sums = xxh3_many(bodies, [0] * len(values), len(values))
+        raw[values[:, None] + np.arange(8)] = _bytes(sums, ">u8")
+
+    # --- one by one ---
+
+    def _move_one_by_one(self, kv: KVSeq) -> None:
+        """Any layout, any order: 20 us a file."""
+        store = self._store
+        self._move_others(kv)
+        for pos in self._in_order():
+            key, inode, _ = store.inode_at(pos)
+            new = {old: _append(store, kv, old) for old in inode.pointers}
+            extents = [Extent(new.get(e.pointer, 0), e.skip, e.size) for e in inode.extents]
+            attrs = (new[inode.attrs[0]], inode.attrs[1]) if inode.attrs else None
+            moved = Inode(inode.fileid, inode.lsize, inode.ftype, inode.mtime, extents, attrs)
+            value = moved.encode(store.settings.form, inode.size)
+            self._inodes[pos] = kv.append(key, value)
+
+    def _move_others(self, kv: KVSeq) -> None:
+        """Entries that are neither inodes nor parts of files."""
+        for batch, chosen in _kept_in(self._store, self._progress):
+            for i in chosen[~is_inode(batch)[chosen]].tolist():
+                entry = batch.entry(i)
+                if not _is_part(entry.key):
+                    kv.append(entry.key, entry.value)
+
+    def _in_order(self) -> Iterator[int]:
+        positions = self._live.tolist()
+        if self._order == "name":
+            keys = {pos: self._store.key_at(pos)[: -len(SUFFIX)] for pos in positions}
+            positions.sort(key=keys.__getitem__)
+        return iter(positions)
+
+
+@dataclass
+class _Derived:
+    """What the derived files of the new container hold.
+
+    found      None: it has to be read
+    pairs      of the name order, int64[n, 2], None: there was none; clashes: of the order
+    columns    whether there was a BASE.cols
+    packed     what `pack --update` goes by
+    """
+
+    found: Rebuilt | None
+    pairs: Int64 | None
+    clashes: int
+    columns: bool
+    packed: dict[str, int]
+
+    @classmethod
+    def of(cls, store: Store, kv: KVSeq, moved: Callable[[Int64], Int64]) -> Self:
+        """Before the old container is closed. `moved`: new positions of its inodes."""
+        columns = store.directory.exists(store.name + ".cols")
+        found, pairs, clashes = None, None, -1
+        if not store.settings.ao and store.settings.cellsz <= 2:
+            rows, _ = store.index.merged()
+            found = Rebuilt(
+                Rows(rows.s, rows.bits, moved(rows.pos)), TimeIndex(store.settings), kv.entries,
+                kv.aentries, store.itotsz, store.dtotsz, store.nextfid, end=kv.end,
+            )  # fmt: skip
+        order = open_order(store)
+        if order is not None:
+            # One that is damaged is left out, and made anew when it is needed.
+            with contextlib.closing(order), contextlib.suppress(DerivedDamage):
+                if order.covered == store.kv.end:
+                    pairs, clashes = order.pairs(0, order.count), order.clashes
+                    pairs[:, 0] = moved(pairs[:, 0])
+        return cls(found, pairs, clashes, columns, store.packed)
+
+    def write(self, base: str) -> None:
+        """Write them. What cannot be written now is made when it is needed."""
+        with contextlib.suppress(Locked):  # another writer was faster, and makes them
+            store = Store(base, writable=True, load=self.found is None)
+            try:
+                if self.found is not None:
+                    store.packed = self.packed
+                    store.take(self.found)
+                if self.pairs is not None:
+                    write_pairs(store, self.pairs, self.clashes).close()
+                if self.columns:
+                    write_columns(store)
+                store.close()
+            except BaseException:
+                store.abandon()
+                raise
+
+
+def _append(store: Store, kv: KVSeq, old: int) -> int:
+    entry = store.entry_at(old)
+    return kv.append(entry.key, entry.value)
+
+
+def _bytes(numbers: npt.NDArray[np.generic], dtype: str) -> UInt8:
+    """-> uint8[n, width]."""
+    width = np.dtype(dtype).itemsize
+    return np.ascontiguousarray(numbers.astype(dtype)).view(np.uint8).reshape(-1, width)
+
+
+def _is_part(key: bytes) -> bool:
+    """Whether a key is that of content or attributes of some file."""
+    return key.rpartition(b"/")[2][:1] in (b"D", b"A")

@@ -1,0 +1,349 @@
+"""Container: files by name. What a user of the Python face holds in hand."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from winkformats.disk.storage import Storage
+from winkfs.container.arguments import (
+    as_content,
+    check_attrs,
+    check_directory,
+    check_ftype,
+    check_size,
+    checked_ns,
+    to_ns,
+)
+from winkfs.container.basepath import base_of
+from winkfs.container.bulkput import BulkPut, Row
+from winkfs.container.datafile import create_files
+from winkfs.container.entry import to_bytes, to_str
+from winkfs.container.ondisk.data import new_superblock
+from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.reading import Reading
+from winkfs.errors import FileExists
+from winkfs.reader import Name
+
+Data = bytes | bytearray | memoryview
+
+
+def create(
+    base: str | os.PathLike[str],
+    ao: bool = False,
+    timemp: int = 60,
+    classic: bool = False,
+    htalgo: int | None = None,
+    like: Storage | None = None,
+) -> Container:
+    """Make an empty container and open it for writing.
+
+    ao       append only: files in mtime order, with a time index
+    timemp   seconds between time marks (ao)
+    classic  only what the founding document has: MD5, whole seconds, no checksums of entries
+    htalgo   1 MD5, 2 XXH3-64, 3 MurmurHash3; None: 2, classic 1
+    like     a file whose mode and owner its files get, as far as we may
+    raises   FileExistsError; Locked; OSError
+    """
+    path = base_of(base)
+    block = new_superblock(ao=ao, timemp=timemp, classic=classic, htalgo=htalgo)
+    create_files(path, block, like)
+    return Container(path, "a")
+
+
+def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
+    """Open a container: "r" to read, "a" to read and write.
+
+    raises   FileNotFoundError; Locked (mode "a", another writer); FormatError (not a container)
+    cost     the index is mapped, not read; what was added after it was written is replayed
+    """
+    if mode not in ("r", "a"):
+        raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
+    return Container(base_of(base), mode)
+
+
+class Container(Reading):
+    """A filesystem in a few files. One writer, any number of readers; threads may share a handle.
+
+    Names are str (surrogateescape) or bytes. Changes are durable, and seen by other processes,
+    after `sync` or `close`. Readers follow the writer: each call sees the last sync.
+
+    A `with` block that ends with an exception drops what was changed since the last sync. `close`
+    syncs in any case. Where some 100,000 changes have gathered, the handle may sync by itself.
+    """
+
+    # --- whole files ---
+
+    def put(
+        self,
+        name: Name,
+        data: Data,
+        mtime: float | None = None,
+        ftype: int = FileType.FILE,
+        exclusive: bool = False,
+        *,
+        mtime_ns: int | None = None,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+    ) -> None:
+        """Create or replace a file with this content.
+
+        mtime      seconds since the epoch; None: now. mtime_ns: the same in nanoseconds, exact
+        mode, uid, gid  kept where they differ from the defaults (0644, the container's owner)
+        raises     FileExistsError (exclusive); PermissionError (ao: an older mtime); ValueError (a
+                   name that is empty, too long or has NUL); OSError
+        cost       buffered; durable after `sync`
+        """
+        key, content = self._key(name), as_content(data)
+        check_directory(ftype, name, len(content))
+        with self._lock:
+            self._check_write()
+            if exclusive and self._changes.find(key):
+                raise FileExists("exists already", to_str(name))
+            ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
+            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
+            self._guard(lambda: self._changes.put(key, content, ns, ftype, owner))
+
+    def begin(
+        self,
+        name: Name,
+        ftype: int = FileType.FILE,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        free: bool = False,
+    ) -> int:
+        """Create an empty file, to be written to -> its file id. See `put` for the rest.
+
+        free       the caller has looked: there is no file of this name
+        raises     FileExistsError
+        cost       8 us; nothing is written before there is content, or a sync
+        """
+        key = self._key(name)
+        with self._lock:
+            self._check_write()
+            if not free and self._changes.find(key):
+                raise FileExists("exists already", to_str(name))
+            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
+            fileid: int = self._guard(lambda: self._changes.begin(key, None, ftype, owner))
+            return fileid
+
+    def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
+        """Create or replace many files: (name, data) or (name, data, mtime) each -> how many.
+
+        The fast path: names may repeat, the last one counts. On an error what came before it is
+        kept, and synced as all else is. `files` may read this container, but not change it.
+
+        raises  Busy where `files` does
+        """
+        with self._lock:
+            self._check_write()
+            bulk = BulkPut(self._store, self._changes)
+            result: int = self._consume("put_many", lambda: bulk.put(files))
+            return result
+
+    def put_rows(self, rows: Iterable[Row]) -> int:
+        """Create or replace many files with all their metadata -> how many. See `put_many`."""
+        with self._lock:
+            self._check_write()
+            bulk = BulkPut(self._store, self._changes)
+            result: int = self._consume("put_rows", lambda: bulk.put_rows(rows))
+            return result
+
+    def put_file(
+        self,
+        name: Name,
+        source: io.RawIOBase | io.BufferedIOBase | Any,
+        *,
+        mtime_ns: int | None = None,
+        ftype: int = FileType.FILE,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        xattrs: Mapping[bytes, bytes] | None = None,
+        fileid: int | None = None,
+    ) -> int:
+        """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB.
+
+        source  may have a method `skip_hole`, called before each read: it passes over a hole at
+                this place -> its bytes, 0: there is none; the container keeps it as one, if it
+                knows holes
+        fileid  one from `Store.new_fileid` that no file had; None: a new one
+        """
+        key = self._key(name)
+        check_directory(ftype, name, 0)
+        with self._lock:
+            self._check_write()
+            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid, xattrs)
+            ns = checked_ns(mtime_ns)
+            size: int = self._consume(
+                "put_file",
+                lambda: self._changes.put_stream(key, source, ns, ftype, owner, fileid),
+            )
+            return size
+
+    def mkdir(self, name: Name) -> None:
+        """Make an entry for a directory. Directories also exist through the names below them."""
+        self.put(to_bytes(name).rstrip(b"/"), b"", ftype=FileType.DIR, exclusive=True)
+
+    def symlink(self, target: Name, name: Name) -> None:
+        """Make a symbolic link `name` that points to `target`."""
+        self.put(name, to_bytes(target), ftype=FileType.LINK, exclusive=True)
+
+    # --- parts of files ---
+
+    def append(self, name: Name, data: Data) -> None:
+        """Add to the end of a file.
+
+        raises  FileNotFoundError; PermissionError (ao: not the last file, synced, or no room)
+        """
+        content = as_content(data)
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            self._guard(lambda: self._changes.append(key, content))
+
+    def write(self, name: Name, offset: int, data: Data, *, mtime_ns: int | None = None) -> None:
+        """Write a part of a file; a gap behind its end reads as zeros.
+
+        mtime_ns  of the file after that; None: now
+        raises    FileNotFoundError; PermissionError (ao)
+        """
+        if offset < 0:
+            raise ValueError(f"offset must not be negative, {offset} is")
+        content = as_content(data)
+        check_size(offset + len(content), name)
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            self._guard(lambda: self._changes.write(key, offset, content, mtime_ns))
+
+    def write_many(
+        self, name: Name, pieces: Sequence[tuple[int, Data]], *, mtime_ns: int | None = None
+    ) -> None:
+        """Write parts of a file, (offset, data) each, in this order; later ones win.
+
+        mtime_ns  of the file after that; None: now
+        raises    FileNotFoundError; PermissionError (ao)
+        """
+        contents = [(offset, as_content(data)) for offset, data in pieces]
+        for offset, content in contents:
+            if offset < 0:
+                raise ValueError(f"offset must not be negative, {offset} is")
+            check_size(offset + len(content), name)
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            self._guard(lambda: self._changes.write_many(key, contents, mtime_ns))
+
+    def punch(self, name: Name, offset: int, size: int) -> None:
+        """Zeros in the place of `size` bytes inside the file, as a hole where it knows holes.
+
+        raises  ValueError where they are not inside it; FileNotFoundError; PermissionError (ao)
+        """
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            if offset < 0 or size < 0 or offset + size > self._changes.stat(key).size:
+                raise ValueError(f"no {size} bytes from {offset} on are inside the file")
+            if size:
+                self._guard(lambda: self._changes.punch(key, offset, size))
+
+    def truncate(self, name: Name, size: int) -> None:
+        """Cut or grow a file to `size` bytes; what grows is zeros."""
+        if size < 0:
+            raise ValueError(f"size must not be negative, {size} is")
+        check_size(size, name)
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            self._guard(lambda: self._changes.truncate(key, size))
+
+    # --- metadata ---
+
+    def utime(
+        self,
+        name: Name,
+        mtime: float | None = None,
+        *,
+        mtime_ns: int | None = None,
+        ctime_ns: int | None = None,
+    ) -> None:
+        """Set the mtime: seconds, or exact nanoseconds; None: now. Raises PermissionError (ao).
+
+        ctime_ns  when it was set; None: now
+        """
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            ns, now = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns), time.time_ns()
+            changed = now if ctime_ns is None else ctime_ns
+            self._guard(lambda: self._changes.utime(key, now if ns is None else ns, changed))
+
+    def chmod(self, name: Name, mode: int, *, ctime_ns: int | None = None) -> None:
+        """Set the permission bits. Raises PermissionError (ao), OSError ENOTSUP (no ATTRS).
+
+        ctime_ns  when that was, to be kept as `Stat.ctime_ns`; None: it is not noted
+        """
+        self._attributes(name, lambda old: replace(old, mode=mode & 0o7777), ctime_ns)
+
+    def chown(self, name: Name, uid: int, gid: int, *, ctime_ns: int | None = None) -> None:
+        """Set owner and group; -1 leaves one as it is. Raises ValueError beyond 32 bits."""
+        given: dict[str, Any] = {field: n for field, n in (("uid", uid), ("gid", gid)) if n != -1}
+        self._attributes(name, lambda old: replace(old, **given), ctime_ns)
+
+    def setxattrs(
+        self, name: Name, xattrs: dict[bytes, bytes], *, ctime_ns: int | None = None
+    ) -> None:
+        """Replace all extended attributes."""
+        self._attributes(name, lambda old: replace(old, xattrs=dict(xattrs)), ctime_ns)
+
+    def _attributes(
+        self, name: Name, change: Callable[[Attrs], Attrs], ctime_ns: int | None
+    ) -> None:
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            attrs = check_attrs(change(self._changes.attrs(key)))
+            self._guard(lambda: self._changes.set_attrs(key, attrs, ctime_ns))
+
+    # --- names ---
+
+    def delete(self, name: Name) -> None:
+        """Remove a file. Raises FileNotFoundError; PermissionError (no delflags)."""
+        with self._lock:
+            self._check_write()
+            key = self._key(name)
+            self._guard(lambda: self._changes.delete(key))
+
+    def entomb(self, names: Iterable[Name]) -> int:
+        """Append tombstones of names that this container does not have -> position of the first.
+
+        They say nothing here: a shard deletes files of other shards so, see `winkfs.dataset`.
+        raises  ValueError where there are none, or there is a file of such a name
+        """
+        keys = [self._key(name) for name in names]
+        with self._lock:
+            self._check_write()
+            if not keys or any(map(self._changes.find, keys)):
+                raise ValueError("tombstones are for names that have no file here")
+            pos: int = self._guard(lambda: self._changes.entomb(keys))
+            return pos
+
+    def rename(self, old: Name, new: Name, *, ctime_ns: int | None = None) -> None:
+        """Give a file another name, over a file of that name. Raises FileNotFoundError.
+
+        ctime_ns  when that was; None: it is not noted
+        """
+        target = self._key(new)
+        with self._lock:
+            self._check_write()
+            key = self._key(old)
+            if key != target:
+                self._guard(lambda: self._changes.rename(key, target, ctime_ns))

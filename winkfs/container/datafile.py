@@ -1,0 +1,328 @@
+"""DataFile: BASE.data of an open container: entries and inodes by position, counters, sync, lock.
+
+What is derived from it, to find inodes by their keys, is the affair of `store`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import locate
+from winkformats.disk.replace import TEMPORARY
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.kv.entry import KVEntry
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import Superblock
+from winkfs.container.basepath import DERIVED
+from winkfs.container.ondisk.data import SANE, Settings
+from winkfs.container.ondisk.inode import Inode
+from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.rebuild import rebuild
+from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed, WinkError
+
+NOTES: Final = 100
+HEAD: Final = 512  # bytes read first for a key of unknown length
+
+
+class DataFile:
+    """The file that everything else follows from.
+
+    doomed   positions whose delflags are to be set after the next sync
+    notes    sentences for the user about what was found wrong and got round
+    remarks  the same about derived files that were damaged, and about superblocks, to which a power
+             cut may do that: nothing is missing for that
+    """
+
+    def __init__(self, base: str, *, writable: bool, mapped: bool = True) -> None:
+        """Raises NoSuchFile, Locked, FormatError, OSError.
+
+        mapped  False: nothing is mapped, all is read by pread, which costs 1 us more a file. A file
+                that is cut short, or a disk that fails, is then an error and not the end of the
+                process: for who serves others
+        """
+        self.base, self.writable, self.mapped = base, writable, mapped
+        self.notes: list[str] = []
+        self.remarks: list[str] = []
+        self.doomed: list[int] = []
+        self.recoveries = 0  # how often everything was counted anew
+        self._syncing = 0  # bytes up to which the file is being synced
+        self.lock: WriterLock | None = None
+        self.directory, self.name = locate(base)
+        if self.directory.info(self.name + ".data", follow=True) is None:
+            raise NoSuchFile("no such container (there is no BASE.data)", base)
+        try:
+            self._lock_data()
+            self._open_data()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _lock_data(self) -> None:
+        if self.writable:
+            self.lock = WriterLock(self.base)
+
+    def _open_data(self) -> None:
+        mode = "w" if self.writable else "r"
+        storage = self.directory.open(self.name + ".data", mode, uncached=True)
+        storage.mapped = self.mapped
+        try:
+            if self.lock and self.lock.identity != storage.info().identity:
+                raise Locked("another file took the place of BASE.data: try again", self.base)
+            if self.writable:  # its name may come of a compaction whose last sync failed
+                self.directory.sync()
+            self.kv = KVSeq.open(storage, writable=self.writable)
+        except CorruptError as error:
+            storage.close()
+            what = f"{error.what} (winkfs repair mends it)"
+            raise CorruptError(what, file=error.file, offset=error.offset,
+                               expected=error.expected, found=error.found) from None  # fmt: skip
+        except BaseException:
+            storage.close()
+            raise
+        self.settings = Settings.of(self.kv.superblock, self.kv.storage.name)
+        if self.kv.truncated:
+            self.note(
+                f"{self.kv.storage.name}: cut short, only {self.kv.end} of its "
+                f"{self.kv.superblock['FILESIZE']} bytes are there: put a whole copy in its place, "
+                "or run winkfs repair"
+            )
+        block = self.kv.superblock
+        if block.damage is not None:  # also a power cut does that
+            which = "second" if block.second else "first"
+            self.remarks.append(f"{block.damage}; the {which} superblock is good")
+        size = self.kv.storage.size()
+        if block.forgot:
+            # Its sync came after that of the entries: they are there even if it is not.
+            self._roll_forward(size)
+        elif size > self.kv.end and any(self.kv.storage.read(size - 8, 8)):
+            # Only a close leaves no reserve behind the last entry, and it has synced that.
+            self._roll_forward(size, exactly=True)
+        self.itotsz, self.dtotsz = block.get("ITOTSZ", 0), block.get("DTOTSZ", 0)
+        self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
+        if not 0 <= self.nextfid < SANE:
+            self.nextfid = 0
+        if self.writable:
+            self._need_lengths()
+        self.synced = block.get("FILESIZE", self.kv.end)
+        names = list(block)
+        self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
+        self._remember_filesize()
+        info = self.kv.storage.info()
+        self.owner = (info.uid, info.gid)
+
+    def _need_lengths(self) -> None:
+        """Keys and values of files have many lengths. Raises NotAllowed where all must be equal."""
+        for name, field in (("KEYREPR", self.kv.layout.key), ("VALREPR", self.kv.layout.value)):
+            if not field.prefix:
+                what = f"{name} {field.code} takes {field.room} bytes exactly: no file fits"
+                raise NotAllowed(what, self.base)
+
+    def _roll_forward(self, stop: int, *, exactly: bool = False) -> None:
+        """Take in entries behind FILESIZE, of a sync that the superblock has lost.
+
+        stop      where they end at most
+        exactly   only if all up to there are good
+        """
+        kv = self.kv
+        end = kv.whole_until(kv.end, stop) if kv.layout.checksum else kv.end
+        if end > kv.end and (end == stop or not exactly):
+            self.remarks.append(
+                f"{kv.storage.name}: the superblock has lost a sync, {end - kv.end} bytes of "
+                "entries behind its end were found"
+            )
+            kv.extend(end)
+
+    def note(self, problem: CorruptError | str) -> None:
+        if len(self.notes) < NOTES and (text := str(problem)) not in self.notes:
+            self.notes.append(text)
+
+    def remark(self, error: DerivedDamage) -> None:
+        if len(self.remarks) < NOTES:
+            self.remarks.append(f"{error}: {self.kv.storage.name} is asked instead")
+
+    # --- entries and inodes by position ---
+
+    def entry_at(self, pos: int) -> KVEntry:
+        """The checked entry at a position. Raises CorruptError."""
+        return self.kv.get(pos)
+
+    def key_at(self, pos: int) -> bytes:
+        """The key of the entry at a position, unchecked save for its bounds."""
+        kv = self.kv
+        if not kv.superblock["SBSIZE"] <= pos < kv.end:
+            return b""  # a cell that points nowhere names no file
+        kv.show(pos)
+        data = kv.storage.read(pos, HEAD)
+        span = kv.layout.locate(data, 0)
+        if span is None and len(data) == HEAD:  # a long key
+            data = kv.storage.read(pos, HEAD + kv.layout.key.limit)
+            span = kv.layout.locate(data, 0)
+        if span is None or pos + span.end > kv.end:
+            return b""
+        return data[span.key : span.key + span.key_len]
+
+    def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]:
+        """-> (key, inode, whether it is marked deleted). Raises CorruptError."""
+        entry = self.entry_at(pos)
+        inode = Inode.decode(entry.value, self.settings.form, file=self.kv.storage.name, offset=pos)
+        return entry.key, inode, entry.deleted
+
+    @property
+    def inode_size(self) -> int:
+        """Bytes of the inodes that put and put_many write for a file of one extent."""
+        return -(-max(self.settings.isz, 56 + self.settings.form.pair) // 8) * 8
+
+    def new_fileid(self) -> int:
+        """A FILEID never used before in this container."""
+        if not self.nextfid:  # classic: the highest + 1, by scan
+            self.kv.show(self.kv.end - 1)  # all of it written
+            self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
+        if self.nextfid >= SANE:
+            what = "no FILEID is left: one of its files has the highest there can be"
+            raise WinkError(what, self.base, number=errno.EOVERFLOW)
+        self.nextfid += 1
+        return self.nextfid - 1
+
+    # --- staying current ---
+
+    def moved(self) -> bool:
+        """Whether FILESIZE in the file has changed. Cost: a read of 8 bytes."""
+        at = self.filesize_at
+        return at > 0 and self.kv.storage.read(at, 8) != self.filesize
+
+    def _remember_filesize(self) -> None:
+        """Note how FILESIZE stands in the first superblock, for `moved` and its like."""
+        self.filesize = self.synced.to_bytes(8, "big")
+        if self.kv.superblock.damage is not None:  # it may stand there in any way
+            self.filesize = self.kv.storage.read(self.filesize_at, 8)
+
+    def _replaced(self) -> bool:
+        now = self.directory.info(self.name + ".data", follow=True)
+        # Where it is gone, what we have open stays readable.
+        return now is not None and now.identity != self.kv.storage.info().identity
+
+    # --- durability ---
+
+    def need_delflag(self, what: str) -> None:
+        if not self.kv.layout.delflag:
+            raise NotAllowed(
+                f"{what} needs KVDELFL 1: without delflags it would not outlive a reindex",
+                self.base,
+            )
+
+    def sync_data(self) -> None:
+        """Make data, then superblock durable; then set the delflags of what was superseded."""
+        for _ in self.syncing_data():
+            self.kv.sync_storage()
+
+    def syncing_data(self) -> Iterator[None]:
+        """`sync_data` in steps, see `GrowingFile.syncing`."""
+        block = self.kv.superblock
+        variables = {"ITOTSZ": self.itotsz, "DTOTSZ": self.dtotsz}
+        if self.nextfid:
+            variables["NEXTFID"] = self.nextfid
+        known = {name: value for name, value in variables.items() if name in block}
+        now = int(time.time())
+        if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
+            last = block.get("SYNCTIME", 0)
+            now = max(now, last + 1) if last < SANE else now
+        # Nobody has seen what lies behind the last sync, and it comes into being all at once: its
+        # flags are durable with it. A data entry that no inode ever named has no later chance.
+        self._set_delflags(self.fixed)
+        end, doomed, recoveries = self.kv.end, self.doomed, self.recoveries
+        self.doomed, self._syncing = [], end
+        try:
+            yield from self.kv.syncing(known, now=now)
+        except BaseException:
+            self.doomed = doomed + self.doomed
+            raise
+        finally:
+            self._syncing = 0
+        if recoveries == self.recoveries:  # else all were counted anew
+            self.synced = max(self.synced, end)
+            self.doomed = doomed + self.doomed
+            self._set_delflags(chosen=doomed)
+
+    @property
+    def fixed(self) -> int:
+        """No entry below is changed in place, save for a delflag whose time has come: it is synced,
+        or being synced."""
+        return max(self.synced, self._syncing)
+
+    def _set_delflags(self, start: int = 0, chosen: list[int] | None = None) -> None:
+        """Mark what is doomed from `start` on, or the first of it, which are `chosen`."""
+        if chosen is not None:
+            rest = self.doomed[len(chosen) :]
+        else:
+            chosen = [pos for pos in self.doomed if pos >= start] if start else self.doomed
+            rest = [pos for pos in self.doomed if pos < start] if start else []
+        if chosen:
+            self.kv.mark_deleted(chosen)
+            self.doomed = rest  # only once all are written
+
+    def close(self) -> None:
+        """Give preallocated space back and let go of everything. The caller has synced."""
+        try:
+            self.kv.release()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of everything as it is."""
+        if hasattr(self, "kv"):
+            self.kv.stop()
+            self.kv.storage.close()
+            self.kv.drop_view()
+        if self.lock:
+            self.lock.release()
+
+
+def create_files(base: str, block: Superblock, like: Storage | None = None) -> None:
+    """Make the files of an empty container. `like`: a file whose mode and owner they get.
+
+    raises  FileExists; Locked; OSError
+    """
+    directory, name = locate(base)
+    lock = WriterLock(base)
+    try:
+        for suffix in DERIVED:
+            if directory.exists(name + ".data"):
+                break
+            directory.unlink(name + suffix)  # of an earlier container of that name
+        _create_data(directory, name, block, like)
+    except FileExistsError:
+        raise FileExists("the container exists already", base) from None
+    finally:
+        lock.release()
+
+
+def give_name(directory: Directory, old: str, new: str) -> None:
+    """Give a file a name that none has; it may keep the old one. Raises FileExistsError."""
+    try:
+        directory.link(old, new)
+    except PermissionError:  # a file system without hard links
+        if directory.exists(new):
+            raise FileExistsError from None
+        directory.rename(old, new)
+
+
+def _create_data(directory: Directory, name: str, block: Superblock, like: Storage | None) -> None:
+    """Make BASE.data, whole and durable, or not at all. Raises FileExistsError."""
+    data = name + ".data"
+    temporary = data + TEMPORARY
+    directory.unlink(temporary)
+    try:
+        with directory.create_new(temporary, like=like) as storage:
+            storage.write(0, block.images())
+            storage.sync()
+        give_name(directory, temporary, data)
+        directory.sync()
+    finally:
+        with contextlib.suppress(OSError):
+            directory.unlink(temporary)

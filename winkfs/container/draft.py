@@ -1,0 +1,304 @@
+"""Draft: a file while it is being changed. Its inode is written once, when the draft is settled.
+
+Content that was appended and is not yet an entry waits in `tail`, so that many small appends become
+one entry of up to 1 MiB; an overwrite becomes an entry at once. Nothing that was synced is touched.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from winkformats.kv.sequence import KVSeq
+from winkfs.container.ondisk.data import Settings
+from winkfs.container.ondisk.extent import FEW, Extent, cut, joined, overlay
+from winkfs.container.ondisk.inode import Attrs, FileType, Inode, attr_key, data_key, default_mode
+from winkfs.errors import WinkError
+
+GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all
+PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
+CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a file is going to be.
+
+    base      extents of the first `body` bytes of the content, but for what was overwritten since
+    patches   overwrites that are not in `base` yet, in the order they were made: (offset, extent)
+    tail      the rest of it
+    attrs     attributes to write, None: none; `attrs_at` where they are already written
+    old       position of the inode this one replaces, 0: none
+    owned     data and attribute entries of the old inode and those written since
+    promised  bytes reserved for what is still to be written
+    """
+
+    key: bytes
+    fileid: int
+    ftype: int
+    mtime: int
+    body: int = 0
+    base: Sequence[Extent] = ()
+    patches: list[tuple[int, Extent]] = field(default_factory=list)
+    tail: bytearray = field(default_factory=bytearray)
+    attrs: Attrs | None = None
+    attrs_at: tuple[int, int] | None = None
+    old: int = 0
+    old_size: int = 0
+    old_lsize: int = 0
+    owned: set[int] = field(default_factory=set)
+    promised: int = 0
+
+    @classmethod
+    def of(cls, key: bytes, inode: Inode, pos: int, attrs: Attrs | None) -> Draft:
+        """The draft of a file as it stands."""
+        return cls(
+            key, inode.fileid, inode.ftype, inode.mtime, inode.lsize,
+            cut(inode.extents, 0, inode.lsize), [], bytearray(), attrs, inode.attrs,
+            pos, inode.size, inode.lsize, set(inode.pointers),
+        )  # fmt: skip
+
+    @property
+    def lsize(self) -> int:
+        """Bytes of the content."""
+        return self.body + len(self.tail)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a new file without attributes, all of whose content is in the tail."""
+        return (
+            not (self.old or self.owned or self.body or self.patches)
+            and self.attrs is None
+            and 0 < len(self.tail) <= CHUNK
+        )
+
+    @property
+    def extents(self) -> Sequence[Extent]:
+        """The first `body` bytes of the content, exactly."""
+        if self.patches:
+            self.base, self.patches = overlay(self.base, self.patches), []
+        return self.base
+
+    @property
+    def pairs(self) -> int:
+        """At least as many as there are extents."""
+        return len(self.base) + 2 * len(self.patches)
+
+
+class DraftWriter:
+    """Changes drafts, writing entries to the data file where they must.
+
+    Content, extents and tail change in one statement, so that a signal handler that raises leaves
+    the draft as it was before or as it is after.
+
+    read   reads the content of extents, for the copies that a container without PAIROFF needs
+    """
+
+    def __init__(
+        self, kv: KVSeq, settings: Settings, read: Callable[[Sequence[Extent]], bytes]
+    ) -> None:
+        self._kv, self._settings, self._read = kv, settings, read
+        layout, field = kv.layout, kv.layout.value
+        self._pair = settings.form.pair
+        self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
+        self.chunk = min(CHUNK, field.limit)
+        self._extents = (field.limit - 56) // settings.form.pair - 1  # and one for attributes
+
+    def need_room(self, draft: Draft | None, length: int) -> None:
+        """Raise EFBIG where the inode could not hold the extents of `length` more bytes."""
+        known = draft.pairs + 3 if draft else 0  # an overwrite cuts one in two
+        waiting = len(draft.tail) if draft else 0
+        if known + -(-(waiting + length) // self.chunk) > self._extents:
+            raise WinkError(
+                f"the file would need more than {self._extents} extents, all that an inode can "
+                "hold under this VALREPR", self._kv.storage.name, number=errno.EFBIG,
+            )  # fmt: skip
+
+    def cost(self, draft: Draft, length: int) -> int:
+        """Bytes that a draft will still write, at most, if `length` are added to it."""
+        waiting, entry = len(draft.tail) + length, self._entry_room
+        pieces = waiting // self.chunk + 3
+        pairs = self._pair * (draft.pairs + pieces)
+        inode = max(self._settings.isz, 64 + pairs) + len(draft.key)
+        named = len(draft.attrs.encode()) if draft.attrs and not draft.attrs_at else 0
+        return waiting + pieces * entry + inode + named + 2 * entry + 64
+
+    def append(self, draft: Draft, data: bytes | memoryview) -> None:
+        """Add content at the end."""
+        self.need_room(draft, len(data))
+        if not draft.tail and len(data) >= self.chunk:
+            whole = len(data) - len(data) % self.chunk
+            extents = joined(draft.extents, self._entries(draft, data[:whole]))
+            rest, body = bytearray(data[whole:]), draft.body + whole
+            draft.base, draft.tail, draft.body = extents, rest, body
+            return
+        draft.tail += data
+        if len(draft.tail) >= self.chunk:
+            keep = len(draft.tail) % self.chunk
+            self._spill(draft, len(draft.tail) - keep)
+
+    def write(self, draft: Draft, offset: int, data: bytes | memoryview) -> None:
+        """Write anywhere; a gap behind the old end reads as zeros."""
+        if not data:
+            return
+        gap = max(offset - draft.lsize, 0)
+        self.need_room(draft, len(data) + (0 if self._settings.holes else gap))
+        if gap:
+            self._extend(draft, offset)
+        if offset == draft.lsize:
+            self.append(draft, data)
+            return
+        if offset >= draft.body:  # inside the tail: still in memory
+            at = offset - draft.body
+            draft.tail[at : at + len(data)] = data
+            self.append(draft, b"")
+            return
+        self.spill(draft)
+        if self._settings.pairoff and draft.pairs > FEW and len(data) <= GROUP:
+            self._patch(draft, [(offset, data)])
+            return
+        before = cut(draft.extents, 0, offset)
+        after = cut(draft.extents, offset + len(data), draft.lsize)
+        extents = joined(before, self._entries(draft, data), self._suffix(draft, after))
+        draft.base, draft.body = extents, max(draft.body, offset + len(data))
+
+    def write_many(self, draft: Draft, pieces: Sequence[tuple[int, bytes]]) -> None:
+        """The same as `write` for each of (offset, data), in this order.
+
+        Small overwrites share an entry: of 4 KiB, 3 us a piece instead of 30.
+        """
+        group: list[tuple[int, bytes]] = []
+        room = GROUP
+        for offset, data in pieces:
+            fits = self._settings.pairoff and 0 < len(data) <= GROUP
+            fits = fits and offset + len(data) <= draft.lsize
+            if group and (not fits or len(data) > room):
+                self._patch(draft, group)
+                group, room = [], GROUP
+            if fits:
+                group.append((offset, data))
+                room -= len(data)
+            else:
+                self.write(draft, offset, data)
+        if group:
+            self._patch(draft, group)
+
+    def _patch(self, draft: Draft, pieces: Sequence[tuple[int, bytes | memoryview]]) -> None:
+        """Overwrites as one entry. With PAIROFF. `pieces`: (offset, data), GROUP bytes at most."""
+        self.need_room(draft, 0)
+        self.spill(draft)
+        (entry,) = self._entries(draft, b"".join(data for _, data in pieces))
+        patches, skip = list(draft.patches), entry.skip
+        for offset, data in pieces:
+            patches.append((offset, Extent(entry.pointer, skip, len(data))))
+            skip += len(data)
+        end = max(offset + len(data) for offset, data in pieces)
+        draft.patches, draft.body = patches, max(draft.body, end)
+        if len(patches) > PATCHES:
+            _ = draft.extents
+
+    def punch(self, draft: Draft, offset: int, size: int) -> None:
+        """Zeros in the place of `size` bytes inside the file: a hole where holes are known."""
+        if offset >= draft.body:
+            draft.tail[offset - draft.body : offset - draft.body + size] = bytes(size)
+            return
+        if not self._settings.holes:
+            for at in range(offset, offset + size, self.chunk):
+                self.write(draft, at, bytes(min(self.chunk, offset + size - at)))
+            return
+        self.need_room(draft, 0)
+        self.spill(draft)
+        after = self._suffix(draft, cut(draft.extents, offset + size, draft.lsize))
+        draft.base = joined(cut(draft.extents, 0, offset), [Extent(0, 0, size)], after)
+
+    def truncate(self, draft: Draft, size: int) -> None:
+        """Cut or grow to `size` bytes; what grows is zeros."""
+        if size > draft.lsize:
+            self.need_room(draft, 0 if self._settings.holes else size - draft.lsize)
+            self._extend(draft, size)
+        elif size >= draft.body:
+            del draft.tail[size - draft.body :]
+        else:
+            extents = cut(draft.extents, 0, size)
+            draft.tail, draft.base, draft.body = bytearray(), extents, size
+
+    def spill(self, draft: Draft) -> None:
+        """Make entries of the whole tail."""
+        self._spill(draft, len(draft.tail))
+
+    def settle(self, draft: Draft) -> Inode:
+        """Write what is left of the content and the attributes -> the inode to write."""
+        self.spill(draft)
+        if draft.attrs is not None and draft.attrs_at is None:
+            data = draft.attrs.encode()
+            pos = self._kv.append(attr_key(draft.fileid), data)
+            draft.owned.add(pos)
+            draft.attrs_at = (pos, len(data))
+        return Inode(
+            draft.fileid, draft.lsize, draft.ftype, draft.mtime, draft.extents, draft.attrs_at
+        )
+
+    def _spill(self, draft: Draft, length: int) -> None:
+        if length:
+            with memoryview(draft.tail) as tail:
+                extents = joined(draft.extents, self._entries(draft, tail[:length]))
+            rest, body = draft.tail[length:], draft.body + length
+            draft.base, draft.tail, draft.body = extents, rest, body
+
+    def _entries(self, draft: Draft, data: bytes | memoryview) -> list[Extent]:
+        """Write content as data entries; their numbers are positions, which never come twice."""
+        extents = []
+        for at in range(0, len(data), self.chunk):
+            value = bytes(data[at : at + self.chunk])
+            extents.append(self._entry(draft, value))
+        return extents
+
+    def _entry(self, draft: Draft, value: bytes) -> Extent:
+        key = data_key(draft.fileid, self._kv.end if draft.owned else 0)
+        room = self._kv.layout.value
+        pad = room.limit - len(value) if room.prefix == 0 else 0  # a fixed length: data_size cuts
+        pos = self._kv.append(key, value + bytes(pad) if pad else value)
+        draft.owned.add(pos)
+        return Extent(pos, 0, len(value))
+
+    def _suffix(self, draft: Draft, after: Sequence[Extent]) -> Sequence[Extent]:
+        """What follows an overwrite: without PAIROFF, an extent that lost its head is copied."""
+        if after and after[0].skip and not self._settings.pairoff:
+            return joined(self._entries(draft, self._read(after[:1])), after[1:])
+        return after
+
+    def _extend(self, draft: Draft, size: int) -> None:
+        """Let the file grow with zeros."""
+        if not self._settings.holes:
+            while draft.lsize < size:
+                self.append(draft, bytes(min(self.chunk, size - draft.lsize)))
+            return
+        self.spill(draft)
+        extents = joined(draft.extents, [Extent(0, 0, size - draft.body)])
+        draft.base, draft.body = extents, size
+
+
+def with_ctime(draft: Draft, ctime_ns: int, mtime_ns: int, owner: tuple[int, int]) -> None:
+    """Note when a draft was changed last; what equals its mtime is not stored.
+
+    ctime_ns  nanoseconds; a later time that is known stays
+    """
+    attrs = draft.attrs or Attrs(default_mode(draft.ftype), *owner)
+    latest = max(ctime_ns, attrs.ctime_ns or ctime_ns)
+    with_mode(draft, replace(attrs, ctime_ns=None if latest == mtime_ns else latest), owner)
+
+
+def with_mode(draft: Draft, attrs: Attrs, owner: tuple[int, int]) -> None:
+    """Give a draft new attributes; what equals the defaults is not stored.
+
+    owner   (uid, gid) of the container
+    """
+    ftype = draft.ftype
+    if ftype in (FileType.FILE, FileType.EXEC) and attrs.mode in (0o644, 0o755):
+        ftype = FileType.EXEC if attrs.mode == 0o755 else FileType.FILE
+    if attrs == Attrs(default_mode(ftype), *owner):
+        draft.ftype, draft.attrs, draft.attrs_at = ftype, None, None
+    elif draft.attrs != attrs:
+        draft.ftype, draft.attrs, draft.attrs_at = ftype, attrs, None

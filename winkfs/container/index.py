@@ -1,0 +1,381 @@
+"""The index of a container: from the key of an inode to its position.
+
+    base      BASE.idx, mapped; never changed on disk, only replaced by rename
+    overlay   what changed since: key -> position, 0 for a name that is gone
+    bulk      (S, position) columns of files put in bulk, not yet looked at for double names
+
+A position that a later one replaced is superseded: its delflags are set once that is durable.
+
+A position that is found has the key: the two are compared. That there is none, and what is said of
+all files, is answered from pages of the base whose checksums were found right; where one is wrong,
+the base is made anew from the data file, and asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any, Final
+
+import numpy as np
+
+from winkformats import hashing
+from winkformats.disk.memory import MemoryStorage
+from winkformats.errors import DerivedDamage
+from winkformats.hashing import UInt64
+from winkformats.hindex import table
+from winkfs.container.names.trail import NameTrail
+from winkfs.container.ondisk.data import Settings
+from winkfs.container.ondisk.idx import Base
+from winkfs.container.rows import Column, Int64, Rows, doubles, hash_rows, join_rows
+
+FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
+
+
+class Index:
+    """Base, overlay and bulk rows as one map from keys to positions.
+
+    key_at    gives the key of the inode entry at a position; raises CorruptError
+    distrust  is told that the base is damaged, and has another one adopted, or raises
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        base: Base | None,
+        key_at: Callable[[int], bytes],
+        distrust: Callable[[DerivedDamage], None] | None = None,
+    ) -> None:
+        self.settings, self.base, self._key_at = settings, base, key_at
+        self._distrust = distrust
+        self.overlay: dict[bytes, int] = {}
+        self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
+        self.bulk: list[Rows] = []
+        self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
+        self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
+        self._settled: Rows | None = None  # bulk rows without double names, too many to fold
+        self.trail: NameTrail | None = None  # is told of all names that are put
+
+    @property
+    def count(self) -> int:
+        """Number of files. Needs `settle` first where there are bulk rows."""
+        live = sum(1 for pos in self.overlay.values() if pos)
+        rows = len(self._settled.pos) if self._settled else 0
+        return (self.base.live if self.base else 0) - len(self.hidden) + live + rows
+
+    def lookup(self, key: bytes) -> int:
+        """Position of the inode with this key, 0 where there is none."""
+        found = self.overlay.get(key)
+        if found is not None:
+            return found
+        return self._lookup_base(key)
+
+    def _lookup_base(self, key: bytes) -> int:
+        if self.base is None:
+            return 0
+        s, bits = hashing.hash_key(self.settings.htalgo, key)
+        while (base := self.base) is not None:
+            try:
+                return base.find(key, s, bits, self._key_at, self.hidden)
+            except DerivedDamage as error:
+                self._doubt(error)
+        return 0
+
+    def recheck(self, key: bytes) -> bool:
+        """Look again at the cells of a key whose inode was not what its cell had promised.
+
+        ->  whether they were wrong: `lookup` then has another answer
+        """
+        if self.base is None or key in self.overlay:
+            return False
+        _, bits = hashing.hash_key(self.settings.htalgo, key)
+        return not self._vouched(bits)
+
+    def check(self) -> None:
+        """Have all of the base be right."""
+        while not self._stands(Base.check):
+            pass
+
+    def _vouched(self, bits: int) -> bool:
+        return self._stands(lambda base: base.vouch(bits))
+
+    def _stands(self, check: Callable[[Base], Any]) -> bool:
+        """Whether the base passes a check; it is another one where it does not."""
+        try:
+            if self.base is not None:
+                check(self.base)
+        except DerivedDamage as error:
+            self._doubt(error)
+            return False
+        return True
+
+    def _doubt(self, error: DerivedDamage) -> None:
+        if self._distrust is None:
+            raise error
+        self._distrust(error)
+
+    def adopt(self, base: Base) -> None:
+        """Go on with a base that holds what the damaged one should, all else as it is."""
+        self.close()
+        self.stale.append(True)
+        self.stale, self.base = [], base
+        if self.hidden:  # what was marked deleted meanwhile is in no base made anew
+            self.hidden &= set(np.concatenate(list(base.pointers())).tolist())
+        self.hidden |= {pos for pos in map(self._lookup_base, self.overlay) if pos}
+
+    def candidates(self, keys: Sequence[bytes], *, compared: bool = False) -> Int64:
+        """Positions that most likely belong to the keys, int64[n], 0: none. Compare the keys.
+
+        Where a key differs, `lookup` has the answer: two keys then share a 64-bit hash.
+
+        compared  the caller looks at keys and delflags, and asks `lookup` where they are not right;
+                  else the cells are checked
+        """
+        n = len(keys)
+        base = self.base
+        if base is None:
+            found = np.zeros(n, np.int64)
+        elif base.shape.cellsz == 1:
+            return np.fromiter(map(self.lookup, keys), np.int64, n)
+        else:
+            s, bits = hashing.hash_keys(self.settings.htalgo, keys)
+            found, _ = self._find_many(s, bits, sure=not compared)
+        if self.overlay:
+            get = self.overlay.get
+            over = np.fromiter((get(key, -1) for key in keys), np.int64, n)
+            found = np.where(over >= 0, over, found)
+        return found
+
+    def _find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
+        """See `Base.find_many`. There must be a base."""
+        while True:
+            assert self.base is not None
+            try:
+                return self.base.find_many(s, bits, sure=sure)
+            except DerivedDamage as error:
+                self._doubt(error)
+
+    def cells_of(self, s: UInt64) -> tuple[UInt64, Int64]:
+        """S and position of all cells of the base with these hashes, each of them given once.
+
+        Needs CELLSZ >= 2 and slots that follow from S.
+        """
+        found, _ = self._find_many(s, table.bits_of(s))
+        cells: list[tuple[int, int]] = []
+        for stored in s[found > 0].tolist():
+            bits, wanted = stored & hashing.MASK63, stored.to_bytes(8, "big")
+            while not self._vouched(bits):
+                pass
+            assert self.base is not None
+            cells += [
+                (stored, int.from_bytes(cell[:8], "big"))
+                for _, cell in self.base.probe(bits, wanted)
+            ]
+        return np.array([c[0] for c in cells], np.uint64), np.array([c[1] for c in cells], np.int64)
+
+    def assign(self, key: bytes, pos: int, *, new: bool = False) -> None:
+        """The key now belongs to `pos`; 0 removes it. `new`: there was no such key."""
+        if self.trail is not None:
+            if pos:
+                self.trail.add(key, pos)
+            else:
+                self.drop_trail()
+        if not new and key not in self.overlay:
+            old = self._lookup_base(key)
+            if old:
+                self.hidden.add(old)
+            elif pos == 0:
+                return
+        self.overlay[key] = pos
+
+    def assign_new(self, keys: list[bytes], pos: Int64) -> None:
+        """The same for keys that nothing has, save for tombstones in the overlay."""
+        if self.trail is not None:
+            self.trail.add_many(keys, hash_rows(self.settings.htalgo, keys, pos))
+        self.overlay.update(zip(keys, pos.tolist(), strict=True))
+
+    def add_bulk(self, keys: list[bytes], pos: Int64) -> None:
+        """Files put in bulk; whether their names are double is looked at by `settle`."""
+        rows = hash_rows(self.settings.htalgo, keys, pos)
+        self.bulk.append(rows)
+        if self.trail is not None:
+            self.trail.add_many(keys, rows)
+        if self._bulk_keys is not None:
+            self._bulk_keys += keys
+            if len(self._bulk_keys) > FOLD:
+                self._bulk_keys = None
+
+    def settle(self) -> list[int]:
+        """Find double names among the bulk rows -> positions of inodes that were superseded."""
+        if not self.bulk:
+            return []
+        rows = join_rows(self.bulk)
+        keys, self._bulk_keys = self._bulk_keys, []
+        drop, superseded = self._inner_doubles(rows)
+        superseded += self._over_overlay(rows, drop) + self._over_base(rows, drop)
+        keep = np.ones(len(rows.pos), bool)
+        keep[sorted(drop)] = False
+        if drop:
+            bits = None if rows.bits is None else rows.bits[keep]
+            rows = Rows(rows.s[keep], bits, rows.pos[keep])
+        if self._settled is None and keys is not None:  # from memory: the pages may be gone
+            self.overlay.update(zip(compress(keys, keep), rows.pos.tolist(), strict=True))
+        else:
+            self._settled = join_rows([self._settled, rows] if self._settled else [rows])
+        return superseded
+
+    def _inner_doubles(self, rows: Rows) -> tuple[set[int], list[int]]:
+        """Rows that a later row of the same name replaces -> (their indices, their positions)."""
+        drop: set[int] = set()
+        last: dict[bytes, int] = {}
+        order, equal = doubles(rows.s)
+        for i in equal.tolist():
+            for row in (int(order[i]), int(order[i + 1])):
+                key = self._key_at(int(rows.pos[row]))
+                other = last.get(key)
+                if other is not None and other != row:
+                    drop.add(min(other, row))
+                last[key] = max(row, other or 0)
+        return drop, [int(rows.pos[row]) for row in drop]
+
+    def _over_overlay(self, rows: Rows, drop: set[int]) -> list[int]:
+        """What stands in the overlay under a name of the rows gives way."""
+        if not self.overlay:
+            return []
+        keys = list(self.overlay)
+        s, _ = hashing.hash_keys(self.settings.htalgo, keys)
+        order = np.argsort(rows.s, kind="stable")
+        first, stop = (np.searchsorted(rows.s, s, side, sorter=order) for side in ("left", "right"))
+        superseded = []
+        alike: dict[int, dict[bytes, int]] = {}  # names can be made to have one hash
+        for i in np.flatnonzero(first < stop).tolist():
+            begin = int(first[i])
+            if begin not in alike:
+                mine = [row for row in order[begin : stop[i]].tolist() if row not in drop]
+                alike[begin] = {self._key_at(int(rows.pos[row])): row for row in mine}
+            if keys[i] not in alike[begin]:
+                continue
+            pos = self.overlay.pop(keys[i])
+            if pos:
+                superseded.append(pos)
+        return superseded
+
+    def _over_base(self, rows: Rows, drop: set[int]) -> list[int]:
+        """What the base holds under a name of the rows is hidden from now on."""
+        base = self.base
+        if base is None or base.live == 0:
+            return []
+        superseded: list[int] = []
+        for at in range(0, len(rows.pos), table.BUCKET):
+            part = slice(at, at + table.BUCKET)
+            if base.shape.cellsz == 1:
+                suspects = list(range(at, min(at + table.BUCKET, len(rows.pos))))
+            else:
+                _, slots = self._find_many(rows.s[part], rows.slot_bits()[part], sure=True)
+                suspects = (np.flatnonzero(slots >= 0) + at).tolist()
+            for row in suspects:
+                if row in drop:
+                    continue
+                old = self._lookup_base(self._key_at(int(rows.pos[row])))
+                if old:
+                    self.hidden.add(old)
+                    superseded.append(old)
+        return superseded
+
+    @property
+    def pending(self) -> int:
+        """Changes that the base does not hold."""
+        rows = len(self._settled.pos) if self._settled else 0
+        return len(self.overlay) + len(self.hidden) + rows + sum(len(b.pos) for b in self.bulk)
+
+    @property
+    def must_merge(self) -> bool:
+        """Whether there are settled rows that only a new base can hold."""
+        return self._settled is not None
+
+    def positions(self) -> Int64:
+        """Positions of all inodes, ascending, int64[count]: the files in disk order.
+
+        cost    0.1 us a file; memory: the array
+        """
+        self._check_whole()
+        found = Column(np.int64)
+        hidden = np.fromiter(self.hidden, np.int64, len(self.hidden))
+        for part in self.base.pointers() if self.base else ():
+            found.add(part[~np.isin(part, hidden)] if self.hidden else part)
+        found.add(np.array([pos for pos in self.overlay.values() if pos], np.int64))
+        if self._settled:
+            found.add(self._settled.pos)
+        positions = found.take()
+        positions.sort()
+        return positions
+
+    def merged(self) -> tuple[Rows, Int64 | None]:
+        """Everything as rows for a new base, and the user's words of its cells."""
+        self._check_whole()
+        cells = self.base.words() if self.base else np.empty((0, self.settings.cellsz), np.int64)
+        if self.hidden:
+            gone = np.fromiter(self.hidden, np.int64, len(self.hidden))
+            cells = cells[~np.isin(cells[:, 0], gone)]
+        if self.settings.htalgo in hashing.SLOT_FROM_S and self.settings.cellsz > 1:
+            rows = Rows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
+        else:  # the slot does not follow from the cell: ask the keys
+            rows = self._hash_positions(cells[:, 0])
+        live = [(key, pos) for key, pos in self.overlay.items() if pos]
+        over = hash_rows(
+            self.settings.htalgo, [k for k, _ in live], np.array([p for _, p in live], np.int64)
+        )
+        extra = cells[:, 2:].copy() if cells.shape[1] > 2 else None
+        del cells
+        joined = join_rows([rows, over, *([self._settled] if self._settled else [])])
+        if extra is not None:
+            room = np.zeros((len(joined.pos) - len(extra), extra.shape[1]), np.int64)
+            extra = np.concatenate([extra, room])
+        return joined, extra
+
+    def _check_whole(self) -> None:
+        """Have the base name each file once: by its sums or, where it has none, by counting."""
+        while not self._stands(_whole):
+            pass
+
+    def _hash_positions(self, positions: Int64) -> Rows:
+        keys = list(map(self._key_at, positions.tolist()))
+        return hash_rows(self.settings.htalgo, keys, positions.copy())
+
+    def fold(self) -> None:
+        """Keep settled rows in memory after all, where no new base could be written."""
+        if self._settled:
+            self.overlay.update((self._key_at(pos), pos) for pos in self._settled.pos.tolist())
+            self._settled = None
+
+    def replace(self, base: Base | None) -> None:
+        """Go on with another base that holds everything."""
+        self.close()
+        self.stale.append(True)
+        self.stale = []
+        self.base, self.overlay, self.hidden = base, {}, set()
+        self.bulk, self._bulk_keys, self._settled = [], [], None
+
+    def drop_trail(self) -> None:
+        """Where names do not only come any more, the trail does not say what is there."""
+        if self.trail is not None:
+            self.trail.close()
+            self.trail = None
+
+    def close(self) -> None:
+        if self.base is not None and not isinstance(self.base.storage, MemoryStorage):
+            self.base.storage.close()
+
+
+def _whole(base: Base) -> None:
+    """Raises DerivedDamage where cells are wrong, lost or doubled."""
+    base.check()
+    if base.proven:
+        return
+    pointers = np.sort(np.concatenate(list(base.pointers())))
+    if len(pointers) != base.live or (pointers[1:] == pointers[:-1]).any():
+        raise DerivedDamage(
+            "the cells do not name each file once", file=base.storage.name, offset=base.offset,
+            expected=base.live, found=len(np.unique(pointers)),
+        )  # fmt: skip
+    base.proven = True

@@ -1,0 +1,136 @@
+"""Settings: what the superblock of a data file says of the container, read once."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats import hashing
+from winkformats.errors import FormatError
+from winkformats.kv.sequence import FILEINCR
+from winkformats.kv.superblock import HALF, KVSEQ, SBSIZE, Superblock
+from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
+from winkfs.units import NANO
+
+PURPOSE_DATA: Final = "FSYSDATA"
+PURPOSE_INDEX: Final = "FSYSIDX"
+PURPOSE_TIME: Final = "FSYSTIME"
+PURPOSE_NAMES: Final = "FSYSNAME"
+PURPOSE_COLUMNS: Final = "FSYSCOLS"
+UNNAMED: Final = "UNNAMED"  # 1: the name of the file may not be on the disk
+EXTENSIONS: Final = frozenset(
+    [
+        "INCOMPAT", "SBCKSUM", "SBSEQ", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS",
+        "PAIROFF", "ATTRS",
+    ]
+)  # fmt: skip
+HOLES: Final = 4  # bit of INCOMPAT
+SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
+MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The variant of a container. Field names are those of the superblock, spelt out."""
+
+    classic: bool
+    contid: int
+    ao: bool
+    timemp: int
+    nanoseconds: bool
+    pairoff: bool
+    attrs: bool
+    holes: bool
+    havedups: bool
+    ckalgo: int
+    isz: int
+    htalgo: int
+    cellsz: int
+    htfree: int
+    htdel: int
+
+    @classmethod
+    def of(cls, block: Mapping[str, int], file: str) -> Self:
+        """Raises FormatError where the superblock is not that of a data file we can read."""
+        if block["FORMAT"] != KVSEQ or Superblock(block).purpose != PURPOSE_DATA:
+            raise FormatError(f"{file}: not the data file of a container (no {PURPOSE_DATA})")
+        classic = not EXTENSIONS & block.keys()
+        ckalgo = block.get("CKALGO", CK_MD5)
+        if ckalgo not in (CK_MD5, CK_XXH3):
+            raise FormatError(f"{file}: CKALGO {ckalgo} is not known (1, 2)")
+        timemp = block.get("TIMEMP", 60)
+        cellsz = block.get("CELLSZ", 1 if classic else 2)
+        isz = block.get("ISZ", ISZ)
+        if timemp < 1 or not 1 <= cellsz <= 1024 or isz > MAX_ISZ:
+            what = f"TIMEMP {timemp}, CELLSZ {cellsz} or ISZ {isz} makes no sense"
+            raise FormatError(f"{file}: {what}")
+        return cls(
+            classic=classic,
+            contid=block.get("CONTID", 0),
+            ao=block.get("HAVEAO") == 1,
+            timemp=timemp,
+            nanoseconds=block.get("MTIMENS") == 1,
+            pairoff=block.get("PAIROFF") == 1,
+            attrs=block.get("ATTRS") == 1,
+            holes=bool(block.get("INCOMPAT", 0) & HOLES),
+            havedups=block.get("HAVEDUPS") == 1,
+            ckalgo=ckalgo,
+            isz=max(isz, 56),
+            htalgo=hashing.check(block.get("HTALGO", 1 if classic else 2), file),
+            cellsz=cellsz,
+            htfree=block.get("HTFREE", 0),
+            htdel=block.get("HTDEL", 1),
+        )
+
+    @property
+    def form(self) -> InodeForm:
+        return InodeForm(self.pairoff, self.ckalgo)
+
+    def mtime_of(self, ns: int) -> int:
+        """Nanoseconds since the epoch -> FMTIME."""
+        return ns if self.nanoseconds else ns // NANO
+
+    def mtimes_of(self, ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The same for many, int64[n]."""
+        return ns if self.nanoseconds else ns // NANO
+
+    def ns_of(self, mtime: int) -> int:
+        """FMTIME -> nanoseconds since the epoch."""
+        return mtime if self.nanoseconds else mtime * NANO
+
+
+def nearest_many(seconds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Seconds -> nanoseconds, the nearest that int64 holds, int64[n]."""
+    highest = (1 << 63) // NANO  # seconds beyond it are too many
+    exact = np.clip(seconds, -highest, highest) * NANO
+    info = np.iinfo(np.int64)
+    return np.where(seconds > highest, info.max, np.where(seconds < -highest, info.min, exact))
+
+
+def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) -> Superblock:
+    """The superblock of a new data file: at most 31 variables, so that they lie in one sector."""
+    if timemp < 1:
+        raise ValueError(f"timemp must be at least 1 second, not {timemp}")
+    algorithm = (1 if classic else 2) if htalgo is None else htalgo
+    if algorithm not in (hashing.MD5, hashing.XXH3, hashing.MURMUR3):
+        raise ValueError(f"htalgo must be 1, 2 or 3, not {algorithm}")
+    sbsize = SBSIZE if classic else 2 * HALF
+    variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
+    variables |= {"KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2, "ENTRIES": 0, "AENTRIES": 0}
+    variables |= {"ISZ": ISZ, "ITOTSZ": 0, "DTOTSZ": 0, "HAVEDUPS": 0, "HTALGO": algorithm}
+    variables |= {"CELLSZ": 1 if classic else 2, "HTFREE": 0, "HTDEL": 1}
+    if ao:
+        variables |= {"HAVEAO": 1, "TIMEMP": timemp}
+    if not classic:
+        bits = 1 | 2 | 16 | (0 if ao else HOLES | 8)
+        variables |= {"INCOMPAT": bits, "SBCKSUM": 0, "SBSEQ": 1}
+        variables |= {"CONTID": secrets.randbits(62) + 1}
+        variables |= {"KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1}
+        variables |= {} if ao else {"PAIROFF": 1}
+    return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)

@@ -1,0 +1,414 @@
+"""BASE.idx on disk: when it is believed, and how a new one is written."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import secrets
+import time
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.disk.paths import open_file
+from winkformats.disk.storage import Storage, check_view
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.hashing import UInt64
+from winkformats.hindex import table
+from winkformats.kv import pagesums
+from winkformats.kv.pagesums import PageSums
+from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superblock
+from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
+from winkfs.container.rows import Int64, Rows
+
+NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
+ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor
+FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
+MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
+DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
+PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
+SHORT: Final = 8 << 20  # bytes of an index that is copied, in 2 ms at most
+
+Made = TypeVar("Made")
+
+
+@dataclass
+class Base:
+    """A table on disk (or rebuilt in memory), and what it covers.
+
+    covered  bytes: FILESIZE of the data file whose files are all in it
+    nextfid  first FILEID unknown to it; 0: not recorded
+    live     number of files
+    packed   the variables of PACKED, if it has them
+    damaged  damaged places whose files are not in it
+    sums     of its pages, as long as not all were found right; None: of a file that has none, too
+    proven   whether all cells are known to be as they were written
+
+    What is found needs no sums, for its key is compared. What is not found is believed where the
+    pages that the search passed are right.
+    """
+
+    storage: Storage
+    shape: table.Shape
+    offset: int
+    covered: int
+    nextfid: int
+    live: int
+    packed: dict[str, int] = field(default_factory=dict)
+    damaged: int = 0
+    sums: PageSums | None = None
+    proven: bool = True
+
+    def __post_init__(self) -> None:
+        """`view`, `cells`: the mapped table; None where the storage is not mapped."""
+        self._alike: dict[tuple[int, int], dict[bytes, int]] = {}  # by S and slot bits: see `find`
+        self._copy: bytes | None = None
+        self.view: mmap.mmap | memoryview | None = None
+        self.cells: npt.NDArray[np.void] | None = None
+        if self.storage.mapped:
+            self.view = self.storage.view(self.offset + self.size)
+            self.cells = table.cells_of(self.shape, self.view, self.offset)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the table."""
+        return self.shape.htsize * self.shape.width
+
+    def in_memory(self) -> bytes | None:
+        """All of the file up to the end of the table, kept; None of one that is long or cut short.
+
+        Whoever looks often at a short one need not ask for its size each time: 0.4 us.
+        """
+        if self._copy is None and self.offset + self.size <= SHORT:
+            with contextlib.suppress(DerivedDamage, OSError):
+                self._copy = self.read(0, self.offset + self.size)
+        return self._copy
+
+    def read(self, at: int, length: int) -> bytes:
+        """Bytes of the file. Raises DerivedDamage where it does not have them any more."""
+        data = self.storage.read(at, length)
+        if len(data) < length:
+            what = "the index is cut short"
+            raise DerivedDamage(what, file=self.storage.name, offset=at + len(data))
+        return data
+
+    def _require(self) -> None:
+        """See `check_view`. Raises DerivedDamage."""
+        try:
+            if self.view is not None:
+                check_view(self.view, self.offset + self.size, self.storage.name)
+        except CorruptError as error:
+            what = "the index is cut short"
+            raise DerivedDamage(what, file=error.file, offset=error.offset) from None
+
+    # --- searches; all raise DerivedDamage ---
+
+    def probe(self, bits: int, stored: bytes | None = None) -> Iterator[tuple[int, bytes]]:
+        """See `table.probe`. Who finds nothing asks `vouch`."""
+        return table.probe(self.shape, self.read, self.offset, bits, stored)
+
+    def vouch(self, bits: int) -> None:
+        """Check the cells that a search passes, up to the free one."""
+        if self.sums is None:
+            return
+        shape, home = self.shape, bits % self.shape.htsize
+        end = table.end_of_run(shape, self.read, self.offset, home)
+        if end < 0 or (end - home) % shape.htsize > ALIKE:
+            self.check()
+            return
+        if end < home:
+            self._check_cells(home, shape.htsize - 1)
+            home = 0
+        self._check_cells(home, end)
+
+    def find(
+        self, key: bytes, s: int, bits: int, key_at: Callable[[int], bytes], hidden: Container[int]
+    ) -> int:
+        """The position of a key; 0: none has it.
+
+        key_at  gives the key at a position
+        hidden  positions that do not count
+        cost    of the first of many names with one hash: the keys of all of them. They can be made
+                so; who looks for each would else read the keys of all others.
+        """
+        known = self._alike.get((s, bits)) if self._alike else None
+        if known is None:
+            for n, (_, cell) in enumerate(self.probe(bits, s.to_bytes(8, "big"))):
+                if n == ALIKE:
+                    known = self._know_alike(s, bits, key_at)
+                    break
+                pos = int.from_bytes(cell[:8], "big", signed=True)
+                if pos not in hidden and key_at(pos) == key:
+                    return pos
+            else:
+                self.vouch(bits)
+                return 0
+        pos = known.get(key, 0)
+        return 0 if pos in hidden else pos
+
+    def _know_alike(self, s: int, bits: int, key_at: Callable[[int], bytes]) -> dict[bytes, int]:
+        self.check()
+        if sum(map(len, self._alike.values())) > MOST:
+            self._alike.clear()
+        known = self._alike[s, bits] = {}
+        for _, cell in self.probe(bits, s.to_bytes(8, "big")):
+            pos = int.from_bytes(cell[:8], "big", signed=True)
+            known.setdefault(key_at(pos), pos)
+        return known
+
+    def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
+        """See `table.find_many`. What it did not find is not there. Not mapped: 2 us a key.
+
+        sure  what it found is right, too, save for two keys with one hash: not to be compared
+        """
+        if self.cells is None:
+            return self._find_each(s, bits, sure)
+        self._require()
+        pointers, slots = table.find_many(self.shape, self.cells, s, bits)
+        if self.sums is not None:
+            rows = slice(None) if sure else np.flatnonzero(slots < 0)
+            home = (bits[rows] % np.uint64(self.shape.htsize)).astype(np.int64)
+            end = np.where(slots < 0, ~slots, slots)[rows]
+            if ((end < home) | (end == self.shape.htsize)).any():
+                self.check()
+            else:
+                width = self.shape.width
+                self.sums.check_spans(self.offset + home * width, self.offset + (end + 1) * width)
+                self._drop_sums()
+        return pointers, slots
+
+    def _find_each(self, s: UInt64, bits: UInt64, sure: bool) -> tuple[Int64, Int64]:
+        pointers, slots = np.zeros(len(s), np.int64), np.full(len(s), -1, np.int64)
+        for i, (stored, bit) in enumerate(zip(s.tolist(), bits.tolist(), strict=True)):
+            wanted = stored.to_bytes(8, "big")
+            for slot, cell in self.probe(bit, wanted):
+                pointers[i], slots[i] = int.from_bytes(cell[:8], "big", signed=True), slot
+                break
+            if sure or slots[i] < 0:
+                self.vouch(bit)
+        return pointers, slots
+
+    def check(self) -> None:
+        """Check all cells."""
+        if self.sums is not None:
+            self.sums.check_all()
+            self._drop_sums()
+
+    def _check_cells(self, first: int, last: int) -> None:
+        if self.sums is not None:
+            width = self.shape.width
+            self.sums.check(self.offset + first * width, self.offset + (last + 1) * width)
+            self._drop_sums()
+
+    def _drop_sums(self) -> None:
+        if self.sums is not None and self.sums.whole:
+            self.sums, self.proven = None, True
+
+    # --- all cells, unchecked ---
+
+    def used(self, start: int, stop: int) -> tuple[table.Cells, int]:
+        """See `table.used`. Raises DerivedDamage."""
+        if self.cells is not None:
+            self._require()
+            return table.used(self.shape, self.cells, start, stop)
+        width = self.shape.width
+        data = self.read(self.offset + start * width, (stop - start) * width)
+        return table.used(self.shape, np.frombuffer(data, f"V{width}"), 0, stop - start)
+
+    def words(self) -> Int64:
+        """All used cells, int64[live, cellsz]."""
+        return np.concatenate(list(self._parts()))
+
+    def pointers(self) -> Iterator[Int64]:
+        """The positions in all used cells, in pieces."""
+        return (part[:, 0] for part in self._parts())
+
+    def _parts(self) -> Iterator[Int64]:
+        for at in range(0, self.shape.htsize, table.BUCKET):
+            stop = min(at + table.BUCKET, self.shape.htsize)
+            yield self.used(at, stop)[0]
+
+
+def open_base(
+    path: str,
+    settings: Settings,
+    block: Mapping[str, int],
+    end: int,
+    note: Callable[[DerivedDamage], None] = lambda error: None,
+    *,
+    mapped: bool = True,
+) -> Base | None:
+    """BASE.idx, if it can be believed for a data file with superblock `block` and FILESIZE `end`.
+
+    note    is told of damage that the checksums show
+    mapped  see `Storage.mapped`
+    ->      None where it is missing, short, foreign, damaged, or newer than the data file
+    cost    two reads; a classic one is counted through, for nothing else tells a stale one
+    """
+    try:
+        storage = open_file(path)
+    except OSError:
+        return None
+    storage.mapped = mapped
+    try:
+        base = _believe(storage, settings, block, end)
+    except DerivedDamage as error:
+        note(error)
+        base = None
+    except (FormatError, OSError, KeyError, ValueError):
+        base = None
+    if base is None:
+        storage.close()
+    return base
+
+
+def covered_by(path: str, settings: Settings) -> int:
+    """DATAEND of a BASE.idx of this container, 0 where there is none to go by."""
+    with contextlib.suppress(FormatError, OSError), open_file(path) as storage:
+        mine = read_superblock(storage)
+        if settings.contid and mine.get("CONTID") == settings.contid and "SBCKSUM" in mine:
+            return mine.get("DATAEND", 0)
+    return 0
+
+
+def named_positions(path: str, settings: Settings) -> list[int]:
+    """What the cells of a BASE.idx point to, ascending, whether it is to be believed or not."""
+    with contextlib.suppress(FormatError, OSError, KeyError), open_file(path) as storage:
+        storage.mapped = False
+        mine = read_superblock(storage)
+        shape = table.Shape.of(mine)
+        size = storage.size() - mine["SBSIZE"]
+        if 1 <= shape.cellsz <= 1024 and 0 < shape.htsize * shape.width <= size:
+            base = Base(storage, shape, mine["SBSIZE"], 0, 0, 0)
+            marks = (settings.htfree, settings.htdel)
+            return sorted({pos for part in base.pointers() for pos in part.tolist()} - set(marks))
+    return []
+
+
+def _believe(
+    storage: Storage, settings: Settings, block: Mapping[str, int], end: int
+) -> Base | None:
+    mine = read_superblock(storage)
+    mine.check_known(storage.name)
+    shape = table.Shape.of(mine)
+    if shape.htsize < 1 or not 1 <= shape.cellsz <= 1024:
+        return None
+    size = mine["SBSIZE"] + shape.htsize * shape.width
+    same = (
+        mine["FORMAT"] == HINDEX
+        and mine.purpose == PURPOSE_INDEX
+        and mine.get("CONTID", 0) == settings.contid
+        and mine.get("FILESIZE") == size <= storage.size()
+        and mine.get("HTALGO", 1) == settings.htalgo
+        and (shape.cellsz, shape.htfree, shape.htdel)
+        == (settings.cellsz, settings.htfree, settings.htdel)
+    )
+    if not same:
+        return None
+    covered = mine.get("DATAEND", end)
+    base = Base(storage, shape, mine["SBSIZE"], covered, mine.get(NEXTFID, 0), mine["AENTRIES"])
+    if not 0 <= covered <= end or not 0 <= base.live <= shape.htsize:
+        return None
+    base.packed = {name: mine[name] for name in PACKED if name in mine}
+    base.damaged = mine.get(DAMAGED, 0)
+    if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
+        return None
+    base.sums, base.proven = PageSums.load(storage, mine, base.view), False
+    return base
+
+
+def _classic_is_current(base: Base, mine: Superblock, block: Mapping[str, int]) -> bool:
+    """The classic rule: a clean close, and counters that fit the cells."""
+    if mine.get("SYNCTIME") != block.get("SYNCTIME") or block.get("SYNCTIME") is None:
+        return False
+    if block.get("SYNCSIZE", block["FILESIZE"]) != block["FILESIZE"]:
+        return False
+    taken = live = 0
+    for at in range(0, base.shape.htsize, table.BUCKET):
+        words, count = base.used(at, min(at + table.BUCKET, base.shape.htsize))
+        inside = (words[:, 0] >= block["SBSIZE"]) & (words[:, 0] < block["FILESIZE"])
+        if not inside.all():
+            return False
+        taken, live = taken + count, live + len(words)
+    return (mine.get("ENTRIES"), mine.get("AENTRIES")) == (taken, live)
+
+
+def write_base(
+    storage: Storage,
+    settings: Settings,
+    rows: Rows,
+    extra: Int64 | None,
+    variables: dict[str, int],
+    *,
+    sums: bool = True,
+) -> Base:
+    """Write a whole table into an empty storage, not synced.
+
+    extra      int64[n, cellsz - 2]: the user's words of each cell, or None
+    variables  DATAEND, NEXTFID, SYNCTIME, PACKED as they apply
+    sums       write checksums of its pages, too, but not in classic layout
+    """
+    return spread(
+        storage,
+        len(rows.pos),
+        lambda size: _write_base(storage, settings, rows, extra, variables, size, sums),
+    )
+
+
+def spread(storage: Storage, n: int, write: Callable[[int], tuple[Made, int]]) -> Made:
+    """Write a table of `n` keys, again with another HTSIZE where they were made for the first.
+
+    write  writes it with this HTSIZE -> what it made, and what `table.build` says of it
+    """
+    size = table.size_for(n)
+    made, passed = write(size)
+    if passed > FAR:  # take one that nobody can know
+        storage.truncate(0)
+        made, _ = write(size + 2 * secrets.randbelow(size // 4))
+    return made
+
+
+def _write_base(
+    storage: Storage,
+    settings: Settings,
+    rows: Rows,
+    extra: Int64 | None,
+    variables: dict[str, int],
+    htsize: int,
+    sums: bool,
+) -> tuple[Base, int]:
+    """A table of `htsize` cells -> it, and what `table.build` says of it."""
+    n = len(rows.pos)
+    shape = table.Shape(htsize, settings.cellsz, settings.htfree, settings.htdel)
+    block = Superblock.new(HINDEX, PURPOSE_INDEX, {})
+    block["FILESIZE"] = block["SYNCSIZE"] = SBSIZE + shape.htsize * shape.width
+    block["SYNCTIME"] = variables.get("SYNCTIME", int(time.time()))
+    block.update({"HTSIZE": shape.htsize, "HTALGO": settings.htalgo, "CELLSZ": shape.cellsz})
+    block.update({"HTFREE": shape.htfree, "HTDEL": shape.htdel, "ENTRIES": n, "AENTRIES": n})
+    if not settings.classic:
+        block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
+        block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
+        block.update({"CONTID": settings.contid} if settings.contid else {})
+        block.update({name: variables[name] for name in (*PACKED, DAMAGED) if name in variables})
+    if sums and not settings.classic:
+        block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
+    storage.write(0, [block.encode()])
+
+    def words(chosen: table.Indices) -> Int64:
+        cells = np.zeros((len(chosen), shape.cellsz), np.int64)
+        cells[:, 0] = rows.pos[chosen]
+        if shape.cellsz > 1:
+            cells[:, 1] = rows.s[chosen].view(np.int64)
+        if extra is not None:
+            cells[:, 2:] = extra[chosen]
+        return cells
+
+    bits = rows.s if rows.bits is None else rows.bits
+    passed = table.build(storage, SBSIZE, shape, bits, words)
+    if pagesums.VARIABLE in block:
+        pagesums.write(storage, block)
+    covered = variables.get("DATAEND", 0)
+    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n), passed

@@ -1,0 +1,284 @@
+"""BASE.names on disk: how it is made, and brought up to date.
+
+A new one is written beside the old one, synced and renamed over it, like all that is derived.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import compress
+from typing import Final
+
+import numpy as np
+
+from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.gather import fetch
+from winkformats.perm import Perm
+from winkfs.container.names.merge import Merge
+from winkfs.container.names.order import (
+    CLASHES,
+    HEAD,
+    NameOrder,
+    key_hashes,
+    open_order,
+    order_in,
+    tail,
+)
+from winkfs.container.names.sort import NameSorter, Sorted
+from winkfs.container.names.trail import NameTrail
+from winkfs.container.ondisk.data import PURPOSE_NAMES
+from winkfs.container.ondisk.inodekeys import SUFFIX, InodeKeys
+from winkfs.container.rows import Int64
+from winkfs.container.store import Store
+
+SPAN: Final = 8 << 20  # bytes of the data file read at once
+LONGEST: Final = 65_000 + 64  # bytes of a key, and of what stands before it
+DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading the keys alone
+PIECE: Final = 1 << 15  # inodes looked at together
+ROWS: Final = 1 << 12  # the same where each is read for itself
+SHORT: Final = 64 << 20  # bytes of a tail that is merged, and not a reason to build anew
+CHANGES: Final = 1 << 16  # names in it, or a part of all names:
+PART: Final = 64
+
+Fill = Callable[[Perm], int]
+
+
+def build(store: Store, *, save: bool = True) -> NameOrder:
+    """The live names of the container, from its index. A writer has synced.
+
+    save    write BASE.names, where there is a writer, the container is not classic and the disk
+            has room; else the order is kept in memory, 8 bytes a name
+    raises  OSError
+    cost    1 us a name in file order, 2 us in any order; memory: 8 bytes a name and 100 MiB
+    """
+    covered = store.kv.end
+    sorter = new_sorter(store)
+    try:
+        for found in _on_disk(store, store.index.positions()):
+            sorter.add(*found)
+        if save and store.writable and not store.settings.classic:
+            try:
+                return write_sorted(store, sorter, covered)
+            except OSError as error:
+                store.excuse(error)
+        positions = _column(sorter.count, sorter.pairs())
+        return NameOrder(store, positions, covered, _files_among(store, sorter.clashing))
+    finally:
+        sorter.close()
+
+
+def merge(
+    store: Store, order: NameOrder, changes: Mapping[bytes, int], *, save: bool = True
+) -> NameOrder:
+    """An order brought up to date with all that happened since. A writer has synced.
+
+    changes  name -> position of its inode, 0 where it is gone
+    save     as with `build`
+    raises   CorruptError; OSError
+    cost     50 us a change, and the time to copy the order
+    """
+    work = Merge(order, [_sorted_changes(store, changes)])
+    covered = store.kv.end
+    if save and store.writable and not store.settings.classic:
+        try:
+            return _write(store, lambda perm: _fill_merged(store, perm, work, covered), covered)
+        except OSError as error:
+            store.excuse(error)
+    positions = _column(order.count + len(changes), work.pairs())
+    new = NameOrder(store, positions, covered, 0)
+    new.clashes = work.clashes(new, lambda names: _files_among(store, names))
+    return new
+
+
+def save_order(store: Store, names: NameSorter | None = None) -> None:
+    """Bring BASE.names up to date with all that is durable. The writer has synced.
+
+    Nothing is done where it is current, in classic layout, and where the disk is full.
+
+    names   all live names, where they are known, and maybe others
+    raises  ValueError (there is something to sync); OSError
+    cost    as `merge` where little happened since it was written, else as `build`
+    """
+    if store.settings.classic:
+        return
+    if not store.writable or store.kv.end != store.synced:
+        raise ValueError("a name order is saved by a writer that has synced")
+    order = open_order(store)
+    try:
+        if order is None or order.covered != store.kv.end:
+            _save_or_build(store, order, names)
+    except CorruptError as error:
+        store.note(error)
+    except OSError as error:
+        store.excuse(error)
+    finally:
+        if order is not None:
+            order.close()
+
+
+def _save_or_build(store: Store, order: NameOrder | None, names: NameSorter | None) -> None:
+    try:
+        _save(store, order, names)
+    except DerivedDamage as error:  # of the order that was there
+        store.remark(error)
+        build(store).close()
+
+
+def _save(store: Store, order: NameOrder | None, names: NameSorter | None) -> None:
+    trail, end = store.index.trail, store.kv.end
+    if trail is not None and trail.since == store.kv.start:
+        names = trail.sorter()
+    if names is not None:
+        write_sorted(store, names, end).close()
+        return
+    if trail is not None and order is not None and trail.since == order.covered:
+        live = store.index.positions()
+        new = live[np.searchsorted(live, trail.since) :]
+        work = Merge(order, trail.sorter().blocks(new))
+        _write(store, lambda perm: _fill_merged(store, perm, work, end), end).close()
+        return
+    changes = None if order is None else _short_tail(store, order)
+    if changes is None or order is None:
+        build(store).close()
+    else:
+        merge(store, order, changes).close()
+
+
+def _short_tail(store: Store, order: NameOrder) -> dict[bytes, int] | None:
+    """What happened since the order was written; None where it is too much to merge."""
+    if store.kv.end - order.covered > max(SHORT, order.covered // PART):
+        return None
+    limit = max(CHANGES, order.count // PART)
+    changes = dict(itertools.islice(tail(store, order.covered), limit + 1))
+    return changes if len(changes) <= limit else None
+
+
+def follow_names(store: Store) -> None:
+    """Keep the names that are put from now on, so that `save_order` need not read them again."""
+    if not store.settings.classic:
+        store.index.trail = NameTrail(new_sorter(store), store.settings.htalgo, store.kv.end)
+
+
+def new_sorter(store: Store) -> NameSorter:
+    """One with its scratch file beside the container, or where temporary files go."""
+    return NameSorter(store.directory.scratch)
+
+
+def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:
+    """Write BASE.names from names among which all live ones are -> what is in it, durable."""
+    live = None if sorter.count == store.index.count else store.index.positions()
+
+    def fill(perm: Perm) -> int:
+        perm.extend(sorter.pairs(live))
+        return _files_among(store, sorter.clashing)
+
+    return _write(store, fill, covered)
+
+
+def write_pairs(store: Store, pairs: Int64, clashes: int) -> NameOrder:
+    """Write BASE.names from its pairs, int64[n, 2]. The writer has synced."""
+
+    def fill(perm: Perm) -> int:
+        perm.extend([pairs])
+        return clashes
+
+    return _write(store, fill, store.kv.end)
+
+
+def _fill_merged(store: Store, perm: Perm, work: Merge, covered: int) -> int:
+    perm.extend(work.pairs())
+    new = order_in(store, perm, covered, 0)
+    try:
+        return work.clashes(new, lambda names: _files_among(store, names))
+    finally:
+        new.close()
+
+
+def _write(store: Store, fill: Fill, covered: int) -> NameOrder:
+    """Write BASE.names. `fill` adds the pairs and returns the number of clashes."""
+    settings = store.settings
+    extra = {"SYNCSIZE": 0, "SYNCTIME": 0, "CONTID": settings.contid, "DATAEND": 0, CLASHES: 0}
+    with store.deriving(".names") as storage:
+        perm = Perm.create(storage, htalgo=settings.htalgo, purpose=PURPOSE_NAMES, extra=extra)
+        clashes = fill(perm)
+        now = store.kv.superblock.get("SYNCTIME", int(time.time()))
+        perm.seal({"DATAEND": covered, CLASHES: clashes}, now=now)
+        order = order_in(store, perm, covered, clashes)
+    storage.close()
+    return order
+
+
+def _files_among(store: Store, names: list[bytes]) -> int:
+    """How many of these names are not those of directories. Cost: 10 us each."""
+    return sum(not store.is_directory(name + SUFFIX) for name in names)
+
+
+def _sorted_changes(store: Store, changes: Mapping[bytes, int]) -> Sorted:
+    names = sorted(changes)
+    hashes = key_hashes(store.settings.htalgo, [name + b"/I0" for name in names])
+    positions = np.fromiter(map(changes.__getitem__, names), np.int64, len(names))
+    return Sorted(names, np.stack([positions, hashes], 1))
+
+
+def _column(room: int, blocks: Iterable[Int64]) -> Int64:
+    """The positions of all pairs, int64[n], n at most `room`."""
+    positions, at = np.empty(room, np.int64), 0
+    for pairs in blocks:
+        positions[at : at + len(pairs)] = pairs[:, 0]
+        at += len(pairs)
+    return positions[:at]
+
+
+def _on_disk(store: Store, positions: Int64) -> Iterator[tuple[list[bytes], Int64, Int64]]:
+    """Names, lengths and pairs of inodes at ascending positions, in that order.
+
+    One that cannot be read is noted and left out.
+    """
+    for keys, at, part in _pieces(store, positions):
+        try:
+            names, lengths, texts = keys.names_and_keys(at)
+        except CorruptError:
+            part, texts = _one_by_one(store, part)
+            names = [key[: -len(SUFFIX)] for key in texts]
+            lengths = np.fromiter(map(len, names), np.int64, len(names))
+        yield names, lengths, np.stack([part, key_hashes(store.settings.htalgo, texts)], 1)
+
+
+def _one_by_one(store: Store, positions: Int64) -> tuple[Int64, list[bytes]]:
+    """Those of these inodes whose keys can be read, and the keys."""
+    keys = list(map(store.key_at, positions.tolist()))
+    good = [len(key) > len(SUFFIX) and key.endswith(SUFFIX) and key[-4] != 0 for key in keys]
+    for pos, right in zip(positions.tolist(), good, strict=True):
+        if not right:
+            store.note(CorruptError("no inode with a name", file=store.kv.storage.name, offset=pos))
+    return positions[np.array(good, bool)], list(compress(keys, good))
+
+
+def _pieces(store: Store, positions: Int64) -> Iterator[tuple[InodeKeys, Int64, Int64]]:
+    """Parts of the positions, each with what reads the names, and where it finds them."""
+    kv = store.kv
+    kv.show(kv.end - 1)  # all of it written
+    if not len(positions):
+        return
+    name, end = kv.storage.name, kv.end
+    if int(positions[-1] - positions[0]) > DENSE * len(positions):
+        inside = positions[(positions >= kv.start) & (positions < end)]
+        for at in range(0, len(inside), ROWS):
+            part = inside[at : at + ROWS]
+            rows, where = fetch(kv.storage, part, HEAD)
+            yield InodeKeys(rows, kv.layout, 0, len(rows), name, room=HEAD), where, part
+        return
+    reader = kv.storage.bulk(int(positions[0]), end)
+    at = 0
+    try:
+        while at < len(positions):
+            base = int(positions[at])
+            stop = min(int(np.searchsorted(positions, base + SPAN)), at + PIECE)
+            length = min(int(positions[stop - 1]) + LONGEST, end) - base
+            data, part = reader.read(base, length), positions[at:stop]
+            yield InodeKeys(data, kv.layout, base, end, name, base), part, part
+            at = stop
+    finally:
+        reader.close()

@@ -1,0 +1,170 @@
+"""Select: files by name, time, size and type, through the index that answers soonest."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from operator import eq
+from typing import Final
+
+import numpy as np
+
+from winkformats.errors import CorruptError, DerivedDamage
+from winkfs.container.basepath import base_of
+from winkfs.container.columns.columns import Columns
+from winkfs.container.names.order import NameOrder, open_order, tail
+from winkfs.container.ondisk.cols import Chunk, ColumnsFile
+from winkfs.container.ondisk.columnsfile import open_columns
+from winkfs.container.ondisk.inodekeys import SUFFIX
+from winkfs.container.rows import Int64
+from winkfs.container.scan import narrow
+from winkfs.container.selection import Selection
+from winkfs.container.store import Store
+
+Problem = Callable[[CorruptError], None]
+FILES: Final = 1 << 16  # read from the data file at a time
+FEW: Final = 64  # a part of all files that is read from the data file though there is BASE.cols
+SHORT: Final = 16 << 20  # bytes of a tail behind BASE.names that is replayed
+
+
+def select(container: Store | str, selection: Selection, problem: Problem | None = None) -> Columns:
+    """The chosen files of a container, an open store or BASE, in order of their inodes.
+
+    By paths through the index, by prefix through BASE.names, by time in an append-only container
+    through BASE.time; all else through BASE.cols, where it is there, or all inodes.
+
+    problem  is told of each damaged inode, which is left out; None: CorruptError
+    raises   NoSuchFile; FormatError; OSError
+    cost     1,000 paths among a million: 5 ms
+    """
+    if isinstance(container, Store):
+        return _select(container, selection, problem)
+    if selection.paths is None and not selection.prefix:
+        with contextlib.suppress(CorruptError):  # as if it were missing
+            found = open_columns(container)
+            if found is not None:
+                with found:
+                    return in_file(found, selection)
+    store = Store(base_of(container), writable=False)
+    try:
+        return _select(store, selection, problem)
+    finally:
+        store.abandon()
+
+
+def _select(store: Store, selection: Selection, problem: Problem | None) -> Columns:
+    if selection.paths is not None:
+        rows = by_paths(store, selection.paths, problem)
+        return rows.take(selection.chosen(rows))
+    positions = by_prefix(store, selection.prefix) if selection.prefix else None
+    few = positions is not None and len(positions) < store.index.count // FEW
+    file = None if few else open_columns(store)
+    if file is not None:
+        with file:
+            try:
+                return in_file(file, selection)
+            except CorruptError as error:  # as if it were missing
+                store.note(error)
+    if positions is None:
+        positions = store.index.positions()
+    if store.times is not None:
+        positions = narrow(positions, store, selection.since, selection.until)
+    parts = _read(store, positions, problem)
+    return Columns.concat([rows.take(selection.chosen(rows)) for rows in parts])
+
+
+def _read(store: Store, positions: Int64, problem: Problem | None) -> Iterator[Columns]:
+    for at in range(0, len(positions), FILES):
+        yield Columns.of(store, positions[at : at + FILES], problem)
+
+
+def in_file(file: ColumnsFile, selection: Selection) -> Columns:
+    """The chosen ones of BASE.cols. Raises CorruptError.
+
+    Reads no chunk that by its mtimes and sizes has none, and of one whose files have others only
+    these columns.
+    """
+    parts = []
+    for number, row in enumerate(file.chunks.tolist()):
+        if not selection.may_be_in(Chunk(*row)):
+            continue
+        if selection.by_number:
+            columns = [file.column_of(number, name) for name in ("mtime", "size", "ftype")]
+            if not selection.numbers(*columns).any():
+                continue
+        rows = file.chunk(number)
+        chosen = selection.chosen(rows)
+        parts.append(rows if chosen.all() else rows.take(chosen))
+    return Columns.concat([part for part in parts if len(part)])
+
+
+def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = None) -> Columns:
+    """The files with these names, in order of their inodes; names that are not there are left out.
+
+    cost    3 us a name
+    """
+    keys = [path + SUFFIX for path in dict.fromkeys(paths) if path]
+    positions = store.index.candidates(keys)
+    order = np.argsort(positions, kind="stable")
+    order = order[np.searchsorted(positions[order], 1) :]
+    rows = Columns.of(store, np.unique(positions[order]), problem)
+    names = dict(zip(rows.pos.tolist(), rows.names(), strict=True))
+    asked = [keys[i][:-3] for i in order.tolist()]
+    same = list(map(eq, map(names.get, positions[order].tolist()), asked))
+    if all(same):
+        return rows
+    # The cell of another key with the same hash: look it up in the ordinary way.
+    others = [store.index.lookup(asked[i] + SUFFIX) for i, ok in enumerate(same) if not ok]
+    good = positions[order][np.array(same, bool)]
+    known = rows.take(np.isin(rows.pos, good))
+    more = np.setdiff1d(np.array([pos for pos in others if pos], np.int64), good)
+    rows = Columns.concat([known, Columns.of(store, more, problem)])
+    return rows.take(np.argsort(rows.pos))
+
+
+def by_prefix(store: Store, prefix: bytes) -> Int64 | None:
+    """Ascending positions of the files whose names begin so, by BASE.names.
+
+    ->      None where there is no such file, or it is far behind
+    cost    1 us a step of a binary search
+    """
+    order = open_order(store)
+    if order is None:
+        return None
+    try:
+        if store.kv.end - order.covered > SHORT:
+            return None
+        return _by_order(store, order, prefix)
+    except DerivedDamage as error:
+        store.remark(error)
+        return None
+    except CorruptError as error:
+        store.note(error)
+        return None
+    finally:
+        order.close()
+
+
+def _by_order(store: Store, order: NameOrder, prefix: bytes) -> Int64:
+    low = order.lower_bound(prefix)
+    after = _after(prefix)
+    high = order.count if after is None else order.lower_bound(after, low)
+    found = order.positions(low, high)
+    gone, came = set(), []
+    for name, pos in tail(store, order.covered):
+        if not name.startswith(prefix):
+            continue
+        at = order.lower_bound(name)
+        if at < order.count and order.name(at) == name:
+            gone.add(at - low)
+        if pos:
+            came.append(pos)
+    found = np.concatenate([np.delete(found, sorted(gone)), np.array(came, np.int64)])
+    found.sort()
+    return found
+
+
+def _after(prefix: bytes) -> bytes | None:
+    """The first string behind all that begin so; None: there is none."""
+    cut = prefix.rstrip(b"\xff")
+    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None

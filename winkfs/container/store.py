@@ -1,0 +1,470 @@
+"""Store: one container, opened: its data file, and index and time index, which follow from it.
+
+It knows entries and inodes by position. What a file is to a user, its name and its bytes, is the
+affair of `container`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.replace import TEMPORARY, replacing
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.hindex import table
+from winkformats.kv.superblock import SBSIZE, read_superblock
+from winkfs.container.datafile import DataFile
+from winkfs.container.finish import finish, finish_rebuilt
+from winkfs.container.index import Index
+from winkfs.container.names.order import stands_for
+from winkfs.container.ondisk.idx import (
+    DAMAGED,
+    Base,
+    covered_by,
+    named_positions,
+    open_base,
+    write_base,
+)
+from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.inodekeys import SUFFIX
+from winkfs.container.ondisk.time import TimeIndex
+from winkfs.container.rebuild import Rebuilt, rebuild
+from winkfs.container.replay import Replay
+from winkfs.container.rows import Int64, Rows, hash_rows, join_rows
+
+if TYPE_CHECKING:
+    from winkfs.container.columns.trail import ColumnTrail
+
+MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
+MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
+ENTRY: Final = re.compile(rb"[0-9a-f]+/[AD][0-9]+|.+/I0", re.DOTALL)  # keys of a container
+SAMPLE: Final = 512  # cells looked at when an index is opened
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Store(DataFile):
+    """An open container, without names and bytes of files."""
+
+    def __init__(
+        self, base: str, *, writable: bool, load: bool = True, mapped: bool = True
+    ) -> None:
+        """`load`: find or make the index; `mapped`: see `DataFile`.
+
+        raises  NoSuchFile, Locked, FormatError, OSError
+        """
+        super().__init__(base, writable=writable, mapped=mapped)
+        self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
+        self.generation = 0  # how often everything was opened anew
+        self.times: TimeIndex | None = None
+        self.names_from = 0  # what a BASE.names must cover at least to be believed
+        self.times_current = True  # whether BASE.time covers all of the data file
+        self.columns: ColumnTrail | None = None  # is told of all files that are put in bulk
+        self._replaying = False
+        self._healing = False  # whether BASE.idx is damaged, and a writer has to replace it
+        self.packed: dict[str, int] = {}  # what `pack --update` goes by; it stands in BASE.idx
+        self._damaged = 0  # damaged places whose files the index does not have
+        try:
+            self.index = Index(self.settings, None, self.key_at, self.distrust_index)
+            if load:
+                self.kv.read_sparse()  # samples from all of the file
+                self._load()
+                if not writable:
+                    self.refresh()
+                elif self.kv.superblock.damage is not None:
+                    self.sync_data()
+                self.kv.read_sparse(False)
+            else:
+                self._covered()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def is_directory(self, key: bytes) -> bool:
+        """Whether there is a directory with this inode key."""
+        pos = self.index.lookup(key)
+        try:
+            return pos > 0 and self.inode_at(pos)[1].ftype == FileType.DIR
+        except CorruptError:
+            return False
+
+    # --- opening ---
+
+    def _load(self) -> None:
+        """Find the derived files and bring them up to date, or make them anew."""
+        kv, settings, block = self.kv, self.settings, self.kv.superblock
+        names = self.base + ".names"
+        if self.writable:
+            for suffix in (".data", ".names"):  # of a writer that was killed
+                self.directory.unlink(self.name + suffix + TEMPORARY)
+            if not stands_for(names, settings, kv.end):
+                self.directory.unlink(self.name + ".names")  # before .data grows to its DATAEND
+            self._drop_columns()
+        base: Base | None = open_base(
+            self.base + ".idx", settings, block, self._covered(), self.remark, mapped=self.mapped
+        )
+        self.index.replace(base)
+        self.packed = base.packed if base is not None else {}
+        self._damaged = base.damaged if base is not None else 0
+        if self._damaged:
+            self.note(
+                f"{kv.storage.name}: files in {self._damaged} damaged places are not in its index: "
+                "winkfs verify shows them, winkfs repair mends it"
+            )
+        if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
+            self.index.check()
+            base = self.index.base
+        if base is not None and base.sums is None and not self._plausible(base):
+            with contextlib.suppress(CorruptError):  # else there is nothing better than it
+                self._rebuild()
+                return
+        unclean = block.get("SYNCSIZE", kv.end) != kv.end
+        if base is None or kv.truncated or (unclean and self.writable):
+            self._rebuild()
+            return
+        times_from = kv.end
+        if settings.ao:
+            loaded = TimeIndex.load(self.base + ".time", settings, block, kv.end, self.remark)
+            if loaded and settings.classic and not self._plausible_times(loaded[0]):
+                loaded = None
+            if loaded is None and self.writable:
+                self._rebuild()
+                return
+            self.times, times_from = loaded or (TimeIndex(settings), kv.start)
+            self.times_current = times_from == kv.end
+        try:
+            self._catch_up(min(base.covered, times_from), base.covered, times_from)
+        except CorruptError:
+            self._rebuild()
+
+    def _covered(self) -> int:
+        """The end of the data file: FILESIZE, or what an index covers that was written later.
+
+        An index is only ever written of what is durable: a superblock that knows less has lost a
+        write of the disk. Readers look again, for a writer may have gone on.
+        """
+        kv = self.kv
+        covered = covered_by(self.base + ".idx", self.settings)
+        if covered > kv.end and covered <= kv.storage.size() and kv.layout.checksum:
+            block = read_superblock(kv.storage)
+            if block.get("FILESIZE") == kv.superblock.get("FILESIZE"):
+                self._roll_forward(covered, exactly=True)
+        return kv.end
+
+    def _drop_columns(self) -> None:
+        """Remove a BASE.cols that the data file, growing, might come to fit by chance."""
+        name = self.name + ".cols"
+        self.directory.unlink(name + TEMPORARY)  # of a writer that was killed
+        try:
+            with self.directory.open(name) as storage:
+                block = read_superblock(storage)
+            foreign = block.get("CONTID") != self.settings.contid
+            if foreign or not 0 <= block.get("DATAEND", -1) <= self.kv.end:
+                self.directory.unlink(name)
+        except FileNotFoundError:
+            return
+        except (FormatError, OSError):
+            self.directory.unlink(name)
+
+    def _plausible(self, base: Base) -> bool:
+        """Whether some cells hold what they should: names that are found where they stand.
+
+        Finds an index of another container, or of zeros, that looks right from outside.
+        """
+        words = base.used(0, min(SAMPLE, base.shape.htsize))[0]
+        if not len(words):
+            return base.live < max(base.shape.htsize // 32, 1)
+        sample = words[:: max(len(words) // 16, 1), 0].tolist()
+        keys = list(map(self.key_at, sample))
+        good = [
+            k.endswith(b"/I0") and self.index.lookup(k) == p
+            for k, p in zip(keys, sample, strict=True)
+        ]
+        return 2 * good.count(True) >= len(good)  # a damaged inode or two: no foreign index
+
+    def _plausible_times(self, times: TimeIndex) -> bool:
+        """Whether some marks point to entries. Only a classic file has nothing else to go by."""
+        marks = times.positions[:: max(len(times.positions) // 16, 1)] + times.positions[-1:]
+        return all(ENTRY.fullmatch(self.key_at(pos)) for pos in marks)
+
+    def _catch_up(self, start: int, covered: int, times_from: int) -> None:
+        start = max(start, self.kv.start)
+        if start >= self.kv.end:
+            return
+        self._replaying = True
+        try:
+            if self.writable:  # whose delflags follow from what the index had
+                self.index.check()
+            self._replay(start, covered, times_from)
+        except DerivedDamage as error:
+            self.remark(error)
+            self._rebuild()
+        finally:
+            self._replaying = False
+
+    def _replay(self, start: int, covered: int, times_from: int) -> None:
+        if start < covered:  # only the time index is behind
+            behind = Replay(self.kv, self.settings, Index(self.settings, None, self.key_at),
+                            self.times)  # fmt: skip
+            behind.run(start, covered, times_from, self._left_out)
+            start = covered
+        replay = Replay(self.kv, self.settings, self.index, self.times)
+        try:
+            replay.run(start, self.kv.end, times_from, self._left_out)
+        except CorruptError as error:
+            if self.writable or self.kv.layout.checksum:
+                raise
+            self.note(error)  # what the index names is there all the same
+            return
+        if not replay.known:
+            self.drop_names()
+            self._rebuild()
+        elif self.writable:
+            finish(self, replay.superseded, replay.heirs())
+
+    def distrust_index(self, error: DerivedDamage) -> None:
+        """Go on without BASE.idx: with a table in memory of what it should hold.
+
+        A writer replaces the file with its next sync or when it closes.
+        raises  `error` itself in the midst of a replay; CorruptError; OSError
+        cost    that of a reindex
+        """
+        old = self.index.base
+        if self._replaying or old is None:
+            raise error
+        self.remark(error)
+        self.kv.show(self.kv.end - 1)  # all of it written
+        found = rebuild(self.kv, self.settings, problem=self.note, stop=old.covered,
+                        marked=self.frozen and not self.settings.classic)  # fmt: skip
+        if not (found.whole or self.kv.layout.checksum or self.writable):
+            self._take_cells(found)
+        self._damaged = found.damaged
+        variables = self._derived() | {"DATAEND": old.covered, "NEXTFID": old.nextfid}
+        self._healing = self.writable
+        self.index.adopt(self._memory_index(found.rows, variables))
+        if not self.writable and not self.frozen and self.moved():
+            self.refresh()  # a delflag that was met may stem from a sync that we have not seen
+
+    def _rebuild(self) -> None:
+        """Make index, time index and counters from the data file: on disk for a writer."""
+        self.packed = {}
+        found = rebuild(self.kv, self.settings, problem=self.note)
+        if not (found.whole or self.kv.layout.checksum or self.writable):
+            self._take_cells(found)
+        self.take(found)
+
+    def _left_out(self, problem: CorruptError) -> None:
+        self._damaged += 1
+        self.note(problem)
+
+    def _take_cells(self, found: Rebuilt) -> None:
+        """Add the files behind the place where a chain without checksums breaks.
+
+        BASE.idx names them, whatever else is to be said of it: inodes have a checksum of their own.
+        """
+        keys, positions = [], []
+        for pos in named_positions(self.base + ".idx", self.settings):
+            if not found.end <= pos < self.kv.end:
+                continue
+            with contextlib.suppress(CorruptError):
+                key, _, deleted = self.inode_at(pos)
+                if key.endswith(SUFFIX) and not deleted:
+                    keys.append(key)
+                    positions.append(pos)
+        later = hash_rows(self.settings.htalgo, keys, np.array(positions, np.int64))
+        keep = ~np.isin(found.rows.s, later.s)  # older ones of those names
+        bits = None if found.rows.bits is None else found.rows.bits[keep]
+        earlier = Rows(found.rows.s[keep], bits, found.rows.pos[keep])
+        found.rows = join_rows([earlier, later])
+
+    def take(self, found: Rebuilt) -> None:
+        """Go on with what a rebuild found."""
+        self.kv.end = found.end if self.kv.truncated else self.kv.end
+        self.times = found.times if self.settings.ao else None
+        self._damaged = found.damaged
+        self.kv.entries, self.kv.aentries = found.entries, found.aentries
+        self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
+        self.nextfid = max(self.nextfid, found.nextfid)
+        if not self.writable:
+            self.index.replace(self._memory_index(found.rows, self._derived()))
+            return
+        finish_rebuilt(self, found)
+        self.kv.sync_storage()  # delflags: an index never covers what is not finished
+        try:
+            base = self._write_index(found.rows, self._derived())
+        except OSError as error:
+            self.excuse(error)
+            base = self._memory_index(found.rows, self._derived())
+        self.index.replace(base)
+        self._save_times()
+
+    def _memory_index(self, rows: Rows, variables: dict[str, int]) -> Base:
+        memory = MemoryStorage(name=self.base + ".idx (in memory)")
+        room = 8 * self.settings.cellsz * (table.size_for(len(rows.pos)) + 1)
+        memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
+        return write_base(memory, self.settings, rows, None, variables, sums=False)
+
+    def _write_index(
+        self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
+    ) -> Base:
+        with self.deriving(".idx") as storage:
+            storage.mapped = self.mapped
+            return write_base(storage, self.settings, rows, extra, variables)
+
+    @contextlib.contextmanager
+    def deriving(
+        self,
+        suffix: str,
+        *,
+        uncached: bool = False,
+        unsure: Callable[[], object] | None = None,
+    ) -> Iterator[Storage]:
+        """A new derived file, see `replacing`; it has mode and owner of the data file."""
+        name, like = self.name + suffix, self.kv.storage
+        with replacing(
+            self.directory, name, like=like, uncached=uncached, unsure=unsure
+        ) as storage:
+            yield storage
+
+    def drop_names(self) -> None:
+        """Entries up to here do not say all that happened to names: forget an older BASE.names."""
+        self.names_from = self.kv.end
+        self.index.drop_trail()
+        if self.writable:
+            self.directory.unlink(self.name + ".names")
+
+    def rewritten(self, pos: int) -> None:
+        """Another inode stands in the place of the one at `pos`."""
+        if self.columns is not None:
+            self.columns.forget(pos)
+
+    # --- staying current ---
+
+    def refresh(self) -> None:
+        """A reader looks whether the writer has synced, or put other files in our files' place."""
+        if self._replaced():
+            self.reopen()
+            return
+        # A delflag met in the replay may stem from a sync after the one replayed: go on until
+        # there is no later one, then what set it is in the index too.
+        while (
+            end := (block := read_superblock(self.kv.storage)).get("FILESIZE", 0)
+        ) != self.synced:
+            if end < self.kv.end or end > self.kv.storage.size():
+                self.reopen()  # rolled back, or cut short
+                return
+            old, self.synced = self.kv.end, end
+            self.kv.advance(block)
+            self._remember_filesize()
+            self._catch_up(old, old, old)
+        if len(self.index.overlay) > MERGE_OVERLAY:
+            self.index.close()
+            self._load()
+
+    def fall_back(self) -> None:
+        """After a failed sync: go on as a reader of what the last one left, but keep the lock."""
+        with contextlib.suppress(OSError):
+            self.kv.release()
+        self.writable, self.doomed, self.columns = False, [], None
+        self.index.drop_trail()
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Open everything anew: other files are in our files' place."""
+        self.generation += 1
+        self.recoveries += 1
+        self.index.close()
+        self.kv.storage.close()
+        self.kv.drop_view()
+        self._open_data()
+        self._load()
+
+    # --- durability ---
+
+    def _derived(self) -> dict[str, int]:
+        """Variables of derived files written now."""
+        now = self.kv.superblock.get("SYNCTIME", int(time.time()))
+        known = {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now} | self.packed
+        return known | ({DAMAGED: self._damaged} if self._damaged else {})
+
+    def merge(self) -> None:
+        """Write index and time index anew, for all that is durable now.
+
+        raises  OSError where the data file cannot be synced
+        """
+        self.kv.sync_storage()  # delflags: an index never covers what is not finished
+        self._healing = False
+        try:
+            rows, extra = self.index.merged()
+            self.index.replace(self._write_index(rows, self._derived(), extra))
+        except OSError as error:
+            self.excuse(error)
+            self.index.fold()  # the tail will be replayed
+        self._save_times()
+
+    def excuse(self, error: OSError) -> None:
+        """A derived file could not be written: the data is as durable as before, and nothing lost.
+
+        That is noted, save where the disk is full.
+        """
+        if error.errno not in NO_ROOM:
+            self.note(f"{error.filename or self.base}: {error.strerror}: a derived file was not "
+                      "written, reindex makes it anew")  # fmt: skip
+
+    def _save_times(self) -> None:
+        if self.times is None:
+            return
+        try:
+            with self.deriving(".time") as storage:
+                self.times.write(storage, self.settings, self.kv.superblock)
+            storage.close()
+            self.times_current = True
+        except OSError as error:
+            self.excuse(error)
+
+    @property
+    def should_merge(self) -> bool:
+        """Whether the tail or the changes in memory have grown enough for a new index."""
+        base = self.index.base
+        tail = self.kv.end - (base.covered if base else 0)
+        limit = max(MERGE_TAIL, 4 * base.size if base else 0)
+        return (
+            self._healing
+            or self.index.must_merge
+            or self.index.pending > MERGE_OVERLAY
+            or (tail > limit and self.index.pending > 0)
+        )
+
+    def recover(self, broken: bool) -> None:
+        """After a failed write (`broken`) or an interrupted call: count anew what is in the file.
+
+        The caller has settled `kv`. What is not whole is dropped before anything is published.
+        """
+        self.recoveries += 1
+        if broken:
+            self.doomed = []  # what replaces them may be lost
+        self.kv.cut(self.synced)
+        self.drop_names()  # half a rename may be in the file
+        self.columns = None  # the places of what was lost are taken by others
+        # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
+        block = self.kv.superblock
+        if self.kv.end > self.synced:  # else what the superblock says is right
+            self.kv.sync({"SYNCSIZE": block["SYNCSIZE"]} if "SYNCSIZE" in block else {})
+        self.synced = self.kv.end
+        self._set_delflags()
+        self._rebuild()
+
+    def abandon(self) -> None:
+        """Let go of everything as it is."""
+        if hasattr(self, "index"):
+            self.index.close()
+            self.index.drop_trail()
+            self.index.base = None
+        super().abandon()

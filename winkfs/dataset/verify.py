@@ -1,0 +1,238 @@
+"""What is said of a whole data set: verify, reindex, info."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import directory_of, locate
+from winkformats.errors import FormatError
+from winkfs.container import maintenance
+from winkfs.container.ondisk.columnsfile import open_columns
+from winkfs.container.verify import container as verification
+from winkfs.container.verify.container import Report
+from winkfs.dataset.hidden import hidden_rows
+from winkfs.dataset.hiddenfile import HIDDEN, read_hidden
+from winkfs.dataset.manifest import FOLDER, PENDING, Log
+from winkfs.dataset.manifestfolder import COPY, Folder
+from winkfs.dataset.records import ShardRecord, State
+from winkfs.dataset.shard import Shard
+from winkfs.dataset.snapshot import snapshot_of
+from winkfs.dataset.survey import describe
+from winkfs.dataset.transaction import MARK
+from winkfs.errors import WinkError
+from winkfs.units import NANO
+
+Progress = Callable[[int], None]
+FAULTS: Final = (FormatError, WinkError)
+
+
+def verify(root: str, progress: Progress | None = None) -> Report:
+    """Check the manifests, every shard of the kept generations, and the records of shards.
+
+    ->      one report; `files` are those to be seen now; damage of one shard is that of its files
+    raises  NoSuchFile
+    cost    that of all shards, see `winkfs.container.verify.container.verify`
+    """
+    log, report = Log(root), Report()
+    records = _check_manifests(log, report)
+    for record in records:
+        _check_shard(root, record, report, progress)
+    report.notes += [f"{path}: no generation has it: vacuum removes it" for path in
+                     orphans(root, {record.path for record in records})]  # fmt: skip
+    _check_hidden(log, report)
+    for problem in log.problems:
+        _add(report, problem)
+    return report
+
+
+def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
+    """-> the shards of all generations that are kept and can be read."""
+    records: dict[str, ShardRecord] = {}
+    before: State | None = None
+    copies = 0
+    try:
+        numbers = range(log.head().oldest, log.newest() + 1)
+    except FAULTS as error:
+        report.add(str(error))
+        return []
+    for number in numbers:
+        try:
+            manifest = log.read(number)
+            after = log.state(number) if before is None else manifest.apply(before)
+            if manifest.checkpoint not in (None, after):
+                report.add(f"{log.root}: checkpoint {number} is not what the manifests before it "
+                           "say")  # fmt: skip
+        except FAULTS as error:
+            _add(report, str(error))
+            before = None
+            continue
+        before = after
+        records |= {record.path: record for record in after.shards}
+        versions = [data for _, data in log.store.read(number)]
+        copies += versions[1:] != versions[:1]
+    folder = Folder(f"{log.root}/{FOLDER}")
+    for number in sorted(folder.named(COPY) - set(folder.numbers())):
+        copy = f"{folder.path}/{folder.name(number, COPY)}"
+        report.notes.append(f"{copy}: damaged, and there is no manifest: of a commit that was "
+                            "broken off, or both are lost")  # fmt: skip
+    if copies:
+        report.notes.append(f"{log.root}: {copies} manifests have no copy: `winkfs dataset repair` "
+                            "makes them")  # fmt: skip
+    return list(records.values())
+
+
+def _add(report: Report, problem: str) -> None:
+    """Once: what is wrong with a manifest is met in several places."""
+    if problem not in report.problems:
+        report.add(problem)
+
+
+def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progress | None) -> None:
+    shard = Shard(f"{root}/{record.path}", record)
+    try:
+        shard.open(load=False).abandon()
+        found = verification.verify(shard.base, progress)
+    except (*FAULTS, OSError) as error:
+        report.add(str(error))
+        return
+    for problem in found.problems:
+        report.add(problem)
+    report.more += found.more
+    report.entries += found.entries
+    report.bytes += found.bytes
+    if found.problems:
+        return
+    try:
+        tombs_at = record.tombs_at if record.tombstones else 0
+        seen = describe(shard.base, record.path, tombs_at, open_columns(shard.base))
+    except (*FAULTS, OSError) as error:
+        report.add(str(error))
+        return
+    if replace(seen, rank=record.rank) != record:
+        report.add(f"{shard.base}: is not what its manifest says of it")
+
+
+def _check_hidden(log: Log, report: Report) -> None:
+    """What is kept of hidden rows must be what the shards say."""
+    try:
+        state = log.shown()
+        snapshot = snapshot_of(log, state)
+        report.files = snapshot.files
+        folder = Folder(f"{log.root}/{FOLDER}")
+        if state.generation not in folder.named(HIDDEN):
+            return
+        kept = read_hidden(folder, state.generation, state.digest)
+        made = hidden_rows(log.root, state.shards, {})
+        same = all(np.array_equal(kept.get(name, []), rows) for name, rows in made.items())
+        if not same:
+            path = f"{folder.path}/{folder.name(state.generation, HIDDEN)}"
+            report.add(f"{path}: is not what the shards say: remove it, it is made anew")
+    except (*FAULTS, OSError) as error:
+        _add(report, str(error))  # a shard that is gone was told already
+
+
+def orphans(root: str, named: set[str]) -> Iterator[str]:
+    """Paths below the data set, without suffix, of containers in folders of jobs that `named` has
+    not; and of jobs that were begun and neither committed nor aborted.
+
+    Folders that are symbolic links are none of ours: nothing behind them is looked at.
+    """
+    directory = directory_of(root)
+    for job in sorted(directory.list()):
+        names = listed(directory, job) if job[0] not in "._" else []
+        if MARK not in names:
+            continue
+        stems = {name.rpartition(".")[0] or name for name in names if name != MARK}
+        strange = sorted({f"{job}/{stem}" for stem in stems} - named)
+        if strange or not stems:
+            yield from strange or [job]
+    yield from (f"{PENDING}/{job}" for job in sorted(listed(directory, PENDING)))
+
+
+def listed(directory: Directory, name: str) -> list[str]:
+    """What is in a folder; nothing where it is none, is a symbolic link, or is no more."""
+    try:
+        with directory.subdirectory(name) as folder:
+            return folder.list()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return []
+        raise
+
+
+def reindex(
+    root: str,
+    progress: Progress | None = None,
+    *,
+    cols: bool = True,
+    problem: Callable[[str], None] = lambda line: None,
+) -> int:
+    """Make all that is derived anew, shard by shard, and what is kept of hidden rows.
+
+    problem  called with a line for each damaged place, whose files are left out
+    ->      number of files to be seen
+    raises  NoSuchFile; StalePlan (a shard is gone, or another); Locked; CorruptError
+    """
+    log = Log(root)
+    state = log.latest()
+    for record in state.shards:
+        shard = Shard(f"{root}/{record.path}", record)
+        shard.open(load=False).abandon()
+        maintenance.reindex(shard.base, progress, cols=True, problem=problem)
+        directory, name = locate(shard.base)
+        directory.unlink(f"{name}.lock")
+    folder = Folder(f"{root}/{FOLDER}")
+    for number in folder.named(HIDDEN):
+        folder.files.unlink(folder.name(number, HIDDEN))
+    return snapshot_of(log, state).files
+
+
+def info(root: str) -> dict[str, Any]:
+    """What `winkfs info` shows. Raises NoSuchFile; FormatError; StalePlan."""
+    log = Log(root)
+    state = log.shown()
+    shards = snapshot_of(log, state).shards
+    files = sum(shard.files for shard in shards)
+    return {
+        "base": root,
+        "variant": "data set",
+        "generation": state.generation,
+        "oldest_generation": state.oldest,
+        "committed": time_text(state.time_ns),
+        "files": files,
+        "hidden_files": sum(len(shard.hidden) for shard in shards),
+        "tombstones": sum(shard.record.tombstones for shard in shards),
+        "shard_content_bytes": sum(shard.record.content for shard in shards),
+        "shards": len(shards),
+        "shard_bytes": sum(shard.record.size for shard in shards),
+        "append_only_shards": sum(shard.record.ao for shard in shards),
+        "first_mtime": time_text(min(_mtimes(state, "mtime_min"), default=None)),
+        "last_mtime": time_text(max(_mtimes(state, "mtime_max"), default=None)),
+        "streams": {query: batch for query, (batch, _) in state.streams.items()},
+        "unpublished_jobs": len(listed(directory_of(root), PENDING)),
+    } | ({"problems": log.problems} if log.problems else {})
+
+
+def _mtimes(state: State, field: str) -> list[int]:
+    found = [getattr(record, field) for record in state.shards]
+    return [mtime for mtime in found if mtime is not None]
+
+
+def time_text(ns: int | None) -> str | None:
+    """ISO 8601 in UTC; None for none, and for what is no time a calendar knows."""
+    if ns is None:
+        return None
+    try:
+        when = datetime.fromtimestamp(ns // NANO, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")

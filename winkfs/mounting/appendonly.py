@@ -1,0 +1,258 @@
+"""AppendOnlySource: an append-only container as what winkmount serves.
+
+A file enters the container when it is closed; until then it is a spool. Truncating a file at open
+(`>`) makes a new one that takes its place when it is closed. What the variant forbids is refused
+with EPERM by the call that asks for it: other writes to a file that is in the container, but for
+appending to the last one before it is synced; times, modes and owners; times before that of the
+last file.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from winkfs.container.container import Container
+from winkfs.container.entry import to_str
+from winkfs.container.ondisk.inode import FileType
+from winkfs.errors import NotAllowed
+from winkfs.mounting.container import ContainerSource
+from winkfs.mounting.sourcenames import kept
+from winkfs.mounting.spool import Spool
+from winkfs.mounting.timedir import ContainerTimes, TimeDirectory, is_inside
+from winkfs.mounting.timeview import TimeView
+from winkmount.source import Attr, Steps
+
+log = logging.getLogger("winkfs.mount")
+
+AO: Final = "the container is append-only"
+
+
+class AppendOnlySource(TimeView, ContainerSource):
+    """Every write is told at once, since most are refused."""
+
+    gather = False
+
+    def __init__(self, container: Container, *, timedir: bool = False) -> None:
+        """`timedir`: show `.time`, in the place of names that begin with it."""
+        super().__init__(container)
+        if timedir:
+            self._by_time = TimeDirectory(
+                ContainerTimes(self._store, lambda key: self._look.find(key)), self.places.seed
+            )
+        self._newest_ns = self._newest()
+
+    def _newest(self) -> int:
+        times = self._store.times
+        return 0 if times is None or times.last is None else self._store.settings.ns_of(times.last)
+
+    # by time
+
+    def _refuse_by_time(self, path: bytes) -> None:
+        if self._by_time is not None and is_inside(path):
+            raise NotAllowed("what is here follows from the times of files", to_str(path))
+
+    def _free(self, parent: int, name: bytes) -> bytes:
+        self._refuse_by_time(self._path(parent, name))
+        return super()._free(parent, name)
+
+    def _place(self, parent: int, name: bytes) -> tuple[bytes, Attr]:
+        self._refuse_by_time(self._path(parent, name))
+        return super()._place(parent, name)
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
+        self._refuse_by_time(self._path(new_parent, new_name))
+        super().rename(parent, name, new_parent, new_name)
+
+    # names
+
+    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
+        path = self._free(parent, name)
+        self._need_room(0)
+        id = self._store.new_fileid()
+        self._hold(id, path, 0)
+        spool = self._new_spool(mode, uid, gid)
+        spool.dirty = True
+        spool.fileid = id
+        self._spools[id], self._alias[path], self.places.held[id] = spool, id, path
+        self.tree.add(path)
+        self._touch(path)
+        return self._spool_attr(id, spool)
+
+    def _put(self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]) -> None:
+        self._need_room(len(data))
+        mode, uid, gid = attrs
+        if self._keeps_attrs:
+            self._container.put(
+                path, data, ftype=ftype, exclusive=True, mode=mode, uid=uid, gid=gid
+            )
+        else:
+            self._container.put(path, data, ftype=ftype, exclusive=True)
+        self._newest_ns = self._newest()
+
+    def _delete(self, id: int, path: bytes) -> None:
+        spool = self._spools.get(id)
+        if spool is None or spool.stored:
+            super()._delete(id, path)
+
+    def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
+        spool = self._spools.get(id)
+        if spool is None or not spool.dirty:
+            self._container.rename(old, new)
+            return
+        if spool.stored:
+            self._container.delete(old)
+        spool.stored = new in self._container  # what stood there goes when this one is stored
+
+    def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
+        if names:
+            raise NotAllowed(f"{AO}: its names cannot move", to_str(names[0]))
+
+    def _touch(self, path: bytes) -> None:
+        """The time of a directory's entry is fixed."""
+        if self.entry(path.rpartition(b"/")[0]) == FileType.DIR:
+            self._changed()
+        else:
+            super()._touch(path)
+
+    # attributes
+
+    def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
+        if id in self._spools and mtime_ns < self._newest_ns:
+            raise NotAllowed(f"{AO}: this is before the time of a stored file")
+        if id in self._spools or self.stat(id).mtime_ns != mtime_ns:
+            super().utime(id, mtime_ns, now_ns)
+
+    def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
+        raise NotAllowed(f"{AO}: attributes cannot be set")
+
+    def _entry_for(self, id: int) -> bytes:
+        path = self.places[id]
+        self._refuse_by_time(path)
+        if id != self.root and self._is_directory(id) and self.entry(path) != FileType.DIR:
+            raise NotAllowed(f"{AO}: this directory has no entry")
+        return super()._entry_for(id)
+
+    # content
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        attr = self.stat(id)
+        if truncate and not (id in self._spools and self._spools[id].orphan):
+            self._hold(id, self.places[id], 0)
+        super().open(id, write=write, truncate=False)
+        if truncate and id in self._spools:
+            self._spools[id].truncate(0)
+        elif truncate:
+            spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
+            spool.truncate(0)
+            spool.stored = True
+            self._spools[id], self._alias[self.places[id]] = spool, id
+
+    def syncing(self, id: int | None) -> Steps:
+        spool = None if id is None else self._spools.get(id)
+        if id is not None and spool is not None and not spool.orphan:
+            self._settle(id, spool)
+        yield from super().syncing(id)
+
+    def release(self, id: int) -> None:
+        """What cannot be stored stays a spool; each sync tries again."""
+        spool = self._spools.get(id)
+        try:
+            if spool is not None and self._users[id] == 1 and not spool.orphan:
+                self._settle(id, spool)
+        finally:
+            super().release(id)
+
+    def _syncing(self) -> Steps:
+        refused = None
+        try:
+            for id, spool in list(self._spools.items()):
+                if id not in self._users:
+                    self._settle(id, spool)
+                    self._drop(id)
+        except Exception as error:
+            refused = error  # the others are synced all the same
+        yield from super()._syncing()
+        if refused is not None:
+            raise refused
+
+    def _settle(self, id: int, spool: Spool) -> None:
+        """Put what the spool has into the container, in the place of what it had."""
+        if not spool.dirty:
+            return
+        name = self.places[id]
+        self._changes.let_go(id)
+        self._changed_entry(name)  # before: where that fails, it may have changed all the same
+        try:
+            self._put_in_time(name, spool)
+        except BaseException:
+            with suppress(OSError):
+                self._hold(id, name, spool.size)
+            raise
+        spool.stored, spool.dirty = True, False
+        self._newest_ns = self._newest()
+
+    def _put_in_time(self, name: bytes, spool: Spool) -> None:
+        """With the time that a stat has shown, which the kernel may keep for an hour."""
+        try:
+            self._put_spool(name, spool, spool.shown_ns)
+        except NotAllowed:
+            if spool.mtime_ns is not None:
+                text = "%s: stored with the time of now: a later file came first"
+                log.warning(text, to_str(name))
+            self._put_spool(name, spool, None)
+
+    def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
+        file = spool.file
+        file.seek(0)
+        base = self._store.index.base
+        # One from before the last index, that the index does not know, would cost a rebuild.
+        fileid = None if spool.stored or (base and spool.fileid < base.nextfid) else spool.fileid
+        if self._keeps_attrs:
+            self._container.put_file(
+                name, file, mtime_ns=mtime_ns, fileid=fileid,
+                mode=spool.mode, uid=spool.uid, gid=spool.gid,
+            )  # fmt: skip
+        else:
+            ftype = kept(FileType.FILE, spool.mode)
+            self._container.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype, fileid=fileid)
+
+    def _hold(self, id: int, name: bytes, size: int) -> None:
+        """Keep room in the container for a spool of this size. Raises ENOSPC."""
+        self._changes.hold(id, self._changes.cost(name + b"/I0", size))
+
+    def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
+        spool = self._spools.get(id)
+        if spool is not None:
+            self._need_room(sum(len(data) for _, data in pieces))
+            if not spool.orphan:
+                end = max((offset + len(data) for offset, data in pieces), default=0)
+                self._hold(id, self.places[id], max(spool.size, end))
+            for offset, data in pieces:
+                spool.write(offset, data)
+            return
+        for offset, data in pieces:
+            if offset != self.stat(id).size:
+                raise NotAllowed(f"{AO}: overwriting is not possible", to_str(self.places[id]))
+            self._need_room(len(data))
+            self._container.append(self.places[id], data)
+            self._changed_entry(self.places[id])
+
+    def truncate(self, id: int, size: int) -> None:
+        spool = self._spools.get(id)
+        if spool is not None and not spool.orphan:
+            self._hold(id, self.places[id], size)
+        if spool is not None or size != self.stat(id).size:
+            super().truncate(id, size)
+
+    def close(self) -> None:
+        for id, spool in list(self._spools.items()):
+            try:
+                if not spool.orphan:
+                    self._settle(id, spool)
+            except Exception as error:  # one file must not take the others along
+                log.error("lost at the end: %s", error)
+        super().close()

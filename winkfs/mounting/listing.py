@@ -1,0 +1,258 @@
+"""Listing: an open directory of a mount, streamed from the name order and what changed since.
+
+Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import stat
+from collections.abc import Generator, Iterator
+from itertools import accumulate, repeat
+from typing import Final, Protocol
+
+from winkformats.errors import CorruptError
+from winkfs.container.entry import to_str
+from winkfs.errors import DerivedDamage
+from winkfs.mounting.ids import other_id
+from winkfs.mounting.listbatch import MAKE, Batch, fine
+from winkfs.mounting.overlay import Order
+from winkfs.mounting.tree import NameTree
+from winkfs.names import bad_prefix
+from winkmount.source import UNREADABLE, Attr, DirEntry
+
+log = logging.getLogger("winkfs.mount")
+
+LATE: Final = 1 << 61
+FIRST: Final = 64  # names of the first batch
+BATCH: Final = 1024
+NEAR: Final = 8  # names of the first batch behind a subdirectory
+NAMED: Final = 20  # names that cannot be shown, said by name
+
+
+class View(Protocol):
+    """What a listing asks of the mount."""
+
+    tree: NameTree
+    left_out: set[bytes]
+
+    def attr(self, path: bytes) -> Attr | None:
+        """Of a file or directory as of now; None where nothing is shown under this name."""
+
+    def directory_attr(self, path: bytes) -> Attr:
+        """Of a directory without an entry."""
+
+    def entry(self, path: bytes) -> int:
+        """FTYPE of the entry of this name, 0: there is none."""
+
+    def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
+        """What the files are that an order has at these indices; `cut`: bytes of their names up to
+        what is below the directory."""
+
+    def note(self, ids: list[int], paths: list[bytes]) -> None:
+        """Remember where files are that are handed out."""
+
+
+def _last_name(last: bytes, name: bytes) -> bytes:
+    return name or last
+
+
+class Listing:
+    """An open directory; `path` is where it is now."""
+
+    def __init__(self, view: View, path: bytes) -> None:
+        self.path = path
+        self._view = view
+        self._pass = _Pass(view, path)
+
+    def entries(self, offset: int) -> Iterator[DirEntry]:
+        """See `Source.readdir`. Cost: 2 us a file, a search in the order a subdirectory."""
+        if offset == 0:
+            self._pass = _Pass(self._view, self.path)
+        return self._pass.entries(offset)
+
+    def fix(self) -> None:
+        """Before the path changes. Memory: the names."""
+        self._pass.fix()
+
+    def move(self, path: bytes) -> None:
+        """After that."""
+        self.path = path
+        self._pass.move(path)
+
+
+class _Pass:
+    """One time through a directory: names of the order in its order; those that came since behind.
+
+    It goes on with the order it began with.
+    """
+
+    def __init__(self, view: View, path: bytes) -> None:
+        self.path = path
+        self._view = view
+        self._since = view.tree.since
+        self._prefix = path + b"/" if path else b""
+        self._late: list[tuple[int, bytes]] | None = None
+        self._fixed: list[tuple[int, bytes]] | None = None  # all names, where the path is another
+
+    def fix(self) -> None:
+        """The order does not have the names under the path to come: remember them."""
+        if self._fixed is None:
+            self._fixed = [(entry.offset, entry.name) for entry in self.entries(0)]
+
+    def move(self, path: bytes) -> None:
+        self.path, self._prefix = path, path + b"/"
+
+    def entries(self, offset: int) -> Iterator[DirEntry]:
+        if offset < LATE and self._fixed is None:
+            offset = max(offset, (yield from self._ordered(offset)))
+        if self._fixed is not None:
+            yield from self._named(self._fixed, offset)
+            return
+        if self._late is None:
+            added = self._since.of(self.path).added
+            self._late = [(LATE + number, short) for short, number in added.items()]
+        yield from self._named(self._late, offset)
+
+    def _named(self, names: list[tuple[int, bytes]], offset: int) -> Iterator[DirEntry]:
+        """The names behind an offset that are there."""
+        for number, short in names[bisect.bisect(names, (offset, b"\xff" * 256)) :]:
+            attr = self._attr(self._prefix + short)
+            if attr is not None:
+                yield DirEntry(short, attr, number)
+
+    def _attr(self, path: bytes) -> Attr | None:
+        if bad_prefix(path) is not None:
+            self._leave_out(path, "no path can have this name")
+            return None
+        try:
+            return self._view.attr(path)
+        except DerivedDamage:
+            raise
+        except CorruptError as error:
+            self._say(path, f"cannot be read: {to_str(path)}: {error}")
+            return Attr(other_id(path, 0), stat.S_IFREG, UNREADABLE, 0, 0, 0)
+
+    def _leave_out(self, path: bytes, why: str) -> None:
+        self._say(path, f"not shown: {to_str(path)}: {why}")
+
+    def _say(self, path: bytes, what: str) -> None:
+        """Once for each path."""
+        known = self._view.left_out
+        if len(known) < NAMED and path not in known:
+            known.add(path)
+            log.warning("%s", what)
+
+    def _nameless(self, index: int) -> None:
+        where = self._since.order.positions(index, index + 1)[0]
+        self._say(b"\0%d" % where, f"not shown: the inode at {where} is damaged, and its name too")
+
+    # names of the order
+
+    def _ordered(self, offset: int) -> Generator[DirEntry, None, int]:
+        """-> an offset behind what was given."""
+        order, tree = self._since.order, self._view.tree
+        low, high = self._since.range(self.path)
+        at, step, cut = max(offset, low), FIRST, len(self._prefix)
+        if at > low:  # behind a subdirectory: pass over the names below it
+            child, slash, _ = order.name(at - 1)[cut:].partition(b"/")
+            if slash:
+                at = order.lower_bound(self._prefix + child + b"0", at)
+        while at < high and self._fixed is None:
+            stop = min(at + step, high)
+            batch = self._view.batch(order, at, stop, cut)
+            version, then = tree.version, at
+            if batch.flat and self._simple:
+                at, found = stop, self._flat(batch, at)
+            else:
+                at, found = self._mixed(batch, at)
+            step = min(2 * step, BATCH) if at == stop else NEAR
+            for entry in found:
+                if tree.version == version:
+                    yield entry
+                    continue
+                attr = self._attr(self._prefix + entry.name)  # there was a change meanwhile
+                if attr is not None:
+                    yield entry._replace(attr=attr)
+            assert at > then
+        return at
+
+    @property
+    def _simple(self) -> bool:
+        """Whether the order tells all that there is to know."""
+        tree = self._view.tree
+        changed = self._since.of(self.path)
+        return not (changed.states or tree.clashes) and self._since is tree.since
+
+    def _flat(self, batch: Batch, at: int) -> list[DirEntry]:
+        """A batch of files of this directory, none of which has changed."""
+        attrs: list[Attr | None] = batch.attrs
+        for i in batch.odd:
+            attrs[i] = self._attr(batch.names[i])  # all of them have names
+        self._view.note(batch.ids, batch.known)
+        found = zip(batch.shorts, attrs, range(at + 1, at + 1 + len(attrs)), strict=True)
+        if batch.odd:
+            return [DirEntry(*entry) for entry in found if entry[1] is not None]  # type: ignore[arg-type]
+        return list(map(MAKE, repeat(DirEntry), found))
+
+    def _mixed(self, batch: Batch, at: int) -> tuple[int, list[DirEntry]]:
+        """-> where to go on, and entries. Names below a subdirectory are passed over."""
+        order, found = self._since.order, []
+        names, shorts, attrs = batch.names, batch.shorts, batch.attrs
+        odd, k, n = set(batch.odd), 0, len(batch.names)
+        self._view.note(batch.ids, batch.known)
+        states, simple = self._since.of(self.path).states, self._since is self._view.tree.since
+        rising = names  # a damaged name is b"": a search takes the one before it
+        if b"" in names:
+            rising = list(accumulate(names, _last_name))
+        while k < n:
+            if not names[k]:
+                self._nameless(at + k)
+                k += 1
+                continue
+            short, slash, _ = shorts[k].partition(b"/")
+            if not slash:
+                if short in states or not simple or k in odd or self._hidden(names[k], at + k):
+                    attr = self._attr(names[k])
+                else:
+                    attr = attrs[k] if fine(short, names[k]) else self._attr(names[k])
+            else:
+                attr = self._child(short, names[k], at + k)
+            if attr is not None:
+                found.append(DirEntry(short, attr, at + k + 1))
+            k += 1
+            if slash:
+                behind = self._prefix + short + b"0"  # "0" follows "/"
+                k = bisect.bisect_left(rising, behind, k)
+                if k == n:
+                    return order.lower_bound(behind, at + n), found
+        return at + n, found
+
+    def _hidden(self, path: bytes, index: int) -> bool:
+        """Whether there are names below a file, at its place in the order."""
+        if not self._view.tree.clashes:
+            return False
+        if path[len(self._prefix) :] in self._since.of(self.path).dirs:
+            return True
+        order, prefix = self._since.order, path + b"/"
+        at = order.lower_bound(prefix, index + 1)
+        return at < order.count and order.name(at).startswith(prefix)
+
+    def _child(self, short: bytes, name: bytes, index: int) -> Attr | None:
+        """A subdirectory at the first of the names below it, unless it has another place."""
+        changed, path = self._since.of(self.path), self._prefix + short
+        if short in changed.states or short in changed.added:
+            return None
+        if short in changed.over:
+            return self._attr(path)
+        order = self._since.order
+        if self._since is not self._view.tree.since:
+            at = order.lower_bound(path)
+            if order.name(at) == path:
+                return None
+        elif self._view.entry(path):
+            return None
+        elif bad_prefix(name) is None and not self._since.is_gone(name):
+            return self._view.directory_attr(path)
+        return self._attr(path)

@@ -1,0 +1,272 @@
+"""Look: files by key, entries by position, for a mount: few steps, and the page cache left alone.
+
+What `put` writes for a file of one extent or none is found by a closure over locals, like that of
+`fastread`; everything else goes the ordinary way. Everything is read by pread, see `DataFile`; see
+`light` for what stays of it in the page cache.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.hashing import MASK63
+from winkformats.hindex.table import PROBED
+from winkformats.kv.entry import MASK64
+from winkfs.container.content import Content
+from winkfs.container.fastread import fitting
+from winkfs.container.ondisk.extent import assemble, cut
+from winkfs.container.ondisk.idx import ALIKE
+from winkfs.container.ondisk.inode import Attrs, Inode
+from winkfs.container.store import Store
+
+LARGE: Final = 64 << 10  # bytes from which a checked value is kept
+ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
+KEEP: Final = 4  # values kept, for reads in small steps of large files
+INODES: Final = 64  # inodes of several extents kept
+ATTRS: Final = 1 << 10  # attributes kept
+BUFFER: Final = (1 << 20) + (4 << 10)  # bytes of the largest entry read through the buffer
+
+
+class Found(NamedTuple):
+    """The inode of a file.
+
+    size     bytes
+    mtime    as stored
+    pointer  kv_pointer of the one extent, which is all of the file; 0: of none; -1: of several
+    attrs    None: the defaults
+    """
+
+    pos: int
+    fileid: int
+    size: int
+    ftype: int
+    mtime: int
+    pointer: int
+    attrs: Attrs | None
+
+
+Find = Callable[[bytes], Found | None]
+
+
+class Look:
+    """Finds and reads what a store has. Drafts are not its affair."""
+
+    def __init__(self, store: Store, content: Content) -> None:
+        self._store, self._content = store, content
+        self._inodes: dict[int, Inode] = {}  # by position
+        self._values: dict[int, bytes] = {}  # position -> checked value
+        self._known_attrs: dict[int, Attrs] = {}  # by position
+        self._buffer = memoryview(bytearray(0))
+        self.find: Find = self._finder()
+
+    def renew(self) -> None:
+        """Go on with the index as it is now."""
+        self.find = self._finder()
+
+    # inodes
+
+    def find_any(self, key: bytes) -> Found | None:
+        """The ordinary way, for every kind of inode and layout. Raises CorruptError."""
+        found = self._content.inode(key)
+        return None if found is None else self._found(*found)
+
+    def at(self, pos: int) -> Found:
+        """The file whose inode stands at a position. Raises CorruptError."""
+        return self._found(pos, self.inode(pos))
+
+    def _found(self, pos: int, inode: Inode) -> Found:
+        attrs = self._content.attrs(inode) if inode.attrs else None
+        pointer = -1
+        if not inode.extents:
+            pointer = 0
+        elif len(inode.extents) == 1:
+            only = inode.extents[0]
+            if only.pointer > 0 and not only.skip and only.size == inode.lsize:
+                pointer = only.pointer
+        return Found(pos, inode.fileid, inode.lsize, inode.ftype, inode.mtime, pointer, attrs)
+
+    def inode(self, pos: int) -> Inode:
+        """The inode at a position. Raises CorruptError."""
+        known = self._inodes.get(pos)
+        if known is None:
+            _, known, _ = self._store.inode_at(pos)
+            if len(self._inodes) >= INODES:
+                self._inodes.clear()
+            self._inodes[pos] = known
+        return known
+
+    def _finder(self) -> Find:
+        """A closure for the index as it is now; `stale` says when it is another."""
+        store = self._store
+        base, kv, settings = fitting(store), store.kv, store.settings
+        if base is None:
+            return self.find_any
+        pair = "qqq" if settings.pairoff else "qq"
+        rest = store.inode_size - 56 - 16 * len(pair)
+        if rest < 0:
+            return self.find_any
+        body = f"4x16xqqqqq{pair}{pair}{rest}xI"
+        size_at = 6 + len(pair)  # where in the fields the size of the first pair is
+        shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its entry, bytes
+        read_cells, first, htsize = base.read, base.offset, base.shape.htsize
+        last, htfree = first + 16 * htsize, base.shape.htfree
+        cells_in, hash64 = struct.Struct(">qQ").iter_unpack, xxhash.xxh3_64_intdigest
+        read, contid = kv.storage.read, kv.layout.contid
+        overlay, stale, hidden = store.index.overlay, store.index.stale, store.index.hidden
+        pairoff, by_inode, find_any = settings.pairoff, self._find_damaged, self.find_any
+
+        def find(key: bytes) -> Found | None:
+            if stale:
+                self.renew()
+                return self.find(key)
+            pos = overlay.get(key, -1) if overlay else -1
+            if pos < 0:
+                s = hash64(key)
+                at = first + 16 * ((s & MASK63) % htsize)
+                left = min(htsize, ALIKE)
+                try:
+                    while pos < 0 and left > 0:
+                        length = min(16 * PROBED, last - at)
+                        for found, stored in cells_in(read_cells(at, length)):
+                            if found == htfree:
+                                base.vouch(s & MASK63)
+                                return None
+                            if stored == s and found not in hidden:
+                                pos = found
+                                break
+                        at, left = (at + length if at + length < last else first), left - PROBED
+                except DerivedDamage:
+                    return find_any(key)  # has the index made anew
+            if pos <= 0:
+                return find_any(key) if pos else None  # -1: in a long run of cells
+            try:
+                unpack, width = shapes[len(key)]
+            except KeyError:
+                code = struct.Struct(f">B2x{len(key)}s{body}")
+                unpack, width = shapes[len(key)] = code.unpack, code.size
+            if pos >= kv.visible:
+                kv.show(pos)  # what is buffered has to be written
+            data = read(pos, width)
+            if len(data) < width:
+                return by_inode(key, pos)
+            fields = unpack(data)
+            if hash64(data[1:-4], pos + contid) & 0xFFFFFFFF != fields[-1]:
+                return by_inode(key, pos)
+            if fields[1] != key or fields[0]:
+                return by_inode(key, pos)
+            _, _, fileid, size, ftype, mtime, count, pointer = fields[:8]
+            length, skip, attrs = fields[size_at], fields[8] if pairoff else 0, None
+            if count and length < 0:
+                attrs = self._attrs(pointer, -length)
+                count, pointer = count - 1, fields[size_at + 1]
+                length, skip = fields[-2], fields[size_at + 2] if pairoff else 0
+            if count == 0:
+                if size or fileid < 1:
+                    return by_inode(key, pos)
+                return Found(pos, fileid, 0, ftype, mtime, 0, attrs)
+            if count != 1 or length != size or pointer <= 0 or skip or fileid < 1 or size < 0:
+                return by_inode(key, pos)
+            return Found(pos, fileid, size, ftype, mtime, pointer, attrs)
+
+        return find
+
+    def _attrs(self, pos: int, size: int) -> Attrs:
+        """The attributes that are the first `size` bytes of the entry at `pos`."""
+        known = self._known_attrs.get(pos)
+        if known is None:
+            file = self._store.kv.storage.name
+            value = self.value(pos, size)
+            if size > len(value):
+                raise CorruptError("attribute size", file=file, offset=pos)
+            known = Attrs.decode(value[:size], file=file, offset=pos)
+            if len(self._known_attrs) >= ATTRS:
+                self._known_attrs.clear()
+            self._known_attrs[pos] = known
+        return known
+
+    def _find_damaged(self, key: bytes, pos: int) -> Found | None:
+        """The ordinary way, where the index says that the key is at `pos`. A name that is not found
+        only because its inode is damaged is a CorruptError."""
+        found = self.find_any(key)
+        if found is None:
+            self._store.entry_at(pos)
+        return found
+
+    # contents
+
+    def read(self, found: Found, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of the file from `offset`. Raises CorruptError."""
+        stop = min(offset + size, found.size)
+        if offset >= stop:
+            return b""
+        if found.pointer > 0:
+            value = self.content(found.pointer, found.size)
+            return value[offset:stop] if stop - offset < len(value) else value
+        extents = cut(self.inode(found.pos).extents, offset, stop)
+        return assemble(extents, self.value, self._store.kv.storage.name)
+
+    def content(self, pos: int, size: int) -> bytes:
+        """The first bytes of the entry at `pos`, `size` of them; mostly it has no more.
+
+        Fast for what `put` writes for a file of one extent. Raises CorruptError, also for a
+        shorter entry.
+        """
+        kv = self._store.kv
+        usual = 0 < size <= BUFFER - ROUND and 0 < pos <= kv.end - size
+        if usual and kv.layout.standard and pos not in self._values:
+            if pos >= kv.visible:
+                kv.show(pos)
+            data = self._fetch(pos, min(size + ROUND, kv.end - pos))
+            at = 7 + int.from_bytes(
+                data[1:3], "big"
+            )  # delflag, two lengths, key; then value, checksum
+            end = at + size
+            sum32 = xxhash.xxh3_64_intdigest(data[1:end], (kv.layout.contid + pos) & MASK64)
+            right = (sum32 & 0xFFFFFFFF).to_bytes(4, "big") == data[end : end + 4]
+            if right and data[0] <= 1 and int.from_bytes(data[at - 4 : at], "big") == size:
+                value = bytes(data[at:end])
+                if size >= LARGE:
+                    self._keep(pos, value)
+                return value
+        value = self.value(pos, size)  # written in another way, or damaged
+        if len(value) < size:
+            raise CorruptError(
+                "size", file=kv.storage.name, offset=pos, expected=size, found=len(value)
+            )
+        return value[:size]
+
+    def value(self, pos: int, least: int) -> bytes:
+        """The checked value of the entry at `pos`. `least`: bytes that it has, most likely."""
+        known = self._values.get(pos)
+        if known is not None:
+            return known
+        store, kv = self._store, self._store.kv
+        if not 0 < pos < kv.end:
+            raise CorruptError("no entry", file=kv.storage.name, offset=pos)
+        kv.show(pos)
+        want = min(least + 64, kv.end - pos)
+        data = self._fetch(pos, want)
+        span = kv.layout.locate(data, 0)
+        if span is None or span.end > len(data):
+            return store.entry_at(pos).value  # a long key, or an entry of which a part is used
+        value = kv.layout.decode(data, 0, pos, kv.storage.name).value
+        if len(value) >= LARGE:
+            self._keep(pos, value)
+        return value
+
+    def _keep(self, pos: int, value: bytes) -> None:
+        if len(self._values) >= KEEP:
+            del self._values[next(iter(self._values))]
+        self._values[pos] = value
+
+    def _fetch(self, pos: int, length: int) -> memoryview:
+        """Bytes of the file; good until the next call."""
+        if length > len(self._buffer):
+            self._buffer = memoryview(bytearray(max(length, LARGE)))
+        got = self._store.kv.storage.read_into(self._buffer[:length], pos)
+        return self._buffer[:got]

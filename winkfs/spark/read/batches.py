@@ -1,0 +1,330 @@
+"""A partition as Arrow batches, in exactly the types that Spark takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from winkformats.errors import CorruptError
+from winkfs.container.columns.columns import Columns
+from winkfs.container.ondisk.inode import default_mode
+from winkfs.container.rows import Int64
+from winkfs.errors import WinkError
+from winkfs.spark import arrow
+from winkfs.spark.read.batching import cuts
+from winkfs.spark.read.garbage import freeze
+from winkfs.spark.read.partition import Ordered, Piece, Scan, unpack
+from winkfs.spark.read.paths import MARK, to_path
+from winkfs.spark.read.rows import Source
+from winkfs.units import MICRO
+
+Bools = npt.NDArray[np.bool_]
+ROW: Final = 128  # bytes that a row takes beside its content, about
+AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
+MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a task has to know beside its partition.
+
+    schema   of the batches, as Spark wants it
+    columns  for each of its fields, the column of `schema.FIELDS`
+    """
+
+    schema: pa.Schema
+    columns: Sequence[str]
+    batch: int
+    largest: int
+    mode: str
+    verify: bool
+    include_dirs: bool
+
+    @property
+    def contents(self) -> bool:
+        return "content" in self.columns
+
+    def weights(self, sizes: Int64) -> Int64:
+        """Bytes of memory that rows with contents of these sizes take, about."""
+        return np.where(sizes <= self.largest, sizes, 0) * self.contents + ROW
+
+
+def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBatch]:
+    """raises  CorruptError, WinkError under FAILFAST; StalePlan; FormatError; OSError"""
+    freeze()
+    if isinstance(partition, Ordered):
+        yield from _ordered(reading, partition)
+        return
+    for piece in partition.pieces:
+        with _Open(reading, piece) as opened:
+            for rows in opened.source.chunks():
+                for part in _cut(reading, rows):
+                    yield from _left(reading, *opened.batch(part))
+                    opened.source.contents.drop()
+            yield from opened.damaged()
+
+
+def _cut(reading: Reading, rows: Columns) -> Iterator[Columns]:
+    """Rows in parts of batch bytes; what is larger is alone."""
+    return itertools.starmap(rows.slice, cuts(reading.weights(rows.size), reading.batch))
+
+
+# --- an order of its own ---
+
+
+def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
+    shard, pos = _order_of(partition)
+    with ExitStack() as stack:
+        opened: dict[int, _Open] = {}
+        for at in range(0, len(pos), AT_ONCE):
+            numbers, places = shard[at : at + AT_ONCE], pos[at : at + AT_ONCE]
+            parts = []
+            for number in np.unique(numbers).tolist():
+                if number not in opened:
+                    piece = partition.pieces[number]
+                    opened[number] = stack.enter_context(_Open(reading, piece))
+                parts.append(opened[number].found(np.flatnonzero(numbers == number), places))
+            yield from _in_order(reading, parts)
+        for one in opened.values():
+            yield from one.damaged()
+
+
+def _order_of(partition: Ordered) -> tuple[Int64, Int64]:
+    if partition.order is None:
+        return unpack(partition.shard), unpack(partition.pos)
+    from winkfs import orders  # not needed by most tasks: 20 ms
+
+    folder, part, start, stop = partition.order
+    rows = orders.open(folder).read(orders.Range(part, start, stop))
+    return rows.shard, rows.pos
+
+
+@dataclass(slots=True)
+class _Found:
+    """Files of one container among those of an order, and their places in it, ascending."""
+
+    opened: _Open
+    rows: Columns
+    place: Int64
+
+
+def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]:
+    place = np.concatenate([part.place for part in parts])
+    weight = reading.weights(np.concatenate([part.rows.size for part in parts]))
+    order = np.argsort(place)
+    place = place[order]
+    for at, stop in cuts(weight[order], reading.batch):
+        found, good, places = [], [], []
+        for part in parts:
+            a, b = np.searchsorted(part.place, [place[at], place[stop - 1] + 1]).tolist()
+            if a < b:
+                whole, fine = part.opened.batch(part.rows.take(np.arange(a, b)))
+                found.append(whole)
+                good.append(fine)
+                places.append(part.place[a:b])
+                part.opened.source.contents.drop()
+        back = np.argsort(np.concatenate(places))
+        whole = found[0] if len(found) == 1 else pa.concat_batches(found).take(arrow.column(back))
+        yield from _left(reading, whole, np.concatenate(good)[back])
+
+
+# --- one container ---
+
+
+class _Open:
+    """A piece that is being read."""
+
+    def __init__(self, reading: Reading, piece: Piece) -> None:
+        self.reading, self.piece = reading, piece
+        self._damaged: list[CorruptError] = []
+        self.source = Source(
+            piece, verify=reading.verify, include_dirs=reading.include_dirs,
+            contents=reading.contents, problem=self._problem,
+        )  # fmt: skip
+
+    def __enter__(self) -> _Open:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.source.__exit__(*exc)
+
+    def _problem(self, error: CorruptError) -> None:
+        if self.reading.mode == "FAILFAST":
+            raise error
+        self._damaged.append(error)
+
+    def found(self, places: Int64, pos: Int64) -> _Found:
+        """The rows at pos[places], in that order."""
+        wanted = pos[places]
+        ascending = np.unique(wanted)
+        rows = self.source.at(ascending)
+        index = np.searchsorted(rows.pos, wanted)
+        there = rows.pos[np.minimum(index, len(rows) - 1)] == wanted if len(rows) else index < 0
+        return _Found(self, rows.take(index[there]), places[there])
+
+    def batch(self, rows: Columns) -> tuple[pa.RecordBatch, Bools]:
+        """Rows, at least one, as a batch; which of them are good."""
+        made = _Batch(self, rows)
+        made.read()
+        good = np.ones(len(rows), bool)
+        good[list(made.errors)] = False
+        return made.record(), good
+
+    def damaged(self) -> Iterator[pa.RecordBatch]:
+        """Rows for damaged inodes, of which nothing is known."""
+        if not self._damaged or self.reading.mode != "PERMISSIVE":
+            return
+        texts = [str(error) for error in self._damaged]
+        known = {
+            "_error": arrow.texts(texts), "_container": arrow.same(self.piece.base, len(texts)),
+            "_contid": arrow.same(self.piece.contid, len(texts)),
+            "_pos": arrow.column(np.array([error.offset for error in self._damaged], np.int64)),
+        }  # fmt: skip
+        arrays = [
+            known[column] if column in known else pa.nulls(len(texts), field.type)
+            for column, field in zip(self.reading.columns, self.reading.schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=self.reading.schema)
+
+
+def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.RecordBatch]:
+    """What the mode leaves of a batch."""
+    if reading.mode == "DROPMALFORMED" and not good.all():
+        whole = whole.filter(arrow.column(good))
+    if whole.num_rows:
+        yield whole
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Files of one container, becoming a record batch."""
+
+    opened: _Open
+    rows: Columns
+    content: pa.Array | None = None
+    modes: pa.Array | None = None
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """What may fail. Raises WinkError under FAILFAST."""
+        reading = self.opened.reading
+        if reading.contents:
+            self._read_contents()
+        elif reading.mode != "FAILFAST":  # the same rows as with contents
+            self._too_large(self.rows.size > reading.largest)
+        if "mode" in reading.columns:
+            self._read_modes()
+        if self.errors and reading.mode == "FAILFAST":
+            first = min(self.errors)
+            raise WinkError(
+                f"{to_path(self.rows.name(first))}: {self.errors[first]}; mode=PERMISSIVE gives "
+                "such rows an _error, DROPMALFORMED leaves them out", self.opened.piece.base,
+            )  # fmt: skip
+
+    def _read_contents(self) -> None:
+        rows, contents = self.rows, self.opened.source.contents
+        largest = self.opened.reading.largest
+        if int(rows.size.max()) <= largest:
+            self.content, self.errors = contents.read(rows.pos, rows.pointer, rows.size)
+            return
+        large = rows.size > largest
+        small = np.flatnonzero(~large)
+        part, errors = contents.read(rows.pos[small], rows.pointer[small], rows.size[small])
+        self.errors = {int(small[i]): text for i, text in errors.items()}
+        self._too_large(large)
+        place = np.full(len(rows), len(small))
+        place[small] = np.arange(len(small))
+        self.content = arrow.taken(pa.concat_arrays([part, pa.nulls(1, pa.binary())]), place)
+
+    def _too_large(self, large: Bools) -> None:
+        largest = self.opened.reading.largest
+        for i in np.flatnonzero(large).tolist():
+            size = self.rows.size[i]
+            self.errors[i] = f"{size} bytes, more than maxContentBytes {largest}"
+
+    def _read_modes(self) -> None:
+        modes = MODES[self.rows.ftype]
+        unknown = np.zeros(len(modes), bool)
+        for i in np.flatnonzero(self.rows.special).tolist():
+            try:
+                modes[i] = self.opened.source.contents.mode(int(self.rows.pos[i]))
+            except CorruptError as error:
+                unknown[i] = True
+                self.errors.setdefault(i, str(error))
+        self.modes = arrow.column(modes, missing=unknown)
+
+    def record(self) -> pa.RecordBatch:
+        reading = self.opened.reading
+        arrays = [COLUMNS[column](self) for column in reading.columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)
+
+    # --- columns ---
+
+    def _names(self) -> pa.Array:
+        rows = self.rows
+        offsets = (rows.name_ends - rows.name_ends[0]).astype(np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.names_joined)]
+        return pa.BinaryArray.from_buffers(pa.binary(), len(rows), buffers)
+
+    def _paths(self) -> pa.Array:
+        names, raw = self._names(), self.rows.names_joined
+        text = raw.tobytes()
+        if MARK in text or not (text.isascii() or _is_utf8(text, self.rows)):
+            names = _escaped(names, self.rows)
+        return names.view(pa.string())
+
+    def _errors(self) -> pa.Array:
+        if not self.errors:
+            return pa.nulls(len(self.rows), pa.string())
+        return arrow.texts([self.errors.get(i) for i in range(len(self.rows))])
+
+    def _same(self, value: str | int) -> pa.Array:
+        return arrow.same(value, len(self.rows))
+
+
+def _is_utf8(text: bytes, rows: Columns) -> bool:
+    """Whether each of the names is: all of it, and none begins inside a character."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return not bool(((rows.name_bytes[rows.name_ends[:-1]] & 0xC0) == 0x80).any())
+
+
+def _escaped(names: pa.Array, rows: Columns) -> pa.Array:
+    """Names that are no UTF-8, or have an escape in them, as `paths` says."""
+    import pyarrow.compute as pc
+
+    raw, start = rows.names_joined, rows.name_ends[:-1] - rows.name_ends[0]
+    suspect = np.flatnonzero((raw >= 0x80) | (raw == MARK[0]))
+    index = np.unique(np.searchsorted(start, suspect, "right") - 1)
+    mask = np.zeros(len(rows), bool)
+    mask[index] = True
+    texts = [to_path(rows.name(i)).encode() for i in index.tolist()]
+    return pc.replace_with_mask(names, arrow.column(mask), arrow.binaries(texts))
+
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
+    "path": _Batch._paths,
+    "name_raw": _Batch._names,
+    "size": lambda made: arrow.column(made.rows.size),
+    "mtime": lambda made: arrow.column(made.rows.mtime // MICRO, TIMESTAMP),
+    "mtime_ns": lambda made: arrow.column(made.rows.mtime),
+    "content": lambda made: made.content,
+    "ftype": lambda made: arrow.column(made.rows.ftype.astype(np.int32)),
+    "mode": lambda made: made.modes,
+    "_error": _Batch._errors,
+    "_container": lambda made: made._same(made.opened.piece.base),
+    "_contid": lambda made: made._same(made.opened.piece.contid),
+    "_pos": lambda made: arrow.column(made.rows.pos),
+    "_pointer": lambda made: arrow.column(made.rows.pointer),
+    "_generation": lambda made: made._same(made.opened.piece.generation),
+}

@@ -1,0 +1,187 @@
+"""Late fetch: contents for the rows that are left when a query has filtered, sorted or joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from winkfs.spark.read.batching import cuts
+from winkfs.spark.read.schema import FIELDS, REFS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from winkfs.container.rows import Int64
+    from winkfs.spark.read.contents import Contents
+
+Fetcher = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+NEEDED: Final = (*REFS, "size")
+BATCH: Final = 8 << 20  # bytes of content that are fetched together
+OPEN: Final = 64  # containers that a task keeps open
+
+
+def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATCH) -> DataFrame:
+    """Add the column `content` to rows that a read with content="ref" gave.
+
+    df     has the columns _container, _contid, _pos, _pointer and size; any others stay
+    mode   FAILFAST: a content that is damaged ends the job; PERMISSIVE: it is null, and the column
+           _error says why; DROPMALFORMED: its row is left out
+    ->     the same rows in the same order
+    raises ValueError for a missing column or a wrong mode; in the tasks: StalePlan where a
+           container is another by now, CorruptError
+    cost   contents that lie near each other are read together, within batch_bytes. None of them is
+           shuffled: sort and join references, then fetch.
+
+        df = winkfs.spark.read(spark, corpus, content="ref")
+        by_size = df.repartitionByRange(8, "size").sortWithinPartitions("size")
+        fetch_content(by_size)                                # sorted, and 3 times as fast
+        fetch_content(df.join(labels, "path"))                # only what is left of a join
+        # rows in the order of the container, where the order of rows does not matter
+        fetch_content(df.where(...).sortWithinPartitions("_container", "_pos"))
+    """
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from winkfs.spark.launcher import compiled
+    from winkfs.spark.read.options import MODES, size_of
+
+    missing = [name for name in NEEDED if name not in df.columns]
+    if missing:
+        raise ValueError(
+            f"fetch_content needs the column {missing[0]}: read with content='ref', and keep "
+            + ", ".join(NEEDED)
+        )
+    if "content" in df.columns:
+        raise ValueError("fetch_content adds the column content, which is there already: drop it")
+    if mode.upper() not in MODES:
+        raise ValueError(f"mode is {mode!r}: it takes {', '.join(MODES)}")
+    size_of(str(batch_bytes), 1, 1 << 30)
+    for name in NEEDED:
+        kind = df.schema[name].dataType.simpleString()
+        if kind != FIELDS[name]:
+            raise ValueError(f"fetch_content: column {name} is {FIELDS[name]}, not {kind}")
+    schema = StructType([*df.schema.fields, StructField("content", BinaryType())])
+    if mode.upper() == "PERMISSIVE" and "_error" not in df.columns:
+        schema = schema.add("_error", "string")
+    with compiled(df.sparkSession):
+        return df.mapInArrow(_Fetch(mode.upper(), batch_bytes), schema)
+
+
+def fetcher(mode: str = "FAILFAST", batch_bytes: int = BATCH) -> Fetcher:
+    """What a task of `fetch_content` does: for a task that works on the content itself, which then
+    never goes through the JVM. Batches with the columns NEEDED -> batches with `content`."""
+    return _Fetch(mode, batch_bytes)
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """What a task does."""
+
+    mode: str
+    batch: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark_winkfs import one_line
+        from winkfs.spark.read.garbage import freeze
+
+        freeze()
+        with one_line:
+            yield from self._fetched(batches)
+
+    def _fetched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened: dict[tuple[str, int], Contents] = {}
+        try:
+            for batch in batches:
+                for part in self._cut(batch):
+                    found = self._fetch(part, opened)
+                    if found.num_rows:
+                        yield found
+        finally:
+            for contents in opened.values():
+                _close(contents)
+
+    def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Parts of which the contents fit in memory; no row without a part."""
+        from winkfs.spark.arrow import numbers
+
+        for at, stop in cuts(numbers(batch.column("size")), self.batch):
+            yield batch.slice(at, stop - at)
+
+    def _fetch(self, part: pa.RecordBatch, opened: dict[tuple[str, int], Contents]) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from winkfs.spark import arrow
+
+        known = arrow.bools(part.column("_pointer").is_valid())
+        places: list[Int64] = [np.flatnonzero(~known)]
+        contents: list[pa.Array] = [pa.nulls(len(places[0]), pa.binary())]
+        errors: dict[int, str] = dict.fromkeys(places[0].tolist(), "no reference")
+        pos, pointer, size = map(arrow.numbers, map(part.column, ("_pos", "_pointer", "size")))
+        for (base, contid), rows in _by_container(part, known):
+            source = _opened(opened, base, contid)
+            found, wrong = source.read(pos[rows], pointer[rows], size[rows])
+            source.drop()
+            places.append(rows)
+            contents.append(found)
+            errors |= {int(rows[i]): text for i, text in wrong.items()}
+        if errors and self.mode == "FAILFAST":
+            from winkfs.errors import WinkError
+
+            raise WinkError(
+                f"{errors[min(errors)]}; mode='PERMISSIVE' gives such rows an _error, "
+                "'DROPMALFORMED' leaves them out"
+            )
+        content = pa.concat_arrays(contents)
+        order = np.concatenate(places)
+        if (np.diff(order) < 0).any():
+            content = content.take(arrow.column(np.argsort(order)))
+        columns, names = [*part.columns, content], [*part.schema.names, "content"]
+        if self.mode == "PERMISSIVE":
+            texts = arrow.texts([errors.get(i) for i in range(part.num_rows)])
+            if "_error" in names:
+                at = names.index("_error")
+                columns[at] = pc.coalesce(columns[at], texts)
+            else:
+                columns, names = [*columns, texts], [*names, "_error"]
+        made = pa.RecordBatch.from_arrays(columns, names=names)
+        if self.mode == "DROPMALFORMED" and errors:
+            made = made.filter(pc.is_valid(content))
+        return made
+
+
+def _by_container(part: pa.RecordBatch, known: Any) -> Iterator[tuple[tuple[str, int], Int64]]:
+    """The rows that refer to each container."""
+    from winkfs.spark.arrow import bools, numbers
+
+    names = part.column("_container").dictionary_encode()
+    texts = names.dictionary.to_pylist()
+    code = numbers(names.indices)
+    known = known & bools(names.indices.is_valid())
+    contid = numbers(part.column("_contid"))
+    for number, base in enumerate(texts):
+        rows = np.flatnonzero((code == number) & known)
+        for one in np.unique(contid[rows]).tolist():
+            yield (base, one), rows[contid[rows] == one]
+
+
+def _opened(opened: dict[tuple[str, int], Contents], base: str, contid: int) -> Contents:
+    from winkfs.spark.read.contents import Contents
+    from winkfs.spark.read.rows import open_planned
+
+    found = opened.pop((base, contid), None)
+    if found is None:
+        store = open_planned(base, contid, 0, grows=True)
+        found = Contents(store, store.kv.start, store.kv.end)
+        if len(opened) >= OPEN:
+            _close(opened.pop(next(iter(opened))))
+    opened[base, contid] = found  # the last one used is the last
+    return found
+
+
+def _close(contents: Contents) -> None:
+    contents.close()
+    contents.store.abandon()

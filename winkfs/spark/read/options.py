@@ -1,0 +1,284 @@
+"""Options of the source: names, defaults, checks. Names are in any case.
+
+The values are text, as Spark hands them on.
+
+    option         default     meaning
+    path                       containers and data sets: BASE or DIR, several with commas, * ? [..]
+    columns        see schema  which columns, in this order, with commas
+    content        inline      inline: a column `content`; ref: where it lies, for `fetch_content`;
+                               none: neither
+    prefix                     only names that begin so (`path` as the column has it)
+    glob                       only names that match (as `path` has them); * also crosses /. A JSON
+                               list: one of them
+    paths                      only these names, a JSON list; pathsFile: a file, a name a line
+    mtimeFrom                  only files of that time or later: seconds, or ISO 8601 (local time)
+    mtimeTo                    only files of before that time
+    minSize, maxSize           only files of so many bytes, both inclusive; 4k, 1m and the like
+    orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
+    asOf                       generation of a data set, or a time: what was there then
+    includeDirs    false       directories and symbolic links too, see the column `ftype`
+    splitBytes     512m        bytes of a task, at most; fewer where there are idle cores
+    minPartitions  1           tasks, at least, where no document is larger than one
+    batchBytes     4m          bytes of content in an Arrow batch; a larger document is alone in its
+    maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
+    mode           FAILFAST    what is damaged or too large FAILFAST: ends the job; PERMISSIVE: is a
+                               row with the reason in `_error`; DROPMALFORMED: is left out
+    verify         true        false: do not check the checksums of contents
+    pushdown       off         native: filters of a query choose files; not with every Spark
+    schemaStyle    winkfs      binaryFile: path, modificationTime, length, content
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Self
+
+from winkfs.container.selection import Selection
+from winkfs.spark.read.paths import to_name
+from winkfs.units import BYTES, NANO
+
+LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
+LEAST_SPLIT: Final = 1 << 16
+MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive
+IN_TABLES: Final = (
+    "; of a table in its catalog Spark gives a Python source no options: say t WITH (path = 'DIR') "
+    "in the query, or .option('path', DIR) before .table('t') or behind .writeTo('t')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for, checked. Times are nanoseconds, sizes bytes.
+
+    sources     as given, not looked for yet
+    split       None: not given
+    """
+
+    sources: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
+    content: str = "inline"
+    selection: Selection = field(default_factory=Selection)
+    order: str = "offset"
+    as_of: str | None = None
+    include_dirs: bool = False
+    split: int | None = None
+    partitions: int = 1
+    batch: int = 4 << 20
+    largest: int = LARGEST
+    mode: str = "FAILFAST"
+    verify: bool = True
+    pushdown: str = "off"
+    binary_file: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], others: Iterable[str] = ()) -> Self:
+        """From Spark's options, in any case. Raises ValueError: one line that says what is allowed.
+
+        others  names that somebody else looks at
+        """
+        given = given_of(options)
+        check_names(given, [*READERS, *others])
+        values: dict[str, Any] = {}
+        if "path" not in given and "paths" in given:  # that is how Spark hands on load([a, b])
+            given["path"] = given.pop("paths")
+        for name, (attribute, read) in READERS.items():
+            if name.lower() in given:
+                values[attribute] = value_of(given, name, read)
+        if not values.get("sources"):
+            raise ValueError(f"no path: say which container or data set: .load(BASE){IN_TABLES}")
+        if "paths_file" in values:
+            values["paths"] = values.get("paths", ()) + values.pop("paths_file")
+        chosen = {name: values.pop(name) for name in SELECTION if name in values}
+        low, high = chosen.get("since"), chosen.get("until")
+        if low is not None and high is not None and low > high:
+            raise ValueError("option mtimeFrom is later than mtimeTo")
+        return cls(**values, selection=Selection(**chosen))
+
+
+def given_of(options: Mapping[str, str]) -> dict[str, str]:
+    """What the user gave, names in lower case.
+
+    For CREATE TABLE Spark hands on `provider`, `owner`, `location` and the like, all TBLPROPERTIES,
+    and each of the OPTIONS twice: as NAME and as option.NAME.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if given.get("provider", "").lower() != "winkfs":
+        return given
+    named = {name for name in given if f"option.{name}" in given} - {OF_HIVE} | {"path"}
+    return {name: value for name, value in given.items() if name in named}
+
+
+def check_names(given: Mapping[str, str], names: Iterable[str]) -> None:
+    """Raise ValueError for an option, in lower case, that is none of these."""
+    known = {name.lower(): name for name in names}
+    for name in given:
+        if name not in known:
+            near = [known[found] for found in get_close_matches(name, known, 1)]
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known.values())}"
+            raise ValueError(f"format winkfs has no option {name!r}: {hint}")
+
+
+def value_of(given: Mapping[str, str], name: str, read: Callable[[str], Any]) -> Any:
+    """The value of an option, None where it is not given. Raises ValueError that names it."""
+    text = given.get(name.lower())
+    try:
+        return None if text is None else read(text)
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"option {name} is {text!r}: it takes {error.args[0]}") from None
+
+
+# --- readers of values: what a ValueError says comes behind "it takes" ---
+
+
+def local_path(path: str) -> str:
+    """A path, or the file: URI of one, from the root: executors run in folders of their own.
+
+    raises  ValueError for another kind of URI
+    """
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", path)
+    if scheme is not None and scheme[1].lower() != "file":
+        raise ValueError(f"paths of a file system, not {scheme[1]}:")
+    return os.path.abspath(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)) if path else ""
+
+
+def _sources(text: str) -> tuple[str, ...]:
+    if text.startswith("["):
+        listed = _list(text, "paths with commas between them, or a JSON list of them")
+        return tuple(map(local_path, listed))
+    whole = local_path(text)
+    if "," in text and not os.path.exists(whole) and not os.path.exists(whole + ".data"):
+        return tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
+    return (whole,) if whole else ()
+
+
+def _list(text: str, what: str) -> list[str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise ValueError(what)
+    return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found:
+        raise ValueError("names of columns with commas between them")
+    return found
+
+
+def _globs(text: str) -> tuple[str, ...]:
+    globs = [text]
+    if text.startswith("["):
+        with contextlib.suppress(ValueError):  # a glob may begin so, too
+            globs = _list(text, "")
+    return tuple(to_name(glob.encode()).decode("utf-8", "surrogateescape") for glob in globs)
+
+
+def _names(text: str) -> tuple[bytes, ...]:
+    return tuple(to_name(name.encode()) for name in _list(text, "a JSON list of names"))
+
+
+def _names_file(text: str) -> tuple[bytes, ...]:
+    try:
+        data = Path(local_path(text)).read_bytes()
+    except OSError as error:
+        raise ValueError(f"a file of names, one a line ({error.strerror})") from None
+    return tuple(to_name(line) for line in data.removesuffix(b"\n").split(b"\n"))
+
+
+def one_of(**values: Any) -> Callable[[str], Any]:
+    """-> a reader that takes these words, in any case."""
+    known = {name.lower(): value for name, value in values.items()}
+
+    def read(text: str) -> Any:
+        if text.strip().lower() not in known:
+            raise ValueError(" or ".join(values))
+        return known[text.strip().lower()]
+
+    return read
+
+
+def size_of(text: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
+    """A number of bytes, as 4096, 4k, 128m, 1g. Raises ValueError."""
+    found = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", text.strip().lower())
+    if found is None or not least <= (size := int(found[1]) * BYTES[found[2]]) <= most:
+        raise ValueError(
+            f"a number of bytes from {least} to {most}, as 4096 or 64k or 128m"
+            if least or most < 1 << 62 else "a number of bytes, as 4096 or 64k or 128m"
+        )  # fmt: skip
+    return size
+
+
+def count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise ValueError("a number, 1 at least")
+    return int(text)
+
+
+def time_of(text: str) -> int:
+    """Seconds since the epoch, or ISO 8601 (local time without a zone) -> nanoseconds."""
+    text = text.strip()
+    try:
+        number = Decimal(text)
+        if number.is_finite():
+            return max(-(1 << 63), min(int((number * NANO).to_integral_value()), (1 << 63) - 1))
+    except InvalidOperation:
+        pass
+    try:
+        when = datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError("seconds since the epoch, or a time as 2026-11-21T08:30Z") from None
+    return int(when.replace(microsecond=0).timestamp()) * NANO + when.microsecond * 1000
+
+
+def _order(text: str) -> str:
+    kind, _, file = text.partition(":")
+    if kind.lower() == "perm" and file:
+        return f"perm:{local_path(file)}"
+    if file or kind.lower() not in ("offset", "path", "mtime"):
+        raise ValueError("offset, path, mtime or perm:DIR")
+    return kind.lower()
+
+
+def _split(text: str) -> int:
+    return size_of(text, LEAST_SPLIT)
+
+
+flag: Final = one_of(true=True, false=False)
+READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "path": ("sources", _sources),
+    "columns": ("columns", _words),
+    "content": ("content", one_of(inline="inline", ref="ref", none="none")),
+    "prefix": ("prefix", lambda text: to_name(text.encode())),
+    "glob": ("globs", _globs),
+    "paths": ("paths", _names),
+    "pathsFile": ("paths_file", _names_file),
+    "mtimeFrom": ("since", time_of),
+    "mtimeTo": ("until", time_of),
+    "minSize": ("min_size", size_of),
+    "maxSize": ("max_size", size_of),
+    "orderBy": ("order", _order),
+    "asOf": ("as_of", str),
+    "includeDirs": ("include_dirs", flag),
+    "splitBytes": ("split", _split),
+    "minPartitions": ("partitions", count),
+    "batchBytes": ("batch", lambda text: size_of(text, 1, 1 << 30)),
+    "maxContentBytes": ("largest", lambda text: size_of(text, 0, LARGEST)),
+    "mode": ("mode", one_of(**{mode: mode for mode in MODES})),
+    "verify": ("verify", flag),
+    "pushdown": ("pushdown", one_of(off="off", native="native", untried="untried")),
+    "schemaStyle": ("binary_file", one_of(winkfs=False, binaryFile=True)),
+}
+SELECTION: Final = frozenset(f.name for f in fields(Selection))

@@ -1,0 +1,140 @@
+"""Filters of a query that choose files, where that is safe.
+
+Up to Spark 4.3 what a reader is told to leave out holds for all scans of one load(): a second query
+on the same DataFrame lacks rows. Python cannot see it happen. So it is refused where the reader
+class of PySpark is one of those, and `leaks` tries it out once a session elsewhere.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import datasource
+
+from winkfs.container.selection import Selection
+from winkfs.spark.read.paths import MARK, to_name
+from winkfs.spark.read.schema import column_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+CONF: Final = "spark.sql.python.filterPushdown.enabled"
+_proved: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+
+
+def check_version() -> None:
+    """Raises ValueError where this PySpark is known to leak."""
+    if not hasattr(datasource.DataSourceReader, "pushLimit"):
+        raise ValueError(
+            "pushdown=native is refused: with this Spark, filters that are pushed down leak into "
+            "other queries on the same load(), which then lack rows; use the options prefix, "
+            "paths, mtimeFrom and the like"
+        )
+
+
+def prove(spark: SparkSession) -> None:
+    """Raises ValueError unless filters can be pushed down without harm in this session."""
+    check_version()
+    if spark not in _proved:
+        if leaks(spark):
+            raise ValueError("pushdown=native is refused: filters leak in this Spark (tried out)")
+        _proved.add(spark)
+
+
+def leaks(spark: SparkSession) -> bool:
+    """Whether a filter on one query changes what another query on the same load() finds."""
+    import winkfs
+    from winkfs.spark.session import register
+
+    before = spark.conf.get(CONF, "false") or "false"
+    register(spark)
+    spark.conf.set(CONF, "true")
+    try:
+        with tempfile.TemporaryDirectory(prefix="winkfs-") as folder:
+            with winkfs.create(Path(folder) / "c") as container:
+                container.put_many([("a", b""), ("b", b"")])
+            reader = spark.read.format("winkfs").options(pushdown="untried", content="none")
+            frame = reader.load(f"{folder}/c")
+            one, other = frame.filter("path = 'a'"), frame.filter("path = 'b'")
+            found = [one.count(), frame.count(), other.count(), one.union(other).count()]
+            return found != [1, 2, 1, 2]
+    finally:
+        spark.conf.set(CONF, before)
+
+
+def narrowed(selection: Selection, filters: Iterable[Any]) -> Selection:
+    """The selection with what the filters say; those not understood leave it as it is."""
+    for one in filters:
+        selection = _narrowed(selection, one)
+    return selection
+
+
+def _narrowed(selection: Selection, one: Any) -> Selection:
+    where: Sequence[str] = getattr(one, "attribute", ())
+    if len(where) != 1 or not hasattr(one, "value"):
+        return selection
+    column, value = column_of(where[0]), one.value
+    if column == "path":
+        return _by_path(selection, one, value)
+    if column in ("size", "mtime", "mtime_ns"):
+        return _by_number(selection, one, column, value)
+    return selection
+
+
+def _by_path(selection: Selection, one: Any, value: Any) -> Selection:
+    if isinstance(one, datasource.StringStartsWith):
+        text = value.encode()
+        if MARK[:1] in text or not text.startswith(selection.prefix):
+            return selection
+        return replace(selection, prefix=text)
+    if not isinstance(one, datasource.EqualTo | datasource.In):
+        return selection
+    values = value if isinstance(one, datasource.In) else (value,)
+    names = {to_name(text.encode()) for text in values}
+    if selection.paths is not None:
+        names &= set(selection.paths)
+    return replace(selection, paths=tuple(sorted(names)))
+
+
+def _by_number(selection: Selection, one: Any, column: str, value: Any) -> Selection:
+    """Bounds [low, after); mtime is microseconds, rounded down, of nanoseconds."""
+    unit = 1
+    if column == "mtime":
+        if not isinstance(value, datetime) or value.tzinfo is None:
+            return selection
+        unit, value = 1000, (value - EPOCH) // timedelta(microseconds=1)
+    low = after = None
+    if isinstance(one, datasource.EqualTo):
+        low, after = value * unit, (value + 1) * unit
+    elif isinstance(one, datasource.GreaterThan):
+        low = (value + 1) * unit
+    elif isinstance(one, datasource.GreaterThanOrEqual):
+        low = value * unit
+    elif isinstance(one, datasource.LessThan):
+        after = value * unit
+    elif isinstance(one, datasource.LessThanOrEqual):
+        after = (value + 1) * unit
+    if column == "size":
+        upper = None if after is None else after - 1
+        return replace(
+            selection,
+            min_size=_bound(max, selection.min_size, low),
+            max_size=_bound(min, selection.max_size, upper),
+        )
+    return replace(
+        selection,
+        since=_bound(max, selection.since, low),
+        until=_bound(min, selection.until, after),
+    )
+
+
+def _bound(choose: Any, *bounds: int | None) -> int | None:
+    known = [bound for bound in bounds if bound is not None]
+    return choose(known) if known else None

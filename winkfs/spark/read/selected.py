@@ -1,0 +1,162 @@
+"""The part of a plan that looks into containers: which files are chosen, in which order."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from winkformats.disk.paths import open_file
+from winkformats.errors import CorruptError
+from winkfs import orders
+from winkfs.container.columns.columns import Columns
+from winkfs.container.ondisk.columnsfile import open_columns
+from winkfs.container.select import select
+from winkfs.container.store import Store
+from winkfs.dataset.manifest import is_dataset
+from winkfs.dataset.shard import Int64, Shard
+from winkfs.errors import StalePlan
+from winkfs.spark.read.options import Options
+from winkfs.spark.read.partition import Ordered, Piece, Scan, pack
+from winkfs.spark.read.plan import ROW, expand, piece_of, shards_of, task_count, weights_of
+
+
+def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
+    """-> the shard as of now, positions of its chosen files, and their sizes, about."""
+    with _opened(shard) as store:
+        shard = replace(shard, record=replace(shard.record, size=store.kv.end))
+        if not options.selection.everything:
+            rows = _visible(options, shard, store)
+            return shard, rows.pos, rows.size
+        pos = _positions(store)
+        return shard, pos, np.diff(pos, prepend=store.kv.start)
+
+
+@contextlib.contextmanager
+def _opened(shard: Shard) -> Iterator[Store]:
+    """Open for a moment that leaves the page cache as it was, save for the index."""
+    with open_file(shard.base + ".data") as data:
+        drop = data.dropper(0, data.size())
+        store = shard.open()
+        try:
+            yield store
+        finally:
+            store.abandon()
+            if drop is not None:
+                drop(0, data.size())
+
+
+def _positions(store: Store) -> Int64:
+    """Of all inodes."""
+    file = open_columns(store, mapped=False)
+    if file is not None:
+        with file, contextlib.suppress(CorruptError):  # as if it were missing
+            return file.column("pos")
+    return store.index.positions()
+
+
+def _chosen(options: Options, shard: Shard) -> Columns:
+    """The chosen files of a shard that can be seen."""
+    with _opened(shard) as store:
+        return _visible(options, shard, store)
+
+
+def _visible(options: Options, shard: Shard, store: Store) -> Columns:
+    rows = select(store, options.selection, _problem(options))
+    return rows.visible(shard.hidden, include_dirs=options.include_dirs)
+
+
+def _problem(options: Options) -> Callable[[CorruptError], None] | None:
+    """A damaged inode cannot be chosen by its name: it is left out, or ends the job."""
+    return None if options.mode == "FAILFAST" else lambda error: None
+
+
+# --- orders ---
+
+
+def in_order(
+    options: Options, contents: bool, shards: list[tuple[Shard, int]]
+) -> list[Scan | Ordered]:
+    """All files by path or mtime, those of equal ones as they come."""
+    found = [(shard, number, _chosen(options, shard)) for shard, number in shards]
+    found = [(shard, number, rows) for shard, number, rows in found if len(rows)]
+    if not found:
+        return []
+    pieces = [piece_of(shard, number) for shard, number, _ in found]
+    columns = [rows for _, _, rows in found]
+    if options.order == "path":
+        names = [name for rows in columns for name in rows.names()]
+        order = np.array(sorted(range(len(names)), key=names.__getitem__))
+    else:
+        order = np.argsort(np.concatenate([rows.mtime for rows in columns]), kind="stable")
+    shard = np.repeat(np.arange(len(columns)), list(map(len, columns)))[order]
+    pos = np.concatenate([rows.pos for rows in columns])[order]
+    weights = weights_of(np.concatenate([rows.size for rows in columns])[order], contents)
+    return _told(options, pieces, shard, pos, weights)
+
+
+def _told(
+    options: Options, pieces: list[Piece], shard: Int64, pos: Int64, weights: Int64
+) -> list[Scan | Ordered]:
+    """Rows in an order, cut into tasks that are told them."""
+    ends = np.cumsum(weights)
+    count = task_count(options, int(ends[-1]), len(pos))
+    cuts = np.searchsorted(ends - weights, ends[-1] * (np.arange(count + 1) / count))
+    made: list[Scan | Ordered] = []
+    for a, b in itertools.pairwise(np.unique(cuts).tolist()):
+        used, number = np.unique(shard[a:b], return_inverse=True)
+        mine = tuple(pieces[i] for i in used.tolist())
+        made.append(Ordered(mine, pack(number), pack(pos[a:b])))
+    return made
+
+
+def by_order(options: Options, contents: bool) -> list[Scan | Ordered]:
+    """As an order says that was made of this data set, as of its generation."""
+    folder = options.order.removeprefix("perm:")
+    order = orders.open(folder)
+    sources = [path for source in options.sources for path in expand(source)]
+    if len(sources) != 1:
+        raise ValueError("orderBy=perm is for one container or data set")
+    if options.as_of is not None and options.as_of.strip() != str(order.generation):
+        raise ValueError(f"{folder} is an order of generation {order.generation}: leave out asOf")
+    root = sources[0]
+    shards = shards_of(options, order.generation if is_dataset(root) else None)
+    pieces = _pieces_of(order, root, shards)
+    content = sum(part.size for part in order.parts) if contents else 0
+    if options.selection.everything:
+        count = task_count(options, content + ROW * order.rows, 0)
+        ranges = order.ranges(-(-order.rows // count))
+        return [Ordered(pieces, order=(folder, *where)) for where in ranges]
+    rows = [order.read(orders.Range(n, 0, part.rows)) for n, part in enumerate(order.parts)]
+    shard = np.concatenate([part.shard for part in rows])
+    pos = np.concatenate([part.pos for part in rows])
+    chosen = np.zeros(len(pos), bool)
+    size = np.zeros(len(pos), np.int64)
+    by_base = {shard.base: shard for shard, _ in shards}
+    for number, piece in enumerate(pieces):
+        found = _chosen(options, by_base[piece.base])
+        mine = np.flatnonzero(shard == number)
+        mine = mine[np.isin(pos[mine], found.pos)]
+        chosen[mine] = True
+        size[mine] = found.size[np.searchsorted(found.pos, pos[mine])]
+    if not chosen.any():
+        return []
+    weights = weights_of(size[chosen], contents)
+    return _told(options, list(pieces), shard[chosen], pos[chosen], weights)
+
+
+def _pieces_of(
+    order: orders.Order, root: str, shards: list[tuple[Shard, int]]
+) -> tuple[Piece, ...]:
+    """The containers of an order by their numbers in it. Raises StalePlan."""
+    known = {shard.base: (shard, number) for shard, number in shards}
+    found = []
+    for ordered in order.shards:
+        base = f"{root}/{ordered.path}" if ordered.path else root
+        if base not in known or known[base][0].record.contid != ordered.contid:
+            raise StalePlan(f"the order {order.folder} is of other files: make it anew", base)
+        found.append(replace(piece_of(*known[base]), size=ordered.size))
+    return tuple(found)

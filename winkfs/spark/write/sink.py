@@ -1,0 +1,122 @@
+"""The sink: df.write.format("winkfs").mode("append" | "overwrite").save(DIR).
+
+A task writes its rows into shards of its own, durable before it reports them; the driver publishes
+the shards of the winning attempts with one manifest. What a failed, killed or late attempt wrote is
+swept with the folder of the job.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from pyspark_winkfs import one_line
+from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.transaction import Transaction, begin
+from winkfs.spark.read.garbage import freeze
+from winkfs.spark.write.inputs import Inputs
+from winkfs.spark.write.options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass
+class Written(WriterCommitMessage):  # type: ignore[misc]  # PySpark is not typed for mypy
+    """What a task reports: its shards, durable, none where it had no rows."""
+
+    records: list[ShardRecord] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> WinkfsWriter:
+    """Checks all before a task runs. Raises ValueError, FileExists: what is wrong, what to do."""
+    asked = SinkOptions.of(options)
+    return WinkfsWriter(asked, inputs_of(schema, asked), overwrite)
+
+
+class WinkfsWriter(DataSourceArrowWriter):  # type: ignore[misc]  # the same
+    """One job. Made on the driver, pickled to the tasks and to the commit."""
+
+    def __init__(self, options: SinkOptions, inputs: Inputs, overwrite: bool) -> None:
+        self._options, self._inputs = options, inputs
+        self._transaction = begin(options.path, "overwrite" if overwrite else "append")
+
+    @one_line
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_task(iterator, self._transaction, self._inputs, self._options)
+
+    @one_line
+    def commit(self, messages: Sequence[Any]) -> None:
+        publish(self._transaction, messages, self._options)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        self._transaction.abort()
+
+
+def inputs_of(schema: StructType, options: SinkOptions) -> Inputs:
+    """Raises ValueError that names the column that is wrong."""
+    fields = [(column.name, column.dataType.simpleString()) for column in schema.fields]
+    return Inputs.of(fields, options.ignore_extra)
+
+
+def write_task(
+    batches: Iterator[pa.RecordBatch],
+    transaction: Transaction,
+    inputs: Inputs,
+    options: SinkOptions,
+) -> Written:
+    """What runs in a task. Raises ValueError, WinkError, OSError; then nothing of it is left."""
+    from winkfs.spark.write.shard import Attempt  # driver's processes do without: 30 ms
+
+    freeze()
+    began = time.monotonic()
+    attempt = Attempt(transaction, attempt_name(), options)
+    attempt.write(batches, inputs)
+    return Written(attempt.records, time.monotonic() - began)
+
+
+def attempt_name() -> str:
+    """PARTITION-ATTEMPT and something no other one has: a restarted stream counts from 0 again."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    own = secrets.token_hex(4)
+    return f"{task.partitionId():05d}-{task.attemptNumber()}-{own}" if task else own
+
+
+def publish(
+    transaction: Transaction,
+    messages: Sequence[Any],
+    options: SinkOptions,
+    streams: dict[str, int] | None = None,
+) -> int:
+    """Make the shards of all tasks visible at once -> the generation.
+
+    raises  FileExists (onConflict=error); DatasetConflict; OSError
+    """
+    written = [message for message in messages if message is not None]
+    records = [record for message in written for record in message.records]
+    metrics = {
+        "files": sum(record.files for record in records),
+        "content": sum(record.content for record in records),
+        "bytes": sum(record.size for record in records),
+        "seconds": round(sum(message.seconds for message in written), 3),
+        "tasks": len(written),
+    }
+    if not options.error_on_conflict:
+        return transaction.commit(records, streams, metrics)
+    from winkfs.spark.write.duplicates import refuse_doubles
+
+    return transaction.commit(
+        records,
+        streams,
+        metrics,
+        check=lambda before: refuse_doubles(transaction, before, records),
+    )
