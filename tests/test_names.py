@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from names_checks import assert_order, check_order, clashes_of, store_of
 
 import winkfs
+from winkformats.arrays import texts_at
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
-from winkformats.gather import texts_at
 from winkformats.perm import Perm
 from winkfs import FileType
 from winkfs.archive.pack import pack

@@ -24,13 +24,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import locate, open_file
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.pagesums import PageSums
 from winkformats.perm import PAIR, Perm
 from winkfs.results import store as results
 
-Int64 = npt.NDArray[np.int64]
 NAME: Final = "order"
 PURPOSE: Final = "FSYSORDR"
 HEAD: Final = ("root", "generation", "kind", "key")

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import mmh3
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from winkformats.arrays import UInt64
 from winkformats.errors import FormatError
 
 MD5: Final = 1
@@ -28,7 +28,6 @@ MURMUR3: Final = 3
 MASK63: Final = (1 << 63) - 1
 SLOT_FROM_S: Final = frozenset({XXH3, MURMUR3})
 
-UInt64 = npt.NDArray[np.uint64]
 Key = bytes | bytearray | memoryview
 _TWO = struct.Struct(">QQ")
 

@@ -13,14 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from winkformats.gather import row_bytes
+from winkformats.arrays import Int64, UInt8, row_bytes
 from winkformats.kv.entry import Layout
 from winkfs.container.draft import Draft
 from winkfs.container.ondisk.inode import CK_XXH3, InodeForm
 from winkfs.container.store import Store
 
-Int64 = npt.NDArray[np.int64]
-UInt8 = npt.NDArray[np.uint8]
 BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
 HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
 

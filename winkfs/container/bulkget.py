@@ -13,14 +13,12 @@ from operator import getitem
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from winkformats.gather import column, rows_at
+from winkformats.arrays import Int64, column, rows_at
 from winkfs.container.content import Content
 from winkfs.container.entry import to_bytes, to_str
 from winkfs.container.store import Store
 
-Int64 = npt.NDArray[np.int64]
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONG: Final = 255  # bytes of the longest key in a batch that is read as columns
 SUFFIX: Final = "/I0"

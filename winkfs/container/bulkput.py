@@ -9,9 +9,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from winkformats.heap import keep_heap
+from winkformats.arrays import Int64, keep_heap
 from winkfs.container.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.container.bulkencode import append_plain, can_append
 from winkfs.container.draft import CHUNK
@@ -23,7 +22,6 @@ from winkfs.errors import NameTooLong, WinkError
 if TYPE_CHECKING:
     from winkfs.container.changes import Changes
 
-Int64 = npt.NDArray[np.int64]
 ROWS: Final = 2048  # of a batch; 512 measured 15 % slower, 1024 5 %
 STEP: Final = 256  # rows taken before their size is looked at
 FIRST: Final = 64  # rows of the first batch, for their size is not known

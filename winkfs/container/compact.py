@@ -18,6 +18,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64, UInt8
 from winkformats.disk.directory import Lock
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import xxh3_many
@@ -39,8 +40,6 @@ from winkfs.container.rows import Rows
 from winkfs.container.store import Store
 from winkfs.errors import Locked, WinkError
 
-Int64 = npt.NDArray[np.int64]
-UInt8 = npt.NDArray[np.uint8]
 Progress = Callable[[int], None]
 ORDERS: Final = ("disk", "name")
 MAX_VARIABLES: Final = 31

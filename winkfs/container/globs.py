@@ -9,11 +9,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.gather import rows_at
+from winkformats.arrays import Bools, rows_at
 from winkfs.container.columns.columns import Columns
 from winkfs.names import is_glob, literal_prefix, matcher, raw, text
 
-Bools = npt.NDArray[np.bool_]
 _END: Final = re.compile(r"[*?\]]")  # what may come before the literal end of a pattern
 
 

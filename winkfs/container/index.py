@@ -20,14 +20,14 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats import hashing
+from winkformats.arrays import Int64, UInt64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
-from winkformats.hashing import UInt64
 from winkformats.hindex import table
 from winkfs.container.names.trail import NameTrail
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
-from winkfs.container.rows import Column, Int64, Rows, doubles, hash_rows, join_rows
+from winkfs.container.rows import Column, Rows, doubles, hash_rows, join_rows
 
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.gather import texts_at
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan, scan_intact
 from winkfs.container.ondisk.data import Settings
@@ -19,7 +19,6 @@ from winkfs.container.ondisk.inode import HEAD, Inode
 from winkfs.container.ondisk.inodekeys import SUFFIX
 from winkfs.container.rows import Rows, hash_rows
 
-Int64 = npt.NDArray[np.int64]
 HEX: Final = np.full(256, -1, np.int64)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 NONE: Final = np.empty(0, np.int64)

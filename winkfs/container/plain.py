@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
-from winkformats.gather import column, rows_at
+from winkformats.arrays import Int64, column, rows_at
 from winkformats.kv.entry import MASK64, Layout
 from winkfs.container.inodescan import InodeColumns
 from winkfs.container.ondisk.inode import HEAD, FileType, InodeForm
@@ -24,7 +24,6 @@ from winkfs.container.ondisk.inodekeys import SUFFIX
 
 BareInode = tuple[bytes, int, int, int, int]
 """name, file id, bytes, ftype, mtime as stored"""
-Int64 = npt.NDArray[np.int64]
 KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
 VALUES: Final = 1024  # bytes of the largest inode
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkformats.hashing import SLOT_FROM_S
 from winkformats.kv.scan import Batch
@@ -24,9 +25,6 @@ from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.rows import Column, Rows, doubles
-
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass

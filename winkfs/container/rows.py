@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
-from winkformats.hashing import UInt64
+from winkformats.arrays import Int64, UInt64
 from winkformats.hindex import table
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass

@@ -9,8 +9,8 @@ from itertools import compress, repeat
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.arguments import to_ns
 from winkfs.container.entry import Entry, SpecialEntry, entries, to_str, to_strs
@@ -20,8 +20,6 @@ from winkfs.container.plain import PlainInodes
 from winkfs.container.store import Store
 from winkfs.container.window import Window
 from winkfs.units import NANO
-
-Int64 = npt.NDArray[np.int64]
 
 
 def scan(

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
 from winkfs.container.basepath import base_of
 from winkfs.container.columns.columns import Columns
@@ -16,7 +17,6 @@ from winkfs.container.names.order import NameOrder, open_order, tail
 from winkfs.container.ondisk.cols import Chunk, ColumnsFile
 from winkfs.container.ondisk.columnsfile import open_columns
 from winkfs.container.ondisk.inodekeys import SUFFIX
-from winkfs.container.rows import Int64
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Bools
+
 if TYPE_CHECKING:
+    from winkformats.arrays import Int64
     from winkfs.container.columns.columns import Columns
     from winkfs.container.ondisk.cols import Chunk
-    from winkfs.container.rows import Int64
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.replace import TEMPORARY, replacing
 from winkformats.disk.storage import Storage
@@ -38,7 +39,7 @@ from winkfs.container.ondisk.inodekeys import SUFFIX
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.rebuild import Rebuilt, rebuild
 from winkfs.container.replay import Replay
-from winkfs.container.rows import Int64, Rows, hash_rows, join_rows
+from winkfs.container.rows import Rows, hash_rows, join_rows
 
 if TYPE_CHECKING:
     from winkfs.container.columns.trail import ColumnTrail

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from xxhash import xxh3_64_intdigest as xxh3
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
 from winkfs.container.content import attributes
@@ -20,7 +20,6 @@ from winkfs.container.ondisk.inode import Attrs, Inode
 from winkfs.container.plain import PlainInodes, plain_inodes
 from winkfs.container.store import Store
 
-Int64 = npt.NDArray[np.int64]
 SPAN: Final = 8 << 20  # bytes read at once
 FILES: Final = 1024  # files of a batch, at most
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one

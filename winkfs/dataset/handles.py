@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from winkformats.arrays import Bools, Int64
 from winkformats.errors import FormatError
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.ondisk.inode import inode_key
-from winkfs.container.rows import Int64
 from winkfs.dataset.shard import Shard
 from winkfs.errors import NoSuchFile, StalePlan, warn_of_damage
 
-Bools = npt.NDArray[np.bool_]
 OPEN: Final = 100  # containers kept open, with four or five descriptors each
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
-from winkformats.hashing import UInt64
-from winkfs.container.rows import Int64
+from winkformats.arrays import Int64, UInt64
 from winkfs.container.store import Store
 from winkfs.dataset.hiddenfile import Hidden, clusters
 from winkfs.dataset.records import ShardRecord

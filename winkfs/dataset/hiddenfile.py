@@ -26,11 +26,11 @@ from typing import Final
 import numpy as np
 import xxhash
 
+from winkformats.arrays import Int64
 from winkformats.errors import FormatError
 from winkfs.dataset.manifest import FOLDER, Log
 from winkfs.dataset.manifestfolder import Folder
 from winkfs.dataset.records import REWRITES, ShardRecord, State
-from winkfs.dataset.shard import Int64
 from winkfs.errors import StalePlan
 
 MAGIC: Final = b"WINKHID1"

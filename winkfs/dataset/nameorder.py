@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64
 from winkfs.container.names.order import gallop
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.rows import Int64
 from winkfs.dataset.namerows import Rows, sort
 
 FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:

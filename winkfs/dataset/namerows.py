@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.gather import rows_at, texts_at
+from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
 from winkfs.container.columns.filearray import FileArray
-from winkfs.container.rows import Int64
 
 if TYPE_CHECKING:
     from winkfs.mounting.shardfiles import ShardFiles
 
 Words = npt.NDArray[np.uint64]
-UInt8 = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
 
 SOME: Final = 1 << 20  # names that are sorted at once
 WORD: Final = 8  # bytes of the names that are compared at a time

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import locate
 from winkfs.container.basepath import SUFFIXES
 from winkfs.dataset.records import ShardRecord
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
     from winkfs.container.store import Store
 
-Int64 = npt.NDArray[np.int64]
 NOTHING: Final[Int64] = np.empty(0, np.int64)
 NOTHING.flags.writeable = False
 PIECE: Final = 8 << 20  # bytes copied at a time

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from winkformats.arrays import Int64
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.rows import Int64
 
 PAGE: Final = 4096
 PAGES: Final = 8192  # that may come before they go

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.rows import Int64
 from winkfs.dataset.namerows import Rows
 from winkfs.mounting.listbatch import MAKE, MODES, Batch
 from winkfs.mounting.shardfiles import POSITION

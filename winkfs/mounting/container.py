@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from winkformats.arrays import keep_heap
 from winkformats.errors import DerivedDamage, FormatError
-from winkformats.heap import keep_heap
 from winkfs.container.arguments import check_attrs, nearest_ns
 from winkfs.container.changes import PIECE
 from winkfs.container.container import Container

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.names.order import NameOrder, lower_bound
-from winkfs.container.rows import Int64
 from winkfs.errors import DerivedDamage
 
 

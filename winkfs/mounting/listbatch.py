@@ -8,13 +8,12 @@ from typing import Any, Final, cast
 
 import numpy as np
 
+from winkformats.arrays import Int64, fetch
 from winkformats.errors import CorruptError
-from winkformats.gather import fetch
 from winkfs.container.arguments import nearest_ns
 from winkfs.container.ondisk.data import nearest_many
 from winkfs.container.ondisk.inode import Attrs, FileType, default_mode
 from winkfs.container.plain import PlainInodes, few_inodes, good_inodes
-from winkfs.container.rows import Int64
 from winkfs.container.store import Store
 from winkfs.mounting.ids import OWN_IDS
 from winkfs.names import MAX_COMPONENT, MAX_PATH

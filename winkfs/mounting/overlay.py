@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from winkfs.container.rows import Int64
+from winkformats.arrays import Int64
 from winkfs.names import bad_prefix
 
 BATCH: Final = 1024  # names read at a time, most

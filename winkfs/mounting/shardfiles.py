@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
@@ -23,7 +24,6 @@ from winkfs.container.columns.columns import BY_INODE, Columns
 from winkfs.container.content import Content
 from winkfs.container.ondisk.columnsfile import ColumnsFile
 from winkfs.container.ondisk.extent import Extent
-from winkfs.container.rows import Int64
 from winkfs.container.store import Store
 from winkfs.dataset.shard import Shard
 from winkfs.mounting.cachebudget import PAGE, PAGES

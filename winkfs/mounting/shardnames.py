@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import WIDEST, Int64, rows_at, texts_at
 from winkformats.errors import CorruptError
-from winkformats.gather import WIDEST, rows_at, texts_at
 from winkfs.container.inodescan import inode_rows
 from winkfs.container.ondisk.columnsfile import ColumnsFile, open_columns
 from winkfs.container.ondisk.inodekeys import SUFFIX
-from winkfs.container.rows import Int64
 from winkfs.container.store import Store
 from winkfs.dataset.shard import NOTHING
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from winkformats.arrays import Int64
 from winkfs.container.container import Container
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.rows import Int64
 from winkfs.mounting.facts import find_data, text_of
 from winkfs.mounting.listbatch import Batch, InodeBatch
 from winkfs.mounting.overlay import Order

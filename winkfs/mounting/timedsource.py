@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkfs.container.columns.columns import Columns
-from winkfs.container.rows import Int64
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.mounting.dataset import DatasetSource
 from winkfs.mounting.shardfiles import POSITION, ShardFiles

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats import hashing
+from winkformats.arrays import Int64
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.replace import replacing
 from winkformats.errors import CorruptError, FormatError
@@ -17,7 +18,7 @@ from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import scan_intact
 from winkformats.perm import Perm
 from winkfs import orders
-from winkfs.container.rows import Int64, Rows
+from winkfs.container.rows import Rows
 from winkfs.container.store import Store
 from winkfs.container.verify.cells import count_used, lost_rows
 from winkfs.container.verify.container import Report

@@ -31,11 +31,11 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
+from winkformats.arrays import Int64, UInt64, column, row_bytes, rows_at, texts_at
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
-from winkformats.gather import column, row_bytes, rows_at, texts_at
 from winkformats.hindex import table
 from winkformats.hindex.hindex import HIndex
 from winkformats.kv import pagesums
@@ -46,7 +46,7 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock
 from winkfs.container.entry import to_strs
 from winkfs.container.ondisk.idx import Base, spread
-from winkfs.container.rows import Int64, doubles
+from winkfs.container.rows import doubles
 
 HEAD: Final = struct.Struct(">Q16s2q")
 assert HEAD.size == 40
@@ -92,7 +92,7 @@ class ShardWriter:
         directory, name = locate(f"{base}.kvseq")
         storage = directory.create_new(name, uncached=True)
         self._kv = KVSeq.create(storage, purpose=PURPOSE_DATA, contid=secrets.randbits(63))
-        self._s: list[hashing.UInt64] = []
+        self._s: list[UInt64] = []
         self._positions: list[Int64] = []
 
     def add(self, columns: Columns) -> None:
@@ -138,7 +138,7 @@ class ShardWriter:
         """Let go of the files as they are."""
         self._kv.storage.close()
 
-    def _last_of_each(self, s: hashing.UInt64, positions: Int64) -> npt.NDArray[np.bool_]:
+    def _last_of_each(self, s: UInt64, positions: Int64) -> npt.NDArray[np.bool_]:
         """Which entries no later one of the same path replaces."""
         keep = np.ones(len(s), bool)
         order, equal = doubles(s)
@@ -169,9 +169,7 @@ def _heads(columns: Columns) -> list[bytes]:
     return row_bytes(heads)
 
 
-def write_index(
-    storage: Storage, s: hashing.UInt64, positions: Int64, contid: int, end: int
-) -> Superblock:
+def write_index(storage: Storage, s: UInt64, positions: Int64, contid: int, end: int) -> Superblock:
     """Write a whole hindex into an empty storage, not synced -> its superblock.
 
     end     FILESIZE of the kvseq
@@ -182,7 +180,7 @@ def write_index(
 
 
 def _write_index(
-    storage: Storage, s: hashing.UInt64, positions: Int64, contid: int, end: int, htsize: int
+    storage: Storage, s: UInt64, positions: Int64, contid: int, end: int, htsize: int
 ) -> tuple[Superblock, int]:
     """A table of `htsize` cells -> its superblock, and what `table.build` says of it."""
     shape = table.Shape(htsize)
@@ -335,7 +333,7 @@ class Shard:
             self.index = self._make_index()
         return self.index is index
 
-    def get_many(self, keys: Sequence[bytes], s: hashing.UInt64) -> list[Digest | None]:
+    def get_many(self, keys: Sequence[bytes], s: UInt64) -> list[Digest | None]:
         """s: uint64[n], XXH3-64 of the keys."""
         while True:
             index = self.index
@@ -347,9 +345,7 @@ class Shard:
                 if self._is_sound(index):
                     raise
 
-    def _get_many(
-        self, index: Base, keys: Sequence[bytes], s: hashing.UInt64
-    ) -> list[Digest | None]:
+    def _get_many(self, index: Base, keys: Sequence[bytes], s: UInt64) -> list[Digest | None]:
         positions, slots = index.find_many(s, table.bits_of(s))
         found: list[Digest | None] = [None] * len(keys)
         hits = np.flatnonzero(slots >= 0)

@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from winkformats.arrays import Bools, Int64
+
 try:
     from pyarrow._compute import call_function
 except ImportError:  # another pyarrow: this is where it says that it is
     from pyarrow.compute import call_function
-
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 def column(

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
+from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.hashing import UInt64
 from winkformats.hindex import place, table
 from winkformats.hindex.cells import (
     MAX_INT64,
@@ -33,7 +33,7 @@ from winkformats.hindex.cells import (
     need_variable,
     open_superblock,
 )
-from winkformats.hindex.table import BUCKET, LOAD, Int64, Shape
+from winkformats.hindex.table import BUCKET, LOAD, Shape
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock
 
 MAX_CELLSZ: Final = 4096  # words; a larger claim is damage

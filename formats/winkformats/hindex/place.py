@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage
-from winkformats.hashing import UInt64
-from winkformats.hindex.table import BUCKET, Cells, Int64, Shape
+from winkformats.hindex.table import BUCKET, Cells, Shape
 
 NEAR: Final = 256  # cells; changed ones closer than this are written together, a page at CELLSZ 2
 

@@ -13,10 +13,10 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage
-from winkformats.hashing import MASK63, UInt64
+from winkformats.hashing import MASK63
 
-Int64 = npt.NDArray[np.int64]
 Indices = npt.NDArray[Any]
 Cells = npt.NDArray[np.int64]  # [n, cellsz], native order
 BUCKET: Final = 1 << 16  # cells built at a time: 1 MiB, so that scattering stays in the L2 cache

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage
-from winkformats.hashing import UInt64, xxh3_many
+from winkformats.hashing import xxh3_many
 from winkformats.kv.superblock import Superblock
 
 VARIABLE: Final = "PAGESUMS"
@@ -33,7 +33,6 @@ PART: Final = 8  # one page in so many was asked for: then the others are checke
 MASK64: Final = (1 << 64) - 1
 
 Read = Callable[[int, int], bytes | memoryview]
-Int64 = npt.NDArray[np.int64]
 
 
 def place(size: int) -> int:

@@ -14,15 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from winkformats.arrays import Int64, UInt8, keep_heap, rows_at
 from winkformats.disk.posix import WINDOW
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DamagedRange, FormatError
-from winkformats.gather import rows_at
-from winkformats.heap import keep_heap
 from winkformats.kv.entry import MASK64, PREFIXES, Field, KVEntry, Layout
 
-Int64 = npt.NDArray[np.int64]
-UInt8 = npt.NDArray[np.uint8]
 MAX_WINDOW: Final = 64 << 20  # bytes; a larger entry is handed out as its head alone
 PIECE: Final = 4 << 20  # bytes read at once to check such an entry
 NEAR: Final = 64 << 10  # bytes searched first behind damage, and

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64, UInt8, texts_at
 from winkformats.errors import CorruptError
-from winkformats.gather import texts_at
 from winkfs.container.columns.scan import pieces
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.rows import Int64
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
 
-UInt8 = npt.NDArray[np.uint8]
 BY_INODE: Final = -1  # in `pointer`: the content is found by way of the inode
 EMPTY: Final = 0  # in `pointer`: a file without content
 

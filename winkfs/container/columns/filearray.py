@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64, fetch, texts_at
 from winkformats.disk.storage import Storage
-from winkformats.gather import fetch, texts_at
-from winkfs.container.rows import Int64
 from winkfs.errors import DerivedDamage
 
 Array = npt.NDArray[Any]

@@ -11,21 +11,17 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from winkformats.arrays import Bools, Int64, UInt8, column, rows_at
 from winkformats.errors import CorruptError
-from winkformats.gather import column, rows_at
 from winkformats.kv.entry import Field
 from winkfs.container.ondisk.inode import HEAD, FileType, Inode
 from winkfs.container.ondisk.inodekeys import SUFFIX, SUFFIX_BYTES
-from winkfs.container.rows import Int64
 from winkfs.units import NANO
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
 
-UInt8 = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
 Problem = Callable[[CorruptError], None]
 SPAN: Final = 8 << 20  # bytes of the data file read at once
 FILES: Final = 2048  # inodes of a piece

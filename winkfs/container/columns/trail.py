@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkfs.container.columns.columns import Columns
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.rows import Int64
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store

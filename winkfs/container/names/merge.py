@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from winkformats.arrays import Bools, Int64
 from winkfs.container.names.conflicts import ClashFinder
 from winkfs.container.names.order import NameOrder
 from winkfs.container.names.sort import Sorted
-from winkfs.container.rows import Int64
-
-Bools = npt.NDArray[np.bool_]
 
 PIECE: Final = 1 << 16  # pairs copied at a time
 RARE: Final = 2000  # one name in so many that came or went: cheaper to look up than to count all

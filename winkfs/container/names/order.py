@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from winkformats import hashing
+from winkformats.arrays import Int64, fetch
 from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.gather import fetch
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import Superblock, read_superblock
 from winkformats.perm import PAIR, Perm
 from winkfs.container.ondisk.data import PURPOSE_NAMES, Settings
 from winkfs.container.ondisk.inodekeys import SUFFIX, InodeKeys
 from winkfs.container.replay import Changes, Replay
-from winkfs.container.rows import Int64
 from winkfs.errors import DerivedDamage
 
 if TYPE_CHECKING:

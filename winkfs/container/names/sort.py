@@ -13,11 +13,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from winkformats.arrays import Int64, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.gather import texts_at
 from winkfs.container.names.conflicts import ClashFinder
-from winkfs.container.rows import Int64
 
 CHUNK: Final = 4 << 20  # bytes of names, with what Python adds, that are sorted at a time
 OVERHEAD: Final = 120  # bytes of a name beside its own: object, places in lists, pair

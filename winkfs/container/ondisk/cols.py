@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from winkformats.arrays import Int64
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import MASK64, Layout
@@ -35,7 +36,6 @@ from winkformats.kv.superblock import KVSEQ, SBSIZE, read_superblock
 from winkfs.container.columns.columns import Columns
 from winkfs.container.columns.filearray import FileArray, OpenFile
 from winkfs.container.ondisk.data import PURPOSE_COLUMNS
-from winkfs.container.rows import Int64
 
 CHUNKS: Final = "CHUNKS"  # position of the table of chunks
 COLSUMS: Final = "COLSUMS"  # position of the entry before it, with checksums of the columns

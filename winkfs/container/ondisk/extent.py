@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self, overload
 
 import numpy as np
-import numpy.typing as npt
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.errors import WinkError
 
-Int64 = npt.NDArray[np.int64]
 AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
 RATIO: Final = 16  # how many times its container's bytes a content may have to be read at once
 FEW: Final = 64  # extents up to which a list is the faster way

@@ -13,16 +13,16 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64, UInt64
 from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
-from winkformats.hashing import UInt64
 from winkformats.hindex import table
 from winkformats.kv import pagesums
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superblock
 from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
-from winkfs.container.rows import Int64, Rows
+from winkfs.container.rows import Rows
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
 ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor

@@ -7,10 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64, rows_at, texts_at
 from winkformats.errors import CorruptError
-from winkformats.gather import rows_at, texts_at
 from winkformats.kv.entry import Layout
-from winkfs.container.rows import Int64
 
 SUFFIX: Final = b"/I0"  # what the key of an inode has behind the name
 SUFFIX_BYTES: Final = np.frombuffer(SUFFIX, np.uint8)

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.arrays import Int64, fetch
 from winkformats.errors import CorruptError, DerivedDamage
-from winkformats.gather import fetch
 from winkformats.perm import Perm
 from winkfs.container.names.merge import Merge
 from winkfs.container.names.order import (
@@ -30,7 +30,6 @@ from winkfs.container.names.sort import NameSorter, Sorted
 from winkfs.container.names.trail import NameTrail
 from winkfs.container.ondisk.data import PURPOSE_NAMES
 from winkfs.container.ondisk.inodekeys import SUFFIX, InodeKeys
-from winkfs.container.rows import Int64
 from winkfs.container.store import Store
 
 SPAN: Final = 8 << 20  # bytes of the data file read at once

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.hindex import table
 from winkfs.container.ondisk.idx import Base
-from winkfs.container.rows import Int64, Rows
+from winkfs.container.rows import Rows
 
 
 def lost_rows(base: Base, rows: Rows) -> list[int]:

@@ -9,15 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from winkformats.arrays import Int64, row_bytes
 from winkformats.errors import CorruptError
-from winkformats.gather import row_bytes
 from winkformats.kv.scan import Batch
 from winkfs.container.content import attributes
 from winkfs.container.inodescan import FIELDS, InodeRows
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Inode
 from winkfs.container.store import Store
-
-Int64 = npt.NDArray[np.int64]
 
 
 def rows_of_inodes(batch: Batch) -> InodeRows:

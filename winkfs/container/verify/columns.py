@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.scan import Batch
 from winkfs.container.columns.columns import Columns
 from winkfs.container.columns.scan import InodeScan
 from winkfs.container.ondisk.cols import ColumnsFile
-from winkfs.container.rows import Int64
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store

@@ -12,13 +12,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Bools, Int64
 from winkformats.kv.scan import Batch
 from winkfs.container.inodescan import InodeRows, fileids
 from winkfs.container.store import Store
 from winkfs.container.verify.claims import Claims, rows_of_inodes
 
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 PIECE: Final = 1 << 15  # inodes read again at a time
 
 

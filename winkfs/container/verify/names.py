@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.names.conflicts import ClashFinder
 from winkfs.container.names.order import UNKNOWN, NameOrder, key_hashes, tail
 from winkfs.container.names.sort import NameSorter
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.inodekeys import SUFFIX
-from winkfs.container.rows import Int64
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from winkfs.container.rows import Int64
+from winkformats.arrays import Int64, UInt64
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.spark import arrow
 from winkfs.spark.jobs import near
@@ -112,5 +112,5 @@ class Comparing:
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def _signatures(column: pa.Array) -> near.UInt64:
+def _signatures(column: pa.Array) -> UInt64:
     return np.frombuffer(b"".join(column.to_pylist()), np.uint64).reshape(len(column), -1)

@@ -24,13 +24,12 @@ import mmh3
 import numpy as np
 import numpy.typing as npt
 
-from winkfs.container.rows import Int64
+from winkformats.arrays import Int64, UInt64
 from winkfs.spark.arrow import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-UInt64 = npt.NDArray[np.uint64]
 K: Final = 5  # words of a shingle
 ROWS: Final = 4
 BANDS: Final = 16

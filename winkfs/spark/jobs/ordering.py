@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from winkformats.arrays import Bools, Int64
 from winkfs import orders
-from winkfs.container.rows import Int64
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.orders import Order, OrderedShard, Part, Rows
 from winkfs.results import store as results
 from winkfs.spark import arrow
-from winkfs.spark.arrow import Bools, numbers
+from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.common import attempt, guarded
 from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
 

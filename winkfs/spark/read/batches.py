@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkfs.container.columns.columns import Columns
 from winkfs.container.ondisk.inode import default_mode
-from winkfs.container.rows import Int64
 from winkfs.errors import WinkError
 from winkfs.spark import arrow
 from winkfs.spark.read.batching import cuts
@@ -25,7 +24,6 @@ from winkfs.spark.read.paths import MARK, to_path
 from winkfs.spark.read.rows import Source
 from winkfs.units import MICRO
 
-Bools = npt.NDArray[np.bool_]
 ROW: Final = 128  # bytes that a row takes beside its content, about
 AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
 MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)

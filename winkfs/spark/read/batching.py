@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from winkfs.container.rows import Int64
+    from winkformats.arrays import Int64
 
 
 def cuts(sizes: Int64, limit: int, most: int = 1 << 62) -> Iterator[tuple[int, int]]:

@@ -9,19 +9,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
+from winkformats.arrays import Bools, Int64, column, rows_at
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
-from winkformats.gather import column, rows_at
 from winkformats.kv.entry import KVEntry
 from winkfs.container.columns.columns import BY_INODE, EMPTY
 from winkfs.container.content import attributes
 from winkfs.container.ondisk.extent import assemble, cut
 from winkfs.container.ondisk.inode import Attrs, Inode
-from winkfs.container.rows import Int64
 from winkfs.container.store import Store
 from winkfs.spark import arrow
 
@@ -31,7 +29,6 @@ SLACK: Final = 64  # bytes of an entry beside its value: an ordinary key and its
 HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
 FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
-Bools = npt.NDArray[np.bool_]
 
 
 class Contents:

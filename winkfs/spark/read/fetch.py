@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from winkfs.container.rows import Int64
+    from winkformats.arrays import Int64
     from winkfs.spark.read.contents import Contents
 
 Fetcher = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]

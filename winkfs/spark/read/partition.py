@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from pyspark.sql.datasource import InputPartition
 
-Int64 = npt.NDArray[np.int64]
+from winkformats.arrays import Int64
+
 WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)
 
 

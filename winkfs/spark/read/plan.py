@@ -15,9 +15,10 @@ from typing import Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkfs.container.basepath import base_of
 from winkfs.dataset.manifest import is_dataset
-from winkfs.dataset.shard import NOTHING, Int64, Shard
+from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import NoSuchFile
 from winkfs.spark.read.options import Options

@@ -7,11 +7,11 @@ from typing import Final, Self
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.columns.columns import Columns
 from winkfs.container.columns.scan import LONGEST, InodeScan
 from winkfs.container.ondisk.columnsfile import columns_between, open_columns
-from winkfs.container.rows import Int64
 from winkfs.container.store import Store
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import Shard

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError
 from winkfs import orders
@@ -17,7 +18,7 @@ from winkfs.container.ondisk.columnsfile import open_columns
 from winkfs.container.select import select
 from winkfs.container.store import Store
 from winkfs.dataset.manifest import is_dataset
-from winkfs.dataset.shard import Int64, Shard
+from winkfs.dataset.shard import Shard
 from winkfs.errors import StalePlan
 from winkfs.spark.read.options import Options
 from winkfs.spark.read.partition import Ordered, Piece, Scan, pack

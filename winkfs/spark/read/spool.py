@@ -9,15 +9,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from winkformats.arrays import Int64
 from winkfs.spark.read.batching import cuts
 from winkfs.units import MICRO
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Int64 = npt.NDArray[np.int64]
 MEMORY: Final = 128 << 20  # bytes of rows that are kept in memory
 ROWS: Final = 2048  # of a batch handed on
 BYTES: Final = 8 << 20  # of their content, about

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.columns.columns import Columns
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.columnsfile import columns_between
-from winkfs.container.rows import Int64
 from winkfs.container.store import Store
 from winkfs.dataset.hidden import hidden_rows
 from winkfs.dataset.hiddenfile import hidden_of

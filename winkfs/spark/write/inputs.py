@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from winkformats.arrays import Int64
 from winkfs.container.arguments import check_directory, check_ftype
 from winkfs.container.ondisk.inode import FileType
 from winkfs.spark.read.batching import cuts
@@ -29,7 +30,6 @@ from winkfs.units import MICRO
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Int64 = npt.NDArray[np.int64]
 NUMBERS: Final = ("tinyint", "smallint", "int", "bigint")
 TYPES: Final = {
     "path": ("string",),
