@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import winkfs
-from winkfs.container.columns.columns import Columns
+from winkfs.container.columns import Columns
 from winkfs.container.entry import to_bytes
-from winkfs.container.ondisk.cols import ColumnsFile
-from winkfs.container.ondisk.columnsfile import open_columns
+from winkfs.container.ondisk.cols import ColumnsFile, open_columns
 from winkfs.container.store import Store
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from winkfs.container.names.order import NameOrder, open_order
+from winkfs.container.nameorder import NameOrder, open_order
 from winkfs.container.store import Store
 
 

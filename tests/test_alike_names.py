@@ -18,7 +18,7 @@ from winkformats.hindex import table
 from winkformats.kv.superblock import SBSIZE
 from winkfs import digests
 from winkfs.container.ondisk.inode import inode_key
-from winkfs.container.verify.container import verify
+from winkfs.container.verify import verify
 from winkfs.digests import NAME
 from winkfs.mounting.lookup import Look
 from winkfs.results import store as results

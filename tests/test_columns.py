@@ -14,9 +14,8 @@ from columns_checks import listing, opened, rows, store_of
 import winkfs
 from winkformats.errors import CorruptError
 from winkfs import FileType
-from winkfs.container.columns.columns import BY_INODE, EMPTY, Columns
-from winkfs.container.ondisk.extent import Extent
-from winkfs.container.ondisk.inode import Inode
+from winkfs.container.columns import BY_INODE, EMPTY, Columns
+from winkfs.container.ondisk.inode import Extent, Inode
 
 RECIPES = {f"golden {name}": make for name, make in golden_containers.RECIPES.items()}
 RECIPES |= {f"oracle {name}": make for name, make in oracle_recipes.RECIPES.items()}

@@ -28,9 +28,9 @@ from winkformats.kv.entry import Layout
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock
 from winkfs.cli import main
-from winkfs.container.columns.columns import Columns
-from winkfs.container.ondisk import columnsfile
-from winkfs.container.ondisk.columnsfile import columns_between, open_columns, write_columns
+from winkfs.container.columns import Columns
+from winkfs.container.ondisk import cols as columnsfile
+from winkfs.container.ondisk.cols import columns_between, open_columns, write_columns
 from winkfs.container.select import Selection, select
 
 
@@ -237,10 +237,10 @@ def test_killed_while_writing_leaves_the_old_ones(at: str, tmp_path: Path) -> No
 
 KILLED = """
 import os, sys
-from winkfs import columnsfile
+from winkfs.container.ondisk import cols as columnsfile
 from winkformats.disk.posix import PosixDirectory
-from winkformats.kvseq import KVSeq
-from winkfs.store import Store
+from winkformats.kv.sequence import KVSeq
+from winkfs.container.store import Store
 base, at = sys.argv[1:]
 def die(*_, **__):
     os._exit(0)

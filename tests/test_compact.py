@@ -231,7 +231,7 @@ def test_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.Monkey
 
 COMPACT = """
 import sys, winkfs
-from winkfs.compact import compact
+from winkfs.container.compact import compact
 print("begun", flush=True)
 compact(sys.argv[1])
 """

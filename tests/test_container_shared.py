@@ -15,7 +15,7 @@ from container_checks import assert_sound, child, contents, path_of, run
 
 import winkfs
 from winkfs import Container
-from winkfs.container.fastread import LOOK
+from winkfs.container.read import LOOK
 from winkfs.errors import Locked
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import winkfs
-from winkfs.container.ondisk.columnsfile import open_columns
+from winkfs.container.ondisk.cols import open_columns
 from winkfs.errors import CorruptError
 
 # Each look is right or an error of ours. A signal would end the child with a negative status.

@@ -11,7 +11,7 @@ import pytest
 from openfiles import descriptors
 
 import winkfs
-from winkfs.dataset import handles
+from winkfs.dataset import reading as handles
 from winkfs.dataset.dataset import create
 from winkfs.errors import Closed
 

@@ -11,9 +11,9 @@ import datasets
 import pytest
 
 import winkfs
-from winkfs.dataset import adopt as adopt_module
-from winkfs.dataset.adopt import adopt
+from winkfs.dataset import maintain as adopt_module
 from winkfs.dataset.compaction import compact, rebalance
+from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import Log, create
 from winkfs.errors import FileExists
 

@@ -19,10 +19,10 @@ import pytest
 import winkfs
 from winkformats.disk.posix import PosixDirectory
 from winkfs.dataset import manifest
+from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin
-from winkfs.dataset.vacuum import vacuum
 from winkfs.errors import DatasetConflict, StalePlan, WinkError
 
 
@@ -193,7 +193,7 @@ KILLED = """
 import os, sys, datasets, winkfs
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import begin
-from winkfs.dataset.vacuum import vacuum
+from winkfs.dataset.maintain import vacuum
 
 root, number, before = sys.argv[1], 0, 0
 while True:

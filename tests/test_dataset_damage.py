@@ -15,18 +15,16 @@ import datasets
 import pytest
 
 import winkfs
-import winkfs.dataset.adopt
+import winkfs.dataset.maintain
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
-from winkfs.container.ondisk.columnsfile import open_columns
+from winkfs.container.ondisk.cols import open_columns
 from winkfs.dataset import manifest
 from winkfs.dataset.compaction import compact
+from winkfs.dataset.maintain import repair, vacuum
 from winkfs.dataset.manifest import Log, create
-from winkfs.dataset.repair import repair
 from winkfs.dataset.snapshot import snapshot
-from winkfs.dataset.survey import describe
-from winkfs.dataset.transaction import begin
-from winkfs.dataset.vacuum import vacuum
+from winkfs.dataset.transaction import begin, describe
 
 run = commands.run  # a fixture
 
@@ -292,7 +290,7 @@ def test_newest_that_cannot_be_proven_is_given_up(root: str, field: str) -> None
     assert len(list(Path(root, "_winkfs").glob("*.damaged"))) == 2
     assert winkfs.verify(root).problems == []
     lost = done.mended[0].partition("its shards may be ")[2].partition(" ")[0]
-    winkfs.dataset.adopt.adopt(root, [f"{root}/{lost}"])  # as it says
+    winkfs.dataset.maintain.adopt(root, [f"{root}/{lost}"])  # as it says
     assert files(root) == first(5)
     vacuum(root, older_than=0)
     assert files(root) == first(5)

@@ -14,7 +14,7 @@ import datasets
 import pytest
 
 import winkfs
-from winkfs.dataset.adopt import adopt
+from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.transaction import begin
 

@@ -11,9 +11,9 @@ from test_full_disk import Disk
 
 import winkfs
 from winkfs.dataset.compaction import compact
+from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import create
 from winkfs.dataset.packing import pack_shards
-from winkfs.dataset.vacuum import vacuum
 
 disk = test_full_disk.disk  # a fixture
 

@@ -20,10 +20,9 @@ import winkfs
 from winkformats import hashing
 from winkformats.disk.posix import PosixDirectory
 from winkfs.dataset import hidden as hidden_module
-from winkfs.dataset import hiddenfile
+from winkfs.dataset import hidden as hiddenfile
 from winkfs.dataset.hidden import hidden_rows
-from winkfs.dataset.manifest import Log, create
-from winkfs.dataset.manifestfolder import Folder
+from winkfs.dataset.manifest import Folder, Log, create
 from winkfs.dataset.snapshot import snapshot
 
 

@@ -9,9 +9,9 @@ import datasets
 import pytest
 
 import winkfs
+from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import MARK, begin
-from winkfs.dataset.vacuum import vacuum
 from winkfs.errors import WinkError
 
 

@@ -23,14 +23,12 @@ from hypothesis.stateful import (
 
 import winkfs
 from winkfs.dataset import dataset
-from winkfs.dataset.adopt import adopt
-from winkfs.dataset.compaction import compact, compaction, rebalance
+from winkfs.dataset.compaction import Group, compact, compaction, rebalance, rewrite
 from winkfs.dataset.hidden import hidden_rows
+from winkfs.dataset.maintain import adopt, vacuum
 from winkfs.dataset.manifest import Log
-from winkfs.dataset.rewrite import Group, rewrite
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
-from winkfs.dataset.vacuum import vacuum
 from winkfs.errors import DatasetConflict, StalePlan
 
 NAMES = ["a", "b", "b/c", "\udcff", "x" * 300]

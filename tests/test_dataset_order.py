@@ -8,10 +8,11 @@ from pathlib import Path
 import datasets
 import pytest
 
-from winkfs.dataset import nameorder, namerows
-from winkfs.dataset.nameorder import MergedOrder
 from winkfs.dataset.snapshot import snapshot
+from winkfs.mounting import datasetnames as nameorder
+from winkfs.mounting import datasetnames as namerows
 from winkfs.mounting.dataset import DatasetSource
+from winkfs.mounting.datasetnames import MergedOrder
 
 LETTERS = "ab/.0-\xff\u1234"
 DEEP = "abcdefgh" * 12  # words that all names have in common

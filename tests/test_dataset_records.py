@@ -13,9 +13,9 @@ import pytest
 import winkfs
 from winkformats.errors import FormatError
 from winkfs import digests, orders
+from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import create
 from winkfs.dataset.records import Manifest
-from winkfs.dataset.vacuum import vacuum
 from winkfs.orders import Order, OrderedShard, Rows
 from winkfs.results import store as results
 

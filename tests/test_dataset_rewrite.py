@@ -17,13 +17,11 @@ import pytest
 
 import winkfs
 from winkfs.dataset import compaction as compaction_module
-from winkfs.dataset.adopt import adopt
-from winkfs.dataset.compaction import compact, rebalance
+from winkfs.dataset.compaction import Group, compact, rebalance, rewrite
+from winkfs.dataset.maintain import adopt, vacuum
 from winkfs.dataset.manifest import Log, create
-from winkfs.dataset.rewrite import Group, rewrite
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
-from winkfs.dataset.vacuum import vacuum
 from winkfs.errors import DatasetConflict, StalePlan
 
 
@@ -204,7 +202,7 @@ def test_damaged_file_stops_a_rewrite_and_nothing_is_lost(root: str) -> None:
 
 COMPACT = """
 import sys, time
-from winkfs.dataset import rewrite
+from winkfs.dataset import compaction as rewrite
 real = rewrite.ShardWriter.finish
 def slow(self):
     print("here", flush=True)
@@ -282,8 +280,8 @@ def test_vacuum_keeps_a_generation_that_was_the_newest_within_its_time(root: str
 def test_vacuum_removes_manifests_that_nobody_needs(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from winkfs.dataset import maintain as vacuum_module
     from winkfs.dataset import manifest
-    from winkfs.dataset import vacuum as vacuum_module
 
     monkeypatch.setattr(manifest, "EACH", 4)
     monkeypatch.setattr(manifest, "SMALL", 0)

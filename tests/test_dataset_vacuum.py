@@ -15,12 +15,12 @@ import pytest
 import winkfs
 from winkformats.disk.directory import Directory
 from winkformats.disk.posix import PosixDirectory
+from winkfs.dataset import maintain as vacuum_module
 from winkfs.dataset import manifest
-from winkfs.dataset import vacuum as vacuum_module
+from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
-from winkfs.dataset.vacuum import vacuum
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ for i in range(15):
 VACUUM = """
 import sys, time
 from winkfs.dataset.compaction import compact
-from winkfs.dataset.vacuum import vacuum
+from winkfs.dataset.maintain import vacuum
 from winkfs.errors import DatasetConflict
 end = time.monotonic() + 6
 while time.monotonic() < end:

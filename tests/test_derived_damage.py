@@ -18,7 +18,7 @@ import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import DerivedDamage
 from winkformats.kv.superblock import read_superblock
-from winkfs.container.columns.columns import Columns
+from winkfs.container.columns import Columns
 from winkfs.container.compact import compact
 from winkfs.container.select import select
 from winkfs.container.selection import Selection

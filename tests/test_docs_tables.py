@@ -19,8 +19,7 @@ from winkformats.kv.superblock import Superblock
 from winkformats.perm import Perm
 from winkfs.container.ondisk import inode
 from winkfs.container.ondisk import time as timeindex
-from winkfs.container.ondisk.extent import Extent
-from winkfs.container.ondisk.inode import Attrs, FileType, Inode, InodeForm
+from winkfs.container.ondisk.inode import Attrs, Extent, FileType, Inode, InodeForm
 
 UNSIGNED = {1: "B", 2: "H", 4: "I", 8: "Q"}
 

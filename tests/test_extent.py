@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from winkfs.container.ondisk.extent import Extent, ExtentArray, cut, overlay
+from winkfs.container.ondisk.inode import Extent, ExtentArray, cut, overlay
 
 Byte = tuple[int, int]  # entry, offset in its value; (0, 0) in a hole
 

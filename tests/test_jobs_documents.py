@@ -12,7 +12,8 @@ import xxhash
 
 pa = pytest.importorskip("pyarrow")
 
-from winkfs.spark.jobs import documents, near  # noqa: E402
+from winkfs.spark.jobs import near  # noqa: E402
+from winkfs.spark.jobs import reading as documents  # noqa: E402
 
 DOCUMENTS = [
     b"", b"x", b"\xff\x00\xfe", b"<html><title>One</title>",

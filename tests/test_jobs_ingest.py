@@ -17,7 +17,8 @@ import winkfs
 from winkfs.archive.warc import missing
 from winkfs.dataset.manifest import Log
 from winkfs.errors import NoSuchFile, WinkError
-from winkfs.spark.jobs import ingest, inputs
+from winkfs.spark.jobs import ingest
+from winkfs.spark.jobs import ingest as inputs
 from winkfs.spark.jobs.common import Bad
 
 pa = pytest.importorskip("pyarrow")

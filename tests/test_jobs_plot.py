@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 
 from matplotlib import dates
 
-from winkfs.spark.jobs import plot
+from winkfs.spark.jobs import stats as plot
 
 HOST = "http://a-rather-long-host-name-%d.example.org"
 

@@ -24,7 +24,7 @@ from oracle_recipes import RECIPES
 
 import winkfs
 from winkfs import Row
-from winkfs.container.basepath import FILES
+from winkfs.names import FILES
 
 EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "25"))
 STARTS = (

@@ -11,7 +11,7 @@ from mounting import base as base
 from mounting import mounted, request, server_of
 from mounting import there as there
 
-from winkmount import awake
+from winkmount import guard as awake
 from winkmount.binding import MountError
 from winkmount.options import Options
 from winkmount.service import check
@@ -31,21 +31,21 @@ def soon(pid: int, device: str, held: bool) -> bool:
 
 @pytest.mark.mount
 def test_processors_that_stay_awake_for_ever(base: str) -> None:
-    if not os.access(awake.DEVICE, os.W_OK):
-        pytest.skip(f"{awake.DEVICE} is missing, or not for this user")
+    if not os.access(awake.LATENCY_DEVICE, os.W_OK):
+        pytest.skip(f"{awake.LATENCY_DEVICE} is missing, or not for this user")
     with mounted(base, "-o", "low_latency") as directory:
         server = server_of(directory)
         for number in range(3):
             (directory / f"new-{number}").touch()
-            assert soon(server, awake.DEVICE, held=True)
-            assert soon(server, awake.DEVICE, held=False)
+            assert soon(server, awake.LATENCY_DEVICE, held=True)
+            assert soon(server, awake.LATENCY_DEVICE, held=False)
 
 
 def test_a_lock_that_asks_for_no_wakefulness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = tmp_path / "device"
-    monkeypatch.setattr(awake, "DEVICE", str(device))
+    monkeypatch.setattr(awake, "LATENCY_DEVICE", str(device))
     lock = awake.AwakeLock()
     with lock, lock:  # an operation calls another
         assert soon(os.getpid(), str(device), held=True)
@@ -57,7 +57,7 @@ def test_a_lock_that_asks_for_no_wakefulness(
 def test_who_may_not_keep_them_awake_is_told(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(awake, "DEVICE", str(tmp_path / "none"))
+    monkeypatch.setattr(awake, "LATENCY_DEVICE", str(tmp_path / "none"))
     asked = request(there)
     asked.options.low_latency = True
     with pytest.raises(MountError, match=r"low_latency: .*none cannot be written: leave it out"):

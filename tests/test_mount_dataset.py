@@ -27,11 +27,10 @@ from winkformats.disk.storage import Storage
 from winkfs import FileType
 from winkfs.container.container import Container
 from winkfs.dataset.compaction import compact
+from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.shard import remove_shard
 from winkfs.dataset.snapshot import snapshot
-from winkfs.dataset.vacuum import vacuum
-from winkfs.mounting.dataset import DatasetSource
-from winkfs.mounting.timedsource import TimedSource
+from winkfs.mounting.dataset import DatasetSource, TimedSource
 
 LINES = b"of the data set\n" * 100
 
@@ -334,7 +333,7 @@ def test_columns_that_the_disk_refuses_are_closed_and_made_from_the_inodes(
     def refuse(storage: Storage, **_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), storage.name)
 
-    monkeypatch.setattr("winkfs.mounting.shardfiles.ColumnsFile", refuse)
+    monkeypatch.setattr("winkfs.mounting.shards.ColumnsFile", refuse)
     before = descriptors()
     view, _ = broken(root)
     assert contents(view) == {b"a/1": b"a1", b"a/2": b"a2", b"b": b"b" * 50, b"c": b"c", b"e": b""}

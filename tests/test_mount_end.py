@@ -26,11 +26,10 @@ from openfiles import descriptors
 
 import winkfs
 from winkmount import service
-from winkmount.background import serve_in_background
 from winkmount.binding import MountError
 from winkmount.mounts import ask, canonical, mount_at, unmount
 from winkmount.options import Options
-from winkmount.service import Request
+from winkmount.service import Request, serve_in_background
 
 base, there = mounting.base, mounting.there  # fixtures
 

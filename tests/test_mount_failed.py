@@ -13,7 +13,7 @@ from mounting import command, leave_dead, need_fuse, watched
 from mounting import there as there  # a fixture
 
 import winkfs
-from winkfs.cli.mounts import mount_record, mounted
+from winkfs.cli.mount import mount_record, mounted
 
 pytestmark = pytest.mark.mount
 

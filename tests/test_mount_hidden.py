@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from memory_source import MemorySource
 
-from winkmount import hidden
+from winkmount import openfile as hidden
 from winkmount.operations import Operations
 
 HIDDEN = "/.fuse_hidden0000000200000001"

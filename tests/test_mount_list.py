@@ -16,9 +16,9 @@ from memory_source import MemorySource
 from mounting import leave_dead, mounted, need_fuse, request, watched
 
 import winkfs
-from winkfs.cli import mounts
-from winkmount.background import serve_in_background
+from winkfs.cli import mount as mounts
 from winkmount.mounts import Mount, canonical, mount_at, unmount
+from winkmount.service import serve_in_background
 
 run = commands.run  # fixture
 

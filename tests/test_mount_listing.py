@@ -9,8 +9,8 @@ from memory_source import MemorySource
 
 import winkmount.operations as operations_module
 from winkmount.fuse3 import StatForm
-from winkmount.listing import DOTS
 from winkmount.operations import Operations
+from winkmount.paths import DOTS
 from winkmount.source import Attr, DirEntry
 
 

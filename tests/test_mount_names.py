@@ -15,10 +15,11 @@ from winkformats.disk import pagecache
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkfs import FileType
-from winkfs.mounting import cachebudget as light
 from winkfs.mounting import container as source
 from winkfs.mounting import ids as places
-from winkfs.mounting import listbatch, sourceattrs
+from winkfs.mounting import listing as listbatch
+from winkfs.mounting import lookup as light
+from winkfs.mounting import sourceattrs
 from winkfs.mounting.container import ContainerSource
 from winkfs.names import bad_prefix
 from winkmount.source import UNREADABLE

@@ -15,11 +15,10 @@ from mounting import WINKFS, command, mounted, need_fuse, request, serving, watc
 
 import winkfs
 from winkmount import service
-from winkmount.background import serve_in_background
 from winkmount.binding import MountError
 from winkmount.mounts import canonical, mount_at, mounts, unmount
 from winkmount.operations import Operations
-from winkmount.service import check
+from winkmount.service import check, serve_in_background
 
 
 @pytest.fixture

@@ -218,7 +218,7 @@ def _fail(offset: int, buffers: object) -> int:
 MEMORY = """
 import sys
 import winkfs
-from winkfs.source import ContainerSource
+from winkfs.mounting.container import ContainerSource
 
 def anonymous():
     with open("/proc/self/status") as file:

@@ -13,7 +13,7 @@ import pytest
 
 import winkfs
 from winkfs import Container
-from winkfs.container.changes import Changes
+from winkfs.container.write import Changes
 from winkfs.mounting import sourceview
 from winkfs.mounting.appendonly import AppendOnlySource
 from winkfs.mounting.container import ContainerSource

@@ -26,9 +26,10 @@ from mounting import (
 from private import Private, packages
 
 import winkfs
-from winkmount import background, service
-from winkmount.background import serve_in_background
+from winkmount import service
+from winkmount import service as background
 from winkmount.mounts import canonical, mount_at, mounts, unmount
+from winkmount.service import serve_in_background
 
 base, there = mounting.base, mounting.there  # fixtures
 
@@ -126,7 +127,7 @@ import pathlib, sys, time
 sys.path[:0] = {[*packages(), os.path.dirname(__file__)]!r}
 from memory_source import MemorySource
 from mounting import request
-from winkmount.background import serve_in_background
+from winkmount.service import serve_in_background
 def slow():
     pathlib.Path({str(tmp_path / "opening")!r}).touch()
     while not pathlib.Path({str(tmp_path / "go")!r}).exists():

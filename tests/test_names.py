@@ -20,10 +20,9 @@ from winkformats.errors import CorruptError
 from winkformats.perm import Perm
 from winkfs import FileType
 from winkfs.archive.pack import pack
-from winkfs.container.names import sort as namesort
-from winkfs.container.names.conflicts import ClashFinder
-from winkfs.container.names.order import NameOrder, open_order, tail
-from winkfs.container.names.sort import NameSorter
+from winkfs.container import namesort
+from winkfs.container.nameorder import NameOrder, open_order, tail
+from winkfs.container.namesort import ClashFinder, NameSorter
 from winkfs.container.ondisk import names as namesfile
 from winkfs.container.ondisk.names import build, merge, save_order
 from winkfs.container.store import Store
@@ -244,8 +243,8 @@ def test_an_old_order_and_the_tail_make_the_order_of_today(
     seed: int, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(namesfile, "build", None)  # it shall merge
-    monkeypatch.setattr("winkfs.container.names.merge.PIECE", 3)
-    monkeypatch.setattr("winkfs.container.names.merge.RARE", 1 if seed % 2 else 10**9)
+    monkeypatch.setattr("winkfs.container.ondisk.names.PIECE", 3)
+    monkeypatch.setattr("winkfs.container.ondisk.names.RARE", 1 if seed % 2 else 10**9)
     chance, model = random.Random(seed), dict[bytes, bytes]()
     with winkfs.create(base) as container:
         container.put("a/a", b"")

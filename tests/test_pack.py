@@ -20,10 +20,9 @@ from winkfs.archive.items import LARGE, Note
 from winkfs.archive.pack import pack
 from winkfs.archive.tree import Tree, listed_names
 from winkfs.archive.unpack import unpack
-from winkfs.container.basepath import FILES, SUFFIXES, TEMPORARIES
 from winkfs.dataset.packing import pack_shards
 from winkfs.errors import Locked
-from winkfs.names import excluder
+from winkfs.names import FILES, SUFFIXES, TEMPORARIES, excluder
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 

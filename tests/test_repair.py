@@ -18,8 +18,8 @@ import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkfs import WinkError
-from winkfs.container.repair.repair import repair, rollback
-from winkfs.container.repair.salvage import salvage
+from winkfs.container.repair import repair, rollback
+from winkfs.container.salvage import salvage
 from winkfs.errors import Locked, NoSuchFile
 
 Files = dict[str, bytes]

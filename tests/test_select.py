@@ -13,7 +13,7 @@ import winkfs
 from winkformats.errors import CorruptError
 from winkfs import FileType
 from winkfs.container.entry import Entry, to_bytes
-from winkfs.container.ondisk import columnsfile
+from winkfs.container.ondisk import cols as columnsfile
 from winkfs.container.select import Selection, in_file, select
 from winkfs.container.store import Store
 from winkfs.names import matcher
@@ -143,7 +143,7 @@ def test_chunks_of_other_times_are_not_looked_at(
 COUNT = """
 import os, sys
 from pathlib import Path
-from winkfs.select import Selection, select
+from winkfs.container.select import Selection, select
 base, since, until = sys.argv[1], *map(int, sys.argv[2:])
 for file in Path(base).parent.iterdir():
     with file.open("rb") as f:

@@ -11,7 +11,7 @@ import pytest
 from sparkfiles import KINDS, damage, documents, flip, plain, read
 
 import winkfs
-from winkfs.spark.read.paths import to_name
+from winkfs.spark.read.partition import to_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

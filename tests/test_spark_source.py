@@ -38,8 +38,7 @@ from winkfs import orders
 from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
 from winkfs.results import store as results
-from winkfs.spark.read.partition import Piece, unpack
-from winkfs.spark.read.paths import to_name, to_path
+from winkfs.spark.read.partition import Piece, to_name, to_path, unpack
 from winkfs.spark.read.plan import Part
 
 if TYPE_CHECKING:
@@ -359,7 +358,8 @@ def test_a_container_that_was_cut_short_is_a_stale_plan(tmp_path: Path) -> None:
 
 
 def test_a_generation_survives_a_compaction_and_dies_with_a_vacuum(tmp_path: Path) -> None:
-    from winkfs.dataset import compaction, vacuum
+    from winkfs.dataset import compaction
+    from winkfs.dataset import maintain as vacuum
 
     root = dataset(tmp_path / "set")
     before = documents(root)
@@ -636,7 +636,7 @@ OF_A_TABLE = {
 def test_what_spark_adds_to_the_options_of_a_table_is_passed_over() -> None:
     from winkfs.spark.read.options import Options
     from winkfs.spark.source import WinkfsDataSource
-    from winkfs.spark.write.options import SinkOptions
+    from winkfs.spark.write.shard import SinkOptions
 
     given = dict(OF_A_TABLE)
     columns = "`path` string, `size` bigint, `mtime` timestamp"
@@ -744,7 +744,7 @@ def test_spark_finds_what_a_loop_finds(spark: SparkSession, kinds: Kinds, kind: 
 
 def test_all_columns_in_spark(spark: SparkSession, kinds: Kinds) -> None:
     import winkfs.spark
-    from winkfs.spark.read.schema import FIELDS
+    from winkfs.spark.read.options import FIELDS
 
     frame = winkfs.spark.read(spark, kinds["changed"], columns=list(FIELDS), mode="PERMISSIVE")
     assert dict(frame.dtypes) == FIELDS

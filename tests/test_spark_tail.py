@@ -12,7 +12,7 @@ from datasets import add, commit, delete
 
 import winkfs
 from winkfs.dataset.compaction import compact
-from winkfs.dataset.vacuum import vacuum
+from winkfs.dataset.maintain import vacuum
 from winkfs.errors import StalePlan
 
 pytest.importorskip("pyspark")
@@ -23,8 +23,12 @@ from pyspark.sql.types import StructType  # noqa: E402 - needs the two above
 from winkfs.spark.read.batches import Reading, batches  # noqa: E402
 from winkfs.spark.read.options import Options  # noqa: E402
 from winkfs.spark.stream import source as streamsource  # noqa: E402
-from winkfs.spark.stream.changefeed import Limit, Offset, open_tail  # noqa: E402
-from winkfs.spark.stream.source import stream_reader  # noqa: E402
+from winkfs.spark.stream.source import (  # noqa: E402
+    Limit,
+    Offset,
+    open_tail,
+    stream_reader,
+)
 
 SCHEMA = pa.schema([("path", pa.string()), ("content", pa.binary())])
 MOMENT = 1_700_000_000

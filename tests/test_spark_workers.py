@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np, pyarrow as pa, pyspark.worker
 from pyspark_winkfs import DefaultSource
 from sparkfiles import struct
-from winkfs.spark.schema import FIELDS
+from winkfs.spark.read.options import FIELDS
 
 base, place = sys.argv[2], Path(sys.argv[3])
 names = {"bigint": "long"}
@@ -45,7 +45,7 @@ def scan():
     assert found("path string, size long, mtime timestamp, content binary", prefix="dir1/")
 
 def fetch():
-    from winkfs.spark.fetch import fetcher
+    from winkfs.spark.read.fetch import fetcher
     refs = "_container string, _contid long, _pos long, _pointer long, size long"
     for mode in ("PERMISSIVE", "DROPMALFORMED"):
         parts = found(refs, orderBy="mtime")
@@ -53,9 +53,9 @@ def fetch():
 
 def write():
     from winkfs.dataset.transaction import begin
-    from winkfs.spark import sink
-    from winkfs.spark.inputs import Inputs
-    from winkfs.spark.sinkoptions import SinkOptions
+    from winkfs.spark.write import sink
+    from winkfs.spark.write.inputs import Inputs
+    from winkfs.spark.write.shard import SinkOptions
     kinds = {"path": "string", "content": "binary", "mtime": "timestamp", "mode": "int"}
     rows = found("path string, content binary, mtime timestamp, mode int", mode="DROPMALFORMED")
     for ao in ("false", "true"):
@@ -66,11 +66,11 @@ def write():
 
 def jobs():
     from winkfs.spark import arrow
-    from winkfs.spark.jobs import dedup, digest, hashed, ordering
-    from winkfs.spark.jobs.compared import Comparing
+    from winkfs.spark.jobs import dedup, digest, ordering, reading
+    from winkfs.spark.jobs.near import Comparing
     names = "name_raw binary, size long, mtime_ns long, "
     rows = found(names + "content binary, _error string", mode="PERMISSIVE")
-    numbered = digest._numbered([hashed.hash_batch(batch, True) for batch in rows], 1)
+    numbered = digest._numbered([reading.hash_batch(batch, True) for batch in rows], 1)
     assert len(list(digest.write_shards(numbered, place))) == 2  # a shard, and an error
     names += "_container string, _contid long, _pos long, _pointer long, content binary, "
     rows = found(names + "_error string", mode="PERMISSIVE")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from winkfs.archive.spill import SortedRecords
+from winkformats.extsort import SortedRecords
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ import winkfs
 from winkfs.archive.items import Note
 from winkfs.archive.pack import pack
 from winkfs.archive.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, unpack
-from winkfs.dataset.adopt import adopt
+from winkfs.dataset.maintain import adopt
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 

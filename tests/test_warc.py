@@ -13,7 +13,7 @@ from warcs import DATE, record, response
 from winkformats.errors import FormatError
 from winkfs.archive.items import Note
 from winkfs.archive.warc import Warc, missing
-from winkfs.container.bulkput import Row
+from winkfs.container.writemany import Row
 from winkfs.errors import WinkError
 
 need_fastwarc = pytest.mark.skipif(missing() is not None, reason=str(missing()))

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 from winkfs.lazy import exports
 
 if TYPE_CHECKING:
-    from winkfs.api import open as open
-    from winkfs.api import reindex as reindex
-    from winkfs.api import verify as verify
-    from winkfs.container.bulkput import Row as Row
     from winkfs.container.container import Container as Container
     from winkfs.container.container import create as create
     from winkfs.container.entry import Entry as Entry
     from winkfs.container.entry import Stat as Stat
     from winkfs.container.ondisk.inode import FileType as FileType
-    from winkfs.container.verify.container import Report as Report
+    from winkfs.container.verify import Report as Report
+    from winkfs.container.writemany import Row as Row
     from winkfs.dataset.dataset import Dataset as Dataset
     from winkfs.errors import Busy as Busy
     from winkfs.errors import Closed as Closed
@@ -32,6 +29,9 @@ if TYPE_CHECKING:
     from winkfs.errors import ReadOnly as ReadOnly
     from winkfs.errors import StalePlan as StalePlan
     from winkfs.errors import WinkError as WinkError
+    from winkfs.registry import open as open
+    from winkfs.registry import reindex as reindex
+    from winkfs.registry import verify as verify
 
 _HOMES = {
     "Busy": "errors",
@@ -50,15 +50,15 @@ _HOMES = {
     "NoSuchFile": "errors",
     "NotAllowed": "errors",
     "ReadOnly": "errors",
-    "Report": "container.verify.container",
-    "Row": "container.bulkput",
+    "Report": "container.verify",
+    "Row": "container.writemany",
     "StalePlan": "errors",
     "Stat": "container.entry",
     "WinkError": "errors",
     "create": "container.container",
-    "open": "api",
-    "reindex": "api",
-    "verify": "api",
+    "open": "registry",
+    "reindex": "registry",
+    "verify": "registry",
 }
 __all__ = list(_HOMES)
 __getattr__ = exports(globals(), _HOMES)

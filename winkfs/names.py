@@ -2,11 +2,14 @@
 
 A glob is the shell's (`*`, `?`, `[...]`) against the whole name; `*` also crosses `/`, as in
 `tar --wildcards` and unzip: `docs/*.html` takes `docs/a.html` and `docs/old/b.html`.
+
+BASE: how a container is named, and its files.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -79,3 +82,23 @@ def bad_prefix(name: bytes) -> bytes | None:
 def within(path: bytes, directory: bytes) -> bool:
     """Whether a path is that of a directory, or of what is below it."""
     return path == directory or path.startswith(directory + b"/")
+
+
+DATA: Final = ".data"
+DERIVED: Final = (".idx", ".time", ".names", ".cols")
+"""The files that are made again from BASE.data; a new kind belongs here, and nowhere else."""
+FILES: Final = (DATA, *DERIVED)
+LOCK: Final = ".lock"
+SUFFIXES: Final = (*FILES, LOCK)
+TEMPORARIES: Final = (".tmp", ".new")
+"""Behind a suffix: a file that is being written, and takes the place of the other."""
+PARTIAL: Final = ".partial"
+"""Between BASE and a suffix: of a container that `pack` has not finished."""
+
+
+def base_of(path: str | os.PathLike[str]) -> str:
+    """BASE of a container, given BASE or BASE.data."""
+    text = os.fspath(path).removesuffix(DATA)
+    if text.endswith("/") or not text:
+        raise ValueError(f"BASE is a path with a name at its end, not {text!r}")
+    return text

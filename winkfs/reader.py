@@ -1,20 +1,47 @@
-"""Face: what can be asked by name of whatever has files, on top of `read`, `stat` and `scan`."""
+"""Forks: what is open is told when it finds itself in a forked child.
+
+Face: what can be asked by name of whatever has files, on top of `read`, `stat` and `scan`.
+"""
 
 from __future__ import annotations
 
 import errno
 import fnmatch
 import io
+import os
 import re
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal, overload
+from typing import ClassVar, Literal, Protocol, overload
 
 from winkformats.errors import CorruptError
-from winkfs.container.entry import Entry, Stat, to_str
-from winkfs.container.fileobject import FileReader
+from winkfs.container.entry import Entry, FileReader, Stat, to_str
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import WinkError
+
+
+class Forked(Protocol):
+    """What cannot go on in a child as it is: other threads held its lock, and are no more."""
+
+    def after_fork(self) -> None: ...
+
+
+_told: weakref.WeakSet[Forked] = weakref.WeakSet()
+
+
+def tell_of_forks(handle: Forked) -> None:
+    """Call `after_fork` of this one in each child, as long as anybody has it."""
+    _told.add(handle)
+
+
+def _after_fork() -> None:
+    for handle in list(_told):
+        handle.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 
 Name = str | bytes
 Problem = Callable[[CorruptError], None]

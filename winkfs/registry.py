@@ -2,6 +2,8 @@
 
 kind, path = kind_of("corpus")          # a container, a data set, ...
 kind.function("info")(path)             # imported when it is asked for
+
+Open, verify, reindex: whatever kind of store a path is, see `kinds`.
 """
 
 from __future__ import annotations
@@ -9,10 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from winkfs.errors import WinkError
+from winkfs.errors import DamageWarning, WinkError, warn_of_damage
+
+if TYPE_CHECKING:
+    from winkfs.container.container import Container
+    from winkfs.container.verify import Report
+    from winkfs.dataset.dataset import Dataset
 
 MANIFESTS: Final = "_winkfs"  # the folder of a data set that makes it one
 
@@ -58,7 +66,7 @@ def _result(name: str) -> Callable[[str], str | None]:
 
 def _container(path: str) -> str | None:
     """Whatever is nothing else: what is wrong with it is said by who opens it."""
-    from winkfs.container.basepath import base_of
+    from winkfs.names import base_of
 
     return base_of(path)
 
@@ -97,8 +105,8 @@ KINDS: Final = (
         {
             "mount": "winkfs.cli.mount:container",
             "open": "winkfs.container.container:open",
-            "verify": "winkfs.container.verify.container:verify",
-            "reindex": "winkfs.container.maintenance:reindex",
+            "verify": "winkfs.container.verify:verify",
+            "reindex": "winkfs.container.container:reindex",
         },
     ),
 )  # fmt: skip
@@ -110,3 +118,69 @@ def kind_of(path: str) -> tuple[Kind, str]:
         if (found := kind.find(path)) is not None:
             return kind, found
     raise AssertionError("the last kind takes everything")
+
+
+Path = str | os.PathLike[str]
+Progress = Callable[[int], None]
+
+
+def open(
+    base: Path, mode: str = "r", *, as_of: int | float | str | datetime | None = None
+) -> Container | Dataset:
+    """Open a container or a data set: "r" to read, "a" to read and write.
+
+    as_of    of a data set: a generation (int), or a time: the newest generation up to then
+    raises   FileNotFoundError; Locked (mode "a", another writer of a container); StalePlan (a
+             generation that was vacuumed); ValueError; FormatError (no container)
+    warns    DamageWarning where damage was met and got round: `problems` of what is returned says
+             what is missing
+    cost     a container's index is mapped, not read, and what was added after it was written is
+             replayed; of a data set the manifests are read
+    """
+    found = open_silently(base, mode, as_of=as_of)
+    try:
+        warn_of_damage(found.base, found.problems)
+    except DamageWarning:  # where warnings are errors
+        found.close()
+        raise
+    return found
+
+
+def open_silently(
+    base: Path, mode: str = "r", *, as_of: int | float | str | datetime | None = None
+) -> Container | Dataset:
+    """The same without a warning, for those who look at `problems` themselves."""
+    kind, path = kind_of(os.fspath(base))
+    opener: Callable[..., Container | Dataset] = kind.function("open")
+    if as_of is not None and kind.name != "data set":
+        raise ValueError(f"{path}: as_of is for data sets: a container has no generations")
+    return opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
+
+
+def verify(base: Path, progress: Progress | None = None) -> Report:
+    """Check a container, or a data set with all its shards: see
+    `winkfs.container.verify.verify`.
+    """
+    kind, path = kind_of(os.fspath(base))
+    report: Report = kind.function("verify")(path, progress)
+    return report
+
+
+def reindex(
+    base: Path,
+    progress: Progress | None = None,
+    *,
+    cols: bool = False,
+    problem: Callable[[str], None] | None = None,
+) -> int:
+    """Make what is derived anew, of a data set in all shards: see `container.maintenance.reindex`.
+
+    problem  called with a line for each damaged place, whose files are left out; None: a
+             DamageWarning
+    """
+    kind, path = kind_of(os.fspath(base))
+    problems: list[str] = []
+    run = kind.function("reindex")
+    files: int = run(path, progress, cols=cols, problem=problem or problems.append)
+    warn_of_damage(path, problems)
+    return files

@@ -23,9 +23,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from winkmount.caching import FOREVER
-from winkmount.listing import DOTS
 from winkmount.operations import Operations
+from winkmount.options import FOREVER
+from winkmount.paths import DOTS
 from winkmount.source import UNREADABLE, Attr, DirEntry
 
 log = logging.getLogger("winkmount")

@@ -1,4 +1,8 @@
-"""The file system operations, written to fusepy's interface, over any Source.
+"""Operations on what a file is, beside its name and its content: attributes, also extended ones.
+
+Operations on the bytes of files, from `open` or `create` to `release`.
+
+The file system operations, written to fusepy's interface, over any Source.
 
 Both bindings call the methods below by name with raw_fi (so `fi` carries flags and the handle) and
 are told that paths are Latin-1: each byte is one character, so any name passes through both. Times
@@ -12,19 +16,297 @@ kept, or in the way of rmdir.
 from __future__ import annotations
 
 import errno
+import json
+import logging
 import os
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from winkmount.attributes import Attributes
-from winkmount.contents import Contents
 from winkmount.guard import change, operation, refuse, waiting
-from winkmount.hidden import Hidden
-from winkmount.listing import Listing
-from winkmount.paths import Stat, stat_fields
-from winkmount.source import DirEntry
+from winkmount.openfile import Hidden
+from winkmount.paths import NAME_MAX, FileInfo, Listing, Stat, stat_fields
+from winkmount.session import Session
+from winkmount.source import Attr, DirEntry
+
+_UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, with 0 seconds
+_UTIME_OMIT: Final = (1 << 30) - 2
+_XATTR_CREATE: Final = 1
+_XATTR_REPLACE: Final = 2
+_XATTR_SPACES: Final = (b"user.", b"trusted.")
+
+
+class Attributes(Session):
+    """stat and its like, and extended attributes."""
+
+    @operation
+    def look(self, path: str | None, fi: FileInfo | None = None) -> tuple[Attr, int]:
+        """-> the attributes of a file, and its number of links."""
+        made, self._made = self._made, None
+        if made is not None and fi is not None and fi.fh == made.id:
+            return made, 1  # libfuse asks for it at once, in the same request
+        attr = self.attr(path, None if self.caching.fixed else fi)
+        return attr, 0 if attr.id in self.hidden.ids.values() else 1
+
+    def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
+        attr, links = self.look(path, fi)
+        return stat_fields(attr) | {"st_nlink": links}
+
+    @operation
+    def access(self, path: str, mode: int) -> int:
+        """Not asked for under default_permissions. Whoever may come here may read and write; a
+        program is what has an x."""
+        attr = self.attr(path)
+        if mode & os.X_OK and stat.S_ISREG(attr.mode) and not attr.mode & 0o111:
+            raise refuse(errno.EACCES)
+        if mode & os.W_OK and not self.source.writable:
+            raise refuse(errno.EROFS)
+        return 0
+
+    @operation
+    def readlink(self, path: str) -> str:
+        return self.source.readlink(self.attr(path).id).decode("latin-1")
+
+    @operation
+    def statfs(self, path: str) -> dict[str, int]:
+        return {"f_namemax": NAME_MAX, **self.source.statfs()}
+
+    @change
+    def chmod(self, path: str | None, mode: int, fi: FileInfo | None = None) -> int:
+        """By a handle it comes with an ftruncate that takes a set-user-ID bit away."""
+        id = self.attr(path, fi).id
+        self.source.chmod(id, stat.S_IMODE(mode))
+        self.groups.pop(id, None)
+        return 0
+
+    @change
+    def chown(self, path: str, uid: int, gid: int) -> int:
+        id = self.attr(path).id
+        self.source.chown(id, uid, gid)
+        self.groups.pop(id, None)
+        return 0
+
+    @change
+    def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
+        """Access times are not kept."""
+        mtime = _UTIME_NOW if times is None else times[1]
+        if mtime == _UTIME_OMIT:
+            return 0
+        id, now = self.settled(path), time.time_ns()  # what waits would move the time again
+        self.source.utime(id, now if mtime == _UTIME_NOW else mtime, now)
+        return 0
+
+    # extended attributes
+
+    @operation
+    def getxattr(self, path: str, name: str, position: int = 0) -> bytes:
+        raw = name.encode("latin-1")
+        if name.startswith(self._facts):
+            fact = self._fact(path, name.removeprefix(self._facts))
+            if fact is not None:
+                return fact.encode()
+        elif raw.startswith(_XATTR_SPACES):
+            value = self.source.xattrs(self.settled(path)).get(raw)
+            if value is not None:
+                return value
+        elif raw.startswith(b"system."):
+            raise refuse(errno.EOPNOTSUPP)  # also ACLs: nobody would enforce them
+        raise refuse(errno.ENODATA)
+
+    def _fact(self, path: str, name: str) -> str | None:
+        """Read-only attributes; not listed, or `cp -a` and `rsync -X` would want to copy them."""
+        if path == "/" and name == "pid":
+            return str(os.getpid())
+        if path == "/" and name == "status":
+            return json.dumps(self._status())
+        return self.source.facts(self.settled(path)).get(name)
+
+    def _status(self) -> dict[str, object]:
+        waiting = {"open_files": len(self.opened), "waiting_bytes": self.opened.waiting}
+        known = {**self.source.status(), "pid": os.getpid(), "since": self._since, **waiting}
+        return known | ({"failed": self.failed} if self.failed else {})
+
+    @operation
+    def listxattr(self, path: str) -> list[str]:
+        return [name.decode("latin-1") for name in self.source.xattrs(self.attr(path).id)]
+
+    @change
+    def setxattr(self, path: str, name: str, value: bytes, options: int, position: int = 0) -> int:
+        raw = name.encode("latin-1")
+        if not raw.startswith(_XATTR_SPACES) or name.startswith(self._facts):
+            raise refuse(errno.EOPNOTSUPP)
+        id = self.settled(path)
+        xattrs = dict(self.source.xattrs(id))
+        if options & _XATTR_CREATE and raw in xattrs:
+            raise refuse(errno.EEXIST)
+        if options & _XATTR_REPLACE and raw not in xattrs:
+            raise refuse(errno.ENODATA)
+        self.source.set_xattrs(id, xattrs | {raw: value})
+        return 0
+
+    @change
+    def removexattr(self, path: str, name: str) -> int:
+        id = self.settled(path)
+        xattrs = dict(self.source.xattrs(id))
+        if xattrs.pop(name.encode("latin-1"), None) is None:
+            raise refuse(errno.ENODATA)
+        self.source.set_xattrs(id, xattrs)
+        return 0
+
+
+log = logging.getLogger("winkmount")
+
+_FALLOC_KEEP_SIZE: Final = 1
+_FALLOC_PUNCH_HOLE: Final = 2
+_FALLOC_ZERO_RANGE: Final = 16
+
+
+class Contents(Session):
+    """Open files. The handle of one is its id."""
+
+    @operation
+    def open(self, path: str, fi: FileInfo) -> int:
+        if self.caching.fixed:
+            raise refuse(errno.ENOSYS)  # the kernel does not ask again: no open, no release
+        write = _writes(fi)
+        truncate = bool(fi.flags & os.O_TRUNC)
+        attr = self.attr(path)
+        if write or truncate:
+            if not self.source.writable or self.source.failed:
+                raise refuse(errno.EROFS)
+            if truncate:
+                self.changed.set()
+                self.version += 1
+                self.settled(path)
+        self._opened(attr, fi, write=write, truncate=truncate)
+        return 0
+
+    @change
+    def create(self, path: str, mode: int, fi: FileInfo) -> int:
+        parent, name = self.split(path)
+        truncate = False
+        try:
+            attr = self.source.create(parent, name, stat.S_IMODE(mode), *self.owner(parent))
+        except FileExistsError:
+            if fi.flags & os.O_EXCL:
+                raise
+            attr = self.attr(path)
+            truncate = bool(fi.flags & os.O_TRUNC)
+        else:
+            self._made = attr
+        self._opened(attr, fi, write=_writes(fi), truncate=truncate)
+        return 0
+
+    def _opened(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> None:
+        self.source.open(attr.id, write=write, truncate=truncate)
+        self.opened.add(attr.id).mappers += self._maps(fi)
+        fi.fh = attr.id
+        if self.caching.past_cache(attr, fi.flags):
+            fi.direct_io = 1
+        else:
+            fi.keep_cache = int(attr.id not in self.refused)
+            self.refused.discard(attr.id)
+
+    @operation
+    def read(self, path: str | None, size: int, offset: int, fi: FileInfo) -> bytes:
+        if self.caching.fixed:  # nobody has opened it
+            return self.source.read(self.attr(path).id, offset, size)
+        return self.file(fi).read(offset, size)
+
+    @change
+    def write(self, path: str | None, data: bytes, offset: int, fi: FileInfo) -> int:
+        try:
+            self.file(fi).write(offset, data)
+        except OSError:
+            self.refused.add(fi.fh)
+            raise
+        return len(data)
+
+    @change
+    def truncate(self, path: str | None, length: int, fi: FileInfo | None = None) -> int:
+        self.source.truncate(self.settled(path, fi), length)
+        return 0
+
+    @change
+    def fallocate(self, path: str | None, mode: int, offset: int, size: int, fi: FileInfo) -> int:
+        """Room for a range, or zeros in its place. A punched hole gives no room back to the disk:
+        a container only grows."""
+        id, end = self._passed_on(fi), offset + size
+        held = self.source.stat(id).size
+        if mode & ~(_FALLOC_KEEP_SIZE | _FALLOC_PUNCH_HOLE | _FALLOC_ZERO_RANGE):
+            raise refuse(errno.EOPNOTSUPP)
+        if mode & (_FALLOC_PUNCH_HOLE | _FALLOC_ZERO_RANGE):
+            if offset < held:
+                self.source.punch(id, offset, min(end, held) - offset)
+        else:
+            self.source.allocate(id, max(end - held, 0))
+        if end > held and not mode & _FALLOC_KEEP_SIZE:
+            self.source.truncate(id, end)
+        self.source.write(id, [], time.time_ns())  # it has changed, whatever became of it
+        return 0
+
+    @operation
+    def lseek(self, path: str | None, offset: int, whence: int, fi: FileInfo) -> int:
+        """Data and holes. Where a file may be mapped for writing all is data: the kernel may hold
+        pages that were written through a mapping and says nothing of them."""
+        hole = whence == os.SEEK_HOLE
+        id = self.attr(path).id if self.caching.fixed else self._passed_on(fi)
+        if self.caching.fixed or not self.file(fi).mappers:
+            return self.source.seek(id, offset, hole=hole)
+        size = self.source.stat(id).size
+        if not 0 <= offset < size:
+            raise refuse(errno.ENXIO)
+        return size if hole else offset
+
+    @operation
+    def flush(self, path: str | None, fi: FileInfo) -> int:
+        if self.caching.fixed:
+            raise refuse(errno.ENOSYS)
+        self.source.flush(self._passed_on(fi))
+        return 0
+
+    @waiting
+    def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> int:
+        if self.source.writable:
+            id = self._to_sync(fi)
+            self.beside(lambda: self.sync_file(id))
+        return 0
+
+    @operation
+    def _to_sync(self, fi: FileInfo) -> int:
+        return self._passed_on(fi)
+
+    def _passed_on(self, fi: FileInfo) -> int:
+        """-> the id of a file of which the Source knows every byte. Raises what went wrong."""
+        file = self.file(fi)
+        file.pass_on()
+        file.raise_error()
+        return file.id
+
+    def _maps(self, fi: FileInfo) -> bool:
+        """Whether a file that is open so may be mapped for writing."""
+        return self.caching.pages and fi.flags & os.O_ACCMODE == os.O_RDWR
+
+    @operation
+    def release(self, path: str | None, fi: FileInfo) -> int:
+        """The kernel waits for no answer: what goes wrong here is only logged."""
+        file = self.file(fi)
+        file.pass_on()
+        file.mappers -= self._maps(fi)
+        if self.opened.remove(file) and self.hidden.ids:
+            self.hidden.released(file.id)
+        try:
+            self.source.release(file.id)
+        except OSError as error:
+            log.error("closing file %d: %s", file.id, error)
+        return 0
+
+
+def _writes(fi: FileInfo) -> bool:
+    return fi.flags & os.O_ACCMODE != os.O_RDONLY
+
 
 RENAME_NOREPLACE: Final = 1
 PLUS: Final = 1 << 15  # entries of a listing with attributes: 1.5 KB each until the kernel forgets

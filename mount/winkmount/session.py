@@ -10,10 +10,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from winkmount.awake import AwakeLock
-from winkmount.caching import Caching
-from winkmount.listing import Listing
-from winkmount.paths import KNOWN_DIRS, Paths
+from winkmount.guard import AwakeLock
+from winkmount.options import Caching
+from winkmount.paths import KNOWN_DIRS, Listing, Paths
 from winkmount.source import Attr, Source, Steps, Stepwise, error_of, next_step
 
 log = logging.getLogger("winkmount")

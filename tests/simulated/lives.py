@@ -20,14 +20,13 @@ from typing import NamedTuple
 from unittest import mock
 
 import winkfs
-from winkformats.disk.platter import SECTOR
-from winkformats.disk.simulated import Event, SimulatedDisk
+from winkformats.disk.simulated import SECTOR, Event, SimulatedDisk
 from winkfs import Container
 from winkfs.container.compact import compact as compact_container
 from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset import Dataset
 from winkfs.dataset.compaction import compact, rebalance
-from winkfs.dataset.vacuum import vacuum
+from winkfs.dataset.maintain import vacuum
 from winkfs.errors import DamageWarning, NotAllowed
 from winkfs.mounting.container import ContainerSource
 

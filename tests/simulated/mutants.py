@@ -35,11 +35,11 @@ MADE = f"{SINGLE}::test_a_container_that_was_made_is_there"
 # No image has two torn writes, which is what this order is there for.
 ORDER = "tests/test_kvseq.py::test_sync_writes_data_then_the_superblock_each_made_durable"
 GROWING, STORE, DATAFILE = (
-    "formats/winkformats/kv/growing.py",
+    "formats/winkformats/kv/sequence.py",
     "winkfs/container/store.py",
     "winkfs/container/datafile.py",
 )
-REPLACE, CHANGES = "formats/winkformats/disk/replace.py", "winkfs/container/changes.py"
+REPLACE, CHANGES = "formats/winkformats/disk/replace.py", "winkfs/container/write.py"
 
 
 class Mutant(NamedTuple):
@@ -183,7 +183,7 @@ MUTANTS = (
         f"{CUTS}[data set]",
     ),
     Mutant(
-        "hidden rows believed by their number alone", "winkfs/dataset/hiddenfile.py",
+        "hidden rows believed by their number alone", "winkfs/dataset/hidden.py",
         '    if header["manifest"] != digest:\n',
         "    if False:\n",
         f"{HIDDEN}::test_hidden_rows_of_a_manifest_that_was_moved_away_are_not_believed",

@@ -11,9 +11,8 @@ import pytest
 
 from winkformats.disk.directory import Directory
 from winkformats.disk.paths import directory_of, locate
-from winkformats.disk.platter import SECTOR
 from winkformats.disk.replace import replacing
-from winkformats.disk.simulated import DAMAGES, SimulatedDisk
+from winkformats.disk.simulated import DAMAGES, SECTOR, SimulatedDisk
 from winkformats.disk.storage import Kind
 
 A, B = b"A" * SECTOR, b"B" * SECTOR

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from winkfs.container.bulkput import Row
+from winkfs.container.writemany import Row
 
 LARGE: Final = 1 << 20  # bytes of content from which a file is streamed
 SPARSE: Final = 64 << 10  # bytes of a file whose holes are kept; a smaller one's become zeros

@@ -42,17 +42,15 @@ from winkfs.archive.update import (
     said_of,
     same_content,
 )
-from winkfs.container.basepath import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of
-from winkfs.container.bulkput import Row
 from winkfs.container.container import Container, create
 from winkfs.container.container import open as open_container
 from winkfs.container.datafile import give_name
-from winkfs.container.entry import to_bytes
-from winkfs.container.fileobject import SparseReader
+from winkfs.container.entry import SparseReader, to_bytes
 from winkfs.container.ondisk.inode import FileType, default_mode
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.writemany import Row
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
-from winkfs.names import excluder, text
+from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of, excluder, text
 
 EXECUTABLE: Final = 0o755
 BATCH: Final = 16 << 20  # bytes of content

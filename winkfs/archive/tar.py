@@ -18,6 +18,7 @@ from decimal import ROUND_FLOOR, Decimal, InvalidOperation
 from typing import IO, Any, Final, Self
 
 from winkformats.errors import FormatError
+from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     LARGE,
     PERMISSIONS,
@@ -33,11 +34,10 @@ from winkfs.archive.items import (
     Seen,
     Suspect,
 )
-from winkfs.archive.spill import BIAS, SortedRecords
 from winkfs.container.arguments import nearest_ns
-from winkfs.container.bulkput import Row
 from winkfs.container.entry import to_bytes
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.writemany import Row
 from winkfs.names import MAX_NAME, raw, text
 from winkfs.units import NANO
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice, product
 from typing import BinaryIO, Final, NamedTuple
 
+from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     LARGE,
     PERMISSIONS,
@@ -31,12 +32,10 @@ from winkfs.archive.items import (
     Suspect,
     Unreadable,
 )
-from winkfs.archive.spill import BIAS, SortedRecords
 from winkfs.container.arguments import nearest_ns
-from winkfs.container.basepath import DATA, PARTIAL, SUFFIXES, TEMPORARIES
-from winkfs.container.bulkput import Row
 from winkfs.container.ondisk.inode import INT64, FileType
-from winkfs.names import MAX_NAME, MAX_PATH, path_fault, text
+from winkfs.container.writemany import Row
+from winkfs.names import DATA, MAX_NAME, MAX_PATH, PARTIAL, SUFFIXES, TEMPORARIES, path_fault, text
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from winkformats.errors import CorruptError, FormatError
-from winkfs.api import open_silently
+from winkformats.extsort import SortedRecords
 from winkfs.archive.items import PERMISSIONS, USER, Note, Notes
-from winkfs.archive.spill import SortedRecords
 from winkfs.container.container import Container
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.errors import NoSuchFile, warn_of_damage
 from winkfs.names import literal_prefix, matcher, path_fault, raw
+from winkfs.registry import open_silently
 
 if TYPE_CHECKING:
     from winkfs.dataset.dataset import Dataset

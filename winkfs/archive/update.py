@@ -21,12 +21,11 @@ import xxhash
 
 from winkformats.errors import CorruptError
 from winkfs.archive.items import Item, Large, Meta, Seen, Some
-from winkfs.container.bulkput import Row
 from winkfs.container.container import Container
-from winkfs.container.entry import Stat, to_bytes, to_str
-from winkfs.container.fileobject import SparseReader, WithExtents
+from winkfs.container.entry import SparseReader, Stat, WithExtents, to_bytes, to_str
 from winkfs.container.ondisk.idx import PACKED
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
 from winkfs.units import NANO
 

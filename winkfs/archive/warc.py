@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from winkformats.errors import FormatError
+from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import Item, Note, Notes
-from winkfs.archive.spill import BIAS, SortedRecords
 from winkfs.container.arguments import nearest_ns
-from winkfs.container.bulkput import Row
 from winkfs.container.entry import to_bytes
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.writemany import Row
 from winkfs.errors import WinkError
 from winkfs.names import MAX_NAME
 

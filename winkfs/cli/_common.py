@@ -1,4 +1,6 @@
-"""What the commands share: names, times, messages, JSON, the progress bar.
+"""Sizes and durations as options.
+
+What the commands share: names, times, messages, JSON, the progress bar.
 
 Imports nothing that takes time: `--help` has to be quick.
 """
@@ -22,6 +24,7 @@ import click
 from winkformats.errors import FormatError
 from winkfs.errors import WinkError
 from winkfs.names import is_glob, matcher, path_fault, raw, text
+from winkfs.units import BYTES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -33,6 +36,28 @@ if TYPE_CHECKING:
     from winkfs.dataset.dataset import Dataset
 
     Files = Container | Dataset
+
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
+
+
+class _Unit(click.ParamType[Any]):
+    def __init__(self, name: str, form: re.Pattern[str], units: dict[str, int], example: str):
+        self.name, self._form, self._units, self._example = name, form, units, example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        match = self._form.fullmatch(value.strip())
+        if match is None:
+            self.fail(f"{value!r} is no {self.name}: {self._example}", param, ctx)
+        return int(float(match[1]) * self._units[match[2].lower()])
+
+
+SIZE: Final = _Unit("size", _SIZE, BYTES, "bytes, or 500M, 2G (powers of 1024)")
+DURATION: Final = _Unit("duration", _DURATION, _UNITS, "seconds, or 90m, 36h, 7d, 2w")
+
 
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.cli._common import JSON, Progress, emit, printable, say
-from winkfs.cli.units import DURATION, SIZE
+from winkfs.cli._common import DURATION, JSON, SIZE, Progress, emit, printable, say
 
 if TYPE_CHECKING:
     from winkfs.dataset.compaction import Rewritten
@@ -49,7 +48,7 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
     All in one generation; of equal names the one of the last BASE wins. What was deleted in a BASE
     is not deleted in other shards.
     """
-    from winkfs.dataset.adopt import adopt
+    from winkfs.dataset.maintain import adopt
 
     with Progress("copying", "bytes") as bar:
         generation = adopt(root, bases, progress=bar)
@@ -177,7 +176,7 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
 
     They cannot be read any more after that.
     """
-    from winkfs.dataset.vacuum import vacuum as run
+    from winkfs.dataset.maintain import vacuum as run
 
     done = run(root, keep=keep, older_than=older_than, dry_run=dry_run)
     for note in done.notes:
@@ -206,7 +205,7 @@ def repair(root: str, apply: bool, as_json: bool) -> int:
     its shards where all that it said can be proven by them, else that generation is given up. What
     was damaged is kept beside, as *.damaged. Status 1 while something is left to be mended.
     """
-    from winkfs.dataset.repair import repair as run
+    from winkfs.dataset.maintain import repair as run
 
     done = run(root, apply=apply)
     if as_json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from winkfs.cli._common import JSON, complete_file, emit, printable, say
-from winkfs.container.basepath import FILES
+from winkfs.names import FILES
 
 if TYPE_CHECKING:
     from winkformats.kv.sequence import KVSeq
@@ -34,7 +34,7 @@ def info(base: str, as_json: bool) -> int:
     Of a mounted directory: what is mounted, and what its server says. Files: kvseq, hindex, perm.
     A file that is cut short is a problem (exit status 1); only verify looks for others.
     """
-    from winkfs.cli.mounts import mount_record, mounted
+    from winkfs.cli.mount import mount_record, mounted
     from winkfs.registry import kind_of
 
     data = base.removesuffix(".data") + ".data"
@@ -107,7 +107,7 @@ def _index_record(store: Store) -> Record:
 
 def _columns_record(store: Store) -> Record:
     """BASE.cols, where there is one."""
-    from winkfs.container.ondisk.columnsfile import open_columns
+    from winkfs.container.ondisk.cols import open_columns
 
     if not Path(store.base + ".cols").exists():
         return {}

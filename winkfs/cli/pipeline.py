@@ -144,7 +144,7 @@ def ingest(
     stopped: inputs that are in DATASET, and have not changed, are skipped.
     """
     from winkfs.spark.jobs import ingest as job
-    from winkfs.spark.jobs.inputs import ParquetColumns
+    from winkfs.spark.jobs.ingest import ParquetColumns
 
     columns = ParquetColumns(path_column, content_column, mtime_column)
     return run(

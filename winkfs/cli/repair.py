@@ -28,7 +28,7 @@ def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
     removed, and everything is counted again. What is taken out is kept in the container
     BASE.removed-TIME. The exit status is 1 where files were lost, or there is something to do.
     """
-    from winkfs.container.repair.repair import repair as run
+    from winkfs.container.repair import repair as run
 
     done = run(base, apply=apply, contid=contid)
     if as_json:
@@ -57,7 +57,7 @@ def rollback(base: str, previous: bool, dry_run: bool, as_json: bool) -> None:
 
     What is cut off is kept in the file BASE.removed-TIME.
     """
-    from winkfs.container.repair.repair import rollback as run
+    from winkfs.container.repair import rollback as run
 
     done = run(base, previous=previous, dry_run=dry_run)
     if as_json:
@@ -81,7 +81,7 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
     Of files that are damaged in part, and of content that no file names, what is left goes below
     lost+found in it. The exit status is 1 where anything is missing.
     """
-    from winkfs.container.repair.salvage import salvage as run
+    from winkfs.container.salvage import salvage as run
 
     with Progress("salvaging", "bytes", size_of(file)) as bar:
         done = run(file, out, contid=contid, progress=bar)

@@ -25,20 +25,18 @@ from winkformats.hashing import xxh3_many
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, SBSIZE, Superblock
-from winkfs.container.basepath import base_of
 from winkfs.container.inodescan import is_inode
-from winkfs.container.names.order import open_order
-from winkfs.container.ondisk.columnsfile import write_columns
-from winkfs.container.ondisk.data import UNNAMED
-from winkfs.container.ondisk.extent import Extent
-from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Inode
-from winkfs.container.ondisk.inodekeys import SUFFIX
+from winkfs.container.nameorder import open_order
+from winkfs.container.ondisk.cols import write_columns
+from winkfs.container.ondisk.data import SUFFIX, UNNAMED
+from winkfs.container.ondisk.idx import Rows
+from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.names import write_pairs
 from winkfs.container.ondisk.time import TimeIndex
-from winkfs.container.rebuild import Rebuilt, known_sums
-from winkfs.container.rows import Rows
+from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.store import Store
 from winkfs.errors import Locked, WinkError
+from winkfs.names import base_of
 
 Progress = Callable[[int], None]
 ORDERS: Final = ("disk", "name")

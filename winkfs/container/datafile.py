@@ -19,12 +19,12 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock
-from winkfs.container.basepath import DERIVED
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.rebuild import rebuild
+from winkfs.container.recovery import rebuild
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed, WinkError
+from winkfs.names import DERIVED
 
 NOTES: Final = 100
 HEAD: Final = 512  # bytes read first for a key of unknown length

@@ -13,8 +13,19 @@ from typing import Final
 
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.data import Settings
-from winkfs.container.ondisk.extent import FEW, Extent, cut, joined, overlay
-from winkfs.container.ondisk.inode import Attrs, FileType, Inode, attr_key, data_key, default_mode
+from winkfs.container.ondisk.inode import (
+    FEW,
+    Attrs,
+    Extent,
+    FileType,
+    Inode,
+    attr_key,
+    cut,
+    data_key,
+    default_mode,
+    joined,
+    overlay,
+)
 from winkfs.errors import WinkError
 
 GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all

@@ -6,11 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.content import Content
 from winkfs.container.draft import Draft
 from winkfs.container.entry import Stat, to_str
-from winkfs.container.ondisk.extent import Extent, cut, joined
-from winkfs.container.ondisk.inode import Attrs, Inode, default_mode
+from winkfs.container.ondisk.inode import Attrs, Extent, Inode, cut, default_mode, joined
+from winkfs.container.read import Content
 from winkfs.container.store import MERGE_OVERLAY, Store
 from winkfs.errors import NoSuchFile
 

@@ -12,18 +12,16 @@ from functools import partial
 from typing import Any, Final, Self
 
 from winkformats.disk.paths import absolute
-from winkfs.container import fastread, forks
-from winkfs.container.bulkget import BulkGet
-from winkfs.container.changes import Changes
-from winkfs.container.content import Content
 from winkfs.container.entry import to_bytes, to_str
-from winkfs.container.fastread import LOOK, Read
-from winkfs.container.ondisk.columnsfile import follow_columns, write_columns
+from winkfs.container.ondisk.cols import follow_columns, write_columns
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import inode_key
 from winkfs.container.ondisk.names import follow_names, save_order
+from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
+from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
+from winkfs.reader import tell_of_forks
 
 FORKED: Final = "of the parent process"
 Moment = tuple[int, int]  # CONTID and FILESIZE
@@ -57,14 +55,14 @@ class Handle:
         self.losses = 0  # how often a write failed: of what was not synced some is lost
         self.troubles = 0  # how often that happened: what was not synced may be lost
         self._looked = time.monotonic()
-        forks.tell(self)
+        tell_of_forks(self)
 
     def _attach(self) -> None:
         self._generation = self._store.generation
         self._content = Content(self._store)
         self._changes = Changes(self._store, self._content)
         self._bulkget = BulkGet(self._store, self._content)
-        self._fast: Read | None = fastread.make(self._store, self._changes.drafts)
+        self._fast: Read | None = fast_reader(self._store, self._changes.drafts)
 
     # --- other processes ---
 

@@ -1,4 +1,6 @@
-"""The index of a container: from the key of an inode to its position.
+"""The names that a writer puts, kept for a name order that need not read them again.
+
+The index of a container: from the key of an inode to its position.
 
     base      BASE.idx, mapped; never changed on disk, only replaced by rename
     overlay   what changed since: key -> position, 0 for a name that is gone
@@ -24,10 +26,53 @@ from winkformats.arrays import Int64, UInt64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
-from winkfs.container.names.trail import NameTrail
+from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.data import Settings
-from winkfs.container.ondisk.idx import Base
-from winkfs.container.rows import Column, Rows, doubles, hash_rows, join_rows
+from winkfs.container.ondisk.idx import Base, Column, Rows, doubles, hash_rows, join_rows
+
+TOGETHER: Final = 1024  # names put one by one that are hashed at a time
+
+
+class NameTrail:
+    """Names put into a container since its data file ended at `since`; some are no longer live.
+
+    raises  OSError from the disk
+    """
+
+    def __init__(self, sorter: NameSorter, htalgo: int, since: int) -> None:
+        self.since = since
+        self._sorter, self._htalgo = sorter, htalgo
+        self._keys: list[bytes] = []
+        self._positions: list[int] = []
+
+    def add(self, key: bytes, pos: int) -> None:
+        """One name. Cost: 1 us."""
+        self._keys.append(key)
+        self._positions.append(pos)
+        if len(self._keys) >= TOGETHER:
+            self._flush()
+
+    def add_many(self, keys: list[bytes], rows: Rows) -> None:
+        names = [key[:-3] for key in keys]
+        lengths = np.fromiter(map(len, names), np.int64, len(names))
+        hashes = rows.slot_bits().astype(np.int64)
+        self._sorter.add(names, lengths, np.stack([rows.pos, hashes], 1))
+
+    def sorter(self) -> NameSorter:
+        """What sorts them; all of them are in it."""
+        self._flush()
+        return self._sorter
+
+    def close(self) -> None:
+        """Drop everything. Safe to call twice."""
+        self._sorter.close()
+
+    def _flush(self) -> None:
+        if self._keys:
+            positions = np.array(self._positions, np.int64)
+            keys, self._keys, self._positions = self._keys, [], []
+            self.add_many(keys, hash_rows(self._htalgo, keys, positions))
+
 
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 

@@ -14,10 +14,9 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan, scan_intact
-from winkfs.container.ondisk.data import Settings
+from winkfs.container.ondisk.data import SUFFIX, Settings
+from winkfs.container.ondisk.idx import Rows, hash_rows
 from winkfs.container.ondisk.inode import HEAD, Inode
-from winkfs.container.ondisk.inodekeys import SUFFIX
-from winkfs.container.rows import Rows, hash_rows
 
 HEX: Final = np.full(256, -1, np.int64)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)

@@ -1,25 +1,331 @@
-"""Scan: all files of a container in disk order, as of one moment."""
+"""Window: the part of the data file that a scan is passing over, read in large pieces, uncached.
+
+Plain inodes: those of one extent and no attributes, found in a window and decoded as columns.
+
+That is what put and put_many write for a file that is not empty. Whatever is another kind, damaged,
+or not in the window from end to end is left out, and goes the ordinary way, inode by inode.
+
+Scan: all files of a container in disk order, as of one moment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import struct
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import compress, repeat
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest as xxh3
 
-from winkformats.arrays import Int64
+from winkformats.arrays import Int64, column, rows_at
 from winkformats.errors import CorruptError
+from winkformats.kv.entry import MASK64, PREFIXES, KVEntry, Layout
 from winkfs.container.arguments import to_ns
 from winkfs.container.entry import Entry, SpecialEntry, entries, to_str, to_strs
-from winkfs.container.ondisk.data import Settings
-from winkfs.container.ondisk.inode import default_mode
-from winkfs.container.plain import PlainInodes
+from winkfs.container.inodescan import InodeColumns
+from winkfs.container.ondisk.data import SUFFIX, Settings
+from winkfs.container.ondisk.inode import (
+    HEAD,
+    Attrs,
+    Extent,
+    FileType,
+    Inode,
+    InodeForm,
+    assemble,
+    check_size,
+    cut,
+    default_mode,
+)
+from winkfs.container.read import attributes
 from winkfs.container.store import Store
-from winkfs.container.window import Window
 from winkfs.units import NANO
+
+SPAN: Final = 8 << 20  # bytes read at once
+FILES: Final = 1024  # files of a batch, at most
+DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
+INODE_READ: Final = 512  # bytes read for an inode alone
+PIECE: Final = 1 << 20  # bytes of a large file that are read at once, but for a larger entry
+SMALL: Final = 64 << 10  # bytes of a file up to which copying it twice does not matter
+UINT32: Final = PREFIXES[2].unpack_from
+
+
+class Window:
+    """Reads inodes and contents in disk order; it keeps the files it began with open.
+
+    Listing reads only the inodes where files are large; from the first `read` on, the contents of
+    the files to come are read along with them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        kv = store.kv
+        self._storage = kv.storage.duplicate()
+        self._layout, self._form = kv.layout, store.settings.form
+        self._contid = kv.layout.contid
+        self._start, self._end = kv.start, kv.end
+        self._reader = self._storage.bulk(self._start, self._end)
+        self._contents = False
+        weakref.finalize(self, self._storage.close)  # entries may be read after the scan's end
+        self._base = 0
+        self._data = memoryview(b"")
+
+    def batch(self, positions: Int64, at: int) -> int:
+        """Read what the files from positions[at] on need -> index after the last of them."""
+        begin = self._begin(positions, at)
+        limit = int(np.searchsorted(positions, begin + SPAN))
+        stop = min(max(limit, at + 1), at + FILES, len(positions))
+        self._data, self._base = memoryview(b""), begin
+        if self._contents or int(positions[stop - 1]) - begin < DENSE * (stop - at):
+            length = min(int(positions[stop - 1]) + INODE_READ - begin, SPAN + INODE_READ)
+            self._data = self._reader.read(begin, min(length, self._end - begin))
+        return stop
+
+    def _begin(self, positions: Int64, at: int) -> int:
+        """Where the entries of a file begin: after the inode before it, as we and others write."""
+        if at:
+            return int(positions[at - 1]) + 1
+        return self._start if int(positions[0]) < SPAN else int(positions[0]) - SPAN // 8
+
+    def inode(self, pos: int) -> tuple[bytes, Inode]:
+        """-> (key, inode). Raises CorruptError."""
+        entry = self._entry(pos)
+        name = self._storage.name
+        return entry.key, Inode.decode(entry.value, self._form, file=name, offset=pos)
+
+    def plain(self, positions: Int64) -> PlainInodes:
+        """The plain and good ones among the inodes of the batch, as columns."""
+        return plain_inodes(self._data, self._base, positions, self._layout, self._form)
+
+    def read_plain(self, pointer: int, size: int) -> bytes:
+        """The first `size` bytes of the value at `pointer`: the content of a plain file.
+
+        raises  CorruptError
+        cost    1 us from the window, for an entry as `put` writes it
+        """
+        self._contents = True
+        data, at = self._data, pointer - self._base
+        if size <= SMALL and 0 <= at < len(data) - 7:
+            start = data[at + 2] + 6  # of the value: after a key below 256 bytes and two lengths
+            end = at + 1 + start + size
+            if end <= len(data) - 4 and data[at] <= 1:
+                # Copied before it is checked: another thread may move the window on meanwhile.
+                body = bytes(data[at + 1 : end])
+                found = xxh3(body, (self._contid + pointer) & MASK64)
+                if found & 0xFFFFFFFF == UINT32(data, end)[0]:
+                    return body[start:]
+        return self._read((Extent(pointer, 0, size),), size)
+
+    def read(self, inode: Inode) -> bytes:
+        """The whole content of a file. Raises CorruptError."""
+        return self._read(inode.extents, inode.lsize)
+
+    def pieces(self, inode: Inode) -> Iterator[tuple[int, bytes]]:
+        """The content without its holes: (offset, bytes), about PIECE of them. CorruptError."""
+        self._contents = True
+        name, at, size = self._storage.name, 0, 0
+        value = lru_cache(1)(lambda pos: self._entry(pos).value)  # an entry may have many extents
+        run: list[Extent] = []
+        for extent in [*cut(inode.extents, 0, inode.lsize), Extent(0, 0, 0)]:
+            if run and (extent.pointer == 0 or size + extent.size > PIECE):
+                yield at, assemble(run, lambda pos, least: value(pos), name)
+                at, size, run = at + size, 0, []
+            if extent.pointer:
+                run.append(extent)
+                size += extent.size
+            else:
+                at += extent.size
+
+    def _read(self, extents: Sequence[Extent], lsize: int) -> bytes:
+        self._contents = True
+        check_size(lsize, self._end, self._storage.name)
+        return assemble(cut(extents, 0, lsize), self._value, self._storage.name)
+
+    def _value(self, pos: int, least: int) -> bytes:
+        return self._entry(pos).value
+
+    def _entry(self, pos: int) -> KVEntry:
+        """The checked entry at a position, from the window where it holds it."""
+        name, layout = self._storage.name, self._layout
+        if not 0 < pos < self._end:
+            raise CorruptError("no entry", file=name, offset=pos)
+        data, at = self._data, pos - self._base
+        if 0 <= at < len(data):
+            span = layout.locate(data, at)
+            if span and span.end <= len(data):
+                with contextlib.suppress(CorruptError):  # what is wrong in the file is met below
+                    found = layout.decode(data, at, pos, name)
+                    if data is self._data:  # else another thread moved the window on meanwhile
+                        return found
+        head = self._storage.read(pos, min(INODE_READ, self._end - pos))
+        span = layout.locate(head, 0)
+        if span is None:  # a long key
+            head = self._storage.read(pos, min(INODE_READ + layout.key.limit, self._end - pos))
+            span = layout.locate(head, 0)
+        if span is None or pos + span.end > self._end:
+            raise CorruptError("entry reaches past the end", file=name, offset=pos)
+        if span.end > len(head):
+            head = self._storage.read(pos, span.end)
+        return layout.decode(head, 0, pos, name)
+
+    def attrs(self, inode: Inode, owner: tuple[int, int]) -> Attrs:
+        """The attributes of a file. Raises CorruptError."""
+        return attributes(inode, owner, self._entry, self._storage.name)
+
+    def close(self) -> None:
+        """The scan is over: nothing more is read in large pieces."""
+        self._reader.close()
+        self._data = memoryview(b"")
+
+
+BareInode = tuple[bytes, int, int, int, int]
+"""name, file id, bytes, ftype, mtime as stored"""
+KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
+VALUES: Final = 1024  # bytes of the largest inode
+
+
+@dataclass(slots=True)
+class PlainInodes(InodeColumns):
+    """n plain inodes of a batch, in its order; their checksums are good.
+
+    which    int64[n]  their indices among the positions of the batch
+    names    n names
+    fields   int64[n, 8 or 9]  CKSUM .. DCOUNT, kv_pointer, (0,) bytes
+    """
+
+    which: Int64
+    names: list[bytes]
+    fields: Int64
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> PlainInodes:
+        """Only the chosen ones, bool[n]."""
+        names = [self.names[i] for i in np.flatnonzero(chosen).tolist()]
+        return PlainInodes(self.which[chosen], names, self.fields[chosen])
+
+    @property
+    def ftype(self) -> Int64:
+        return np.where(self.fields[:, 4] == 0, int(FileType.FILE), self.fields[:, 4])
+
+    @property
+    def pointer(self) -> Int64:
+        """kv_pointer of the one data entry."""
+        return self.fields[:, 7]
+
+
+def plain_inodes(
+    data: memoryview, base: int, positions: Int64, layout: Layout, form: InodeForm
+) -> PlainInodes:
+    """The plain inodes among the entries at `positions`, ascending.
+
+    data, base  a window: bytes of the file from position `base` on
+    cost        0.6 us an inode
+    """
+    found = good_inodes(data, positions - base, positions, layout, form)
+    fields = found.fields
+    good = (fields[:, 6] == 1) & (fields[:, 7] > 0) & (fields[:, -1] == fields[:, 3])
+    if form.pairoff:
+        good &= fields[:, 8] == 0
+    return found if good.all() else found.take(good)
+
+
+def few_inodes(
+    data: bytes, places: list[int], positions: list[int], layout: Layout, form: InodeForm, size: int
+) -> list[BareInode | None]:
+    """The inodes at `positions`, each for itself; None for a bad or unusual one. The file id is 0
+    where it has attributes, which are not read.
+
+    places  where in `data` they begin
+    size    bytes of the usual inode
+    cost    2 us each, where `good_inodes` takes 100 us at least
+    """
+    found: list[BareInode | None] = []
+    contid, end = layout.contid, len(data) if layout.standard else 0
+    for at, pos in zip(places, positions, strict=True):
+        unpack, width = _shape(data[at + 1 : at + 3], size, form.pairoff)
+        if at + width > end:
+            found.append(None)
+            continue
+        (
+            delflag, name, suffix, length, nexti, fileid, lsize, ftype, mtime, count, nbytes, sum32
+        ) = unpack(data, at)  # fmt: skip
+        body = data[at + 1 : at + width - 4]
+        good = (
+            xxh3_64_intdigest(body, (pos + contid) & MASK64) & 0xFFFFFFFF == sum32
+            and suffix == SUFFIX
+            and length == size
+            and delflag <= 1
+            and nexti == 0
+            and fileid >= 1
+            and lsize >= 0
+            and count >= 0
+        )
+        bare = count == 0 or nbytes >= 0
+        found.append((name, fileid if bare else 0, lsize, ftype, mtime) if good else None)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _shape(prefix: bytes, size: int, pairoff: bool) -> tuple[Callable[..., Any], int]:
+    """How to unpack an entry with this length of a key, and its bytes."""
+    key = int.from_bytes(prefix, "big")
+    name = max(key - len(SUFFIX), 0)
+    code = struct.Struct(
+        f">B2x{name}s{len(SUFFIX)}sI8x6q{16 if pairoff else 8}xq"
+        f"{size - HEAD.size - (24 if pairoff else 16)}xI"
+    )
+    return code.unpack_from, code.size
+
+
+def good_inodes(
+    data: memoryview | bytes, at: Int64, positions: Int64, layout: Layout, form: InodeForm
+) -> PlainInodes:
+    """The good inodes with room for a pair, and not too large, among the entries at `positions`, in
+    any order, each with its first pair.
+
+    at  where in `data` they begin; outside of it: not there
+    """
+    words = (HEAD.size + form.pair) // 8
+    none = PlainInodes(np.empty(0, np.int64), [], np.empty((0, words), np.int64))
+    which = np.flatnonzero((at >= 0) & (at < len(data) - 7))
+    if not layout.standard or not len(which):
+        return none
+    at = at[which]
+    key_len = column(rows_at(data, at, 3), ">u2", 1).astype(np.int64)
+    near = (key_len > 3) & (key_len <= KEYS) & (at + 7 + key_len <= len(data))
+    at, which, key_len = at[near], which[near], key_len[near]
+    value_len = column(rows_at(data, at + 3 + key_len, 4), ">u4", 0).astype(np.int64)
+    size = 11 + key_len + value_len  # of the entry
+    fits = (value_len >= 8 * words) & (value_len <= VALUES)
+    width = int(size[fits].max(initial=11))
+    fits &= at + width <= len(data)
+    at, which, key_len, size = at[fits], which[fits], key_len[fits], size[fits]
+    if not len(at):
+        return none
+
+    rows = rows_at(data, at, width)
+    raw = rows.tobytes()  # slices of bytes cost half of those of a view, and hash faster
+    begin = np.arange(0, len(raw), width)
+    ends = (begin + size - 4).tolist()
+    bodies = [raw[a:b] for a, b in zip((begin + 1).tolist(), ends, strict=True)]
+    good = layout.sums(positions[which], bodies) == column(
+        rows_at(raw, begin + size - 4, 4), ">u4", 0
+    )
+    good &= rows[:, 0] <= 1
+    values = rows_at(raw, begin + 7 + key_len, 8 * words)
+    fields = values.view(">i8").astype(np.int64)
+    good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0) & (fields[:, 6] >= 0)
+    stops = (begin + key_len).tolist()
+    names = [raw[a:b] for a, b in zip((begin + 3).tolist(), stops, strict=True)]
+    found = PlainInodes(which, names, fields)
+    return found if good.all() else found.take(good)
 
 
 def scan(

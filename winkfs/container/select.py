@@ -11,15 +11,14 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
-from winkfs.container.basepath import base_of
-from winkfs.container.columns.columns import Columns
-from winkfs.container.names.order import NameOrder, open_order, tail
-from winkfs.container.ondisk.cols import Chunk, ColumnsFile
-from winkfs.container.ondisk.columnsfile import open_columns
-from winkfs.container.ondisk.inodekeys import SUFFIX
+from winkfs.container.columns import Columns
+from winkfs.container.nameorder import NameOrder, open_order, tail
+from winkfs.container.ondisk.cols import Chunk, ColumnsFile, open_columns
+from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
+from winkfs.names import base_of
 
 Problem = Callable[[CorruptError], None]
 FILES: Final = 1 << 16  # read from the data file at a time

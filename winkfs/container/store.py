@@ -23,26 +23,26 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs.container.datafile import DataFile
-from winkfs.container.finish import finish, finish_rebuilt
 from winkfs.container.index import Index
-from winkfs.container.names.order import stands_for
+from winkfs.container.nameorder import stands_for
+from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.idx import (
     DAMAGED,
     Base,
+    Rows,
     covered_by,
+    hash_rows,
+    join_rows,
     named_positions,
     open_base,
     write_base,
 )
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.ondisk.inodekeys import SUFFIX
 from winkfs.container.ondisk.time import TimeIndex
-from winkfs.container.rebuild import Rebuilt, rebuild
-from winkfs.container.replay import Replay
-from winkfs.container.rows import Rows, hash_rows, join_rows
+from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
 
 if TYPE_CHECKING:
-    from winkfs.container.columns.trail import ColumnTrail
+    from winkfs.container.ondisk.cols import ColumnTrail
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length

@@ -6,16 +6,14 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
-from winkfs.container.bulkput import Row
 from winkfs.container.container import Container, Data
-from winkfs.container.entry import Entry, to_bytes, to_str
-from winkfs.container.fileobject import SparseReader
+from winkfs.container.entry import Entry, SparseReader, to_bytes, to_str
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, _checked
-from winkfs.dataset.shardwriter import ShardWriter
-from winkfs.dataset.transaction import Transaction, begin
+from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.reader import Name, Problem
 

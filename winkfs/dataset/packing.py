@@ -27,6 +27,7 @@ import xxhash
 
 import winkformats
 import winkfs
+from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import Copy, Item, Large, Note, Notes, Seen, Suspect
 from winkfs.archive.pack import (
     BATCH,
@@ -37,19 +38,17 @@ from winkfs.archive.pack import (
     root_of,
     scratch_of,
 )
-from winkfs.archive.spill import BIAS, SortedRecords
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import OwnFolder, Tree, listed_names
 from winkfs.archive.update import Finder, Known, Update, differences, now_ns, same_content
-from winkfs.container.bulkput import Row
 from winkfs.container.entry import to_bytes
+from winkfs.container.writemany import Row
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.dataset import open as open_dataset
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shardwriter import ShardWriter
-from winkfs.dataset.transaction import Transaction, begin
+from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile
 from winkfs.names import excluder
 

@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass
 
 from winkformats.disk.paths import absolute
-from winkfs.container.basepath import base_of
-from winkfs.dataset.hiddenfile import hidden_of
+from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.names import base_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,16 @@ import numpy as np
 from winkformats.disk.directory import Directory
 from winkformats.disk.paths import directory_of, locate
 from winkformats.errors import FormatError
-from winkfs.container import maintenance
-from winkfs.container.ondisk.columnsfile import open_columns
-from winkfs.container.verify import container as verification
-from winkfs.container.verify.container import Report
-from winkfs.dataset.hidden import hidden_rows
-from winkfs.dataset.hiddenfile import HIDDEN, read_hidden
-from winkfs.dataset.manifest import FOLDER, PENDING, Log
-from winkfs.dataset.manifestfolder import COPY, Folder
+from winkfs.container.container import reindex as reindex_container
+from winkfs.container.ondisk.cols import open_columns
+from winkfs.container.verify import Report
+from winkfs.container.verify import verify as verify_container
+from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
+from winkfs.dataset.manifest import COPY, FOLDER, PENDING, Folder, Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
-from winkfs.dataset.survey import describe
-from winkfs.dataset.transaction import MARK
+from winkfs.dataset.transaction import MARK, describe
 from winkfs.errors import WinkError
 from winkfs.units import NANO
 
@@ -38,7 +35,7 @@ def verify(root: str, progress: Progress | None = None) -> Report:
 
     ->      one report; `files` are those to be seen now; damage of one shard is that of its files
     raises  NoSuchFile
-    cost    that of all shards, see `winkfs.container.verify.container.verify`
+    cost    that of all shards, see `winkfs.container.verify.verify`
     """
     log, report = Log(root), Report()
     records = _check_manifests(log, report)
@@ -98,7 +95,7 @@ def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progr
     shard = Shard(f"{root}/{record.path}", record)
     try:
         shard.open(load=False).abandon()
-        found = verification.verify(shard.base, progress)
+        found = verify_container(shard.base, progress)
     except (*FAULTS, OSError) as error:
         report.add(str(error))
         return
@@ -187,7 +184,7 @@ def reindex(
     for record in state.shards:
         shard = Shard(f"{root}/{record.path}", record)
         shard.open(load=False).abandon()
-        maintenance.reindex(shard.base, progress, cols=True, problem=problem)
+        reindex_container(shard.base, progress, cols=True, problem=problem)
         directory, name = locate(shard.base)
         directory.unlink(f"{name}.lock")
     folder = Folder(f"{root}/{FOLDER}")

@@ -22,8 +22,7 @@ from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.sourcenames import kept
 from winkfs.mounting.spool import Spool
-from winkfs.mounting.timedir import ContainerTimes, TimeDirectory, is_inside
-from winkfs.mounting.timeview import TimeView
+from winkfs.mounting.timedir import ContainerTimes, TimeDirectory, TimeView, is_inside
 from winkmount.source import Attr, Steps
 
 log = logging.getLogger("winkfs.mount")

@@ -15,11 +15,11 @@ from typing import Final
 from winkformats.arrays import keep_heap
 from winkformats.errors import DerivedDamage, FormatError
 from winkfs.container.arguments import check_attrs, nearest_ns
-from winkfs.container.changes import PIECE
 from winkfs.container.container import Container
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.ondisk.names import build, merge
 from winkfs.container.store import NO_ROOM
+from winkfs.container.write import PIECE
 from winkfs.mounting.sourceattrs import longest
 from winkfs.mounting.sourcenames import ContainerNames
 from winkmount.source import Steps, run_steps

@@ -1,4 +1,9 @@
-"""Look: files by key, entries by position, for a mount: few steps, and the page cache left alone.
+"""Light: what a mount does to the page cache of its container: it reads ahead, and leaves no trace.
+
+The kernel keeps what was read as pages of the mount. So pages of the container go again when some
+thousands have come, save those that were there when the mount began.
+
+Look: files by key, entries by position, for a mount: few steps, and the page cache left alone.
 
 What `put` writes for a file of one extent or none is found by a closure over locals, like that of
 `fastread`; everything else goes the ordinary way. Everything is read by pread, see `DataFile`; see
@@ -13,16 +18,48 @@ from typing import Any, Final, NamedTuple
 
 import xxhash
 
+from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import MASK63
 from winkformats.hindex.table import PROBED
 from winkformats.kv.entry import MASK64
-from winkfs.container.content import Content
-from winkfs.container.fastread import fitting
-from winkfs.container.ondisk.extent import assemble, cut
+from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.idx import ALIKE
-from winkfs.container.ondisk.inode import Attrs, Inode
+from winkfs.container.ondisk.inode import Attrs, Inode, assemble, cut
+from winkfs.container.read import Content, fitting
 from winkfs.container.store import Store
+
+PAGE: Final = 4096
+PAGES: Final = 8192  # that may come before they go
+SPREAD: Final = 64 << 10  # bytes from one inode to the next, on average
+
+
+class Light:
+    """Counts what is read. It changes nothing but the page cache."""
+
+    def __init__(self, kv: KVSeq) -> None:
+        self._storage = kv.storage
+        self._storage.remember_resident()
+        self._touched = 0
+
+    def touches(self, pages: int) -> None:
+        self._touched += pages
+        if self._touched > PAGES:
+            self._touched = 0
+            self._storage.drop_seen()
+
+    def inodes(self, positions: Int64) -> None:
+        """These are read, int64[n]. Where they lie close together, all between comes at once."""
+        low, high = int(positions.min()), int(positions.max())
+        near = 0 < high - low <= min(SPREAD * len(positions), PAGE * PAGES)
+        self.touches((high - low) // PAGE + 1 if near else len(positions))
+        if near:
+            self._storage.read_ahead(low, high + PAGE - low)
+
+    def reads(self, size: int) -> None:
+        """So many bytes of a file. The kernel reads ahead by itself."""
+        self.touches(size // PAGE + 1)
+
 
 LARGE: Final = 64 << 10  # bytes from which a checked value is kept
 ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"

@@ -1,17 +1,49 @@
-"""PathView: what Sources over an order of names share: ids and paths, open directories."""
+"""What extents tell: where data and holes are, and a text for people.
+
+PathView: what Sources over an order of names share: ids and paths, open directories.
+"""
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, cast
 
 from winkfs.container.entry import to_str
+from winkfs.container.ondisk.inode import Extent
 from winkfs.errors import NoSuchFile
 from winkfs.mounting.ids import Places
 from winkfs.mounting.listing import Listing, View
 from winkmount.source import Attr, DirEntry
+
+SHOWN: Final = 64  # extents in a text
+
+
+def find_data(extents: Sequence[Extent], offset: int, *, hole: bool) -> int:
+    """Offset of the first byte from `offset` on that is (not) in a hole; see `Source.seek`."""
+    at = 0
+    for pointer, _, size in extents:
+        at += size
+        if at > offset and (pointer == 0) == hole:
+            return max(offset, at - size)
+    if hole:
+        return max(offset, at)
+    raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+
+
+def text_of(extents: Sequence[Extent]) -> str:
+    """`bytes@position` each, `bytes+skipped@position` where the first of an entry are not used,
+    `bytes@hole` and `bytes@memory`; the first of many, and how many there are."""
+    parts = []
+    for pointer, skip, size in extents[:SHOWN]:
+        place = "hole" if pointer == 0 else "memory" if pointer < 0 else str(pointer)
+        parts.append(f"{size}+{skip}@{place}" if skip else f"{size}@{place}")
+    if len(extents) > SHOWN:
+        parts.append(f"... {len(extents)} in all")
+    return " ".join(parts)
 
 
 class PathView(ABC):

@@ -19,19 +19,17 @@ from typing import Final
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.arguments import nearest_ns
 from winkfs.container.container import Container
-from winkfs.container.names.order import NameOrder, open_order, tail
+from winkfs.container.nameorder import NameOrder, open_order, tail
+from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import Attrs, FileType
-from winkfs.container.ondisk.inodekeys import SUFFIX
 from winkfs.container.ondisk.names import build, merge
 from winkfs.errors import DerivedDamage
-from winkfs.mounting.cachebudget import Light
-from winkfs.mounting.goodorder import GoodOrder
 from winkfs.mounting.ids import OWN_IDS
-from winkfs.mounting.listbatch import MODE_OF
-from winkfs.mounting.lookup import Found, Look
+from winkfs.mounting.listing import MODE_OF
+from winkfs.mounting.lookup import Found, Light, Look
 from winkfs.mounting.pathview import PathView
 from winkfs.mounting.spool import Spool
-from winkfs.mounting.tree import NameTree
+from winkfs.mounting.tree import GoodOrder, NameTree
 from winkfs.names import MAX_PATH
 from winkfs.units import NANO
 from winkmount.source import Attr

@@ -11,10 +11,10 @@ from typing import Final
 from winkformats.arrays import Int64
 from winkfs.container.container import Container
 from winkfs.container.ondisk.inode import FileType
-from winkfs.mounting.facts import find_data, text_of
-from winkfs.mounting.listbatch import Batch, InodeBatch
-from winkfs.mounting.overlay import Order
+from winkfs.mounting.listing import Batch, InodeBatch
+from winkfs.mounting.pathview import find_data, text_of
 from winkfs.mounting.sourceattrs import ContainerAttrs
+from winkfs.mounting.tree import Order
 
 RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
 LOOK: Final = 0.05  # seconds after which it is looked how full the disk is

@@ -5,6 +5,8 @@
 In the name of a link a `/` is `%2F` and a `%` is `%25`; one of more than 255 bytes is cut, and ends
 with `~` and the file id. Days and hours of a container are those of the time index; one whose files
 have all been removed is empty.
+
+TimeView: `.time` laid over what a Source shows, in the place of names that begin with it.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ import calendar
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from winkformats.errors import CorruptError
 from winkfs.container.inodescan import inode_rows
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.store import Store
-from winkfs.mounting.ids import directory_id, other_id
+from winkfs.mounting.ids import OWN_IDS, directory_id, other_id
 from winkfs.mounting.lookup import Found
+from winkfs.mounting.pathview import PathView
 from winkfs.names import MAX_COMPONENT, bad_prefix, within
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry
@@ -206,3 +209,55 @@ def _seconds(day: bytes, hour: bytes) -> int:
     except ValueError:
         return -1
     return calendar.timegm(parsed)
+
+
+LAST: Final = 1 << 62  # offset behind `.time` in the top directory
+
+
+class TimeView(PathView):
+    """To stand before the class that it is laid over."""
+
+    _by_time: TimeDirectory | None = None  # None: it is not shown
+
+    def attr(self, path: bytes) -> Attr | None:
+        if self._by_time is None or not is_inside(path):
+            return super().attr(path)
+        attr = self._by_time.attr(path)
+        if attr is not None:
+            self.places.note(attr.id, path)
+        return attr
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        path = self._listings[handle].path
+        if self._by_time is None or not (path == b"" or is_inside(path)):
+            return super().readdir(handle, offset)
+        if path:
+            return self._by_time.entries(path, offset)
+        return self._top(super().readdir(handle, offset)) if offset < LAST else iter(())
+
+    def _top(self, others: Iterator[DirEntry]) -> Iterator[DirEntry]:
+        for entry in others:
+            if entry.name != TOP:
+                yield entry
+        top = self.attr(TOP)
+        if top is not None:
+            yield DirEntry(TOP, top, LAST)
+
+    def _timed(self, id: int) -> bytes | None:
+        """The path of what is below `.time`; None for all else."""
+        if self._by_time is None or id < OWN_IDS:
+            return None
+        path = self.places[id]
+        return path if is_inside(path) else None
+
+    def readlink(self, id: int) -> bytes:
+        path = self._timed(id)
+        if path is None or self._by_time is None:
+            return super().readlink(id)
+        return self._by_time.target(path)
+
+    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
+        return super().xattrs(id) if self._timed(id) is None else {}
+
+    def facts(self, id: int) -> Mapping[str, str]:
+        return super().facts(id) if self._timed(id) is None else {}

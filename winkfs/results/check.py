@@ -18,10 +18,10 @@ from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import scan_intact
 from winkformats.perm import Perm
 from winkfs import orders
-from winkfs.container.rows import Rows
+from winkfs.container.checks import count_used, lost_rows
+from winkfs.container.ondisk.idx import Rows
 from winkfs.container.store import Store
-from winkfs.container.verify.cells import count_used, lost_rows
-from winkfs.container.verify.container import Report
+from winkfs.container.verify import Report
 from winkfs.digests import Digests, shard_of
 from winkfs.errors import WinkError
 from winkfs.orders import Order, Range

@@ -45,8 +45,7 @@ from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock
 from winkfs.container.entry import to_strs
-from winkfs.container.ondisk.idx import Base, spread
-from winkfs.container.rows import doubles
+from winkfs.container.ondisk.idx import Base, doubles, spread
 
 HEAD: Final = struct.Struct(">Q16s2q")
 assert HEAD.size == 40

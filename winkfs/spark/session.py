@@ -91,9 +91,8 @@ def read(
     options  see `winkfs.spark.read.options`; columns, paths and glob may be lists, times datetimes
     raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
     """
-    from winkfs.spark.read.options import Options
+    from winkfs.spark.read.options import Options, ddl_of
     from winkfs.spark.read.pushdown import prove
-    from winkfs.spark.read.schema import ddl_of
 
     if spark not in _registered:
         register(spark)

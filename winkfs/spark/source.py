@@ -26,8 +26,7 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]
         return "winkfs"
 
     def schema(self) -> str:
-        from winkfs.spark.read.options import Options
-        from winkfs.spark.read.schema import ddl_of
+        from winkfs.spark.read.options import Options, ddl_of
 
         return ddl_of(Options.of(self.options, STREAMING))  # Spark does not say what it is for
 
@@ -64,7 +63,7 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises ValueError for a schema with other columns."""
-        from winkfs.spark.read.schema import check
+        from winkfs.spark.read.options import check
 
         self.columns = check(schema)
         self.settings: dict[str, Any] = {
@@ -85,7 +84,7 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from winkfs.spark.read.batches import Reading, batches
-        from winkfs.spark.read.schema import arrow_schema
+        from winkfs.spark.read.options import arrow_schema
 
         return batches(Reading(arrow_schema(self.fields), self.columns, **self.settings), partition)
 

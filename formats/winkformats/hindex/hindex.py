@@ -23,7 +23,7 @@ from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
-from winkformats.hindex import place, table
+from winkformats.hindex import table
 from winkformats.hindex.cells import (
     MAX_INT64,
     CellFile,
@@ -205,10 +205,10 @@ class HIndex(CellFile):
             self.grow(len(new))
             slots = self._find_many(unique, s, bits)
         self._begin_change()
-        slots[new], fresh = place.claim(self.shape, self._words()[:, 0], bits[new])
+        slots[new], fresh = table.claim(self.shape, self._words()[:, 0], bits[new])
         entries, aentries = self._counts()
         self._counted = None  # unknown while the writes are under way: they may fail half done
-        place.write_cells(self.storage, self.sbsize, self.shape, slots, cells)
+        table.write_cells(self.storage, self.sbsize, self.shape, slots, cells)
         self._counted = entries + fresh, aentries + len(new)
         if len(unique) == n:
             return slots
@@ -238,7 +238,7 @@ class HIndex(CellFile):
         """
         self._need_writable()
         shape, offset = self.shape, self.sbsize
-        used = place.used_slots(shape, self._words()[:, 0])
+        used = table.used_slots(shape, self._words()[:, 0])
         bits = self._bits_of(used)
         larger = max(shape.htsize, table.size_for(len(used) + more))
         grown = Shape(larger, shape.cellsz, shape.htfree, shape.htdel)
@@ -364,7 +364,7 @@ class HIndex(CellFile):
     def _counts(self) -> tuple[int, int]:
         """(ENTRIES, AENTRIES), counted once: a session that was killed leaves wrong ones."""
         if self._counted is None:
-            self._counted = place.count(self.shape, self._words()[:, 0])
+            self._counted = table.count(self.shape, self._words()[:, 0])
         return self._counted
 
     def _crowded(self, entries: int) -> bool:

@@ -1,4 +1,9 @@
-"""kvseq (FORMAT 0x10): a sequence of keys and values of any size.
+"""Growing: a file behind a superblock that grows at its end, seen as bytes.
+
+What is added is gathered, or written behind by a thread, on room that was reserved before. It is
+durable, and there for others, when the superblock that says so is.
+
+kvseq (FORMAT 0x10): a sequence of keys and values of any size.
 
     0         superblock     SBSIZE bytes
     SBSIZE    entries        see `entry`, up to FILESIZE
@@ -10,6 +15,8 @@ AENTRIES (not deleted) are kept where they stand in the superblock.
 from __future__ import annotations
 
 import contextlib
+import errno
+import mmap
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +25,322 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.disk.storage import Buffer, Storage
+from winkformats.disk.storage import Buffer, Storage, check_view
+from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import KVEntry, Layout
-from winkformats.kv.growing import GrowingFile
+from winkformats.kv.pagesums import VARIABLE as PAGESUMS
 from winkformats.kv.scan import scan
-from winkformats.kv.superblock import HALF, KVSEQ, SBSIZE, Superblock, read_superblock
+from winkformats.kv.superblock import (
+    HALF,
+    KVSEQ,
+    SBSIZE,
+    Superblock,
+    read_superblock,
+    repeat,
+    write_first,
+    write_second,
+)
+
+MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
+AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
+
+
+class GrowingFile:
+    """The bytes of a kvseq, and how they become durable.
+
+    end                 logical end, bytes: with what is not yet written
+    entries, aentries   the counters ENTRIES and AENTRIES
+    """
+
+    def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
+        self.storage, self.superblock, self.writable = storage, superblock, writable
+        size = storage.size()
+        self.end = superblock.get("FILESIZE", size)
+        if self.end < superblock["SBSIZE"]:
+            raise CorruptError("FILESIZE", file=storage.name, offset=64, found=self.end)
+        self.truncated = self.end > size
+        if self.truncated and writable:
+            raise CorruptError(
+                "the file is cut short, what is there can only be read (put a whole copy in its "
+                "place, or run winkfs repair)",
+                file=storage.name, offset=size, expected=f"{self.end} bytes", found=size,
+            )  # fmt: skip
+        if self.truncated:
+            self.end = size
+        self.entries = superblock.get("ENTRIES", 0)
+        self.aentries = superblock.get("AENTRIES", 0)
+        self._parts: list[Buffer] = []
+        self._written = self.end  # everything below has been given to write()
+        self._reserved = size
+        self._behind: WriteBehind | None = None
+        self._map: mmap.mmap | memoryview = memoryview(b"")
+        self._failed = False
+        self.lost: OSError | None = None  # a sync failed: what was written since the last is unsure
+        self._patched = False  # entries were changed in place since the last sync
+        self._marked: list[int] = []  # delflags that were set since
+        self._syncs = 0  # how many were begun
+        self._visible = 0  # everything below is in the file
+        self._sparse = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- adding ---
+
+    def reserve(self, extra: int) -> None:
+        """Make room on the disk for `extra` more bytes, in steps of FILEINCR or several of them.
+
+        raises  OSError ENOSPC, with nothing changed: so a full disk is met before an entry is begun
+        """
+        stop = self.end + extra
+        if stop <= self._reserved:
+            return
+        step = min(max(self.superblock.get("FILEINCR", 0), 1), MAX_INCR)
+        # fallocate waits for the write that is going on: fewer of them, 13 % with 16 KiB files.
+        ahead = min(self.end // 4, AHEAD) if step > 1 else 0
+        goal = -(-(stop + ahead) // step) * step
+        try:
+            self.storage.preallocate(goal)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or goal == stop:
+                raise
+            goal = stop  # the last bit of the disk
+            self.storage.preallocate(goal)
+        self._reserved = goal
+
+    @property
+    def spare(self) -> int:
+        """Bytes behind the end that the disk holds ready for this file."""
+        return max(self._reserved - self.end, 0)
+
+    def _hand_over(self, parts: Sequence[Buffer], entries: int) -> None:
+        """Have the thread write what lies behind `_written`, which must not change any more.
+
+        entries  how many of them `end` and the counters do not know yet, all live
+        """
+        if self._behind is None:
+            self._behind = WriteBehind(self.storage)
+        end = self._written + sum(map(len, parts))
+        all_of, alive = self.entries + entries, self.aentries + entries
+        self._behind.put(self._written, parts)
+        self._parts, self.end, self._written, self.entries, self.aentries = (
+            [], end, end, all_of, alive
+        )  # fmt: skip
+
+    def flush(self) -> None:
+        """Give buffered entries to write(). Not durable."""
+        if not self._parts:
+            return
+        self.drain()
+        try:
+            length = self.storage.write(self._written, self._parts)
+        except OSError:
+            self._failed = True
+            raise
+        self._parts, self._written = [], self._written + length  # no signal comes in between
+
+    def drain(self) -> None:
+        """Wait for the writing thread; raises what it met."""
+        if self._behind:
+            self._behind.drain()
+
+    def _check_writable(self) -> None:
+        if not self.writable:
+            raise PermissionError(1, f"{self.storage.name} is open for reading only")
+        self.check_lost()
+        if self._failed:
+            what = "an earlier write failed, `settle` what it lost before going on"
+            raise OSError(errno.EIO, what, self.storage.name)
+
+    def check_lost(self) -> None:
+        """Raise OSError where a sync has failed.
+
+        The system drops what it could not write, and says so once: the next sync would succeed
+        without it.
+        """
+        if self.lost is not None:
+            what = f"a sync failed ({self.lost.strerror}): what was not synced before is lost"
+            raise OSError(self.lost.errno, f"{what}; open it again to go on", self.storage.name)
+
+    # --- seeing ---
+
+    def show(self, pos: int) -> None:
+        """Have the entry at `pos` in the file, for reads of the storage."""
+        if pos >= self._visible:
+            self.flush()
+            self.drain()
+            self._visible = self._written
+
+    def view(self, pos: int) -> mmap.mmap | memoryview:
+        """A read-only view of the file that holds at least the whole entry at `pos`.
+
+        To be asked for again with each batch of reads. Raises CorruptError where the file was cut
+        short: to look at the view would kill the process.
+        """
+        if pos >= self._visible:
+            self.show(pos)
+        if len(self._map) < self._visible:
+            self._map = self.storage.view(self.storage.size(), sparse=self._sparse)
+        check_view(self._map, min(len(self._map), self._visible), self.storage.name)
+        return self._map
+
+    @property
+    def visible(self) -> int:
+        """Bytes that are in the file in any case: entries below need no `show`."""
+        return self._visible
+
+    def read_sparse(self, sparse: bool = True) -> None:
+        """From now on views read only the pages that are touched, or those around them as well."""
+        self._sparse = sparse
+        self.drop_view()
+
+    def drop_view(self) -> None:
+        """Let go of the mapping, which holds the file open. What was handed out stays good."""
+        self._map, self._visible = memoryview(b""), 0
+
+    def advance(self, superblock: Superblock) -> None:
+        """A reader takes up a later superblock of the same file."""
+        self.superblock = superblock
+        self.end = self._written = superblock["FILESIZE"]
+
+    # --- durability ---
+
+    def sync(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
+        """Make everything appended durable, then the superblock that says so.
+
+        variables  further ones to store in the same write
+        now        SYNCTIME, seconds since the epoch
+        raises     OSError; where the disk refused to sync, each later call does so, too
+        """
+        for _ in self.syncing(variables, now=now):
+            self.sync_storage()
+
+    def syncing(
+        self, variables: Mapping[str, int] | None = None, *, now: int | None = None
+    ) -> Iterator[None]:
+        """`sync` in steps, for who does not wait for the disk: at each the caller has to call
+        `sync_storage`. Meanwhile entries may be added, and others synced; what is durable at the
+        end is what was there at the beginning."""
+        self._check_writable()
+        self.flush()
+        self.drain()
+        known = {"SYNCSIZE": self.end, "SYNCTIME": int(time.time()) if now is None else now}
+        known |= {"ENTRIES": self.entries, "AENTRIES": self.aentries}
+        known |= {PAGESUMS: 0}  # the file is another now
+        known = {name: value for name, value in known.items() if name in self.superblock}
+        known |= {"FILESIZE": self.end, **(variables or {})}
+        self._syncs, self._patched = self._syncs + 1, False
+        mine = self._syncs
+        try:
+            yield  # a superblock must never name bytes that are not there
+            if self._syncs == mine:
+                self._publish(known)
+                yield
+            self._check_writable()  # where a later sync came first, it has not failed
+            if self._syncs == mine:
+                # Durable with the next sync; the first one says it all.
+                with contextlib.suppress(OSError):
+                    write_second(self.storage, self.superblock)
+        except BaseException:
+            self._patched = True
+            raise
+
+    def _publish(self, variables: Mapping[str, int]) -> None:
+        self._check_writable()
+        self.superblock.update(variables)
+        try:
+            write_first(self.storage, self.superblock)
+        except OSError:
+            self._failed = True
+            raise
+
+    def confirm(self) -> None:
+        """Make the superblock durable that was found: write it again, and sync.
+
+        After a failed sync it may be in the page cache alone, and clean. The entries that it names
+        are on the disk, for they were synced before it was written. Its counters stay, for those
+        of now may not be known yet. Raises OSError.
+        """
+        names = ("SYNCSIZE", "SYNCTIME", "ENTRIES", "AENTRIES")
+        self.sync({name: self.superblock[name] for name in names if name in self.superblock})
+
+    def sync_storage(self) -> None:
+        """Sync the file as it is. A failure is final, see `check_lost`."""
+        self.check_lost()
+        marked, self._marked = self._marked, []
+        try:
+            self.storage.sync()
+        except OSError as error:
+            self.lost = error
+            # The next writer sees both in the page cache, and would not write them again.
+            with contextlib.suppress(OSError):
+                self._mark(marked)
+                repeat(self.storage, self.superblock)
+            raise
+
+    def _mark(self, positions: Sequence[int]) -> None:
+        for pos in positions:
+            self.storage.patch(pos, b"\1")
+
+    @property
+    def broken(self) -> bool:
+        """Whether a write failed: then `settle` must come before anything else."""
+        return (
+            self._failed
+            or self.lost is not None
+            or (self._behind is not None and self._behind.failed is not None)
+        )
+
+    def settle(self) -> None:
+        """After a failed write, or a call that a signal interrupted: be whole again.
+
+        What a failed write lost is dropped, else nothing is. The counters are the caller's affair.
+        """
+        if self._failed:
+            self._parts, self._failed = [], False
+        if self._behind:
+            with contextlib.suppress(OSError):
+                self._behind.drain()
+            if self._behind.failed is not None:
+                self._parts, self._written = [], self._behind.failed
+            self._behind.forget()
+        self.end = self._written + sum(map(len, self._parts))
+        self._visible = min(self._visible, self._written)
+
+    def close(self) -> None:
+        """Sync what is not synced, give preallocated space back, and close the storage.
+
+        After a failed write nothing is synced: the file stays as its last sync left it.
+        raises  OSError, also where an earlier sync failed
+        """
+        try:
+            changed = self._patched or self.end != self.superblock.get("FILESIZE")
+            if self.writable and changed and not self._failed:
+                self.sync()
+            self.check_lost()
+        finally:
+            try:
+                self.release()
+            finally:
+                self.storage.close()
+                self.writable = False
+
+    def stop(self) -> None:
+        """Stop the writing thread, after what it was given."""
+        if self._behind:
+            self._behind.close()
+            self._behind = None
+
+    def release(self) -> None:
+        """Stop the writing thread and give preallocated space back."""
+        self.stop()
+        if self.writable and self.storage.size() > self.superblock.get("FILESIZE", 1 << 63):
+            self.storage.truncate(self.superblock["FILESIZE"])
+
 
 LARGE: Final = 32 << 10  # bytes of a value that is not copied
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower

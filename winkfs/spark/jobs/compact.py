@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from winkfs.dataset.compaction import SHARD_SIZE, WASTE, compaction
+from winkfs.dataset.compaction import SHARD_SIZE, WASTE, Group, compaction, rewrite
 from winkfs.dataset.manifest import is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.rewrite import Group, rewrite
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import NotAllowed

@@ -25,7 +25,7 @@ from winkfs.results.digestshard import Columns, ShardWriter
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.common import Bad, Report, attempt, guarded, ignore
-from winkfs.spark.jobs.hashed import hashed
+from winkfs.spark.jobs.reading import hashed
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,19 +1,114 @@
-"""How the jobs read: columns of a container or data set, as of one generation."""
+"""What the jobs compute of documents: hashes and titles. On Arrow columns, without Spark.
+
+Documents as what `digest` and `dedup` know of them: hashes, size, mtime, title; no content.
+
+How the jobs read: columns of a container or data set, as of one generation.
+"""
 
 from __future__ import annotations
 
+import html
+import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
+import mmh3
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
 import winkfs.spark
 from winkfs.dataset.snapshot import Snapshot
+from winkfs.results.digestshard import TITLE
+from winkfs.spark import arrow
+from winkfs.spark.arrow import layout, views
 from winkfs.spark.read.fetch import NEEDED, fetcher
-from winkfs.spark.read.schema import FIELDS
+from winkfs.spark.read.options import FIELDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+HEAD: Final = 256 << 10  # bytes of a document in which a title is looked for
+MARKUP: Final = 16 << 10  # bytes of a title as it stands in the document
+# [tT] and not re.IGNORECASE, which takes three times as long: it has no first byte to look for.
+_OPEN: Final = re.compile(rb"<[tT][iI][tT][lL][eE](?:\s[^>]*)?>")
+_CLOSE: Final = re.compile(rb"</[tT][iI][tT][lL][eE]")
+_SPACE: Final = re.compile(r"\s+")
+_MMH3: Final[Callable[[Any], bytes]] = getattr(mmh3, "mmh3_x64_128_digest", None) or (
+    lambda data: mmh3.hash_bytes(bytes(data), 0, True)
+)  # mmh3 4
+
+
+def hashes(column: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+    """XXH3-64 and MurmurHash3 x64 128 of each value, seed 0 -> uint64[n], uint8[n, 16].
+
+    cost    0.5 us a document, and 0.25 ns a byte
+    """
+    n = len(column)
+    xxh3 = np.fromiter(map(xxhash.xxh3_64_intdigest, views(column)), np.uint64, n)
+    mmh3_bytes = np.frombuffer(b"".join(map(_MMH3, views(column))), np.uint8)
+    return xxh3, mmh3_bytes.reshape(n, 16)
+
+
+def titles(column: pa.Array) -> list[bytes]:
+    """The titles of HTML documents, UTF-8, at most TITLE bytes; b"" where there is none."""
+    ends, data = layout(column)
+    return [_title(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends.tolist())]
+
+
+def _title(data: memoryview, start: int, stop: int) -> bytes:
+    opened = _OPEN.search(data, start, stop)
+    if opened is None:
+        return b""
+    stop = min(opened.end() + MARKUP, stop)
+    closed = _CLOSE.search(data, opened.end(), stop)
+    raw = bytes(data[opened.end() : closed.start() if closed else stop])
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        text = raw.decode("cp1252", "replace")  # what browsers take latin-1 for
+    text = _SPACE.sub(" ", html.unescape(text).replace("\0", "")).strip()
+    cut = text.encode("utf-8", "replace")[:TITLE]
+    return cut.decode("utf-8", "ignore").encode()  # no character cut in two
+
+
+COLUMNS: Final = ("name_raw", "size", "mtime_ns")
+SCHEMA: Final = (
+    "name binary, size bigint, mtime_ns bigint, xxh3 bigint, mmh3 binary, title binary, "
+    "error string"
+)
+
+
+def hashed(spark: SparkSession, source: Snapshot, *, title: bool, fail_fast: bool) -> DataFrame:
+    """A row of SCHEMA for each document.
+
+    title    look for titles; else they are empty
+    error    null, or why the content cannot be read; hashes and title are then those of nothing
+    cost     reads all content once: 1 s of CPU for 1.5 GB, 3 us a document
+    """
+    return of_content(
+        spark, source, COLUMNS, lambda batch: hash_batch(batch, title), SCHEMA, fail_fast=fail_fast
+    )
+
+
+def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
+    """COLUMNS, content and _error -> SCHEMA."""
+    import pyarrow as pa
+
+    name, size, mtime = (batch.column(name) for name in COLUMNS)
+    content = batch.column("content")
+    xxh3, mmh3 = hashes(content)
+    found = titles(content) if title else [b""] * len(batch)
+    columns = [
+        name, size, mtime, arrow.column(xxh3.view(np.int64)), arrow.rows(mmh3),
+        arrow.binaries(found), batch.column("_error"),
+    ]  # fmt: skip
+    names = ["name", "size", "mtime_ns", "xxh3", "mmh3", "title", "error"]
+    return pa.RecordBatch.from_arrays(columns, names)
+
 
 Batches = Iterator["pa.RecordBatch"]
 Change = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
@@ -40,7 +135,7 @@ def read(
     fail_fast: bool = True,
     **options: Any,
 ) -> DataFrame:
-    """The columns of all files (see `winkfs.spark.read.schema`), in the order they lie in.
+    """The columns of all files (see `winkfs.spark.read.options`), in the order they lie in.
 
     fail_fast   damage is an error; else a row with null content and the reason in `_error`
     options     further ones, see `winkfs.spark.read.options`

@@ -1,23 +1,174 @@
-"""Job `stats`: what is in a container or data set: types, sizes, days, where it comes from.
+"""The picture of what `stats` found: files to the left, bytes to the right.
+
+Job `stats`: what is in a container or data set: types, sizes, days, where it comes from.
 
 No content is read.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from winkfs.dataset.snapshot import snapshot
+from winkfs.errors import WinkError
 from winkfs.spark.jobs.common import guarded
-from winkfs.spark.jobs.plot import OTHERS, draw, need_matplotlib
 from winkfs.spark.jobs.reading import read
-from winkfs.units import size_text
+from winkfs.units import UNITS, size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LABEL: Final = 60  # characters of a label
+BARS: Final = 12  # types and prefixes
+OTHERS: Final = "(others)"
+COUNTED: Final = ("files", "bytes")
+STRIPES: Final = 90  # bars of the time axis, at most
+ROOM: Final = 1.15  # of an axis, beside its longest bar, for the number behind it
+Row = dict[str, Any]
+
+
+def need_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        what = "a plot needs matplotlib: pip install 'winkfs[pipeline]'"
+        raise WinkError(what) from None
+
+
+def draw(summary: dict[str, Any], path: str) -> None:
+    """A PNG of days, sizes, types and prefixes. Raises WinkError without matplotlib; OSError."""
+    need_matplotlib()
+    figure = picture(summary)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # names are in any script
+        figure.savefig(path, format="png", dpi=100)
+
+
+def picture(summary: dict[str, Any]) -> Any:
+    """-> matplotlib.figure.Figure"""
+    from matplotlib.figure import Figure
+
+    bars = {
+        "by size": [(_class_name(row["what"]), row) for row in every_class(summary["sizes"])],
+        "by type": [(_label(row["what"]), row) for row in shown(summary["types"])],
+        "by site or directory": [(_label(row["what"]), row) for row in shown(summary["prefixes"])],
+    }
+    heights = [2.4, *(0.7 + 0.22 * max(len(rows), 1) for rows in bars.values())]
+    figure = Figure(figsize=(13, sum(heights) + 0.6), layout="constrained")
+    axes = figure.subplots(4, 2, gridspec_kw={"height_ratios": heights})
+    name = _label(os.path.basename(summary["source"]))
+    total = f"{summary['files']:,} files, {size_text(summary['bytes'])}"
+    figure.suptitle(f"{name}: {total}")
+    if not summary["files"]:
+        for axis in axes.flat:
+            axis.set_axis_off()
+        return figure
+    _over_time(axes[0], summary["days"])
+    for pair, (title, rows) in zip(axes[1:], bars.items(), strict=True):
+        _bars(pair, title, rows)
+    return figure
+
+
+# --- what is drawn ---
+
+
+def shown(rows: list[Row]) -> list[Row]:
+    """The first ones, and all others as one."""
+    named = [row for row in rows if row["what"] != OTHERS]
+    rest = [*named[BARS:], *(row for row in rows if row["what"] == OTHERS)]
+    if not rest:
+        return named
+    return [*named[:BARS], {"what": OTHERS} | {n: sum(r[n] for r in rest) for n in COUNTED}]
+
+
+def every_class(rows: list[Row]) -> list[Row]:
+    """Size classes without a gap: those between the least and the greatest have no files."""
+    known = {row["what"]: row for row in rows}
+    sizes = [size for size in known if size]
+    classes = [0] if 0 in known else []
+    if sizes:
+        bits = range(min(sizes).bit_length() - 1, max(sizes).bit_length())
+        classes += [1 << bit for bit in bits]
+    return [known.get(size, {"what": size, "files": 0, "bytes": 0}) for size in classes]
+
+
+def stripes(days: list[Row]) -> tuple[int, list[datetime.date], dict[str, list[int]]]:
+    """Days put together, at most STRIPES -> days in each, their first days, files and bytes."""
+    dates = [datetime.date.fromisoformat(row["what"]) for row in days]
+    first = dates[0].toordinal()
+    width = -(-(dates[-1].toordinal() + 1 - first) // STRIPES)
+    place = np.array([(date.toordinal() - first) // width for date in dates])
+    starts = [datetime.date.fromordinal(first + width * i) for i in range(int(place[-1]) + 1)]
+    sums = {name: np.zeros(len(starts), np.int64) for name in COUNTED}
+    for name, total in sums.items():
+        np.add.at(total, place, [row[name] for row in days])
+    return width, starts, {name: total.tolist() for name, total in sums.items()}
+
+
+def _class_name(size: int) -> str:
+    return f"{size_text(size)} to {size_text(2 * size)}" if size else "empty"
+
+
+def _label(text: str) -> str:
+    """On one line, its middle left out where it is long; matplotlib has $ begin a formula."""
+    text = repr(text or "(none)")[1:-1].replace("$", r"\$")
+    half = (LABEL - 3) // 2
+    return text if len(text) <= LABEL else f"{text[:half]}...{text[-half:]}"
+
+
+# --- axes ---
+
+
+def _unit(counts: list[int], name: str) -> tuple[str, int, Callable[[float], str]]:
+    """What an axis is labelled with, what is 1 on it, and how one of its counts is written."""
+    if name == "files":
+        return "files", 1, lambda count: f"{count:,.0f}"
+    power = min(max(max(counts).bit_length() - 1, 0) // 10, len(UNITS) - 1)
+    return UNITS[power], 1 << 10 * power, size_text
+
+
+def _over_time(axes: Any, days: list[Row]) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    width, starts, sums = stripes(days)
+    each = f"{width} days" if width > 1 else "a day"
+    for axis, (name, counts) in zip(axes, sums.items(), strict=True):
+        label, one, _ = _unit(counts, name)
+        heights = [count / one for count in counts]
+        axis.bar(starts, heights, width=datetime.timedelta(days=width), align="edge")
+        axis.set_title(f"{name} by mtime, {each} a bar")
+        axis.set_ylabel(label)
+        axis.set_ylim(0, max(heights) * ROOM or 1)
+        axis.locator_params(axis="y", nbins=5)
+        ticks = AutoDateLocator(maxticks=8)
+        axis.xaxis.set_major_locator(ticks)
+        axis.xaxis.set_major_formatter(ConciseDateFormatter(ticks))
+
+
+def _bars(axes: Any, title: str, rows: list[tuple[str, Row]]) -> None:
+    """Horizontal ones, the first on top, with their numbers, and with their names to the left."""
+    places = range(len(rows))
+    for axis, name in zip(axes, COUNTED, strict=True):
+        counts = [row[name] for _, row in rows]
+        label, one, text = _unit(counts, name)
+        colours = ["tab:grey" if row["what"] == OTHERS else "tab:blue" for _, row in rows]
+        drawn = axis.barh(places, [count / one for count in counts], color=colours)
+        axis.bar_label(drawn, [text(count) for count in counts], padding=3, fontsize=8)
+        axis.set_yticks(
+            places, [what if name == COUNTED[0] else "" for what, _ in rows], fontsize=8
+        )
+        axis.set_xlim(0, max(counts) / one * ROOM or 1)
+        axis.invert_yaxis()
+        axis.set_title(f"{name} {title}")
+        axis.set_xlabel(label)
+
 
 TOP: Final = 20  # types and prefixes
 # What stands behind the last dot of the last part of a path, in lower case.

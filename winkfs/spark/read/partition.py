@@ -1,8 +1,18 @@
-"""What a task is told: pieces of containers. Small, for it is sent to each task."""
+r"""Names of files as text: UTF-8, and `\xNN` for a byte that is no part of it.
+
+Where a name itself has a backslash, x and two digits of lower-case hex, the backslash is written as
+`\x5c`. So each name has one path, and the path gives the name back.
+
+Rows, in order, cut into parts that fit in memory.
+
+What a task is told: pieces of containers. Small, for it is sent to each task.
+"""
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +20,39 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from winkformats.arrays import Int64
+
+ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
+MARK: Final = b"\\x"
+
+
+def to_path(name: bytes) -> str:
+    """Also of many names with NULs between them, at once."""
+    if MARK in name:
+        name = ESCAPE.sub(rb"\\x5cx\1", name)
+    return name.decode("utf-8", "backslashreplace")
+
+
+def to_name(path: bytes) -> bytes:
+    """The inverse, from the UTF-8 of the path. Cost: 40 ns where there is no backslash and x."""
+    if MARK not in path:
+        return path
+    return ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), path)
+
+
+def cuts(sizes: Int64, limit: int, most: int = 1 << 62) -> Iterator[tuple[int, int]]:
+    """Parts [a, b) of at most `limit` bytes and `most` rows; a larger row is alone in its own.
+
+    sizes   of the rows, bytes
+    """
+    ends = np.cumsum(sizes)
+    at = 0
+    while at < len(ends):
+        before = int(ends[at - 1]) if at else 0
+        full = int(np.searchsorted(ends, before + limit, "right"))
+        stop = min(max(full, at + 1), at + most)
+        yield at, stop
+        at = stop
+
 
 WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)
 

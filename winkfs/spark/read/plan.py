@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkfs.container.basepath import base_of
 from winkfs.dataset.manifest import is_dataset
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import NoSuchFile
+from winkfs.names import base_of
 from winkfs.spark.read.options import Options
 from winkfs.spark.read.partition import Ordered, Piece, Scan, pack
 

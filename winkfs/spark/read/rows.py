@@ -1,23 +1,271 @@
-"""The files of a piece, as columns: from BASE.cols where it has them, else from their inodes."""
+"""Contents of many files of one container at once, as an Arrow column, checked.
+
+The entries of a batch are read in a few large pieces into one buffer. Their checksums are a `map`
+of C functions; then Arrow copies the contents from between the headers, in one call.
+
+The files of a piece, as columns: from BASE.cols where it has them, else from their inodes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
 
-from winkformats.arrays import Int64
+from winkformats.arrays import Bools, Int64, column, rows_at
+from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
-from winkfs.container.columns.columns import Columns
-from winkfs.container.columns.scan import LONGEST, InodeScan
-from winkfs.container.ondisk.columnsfile import columns_between, open_columns
+from winkformats.kv.entry import KVEntry
+from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
+from winkfs.container.ondisk.cols import columns_between, open_columns
+from winkfs.container.ondisk.inode import Attrs, Inode, assemble, cut
+from winkfs.container.read import attributes
 from winkfs.container.store import Store
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import Shard
 from winkfs.errors import StalePlan
-from winkfs.spark.read.contents import Contents
+from winkfs.spark import arrow
 from winkfs.spark.read.partition import Piece, unpack
+
+GAPS: Final = (64 << 10, 4 << 10, 0)  # bytes that are read rather than begin another read
+READ: Final = 16 << 20  # bytes of a batch's reads, at most, where they hold gaps
+SLACK: Final = 64  # bytes of an entry beside its value: an ordinary key and its lengths
+HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
+FEW: Final = 8  # reads of a batch that wait for the disk one after the other
+MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
+
+
+class Contents:
+    """Reads from [low, high) of a data file above all; the page cache stays as it was.
+
+    verify  False: entries are not checked against their checksums
+    """
+
+    def __init__(self, store: Store, low: int, high: int, *, verify: bool = True) -> None:
+        storage = store.kv.storage
+        self.store, self._storage, self._name = store, storage, storage.name
+        self._layout, self._form, self._end = store.kv.layout, store.settings.form, store.kv.end
+        layout = self._layout
+        parts = (layout.delflag, layout.key.code, layout.value.code, layout.align)
+        self._ordinary = parts == (1, 1, 2, 0)  # the layout that is read as columns
+        self._verify = verify and layout.checksum > 0
+        self._low, self._high = low, min(high + MARGIN, self._end)
+        self._drop = storage.dropper(low, self._high)
+        self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # was read since the last `drop`
+        self._buffer = memoryview(b"")
+
+    # --- columns ---
+
+    def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
+        """Contents of n files, in any order: positions of their inodes, `pointer`, `size` as in
+        `Columns`.
+
+        ->      binary[n], less than 2 GiB in all; null where there is none, and why: index -> line
+        cost    a file of 4 KiB 1.5 us
+        """
+        found = pa.nulls(len(pos), pa.binary())
+        inside = (pointer > EMPTY) & (size >= 0) & (size <= self._end - pointer)
+        chosen = np.flatnonzero(inside) if self._ordinary else np.empty(0, np.int64)
+        if len(chosen):
+            whole, good = self._plain(pointer[chosen], size[chosen])
+            if len(whole) == len(pos):
+                return whole, {}
+            chosen = chosen[good]
+        else:
+            whole = found[:0]
+        alone = np.ones(len(pos), bool)
+        alone[chosen] = False
+        rest = np.flatnonzero(alone)
+        errors: dict[int, str] = {}
+        values = [self._alone(i, pos, pointer, size, errors) for i in rest.tolist()]
+        if len(pos) == 1:
+            return _single(values[0]), errors
+        place = np.empty(len(pos), np.int64)
+        place[np.concatenate([chosen, rest])] = np.arange(len(pos))
+        joined = pa.concat_arrays([whole, arrow.binaries(values)])
+        return arrow.taken(joined, place), errors
+
+    def _plain(self, pointer: Int64, size: Int64) -> tuple[pa.Array, Bools]:
+        """-> contents of those that are good, and which these are."""
+        if (pointer[1:] > pointer[:-1]).all():
+            view, value, good = self._checked(pointer, size)
+            if not good.all():
+                value, size = value[good], size[good]
+            return _between(view, value, size, np.arange(len(value))), good
+        ascending, first, index = np.unique(pointer, return_index=True, return_inverse=True)
+        sizes = size[first]
+        view, value, good = self._checked(ascending, sizes)
+        fits = good[index] & (sizes[index] == size)
+        place = np.cumsum(good) - 1
+        return _between(view, value[good], sizes[good], place[index[fits]]), fits
+
+    def _checked(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64, Bools]:
+        """Read entries, ascending -> a buffer, where in it their values begin, which are good."""
+        view, at = self._load(pointer, size)
+        # A key that is longer than the room left for it is none of ours.
+        key_len = column(rows_at(view, at, 3), ">u2", 1).astype(np.int64)
+        good = key_len <= SLACK - 11
+        value = at + 7 + np.where(good, key_len, 0)
+        stops = value + size
+        good &= column(rows_at(view, value - 4, 4), ">u4", 0) == size
+        good &= np.frombuffer(view, np.uint8)[at] <= 1
+        good &= pointer - at + stops + self._layout.checksum <= self._end
+        if self._verify:
+            seeds = pointer.astype(np.uint64) + np.uint64(self._layout.contid)
+            # 150 ns a slice, 50 ns a call, beside the bytes.
+            bodies = map(view.__getitem__, map(slice, (at + 1).tolist(), stops.tolist()))
+            sums = np.fromiter(map(xxh3_64_intdigest, bodies, seeds.tolist()), np.uint64, len(at))
+            good &= sums.astype(np.uint32) == column(rows_at(view, stops, 4), ">u4", 0)
+        return view, value, good
+
+    def _load(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64]:
+        """Read the entries, ascending -> a buffer, and where in it each of them begins."""
+        ends = np.maximum.accumulate(np.minimum(pointer + size + SLACK, self._end))
+        for gap in GAPS:
+            first = np.flatnonzero(np.concatenate([[True], pointer[1:] - ends[:-1] > gap]))
+            starts = pointer[first]
+            lengths = ends[np.append(first[1:], len(ends)) - 1] - starts
+            if lengths.sum() <= max(READ, 2 * int(size.sum())):
+                break
+        places = np.cumsum(lengths) - lengths
+        view = self._room(int(lengths.sum()) + SLACK, reuse=len(pointer) > 1)
+        pieces = list(zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True))
+        if self._drop is not None and len(pieces) > FEW:
+            for start, length, _ in pieces:
+                self._storage.read_ahead(start, length)
+        for start, length, place in pieces:
+            self._fill(view[place : place + length], start)
+        counts = np.diff(np.append(first, len(pointer)))
+        return view, pointer + np.repeat(places - starts, counts)
+
+    def _room(self, length: int, *, reuse: bool) -> memoryview:
+        """A buffer; reused, it stays in the L2 cache."""
+        if not reuse:
+            return np.empty(length, np.uint8).data
+        if length > len(self._buffer):
+            self._buffer = np.empty(length, np.uint8).data
+        return self._buffer[:length]
+
+    # --- one at a time ---
+
+    def _alone(
+        self, i: int, pos: Int64, pointer: Int64, size: Int64, errors: dict[int, str]
+    ) -> bytes | None:
+        try:
+            return self.one(int(pos[i]), int(pointer[i]), int(size[i]))
+        except CorruptError as error:
+            errors[i] = str(error)
+            return None
+
+    def one(self, pos: int, pointer: int, size: int) -> bytes:
+        """One content, whatever its layout. Raises CorruptError."""
+        if pointer == EMPTY:
+            return b""
+        if pointer == BY_INODE:
+            inode = self._inode(pos)
+            self._check_size(inode.lsize, size, pos)
+            return assemble(cut(inode.extents, 0, size), self._value, self._name)
+        value = self._value(pointer, size)
+        self._check_size(len(value), size, pointer)
+        return value
+
+    def _check_size(self, found: int, size: int, pos: int) -> None:
+        if found != size:
+            raise CorruptError(
+                "bytes of content", file=self._name, offset=pos, expected=size, found=found
+            )
+
+    def mode(self, pos: int) -> int:
+        """The permission bits of a file with attributes. Raises CorruptError."""
+        attrs: Attrs = attributes(self._inode(pos), (0, 0), self._entry, self._name)
+        return attrs.mode
+
+    def _inode(self, pos: int) -> Inode:
+        value = self._entry(pos).value
+        return Inode.decode(value, self._form, file=self._name, offset=pos)
+
+    def _value(self, pos: int, least: int) -> bytes:
+        return self._entry(pos, least).value
+
+    def _entry(self, pos: int, least: int = HEAD) -> KVEntry:
+        """Any entry, checked; `least`: bytes of its value, about."""
+        if not 0 < pos < self._end:
+            raise CorruptError("no entry", file=self._name, offset=pos)
+        data = self._bytes(pos, least + SLACK)
+        while len(data) < (reach := self._layout.reach(data)):
+            if pos + reach > self._end:
+                raise CorruptError("entry reaches past the end", file=self._name, offset=pos)
+            data = self._bytes(pos, reach)
+        return self._layout.decode(data, 0, pos, self._name)
+
+    def _bytes(self, offset: int, length: int) -> memoryview:
+        view = np.empty(max(min(length, self._end - offset), 0), np.uint8).data
+        self._fill(view, offset)
+        return view
+
+    # --- the disk ---
+
+    def _fill(self, view: memoryview, offset: int) -> None:
+        stop = offset + len(view)
+        drop = self._drop
+        if offset < self._low or stop > self._high:
+            drop = self._storage.dropper(offset, stop + MARGIN)
+        if drop is not None:
+            self._seen.setdefault(drop, []).append((offset, stop))
+        if self._storage.read_into(view, offset) < len(view):
+            raise CorruptError("the file is cut short", file=self._name, offset=offset)
+
+    def window(self, offset: int, length: int) -> memoryview:
+        """Bytes of the data file; valid until the next call."""
+        view = self._room(min(length, self._end - offset), reuse=True)
+        self._fill(view, offset)
+        return view
+
+    def drop(self) -> None:
+        """What was read is not needed any more."""
+        for drop, ranges in self._seen.items():
+            if len(ranges) > FEW:
+                drop.ranges(ranges)
+            else:
+                for start, stop in ranges:
+                    drop(start, stop)
+        self._seen = {}
+
+    def close(self) -> None:
+        """The page cache is what it was: also what the kernel has read ahead goes."""
+        self.drop()
+        if self._drop is not None:
+            self._drop(self._low, self._high)
+
+
+def _between(view: memoryview, start: Int64, size: Int64, rows: Int64) -> pa.Array:
+    """view[start[i] : start[i] + size[i]] for each of `rows`, binary[len(rows)].
+
+    start   ascending. A single value is not copied.
+    """
+    if len(start) == 1 and len(rows) == 1:
+        return _single(view[int(start[0]) : int(start[0] + size[0])])
+    # Every second value of an array over the buffer, whose values are gap, content, gap, content:
+    # 300 ns a content of 4 KiB, a join of slices 400.
+    offsets = np.zeros(2 * len(start) + 1, np.int32)
+    offsets[1::2], offsets[2::2] = start, start + size
+    both = pa.BinaryArray.from_buffers(
+        pa.binary(), 2 * len(start), [None, pa.py_buffer(offsets), pa.py_buffer(view)]
+    )
+    return arrow.taken(both, 2 * rows + 1)
+
+
+def _single(value: Any) -> pa.Array:
+    if value is None:
+        return pa.nulls(1, pa.binary())
+    offsets = np.array([0, len(value)], np.int32)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)]
+    )
+
 
 ROWS: Final = 1 << 16  # files at a time
 SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols

@@ -13,8 +13,8 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError
 from winkfs import orders
-from winkfs.container.columns.columns import Columns
-from winkfs.container.ondisk.columnsfile import open_columns
+from winkfs.container.columns import Columns
+from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.select import select
 from winkfs.container.store import Store
 from winkfs.dataset.manifest import is_dataset

@@ -22,7 +22,7 @@ from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import Transaction, join, sweep_all
 from winkfs.spark.read.options import local_path
 from winkfs.spark.write.inputs import Inputs
-from winkfs.spark.write.options import SinkOptions
+from winkfs.spark.write.shard import SinkOptions
 from winkfs.spark.write.sink import Written, inputs_of, publish, write_task
 
 if TYPE_CHECKING:

@@ -1,4 +1,16 @@
-"""The streaming source: spark.readStream.format("winkfs").load(an ao container or a data set).
+"""What came to a container or a data set between two offsets: of each name in it the newest.
+
+    of a container   {"contid": .., "position": ..}: bytes of the data file; all before it was read
+    of a data set    {"snapshot": G, "generation": g, "shard": i, "position": p}: all generations
+                     before g were read, and of those that g added the first i, and of the next the
+                     inodes before byte p. Generation G, which the stream began with, is read as it
+                     stood then; of later ones what they added
+
+The rows of a range do not change, whatever happens after it: of several entries with one name, the
+last one in the range counts, a file that was deleted in it is left out, and what is replaced or
+deleted behind it is still there. So a file that is replaced comes again with a later batch.
+
+The streaming source: spark.readStream.format("winkfs").load(an ao container or a data set).
 
 A batch is what came between two offsets, of each name the newest; see `tail`. The reader on the
 driver keeps nothing but offsets, and each trigger asks the disk anew.
@@ -12,15 +24,329 @@ driver keeps nothing but offsets, and each trigger asks the disk anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+import numpy.typing as npt
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_winkfs import one_line
+from winkformats import hashing
+from winkformats.arrays import Int64
+from winkformats.errors import CorruptError
+from winkfs.container.columns import Columns
+from winkfs.container.inodescan import InodeRows, inode_rows
+from winkfs.container.ondisk.cols import columns_between
+from winkfs.container.store import Store
+from winkfs.dataset.hidden import hidden_of, hidden_rows
+from winkfs.dataset.manifest import Log, is_dataset
+from winkfs.dataset.records import ShardRecord, by_rank
+from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.errors import StalePlan
 from winkfs.spark.read.options import Options, count, given_of, one_of, size_of, value_of
+from winkfs.spark.read.partition import Ordered, Piece, Scan
+from winkfs.spark.read.plan import OPEN, Part, expand, piece_of, scans, weight_of
 from winkfs.spark.source import STREAMING, WinkfsReader
-from winkfs.spark.stream.changefeed import Limit, Offset, open_tail
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+Offset = dict[str, Any]
+"""Small: Spark writes it into the checkpoint at each trigger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a batch may still take; None: any number.
+
+    fresh   it has nothing yet: then it takes one file, however large
+    """
+
+    files: int | None
+    bytes: int | None
+    fresh: bool = True
+
+    def holds(self, files: int, size: int) -> bool:
+        """Whether there is room for as many files of this size in all."""
+        return (self.files is None or files <= self.files) and (
+            self.bytes is None or size <= self.bytes
+        )
+
+    def fits(self, sizes: Int64) -> int:
+        """For how many files of these sizes there is room."""
+        count = len(sizes) if self.files is None else min(self.files, len(sizes))
+        if self.bytes is not None:
+            count = min(count, int(np.searchsorted(np.cumsum(sizes), self.bytes, "right")))
+        return max(count, min(1, len(sizes))) if self.fresh else count
+
+    def less(self, files: int, size: int) -> Limit:
+        """What is left of it."""
+        return Limit(
+            None if self.files is None else self.files - files,
+            None if self.bytes is None else self.bytes - size,
+            self.fresh and files == 0,
+        )
+
+
+def open_tail(options: Options) -> ContainerTail | DatasetTail:
+    """To be used in a `with`. Raises NoSuchFile; ValueError for a plain container; FormatError."""
+    path = expand(options.sources[0])[0]
+    return DatasetTail(options, path) if is_dataset(path) else ContainerTail(options, path)
+
+
+# --- a container ---
+
+
+class ContainerTail:
+    """An append-only container as a log."""
+
+    def __init__(self, options: Options, base: str) -> None:
+        self._options, self._base = options, base
+        self._store = Store(base, writable=False, load=False)
+        if not self._store.settings.ao:
+            self._store.abandon()
+            raise ValueError(
+                f"{base}: a stream reads an append-only container (ao) or a data set; in this "
+                "container files can change in place: read it with spark.read"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._store.abandon()
+
+    def earliest(self) -> Offset:
+        return self._offset(self._store.kv.start)
+
+    def latest(self, start: Offset | None) -> Offset:
+        """Up to the last sync. Raises StalePlan where `start` is behind that."""
+        if start is not None:
+            self._check(start)
+        return self._offset(self._store.kv.end)
+
+    def _offset(self, position: int) -> Offset:
+        return {"contid": self._store.settings.contid, "position": position}
+
+    def _check(self, offset: Offset) -> int:
+        """-> its position. Raises StalePlan."""
+        if "position" not in offset or "snapshot" in offset:
+            raise _stale(self._base, "the checkpoint is that of a data set")
+        if offset.get("contid") != self._store.settings.contid:
+            raise _stale(self._base, "another container has its place, as after a compaction")
+        position = int(offset["position"])
+        if position > self._store.kv.end:
+            raise _stale(
+                self._base,
+                f"it has {self._store.kv.end} bytes, and {position} were read: an older state of "
+                "it was put in its place",
+            )
+        return position
+
+    def cut(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        """The end of the batch that begins at `start`. Cost: reads the batch."""
+        at = self._check(start)
+        for rows in self._rows(at, self._check(end)):
+            files = np.flatnonzero(rows.size > 0)  # the others are tombstones
+            sizes = rows.lsize[files]
+            fits = limit.fits(sizes)
+            if fits < len(files):
+                return self._offset(int(rows.pos[files[fits]]))
+            limit = limit.less(len(files), int(sizes.sum()))
+        return end
+
+    def partitions(self, start: Offset, end: Offset, *, contents: bool) -> list[Scan | Ordered]:
+        low, high = self._check(start), self._check(end)
+        positions, keys = [NOTHING], []
+        gone = [np.empty(0, np.bool_)]
+        for rows in self._rows(low, high):
+            positions.append(rows.pos)
+            gone.append(rows.size == 0)
+            keys.append(hashing.hash_keys(hashing.XXH3, rows.keys)[0])
+        pos = np.concatenate(positions)
+        if not len(pos):
+            return []
+        last = self._last_of_name(pos, np.concatenate(keys)) & ~np.concatenate(gone)
+        pos, size = self._chosen(pos[last])
+        if not len(pos):
+            return []
+        piece = Piece(self._base, self._store.settings.contid, high, True, low, high)
+        return scans(self._options, [Part.told(piece, pos, size, contents)])
+
+    def _rows(self, low: int, high: int) -> Iterator[InodeRows]:
+        """The inodes in [low, high), tombstones too. Raises CorruptError."""
+        store = self._store
+        for _, rows in inode_rows(
+            store.kv.storage, store.kv.layout, store.settings, low, high, problem=_raise
+        ):
+            yield rows
+
+    def _last_of_name(self, pos: Int64, s: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which entries are the last of their name among these: bool[n]."""
+        order = np.argsort(s, kind="stable")
+        last = np.ones(len(s), bool)
+        same = np.flatnonzero(s[order[1:]] == s[order[:-1]])
+        names: dict[bytes, int] = {}
+        for at in same.tolist():
+            for i in (int(order[at]), int(order[at + 1])):
+                key = self._store.key_at(int(pos[i]))
+                before = names.get(key)
+                if before is not None and before != i:
+                    last[min(before, i)] = False
+                names[key] = max(i, before or 0)
+        return last
+
+    def _chosen(self, pos: Int64) -> tuple[Int64, Int64]:
+        """-> those that the options choose, and the sizes of their contents."""
+        rows = _chosen(self._options, Columns.of(self._store, pos), NOTHING)
+        return rows.pos, rows.size
+
+
+# --- a data set ---
+
+
+class DatasetTail:
+    """The generations of a data set as a log."""
+
+    def __init__(self, options: Options, root: str) -> None:
+        self._options, self._log = options, Log(root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Nothing is open."""
+
+    def earliest(self) -> Offset:
+        """Where what is there now begins."""
+        newest = self._log.newest()
+        return self._offset(newest, newest)
+
+    def latest(self, start: Offset | None) -> Offset:
+        newest = self._log.newest()
+        if start is None:
+            return self._offset(newest, newest + 1)
+        self._check(start, newest)
+        return self._offset(int(start["snapshot"]), newest + 1)
+
+    @staticmethod
+    def _offset(snapshot: int, generation: int, shard: int = 0, position: int = 0) -> Offset:
+        return {
+            "snapshot": snapshot, "generation": generation, "shard": shard, "position": position,
+        }  # fmt: skip
+
+    def _check(self, offset: Offset, newest: int) -> None:
+        if "snapshot" not in offset:
+            raise _stale(self._log.root, "the checkpoint is that of a container")
+        if int(offset["generation"]) > newest + 1:
+            raise _stale(
+                self._log.root,
+                f"its newest generation is {newest}, and {int(offset['generation']) - 1} was read: "
+                "another data set, or an older state of it, was put in its place",
+            )
+
+    def _added(self, snapshot: int, generation: int) -> list[Shard]:
+        """What a generation brought, in order; of the first all of it. Raises StalePlan."""
+        try:
+            if generation == snapshot:
+                state = self._log.state(generation)
+                hidden = hidden_of(self._log, state)
+                return [self._shard(r, hidden.get(r.path, NOTHING)) for r in state.shards]
+            manifest = self._log.read(generation)
+        except StalePlan:
+            raise _stale(
+                self._log.root, f"generation {generation} was vacuumed before it was read"
+            ) from None
+        return [] if manifest.rewrites else [self._shard(record) for record in manifest.added]
+
+    def _shard(self, record: ShardRecord, hidden: Int64 = NOTHING) -> Shard:
+        return Shard(f"{self._log.root}/{record.path}", record, hidden)
+
+    def cut(self, start: Offset, end: Offset, limit: Limit) -> Offset:
+        """The end of the batch that begins at `start`. Cost: the columns of one shard."""
+        snapshot = int(start["snapshot"])
+        for generation, number, shard, low, high in self._range(start, end):
+            record = shard.record
+            if low == 0 and high == record.size and limit.holds(record.files, record.content):
+                limit = limit.less(record.files, record.content)
+                continue
+            pos, sizes = _sizes(shard, low, high)
+            fits = limit.fits(sizes)
+            if fits < len(pos):
+                position = int(pos[fits]) if fits else low
+                return self._offset(snapshot, generation, number, position)
+            limit = limit.less(len(pos), int(sizes.sum()))
+        return end
+
+    def _range(self, start: Offset, end: Offset) -> Iterator[tuple[int, int, Shard, int, int]]:
+        """Generation, number in it, shard, and which of its inodes: [low, high)."""
+        newest = self._log.newest()
+        self._check(start, newest)
+        self._check(end, newest)
+        first, last = _key(start), _key(end)
+        for generation in range(first[0], last[0] + (last[1:] > (0, 0))):
+            shards = self._added(int(start["snapshot"]), generation)
+            for number, shard in enumerate(shards):
+                low = first[2] if (generation, number) == first[:2] else 0
+                high = last[2] if (generation, number) == last[:2] else shard.record.size
+                if (generation, number) >= first[:2] and (generation, number, low) < last:
+                    yield generation, number, shard, low, high
+
+    def partitions(self, start: Offset, end: Offset, *, contents: bool) -> list[Scan | Ordered]:
+        found = list(self._range(start, end))
+        hidden = self._hidden([part[:3] for part in found], int(start["snapshot"]))
+        parts = []
+        for generation, _, shard, low, high in found:
+            gone = hidden[shard.record.path]
+            piece = replace(piece_of(shard, generation), low=low, high=high)
+            if self._options.selection.everything:
+                share = (high - low) / shard.record.size
+                parts.append(Part(piece, OPEN + int(share * weight_of(shard, contents)), gone))
+                continue
+            rows = _chosen(self._options, columns_between(shard.base, low, high), gone)
+            if len(rows):
+                parts.append(Part.told(piece, rows.pos, rows.size, contents))
+        return scans(self._options, parts) if parts else []
+
+    def _hidden(self, shards: list[tuple[int, int, Shard]], snapshot: int) -> dict[str, Int64]:
+        """Of each shard of a range the inodes that another one in it replaces or deletes.
+
+        Where the range ends inside a shard, all of that shard counts: what it replaces comes next.
+        """
+        known = {shard.record.path: shard.hidden for generation, _, shard in shards
+                 if generation == snapshot}  # fmt: skip
+        records = by_rank(shard.record for _, _, shard in shards)
+        try:
+            return hidden_rows(self._log.root, records, known)
+        except StalePlan:
+            raise _stale(self._log.root, "shards were vacuumed before they were read") from None
+
+
+def _key(offset: Offset) -> tuple[int, int, int]:
+    return int(offset["generation"]), int(offset["shard"]), int(offset["position"])
+
+
+def _chosen(options: Options, rows: Columns, gone: Int64) -> Columns:
+    """The files that the options choose, without those whose inodes are `gone`."""
+    rows = rows.take(options.selection.chosen(rows))
+    return rows.visible(gone, include_dirs=options.include_dirs)
+
+
+def _sizes(shard: Shard, low: int, high: int) -> tuple[Int64, Int64]:
+    """Positions of the inodes of a shard in [low, high), and the sizes of their contents."""
+    rows = columns_between(shard.base, low, high)
+    return rows.pos, rows.size
+
+
+def _stale(where: str, why: str) -> StalePlan:
+    return StalePlan(f"the stream cannot go on: {why}. Begin anew with another checkpoint", where)
+
+
+def _raise(error: CorruptError) -> None:
+    raise error
+
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -31,10 +357,6 @@ try:
     )
 except ImportError:  # 4.1: a batch is all there is
     ReadAllAvailable = ReadMaxBytes = ReadMaxFiles = SupportsTriggerAvailableNow = object
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStreamReader:

@@ -23,8 +23,7 @@ import numpy.typing as npt
 from winkformats.arrays import Int64
 from winkfs.container.arguments import check_directory, check_ftype
 from winkfs.container.ondisk.inode import FileType
-from winkfs.spark.read.batching import cuts
-from winkfs.spark.read.paths import MARK, to_name, to_path
+from winkfs.spark.read.partition import MARK, cuts, to_name, to_path
 from winkfs.units import MICRO
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class Inputs:
         raises  ValueError that names the row
         cost    0.3 us a row; the content is not copied
         """
-        from winkfs.container.bulkput import ROWS  # a task has it; on the driver it takes 50 ms
+        from winkfs.container.writemany import ROWS  # a task has it; on the driver it takes 50 ms
         from winkfs.spark.arrow import layout
 
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))

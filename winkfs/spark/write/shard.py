@@ -1,28 +1,198 @@
-"""A task of the sink: Arrow batches become shards of the attempt."""
+"""Rows of a task in order of their mtimes, by way of a scratch file where memory would not do.
+
+Options of the sink.
+
+option         default   meaning
+path                     the folder of the data set; `save(path)` and `start(path)` set it
+onConflict     newest    of files with one name the last one counts; error: the job fails
+ao             false     shards that only append: files in order of mtime, with a time index
+timemp         60        seconds between time marks (ao)
+htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
+maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
+ignoreExtra    false     leave out columns that a file has no place for
+
+A task of the sink: Arrow batches become shards of the attempt.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import glob
+import mmap
+import os
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from winkfs.container.bulkput import NAME_LIMIT, BulkPut
+import numpy as np
+
+from winkformats import hashing
+from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.writemany import NAME_LIMIT, BulkPut
 from winkfs.errors import FileExists, WinkError
-from winkfs.spark.read.spool import in_order
+from winkfs.spark.read.options import (
+    IN_TABLES,
+    check_names,
+    count,
+    flag,
+    given_of,
+    local_path,
+    one_of,
+    size_of,
+    value_of,
+)
+from winkfs.spark.read.partition import cuts
 from winkfs.spark.write.inputs import Files, Inputs, blame, shown
-from winkfs.spark.write.options import SinkOptions
+from winkfs.units import MICRO
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from winkfs.dataset.records import ShardRecord
     from winkfs.dataset.transaction import Transaction
+
+MEMORY: Final = 128 << 20  # bytes of rows that are kept in memory
+ROWS: Final = 2048  # of a batch handed on
+BYTES: Final = 8 << 20  # of their content, about
+
+
+def in_order(
+    batches: Iterable[pa.RecordBatch], mtime: int, content: int, now: int, folder: str
+) -> Iterator[pa.RecordBatch]:
+    """The same rows by ascending mtime, equal ones as they came; where it is null, it is now.
+
+    mtime, content  numbers of the columns
+    now     nanoseconds
+    folder  where a scratch file without a name goes, if one is needed
+    raises  OSError, also where there is no room for the scratch file
+    cost    of more than MEMORY bytes: written and read once more; 50 bytes of memory a row
+    """
+    held: list[Any] = []
+    source, size = (_filled(batch, mtime, now) for batch in batches), 0
+    for batch in source:
+        held.append(batch)
+        size += batch.nbytes
+        if size > MEMORY:
+            held = _spooled(chain(held, source), folder)
+            break
+    if not held:
+        return
+    times = np.concatenate([_times(batch.column(mtime)) for batch in held])
+    if (np.diff(times) >= 0).all():
+        yield from held
+        return
+    sizes = np.concatenate([_sizes(batch.column(content)) for batch in held])
+    order = np.argsort(times, kind="stable")
+    starts = np.cumsum([0, *map(len, held)])
+    for at, stop in cuts(sizes[order], BYTES, ROWS):
+        yield _gather(held, starts, order[at:stop])
+
+
+def _filled(batch: Any, mtime: int, now: int) -> Any:
+    from winkfs.spark import arrow
+
+    found = batch.column(mtime)
+    if not found.null_count:
+        return batch
+    number = now if found.type == "int64" else now // MICRO  # a timestamp of Spark
+    times = np.where(arrow.bools(found.is_null()), number, arrow.numbers(found))
+    return batch.set_column(mtime, batch.schema.field(mtime), arrow.column(times, found.type))
+
+
+def _spooled(batches: Iterable[Any], folder: str) -> list[Any]:
+    """The batches, now in a file that is mapped."""
+    import pyarrow as pa
+
+    source = iter(batches)
+    first = next(source)
+    with tempfile.TemporaryFile(dir=folder, prefix=".winkfs-") as file:
+        with pa.ipc.new_file(file, first.schema) as writer:
+            for batch in chain([first], source):
+                writer.write_batch(batch)
+        file.flush()
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    reader = pa.ipc.open_file(pa.py_buffer(mapped))
+    return [reader.get_batch(i) for i in range(reader.num_record_batches)]
+
+
+def _times(column: Any) -> Int64:
+    from winkfs.spark.arrow import numbers
+
+    return numbers(column)
+
+
+def _sizes(column: Any) -> Int64:
+    from winkfs.spark.arrow import layout
+
+    return np.diff(layout(column)[0])
+
+
+def _gather(held: list[Any], starts: Int64, rows: Int64) -> Any:
+    """Rows by their numbers, in that order, as one batch."""
+    import pyarrow as pa
+
+    from winkfs.spark import arrow
+
+    which = np.searchsorted(starts, rows, "right") - 1
+    by_batch = np.argsort(which, kind="stable")
+    parts = []
+    for number in np.unique(which).tolist():
+        mine = rows[by_batch[which[by_batch] == number]] - starts[number]
+        parts.append(held[number].take(arrow.column(mine)))
+    back = np.empty(len(rows), np.int64)
+    back[by_batch] = np.arange(len(rows))
+    joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+    return joined.take(arrow.column(back))
+
+
+OF_SPARK: Final = ("checkpointLocation", "queryName")
+LEAST_SHARD: Final = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What was asked for, checked.
+
+    checkpoint  of a stream, where Spark was told it as an option
+    """
+
+    path: str
+    error_on_conflict: bool = False
+    ao: bool = False
+    timemp: int = 60
+    htalgo: int = hashing.XXH3
+    max_shard_bytes: int = 64 << 30
+    ignore_extra: bool = False
+    checkpoint: str = ""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From Spark's options, in any case. Raises ValueError: one line with what is allowed."""
+        given = given_of(options)
+        check_names(given, (*READERS, "path", *OF_SPARK))
+        if not given.get("path"):
+            raise ValueError(f"no path: say where to: .save(DIR){IN_TABLES}")
+        values: dict[str, Any] = {"path": os.path.abspath(value_of(given, "path", local_path))}
+        for name, (attribute, read) in READERS.items():
+            if name.lower() in given:
+                values[attribute] = value_of(given, name, read)
+        return cls(**values, checkpoint=given.get("checkpointlocation", ""))
+
+
+READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "onConflict": ("error_on_conflict", one_of(newest=False, error=True)),
+    "ao": ("ao", flag),
+    "timemp": ("timemp", count),
+    "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
+    "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
+    "ignoreExtra": ("ignore_extra", flag),
+}
 
 
 class NewShard:

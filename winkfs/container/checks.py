@@ -1,0 +1,455 @@
+"""Claims: what inodes say of their data entries, in bulk, and what is wrong with the inodes.
+
+Extents: whether inodes point to data entries of their own, in little memory.
+
+Mostly a data entry lies right before its inode, in the same batch of a scan: then the extent is
+checked there and forgotten. Of the other inodes the position is kept, and they are read again.
+
+Checks of a whole index against the files it should hold, in little memory.
+
+Checks of a whole name order against the files it should hold, in little memory.
+
+Checks of a BASE.cols against the files it should hold, in the one pass that verify makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from operator import lt
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from winkformats.arrays import Bools, Int64, row_bytes
+from winkformats.disk.paths import open_file
+from winkformats.errors import CorruptError, FormatError
+from winkformats.hindex import table
+from winkformats.kv.scan import Batch
+from winkfs.container.columns import Columns, InodeScan
+from winkfs.container.inodescan import FIELDS, InodeRows, fileids
+from winkfs.container.nameorder import UNKNOWN, NameOrder, key_hashes, tail
+from winkfs.container.namesort import ClashFinder, NameSorter
+from winkfs.container.ondisk.cols import ColumnsFile
+from winkfs.container.ondisk.data import SUFFIX
+from winkfs.container.ondisk.idx import Base, Rows
+from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode
+from winkfs.container.read import attributes
+from winkfs.container.store import Store
+
+
+def rows_of_inodes(batch: Batch) -> InodeRows:
+    """The rows of a batch that holds nothing but checked inodes."""
+    fields = batch.words(batch.value, FIELDS, ">i8").astype(np.int64)
+    which = np.arange(len(batch))
+    return InodeRows(batch, which, batch.pos, batch.flags == 1, fields, batch.value_len)
+
+
+class Claims:
+    """Reads the pairs of inodes and checks the inodes by the way.
+
+    problem  is told what is wrong with an inode, in a line
+    """
+
+    def __init__(self, store: Store, problem: Callable[[str], None]) -> None:
+        self._store, self._problem = store, problem
+        self._name, self._form = store.kv.storage.name, store.settings.form
+        self._odd: list[tuple[int, int, int, int]] = []
+
+    def of(self, rows: InodeRows) -> Int64:
+        """int64[n, 4]: inode, kv_pointer (0: a hole), bytes of the value it needs, FILEID.
+
+        cost    0.7 us an inode with one pair, 10 us another
+        """
+        form = self._form
+        pair = form.pair // 8
+        plain = (rows.fields[:, 6] == 1) & (rows.size >= HEAD.size + form.pair)
+        simple = np.flatnonzero(plain)
+        claims = np.empty((0, 4), np.int64)
+        if len(simple):
+            where = rows.batch.value[rows.which[simple]]
+            stored = rows.batch.words(where, FIELDS + pair, ">i8")
+            words = stored.astype(np.int64)
+            self._check_sums(rows, simple, stored)
+            size = words[:, -1]
+            need = np.where(size < 0, -size, size + (words[:, 8] if form.pairoff else 0))
+            odd = (size < words[:, 3]) | (words[:, 1] != 0) | (size < 0) | (need < size)
+            for row in simple[odd].tolist():
+                self._decode(rows, row)
+            claims = np.stack([rows.pos[simple], words[:, 7], need, words[:, 2]], 1)
+        for row in np.flatnonzero((rows.size > 0) & ~plain).tolist():
+            self._decode(rows, row)
+        if self._odd:
+            claims = np.concatenate([claims, np.array(self._odd, np.int64)])
+            self._odd = []
+        return claims
+
+    def _check_sums(self, rows: InodeRows, simple: Int64, stored: npt.NDArray[Any]) -> None:
+        """CKSUM of inodes with one pair, in one column. `stored`: their words as in the file."""
+        covered = np.ascontiguousarray(stored[:, 1:])
+        texts = row_bytes(covered)
+        digest = xxhash.xxh3_64_intdigest if self._form.ckalgo == CK_XXH3 else self._form.sum
+        sums = np.fromiter(map(digest, texts), np.uint64, len(texts))
+        for row in simple[sums.view(np.int64) != rows.fields[simple, 0]].tolist():
+            self._decode(rows, row)
+
+    def _decode(self, rows: InodeRows, row: int) -> None:
+        """Take an inode apart the slow way: note its claims, or what is wrong with it."""
+        pos = int(rows.pos[row])
+        try:
+            inode = Inode.decode(rows.value(row), self._form, file=self._name, offset=pos)
+        except CorruptError as error:
+            self._problem(str(error))
+            return
+        owner = inode.fileid
+        self._odd += [(pos, e.pointer, e.skip + e.size, owner) for e in inode.extents if e.pointer]
+        if inode.attrs:
+            self._odd.append((pos, *inode.attrs, owner))
+            if not rows.deleted[row]:
+                self._check_attrs(inode, pos)
+
+    def _check_attrs(self, inode: Inode, pos: int) -> None:
+        store = self._store
+        try:
+            attributes(inode, store.owner, store.entry_at, self._name)
+        except CorruptError as error:
+            self._problem(f"{self._name}: inode at byte {pos}: {error}")
+
+
+PIECE: Final = 1 << 15  # inodes read again at a time
+
+
+class Extents:
+    """Takes the batches of a whole data file, then says which extents are wrong.
+
+    problem  is told of each wrong extent, in a line
+    cost     memory: 4 bytes a data entry, and 8 an inode with data in another batch
+    """
+
+    def __init__(self, store: Store, problem: Callable[[str], None]) -> None:
+        self._store, self._problem = store, problem
+        self._name = store.kv.storage.name
+        self._claims = Claims(store, problem)
+        self._again = Claims(store, lambda _: None)  # what is wrong with inodes was said before
+        self._places = _Places()
+        self._left: list[Int64] = []  # positions of inodes, int64[..] for each batch
+
+    def take(self, batch: Batch, rows: InodeRows) -> None:
+        """Check what can be checked within a batch."""
+        claims = self._claims.of(rows)
+        chosen = rows.others
+        self._places.add(batch.base, batch.at[chosen])
+        doubt = _Verdict.of(_Data.of(batch, chosen), claims).any & (claims[:, 1] != 0)
+        if doubt.any():
+            left = np.unique(claims[doubt, 0])
+            left = left[~rows.deleted[np.searchsorted(rows.pos, left)]]
+            self._left.append(left)
+
+    def check(self, live: Int64) -> None:
+        """Every extent of a live file must point to an entry of its own that is long enough.
+
+        live    int64[n], ascending: inodes of the live files
+        """
+        for left in self._left:
+            for claims in self._read(left[_among(left, live)]):
+                self._check(claims[claims[:, 1] != 0])
+        self._left = []
+
+    def _check(self, claims: Int64) -> None:
+        verdict = _Verdict.of(self._data(np.unique(claims[:, 1])), claims)
+        for what, wrong in (
+            ("extent points to no data entry", verdict.missing),
+            ("extent is longer than its entry", verdict.short),
+            ("data of a live file is marked deleted", verdict.dead),
+            ("extent points to data of another file", verdict.alien),
+        ):
+            for inode, pointer, *_ in claims[wrong].tolist():
+                self._problem(f"{self._name}: inode at byte {inode}: {what} (at {pointer})")
+
+    def unmarked(self, live: Int64, others: Int64) -> int:
+        """How many data entries only `others` point to, but are not marked deleted.
+
+        live    int64[n], ascending: inodes of the live files
+        others  int64[m]: inodes of the files that are not
+        cost    reads all these inodes again
+        """
+        pointers = [np.unique(claims[:, 1]) for claims in self._read(np.sort(others))]
+        if not pointers:
+            return 0
+        left = np.unique(np.concatenate(pointers))
+        for claims in self._read(live):
+            left = left[~_among(left, np.unique(claims[:, 1]))]
+        return sum(
+            int(np.count_nonzero(self._data(left[at : at + PIECE]).flag == 0))
+            for at in range(0, len(left), PIECE)
+        )
+
+    def _read(self, inodes: Int64) -> Iterator[Int64]:
+        """The claims of inodes at ascending positions, read again."""
+        for at in range(0, len(inodes), PIECE):
+            yield self._again.of(rows_of_inodes(self._batch(inodes[at : at + PIECE])))
+
+    def _data(self, pointers: Int64) -> _Data:
+        """The data entries at those of these ascending positions where there are any."""
+        batch = self._batch(pointers[self._places.has(pointers)])
+        return _Data.of(batch, np.arange(len(batch)))
+
+    def _batch(self, positions: Int64) -> Batch:
+        kv = self._store.kv
+        return Batch(kv.storage, kv.layout, 0, memoryview(kv.view(kv.end - 1)), positions)
+
+
+class _Places:
+    """Positions of entries, 4 bytes each."""
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._offsets: list[npt.NDArray[np.uint32]] = []
+
+    def add(self, base: int, offsets: Int64) -> None:
+        """Note the entries of a batch. `offsets` from `base`, ascending: less than MAX_WINDOW."""
+        if len(offsets):
+            self._bases.append(base)
+            self._offsets.append(offsets.astype(np.uint32))
+
+    def has(self, positions: Int64) -> Bools:
+        """At which of these ascending positions an entry lies."""
+        found = np.zeros(len(positions), bool)
+        part = np.searchsorted(np.array(self._bases, np.int64), positions, "right") - 1
+        starts = np.flatnonzero(np.diff(part, prepend=-2))  # -1: before all of them
+        for a, b in zip(starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
+            k = int(part[a])
+            if k < 0:
+                continue
+            found[a:b] = _among(positions[a:b] - self._bases[k], self._offsets[k].astype(np.int64))
+        return found
+
+
+class _Data(NamedTuple):
+    """Data entries in file order: position, bytes of the value, delflag, FILEID in the key."""
+
+    pos: Int64
+    length: Int64
+    flag: npt.NDArray[np.uint8]
+    owner: Int64
+
+    @classmethod
+    def of(cls, batch: Batch, chosen: Int64) -> _Data:
+        owner = fileids(batch, chosen)
+        return cls(batch.pos[chosen], batch.value_len[chosen], batch.flags[chosen], owner)
+
+
+class _Verdict(NamedTuple):
+    """What is wrong with each claim, if anything."""
+
+    missing: Bools
+    short: Bools
+    dead: Bools
+    alien: Bools
+
+    @classmethod
+    def of(cls, data: _Data, claims: Int64) -> _Verdict:
+        if not len(data.pos):
+            none = np.zeros(len(claims), bool)
+            return cls(~none, none, none, none)
+        at = np.searchsorted(data.pos, claims[:, 1])
+        at[at == len(data.pos)] = 0
+        good = data.pos[at] == claims[:, 1]
+        return cls(
+            ~good,
+            good & (data.length[at] < claims[:, 2]),
+            good & (data.flag[at] == 1),
+            good & (data.owner[at] != claims[:, 3]),
+        )
+
+    @property
+    def any(self) -> Bools:
+        return self.missing | self.short | self.dead | self.alien
+
+
+def _among(values: Int64, ascending: Int64) -> Bools:
+    """Which values are in an ascending array."""
+    if not len(ascending):
+        return np.zeros(len(values), bool)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    same: Bools = ascending[at] == values
+    return same
+
+
+def lost_rows(base: Base, rows: Rows) -> list[int]:
+    """Indices of the files that a look-up does not find. Needs CELLSZ >= 2.
+
+    cost    0.2 us a file
+    """
+    lost = []
+    alike: dict[int, set[int]] = {}  # where cells with one S point: names can be made to share it
+    for at in range(0, len(rows.pos), table.BUCKET):
+        part = slice(at, at + table.BUCKET)
+        some = Rows(rows.s[part], None if rows.bits is None else rows.bits[part], rows.pos[part])
+        bits = some.slot_bits()
+        pos, _ = base.find_many(some.s, bits)
+        for i in np.flatnonzero(pos != some.pos).tolist():
+            s = int(some.s[i])
+            if s not in alike:
+                cells = base.probe(int(bits[i]), s.to_bytes(8, "big"))
+                alike[s] = {int.from_bytes(cell[:8], "big", signed=True) for _, cell in cells}
+            if int(some.pos[i]) not in alike[s]:
+                lost.append(at + i)
+    return lost
+
+
+def count_used(base: Base) -> int:
+    """How many cells point to a file."""
+    return sum(len(part) for part in base.pointers())
+
+
+def same_files(base: Base, pos: Int64) -> bool:
+    """Whether the cells point to these ascending positions, once each. Memory: 8 bytes a file."""
+    found, count = np.empty(len(pos), np.int64), 0
+    for part in base.pointers():
+        stop = count + len(part)
+        if stop > len(found):
+            return False
+        found[count:stop] = part
+        count = stop
+    found.sort()
+    return count == len(pos) and np.array_equal(found, pos)
+
+
+def same_names(store: Store, order: NameOrder, names: NameSorter, live: Int64) -> bool:
+    """Whether an order of today holds all live files and nothing else, and says so rightly.
+
+    names   the names that may be live
+    live    ascending positions of those that are, int64[n]
+    """
+    at = 0
+    for pairs in names.pairs(None if names.count == len(live) else live):
+        if not np.array_equal(order.pairs(at, at + len(pairs)), pairs):
+            return False
+        at += len(pairs)
+    if at != order.count:
+        return False
+    files = sum(not _is_directory(store, order, name) for name in names.clashing)
+    return order.clashes in (UNKNOWN, files)
+
+
+def _is_directory(store: Store, order: NameOrder, name: bytes) -> bool:
+    at = order.lower_bound(name)
+    inode = store.inode_at(int(order.positions(at, at + 1)[0]))[1]
+    return inode.ftype == FileType.DIR
+
+
+def were_names(store: Store, order: NameOrder, live: Int64) -> bool:
+    """Whether an older order holds what was live when it was written; `live` as it is today.
+
+    cost    0.5 us a name, and reads the tail; memory: 9 bytes a name
+    """
+    try:
+        return _in_order(order, store.settings.htalgo) and _explained(store, order, live)
+    except CorruptError:  # it points to what is no inode
+        return False
+
+
+def _in_order(order: NameOrder, htalgo: int) -> bool:
+    """Whether names ascend, hashes are theirs, and CLASHES is possible."""
+    finder, last = ClashFinder(), b""
+    for start in range(0, order.count, PIECE):
+        names = order.names(start, start + PIECE)
+        hashes = key_hashes(htalgo, [name + SUFFIX for name in names])
+        same = np.array_equal(order.pairs(start, start + PIECE)[:, 1], hashes)
+        if not (same and last < names[0] and all(map(lt, names, names[1:]))):
+            return False
+        finder.add(names)
+        last = names[-1]
+    return UNKNOWN <= order.clashes <= len(finder.found)
+
+
+def _explained(store: Store, order: NameOrder, live: Int64) -> bool:
+    """Whether the order has all older files of today, and of others only names that changed."""
+    positions = order.positions(0, order.count)
+    older = live[: np.searchsorted(live, order.covered)]
+    places = np.searchsorted(older, positions)
+    there = np.zeros(order.count, bool)
+    if len(older):
+        there = older[np.minimum(places, len(older) - 1)] == positions
+    if np.count_nonzero(there) != len(older):
+        return False
+    gone = {order.name(i) for i in np.flatnonzero(~there).tolist()}
+    for name, _ in tail(store, order.covered) if gone else ():
+        gone.discard(name)
+    return not gone
+
+
+class ColumnsCheck:
+    """Takes the batches of a whole data file. One that is missing, foreign or stale is no problem.
+
+    add     is told what is wrong, at most once
+    """
+
+    def __init__(self, store: Store, add: Callable[[str], None]) -> None:
+        self._store, self._add, self._path = store, add, store.base + ".cols"
+        self._damaged: list[int] = []  # inodes, which are reported by who checks all entries
+        self._file = self._open()
+        self._scan: InodeScan | None = None
+        if self._file is not None:
+            self._scan = InodeScan(store, self._note)
+
+    def _open(self) -> ColumnsFile | None:
+        with suppress(FileNotFoundError):
+            storage = open_file(self._path)
+            try:
+                found = ColumnsFile(storage)
+                settings, end = self._store.settings, self._store.kv.end
+                if (found.contid, found.covered) == (settings.contid, end):
+                    return found
+            except FormatError as error:
+                self._add(f"{error}: run reindex")
+            storage.close()
+        return None
+
+    def take(self, batch: Batch) -> None:
+        """Compare the inodes of a batch."""
+        if self._file is None or self._scan is None:
+            return
+        try:
+            said = self._file.between(int(batch.pos[0]), int(batch.pos[-1]) + 1)
+            found = Columns.joined(*self._scan.piece(said.pos, batch.data, batch.base))
+            if len(found) < len(said):
+                said = said.take(np.isin(said.pos, found.pos))
+            if not _same(said, found):
+                self._stop(f"{self._path}: does not have what the inodes say: run reindex")
+        except CorruptError as error:
+            self._stop(f"{error}: run reindex")
+
+    def finish(self, live: Int64) -> None:
+        """Compare which files there are. `live`: positions of their inodes, in any order."""
+        if self._file is None:
+            return
+        try:
+            differ = np.setxor1d(self._file.column("pos"), live)
+            if len(np.setdiff1d(differ, self._damaged)):
+                self._stop(f"{self._path}: its files are not those of the container: run reindex")
+        except CorruptError as error:
+            self._stop(f"{error}: run reindex")
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. Safe to call twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = self._scan = None
+
+    def _note(self, error: CorruptError) -> None:
+        self._damaged.append(error.offset)
+
+    def _stop(self, what: str) -> None:
+        self._add(what)
+        self.close()
+
+
+def _same(one: Columns, other: Columns) -> bool:
+    names = [(rows.name_lengths, rows.names_joined) for rows in (one, other)]
+    pairs = zip((*one.arrays()[:6], *names[0]), (*other.arrays()[:6], *names[1]), strict=True)
+    return all(np.array_equal(left, right) for left, right in pairs)

@@ -1,0 +1,491 @@
+"""Inodes at known positions, decoded in bulk into the arrays of `columns`.
+
+Most inodes are gathered as rows of a matrix, whatever the layout of their entries. One that is
+large, has several extents, or is not good goes alone.
+
+Columns: what is to say of many files of a container, as arrays in the order of their inodes.
+
+`Columns.of` reads them from the data file, `columnsfile` keeps them in BASE.cols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.arrays import Bools, Int64, UInt8, column, rows_at, texts_at
+from winkformats.errors import CorruptError
+from winkformats.kv.entry import Field
+from winkfs.container.ondisk.data import SUFFIX, SUFFIX_BYTES
+from winkfs.container.ondisk.inode import HEAD, FileType, Inode
+from winkfs.units import NANO
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
+
+Problem = Callable[[CorruptError], None]
+SPAN: Final = 8 << 20  # bytes of the data file read at once
+FILES: Final = 2048  # inodes of a piece
+DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
+FEW: Final = 1024  # inodes whose pages may stay in the page cache: to find what to drop costs more
+KEYS: Final = 255  # bytes of the longest key that becomes part of a row
+VALUES: Final = 1024  # bytes of the largest inode that does
+APART: Final = 512  # bytes read of an entry that is read for itself
+LONGEST: Final = KEYS + VALUES + 32  # bytes of such an entry, at most
+POWERS: Final = np.array([16**i for i in range(1, 16)], np.int64)
+SECONDS: Final = (1 << 63) // NANO  # int64 nanoseconds hold times up to here
+
+
+class Piece(NamedTuple):
+    """Some files: the fields of `Columns`, with the lengths of the names for their ends."""
+
+    pos: Int64
+    pointer: Int64
+    size: Int64
+    mtime: Int64
+    ftype: UInt8
+    special: UInt8
+    lengths: Int64
+    name_bytes: UInt8
+
+
+_INTS, _BYTES = np.empty(0, np.int64), np.empty(0, np.uint8)
+NONE: Final = Piece(_INTS, _INTS, _INTS, _INTS, _BYTES, _BYTES, _INTS, _BYTES)
+
+
+def pieces(store: Store, positions: Int64, problem: Problem | None) -> Iterator[Piece]:
+    """The files whose inodes stand at `positions`, ascending, int64[n]: see `Columns.of`."""
+    if not len(positions):
+        return
+    kv = store.kv
+    kv.show(kv.end - 1)  # all of it written
+    storage = kv.storage.duplicate()
+    if len(positions) > FEW:
+        storage.remember_resident()
+    reader = storage.bulk(int(positions[0]), kv.end, uncached=len(positions) > FEW)
+    scan = InodeScan(store, problem)
+    at = 0
+    try:
+        while at < len(positions):
+            begin, stop = int(positions[at]), min(at + FILES, len(positions))
+            if int(positions[stop - 1]) - begin < DENSE * (stop - at):
+                stop = max(int(np.searchsorted(positions[:stop], begin + SPAN)), at + 1)
+            span = int(positions[stop - 1]) - begin
+            if kv.start <= begin < kv.end and span < DENSE * (stop - at):
+                data = reader.read(begin, min(span + LONGEST, kv.end - begin))
+                yield scan.piece(positions[at:stop], data, begin)
+            else:
+                yield scan.apart(positions[at:stop])
+            at = stop
+    finally:
+        reader.close()
+        storage.drop_seen()
+        storage.close()
+
+
+class _Rows(NamedTuple):
+    """n entries that may be ordinary inodes, as rows of one matrix.
+
+    which              int64[n]  their indices among the positions
+    pos                int64[n]  kv_pointers
+    matrix, raw        uint8[n, width], and the same as bytes
+    begin              int64[n]  where in `raw` each begins
+    key_len            int64[n]  bytes of the key
+    value, value_len   int64[n]  where in the entry its value begins, and its bytes
+    size               int64[n]  bytes of the entry
+    fields             int64[n, 11 or 13]  CKSUM .. DCOUNT, two pairs, which may lie behind its end
+    """
+
+    which: Int64
+    pos: Int64
+    matrix: UInt8
+    raw: bytes
+    begin: Int64
+    key_len: Int64
+    value: Int64
+    value_len: Int64
+    size: Int64
+    fields: Int64
+
+
+class InodeScan:
+    """Decodes the inodes of a container.
+
+    problem  is told of each damaged inode, which is left out; None: CorruptError
+    """
+
+    def __init__(self, store: Store, problem: Problem | None) -> None:
+        kv, settings = store.kv, store.settings
+        self._kv, self._read, self._problem = kv, kv.storage.read, problem
+        self._start, self._end, self._name = kv.start, kv.end, kv.storage.name
+        self._layout, self._form, self._settings = kv.layout, settings.form, settings
+        self._key_at = kv.layout.delflag + kv.layout.key.prefix  # of a key in its entry
+        self._words = settings.form.pair // 8  # of a pair
+
+    def piece(self, positions: Int64, data: memoryview, base: int) -> Piece:
+        """The files with inodes at `positions`; `data`: bytes of the file from `base` on."""
+        return self._piece(positions, data, positions - base)
+
+    def apart(self, positions: Int64) -> Piece:
+        """The same where there is too much between the inodes to read it."""
+        inside = np.flatnonzero((positions >= self._start) & (positions <= self._end - APART))
+        # Through the view, a page fault each, 1,000 take 7.5 ms, so 4.2.
+        data = b"".join(map(self._read, positions[inside].tolist(), repeat(APART)))
+        at = np.full(len(positions), -1)
+        at[inside] = np.arange(0, APART * len(inside), APART)
+        return self._piece(positions, memoryview(data), at)
+
+    def _piece(self, positions: Int64, data: memoryview, at: Int64) -> Piece:
+        """`at`: offsets of the entries in `data`, negative for those that are not there."""
+        rows, which = self._rows(data, at, positions)
+        if len(which) == len(positions):
+            return rows
+        odd = np.ones(len(positions), bool)
+        odd[which] = False
+        alone = [found for pos in positions[odd].tolist() if (found := self._alone(pos))]
+        return _merged(rows, alone)
+
+    # --- many ---
+
+    def _rows(self, data: memoryview, at: Int64, positions: Int64) -> tuple[Piece, Int64]:
+        """-> the ordinary and good ones, and their indices among the positions."""
+        rows = self._gathered(data, at, positions)
+        if not len(rows.which):
+            return NONE, rows.which
+        fields, lsize = rows.fields, rows.fields[:, 3]
+        special, extents, extent = self._extents(fields)
+        skip = extent[:, 1] if self._form.pairoff else np.zeros_like(lsize)
+        one = (extents == 1) & (extent[:, -1] >= lsize) & (skip >= 0)
+        good = self._sound(rows) & (one | ((extents == 0) & (lsize == 0)))
+        plain = one & (extent[:, -1] == lsize) & (skip == 0) & (extent[:, 0] > 0) & (lsize > 0)
+        plain &= good
+        plain &= self._is_value(extent[:, 0], lsize, rows.pos, fields[:, 2], plain)
+        pointer = np.where(lsize == 0, 0, np.where(plain, extent[:, 0], -1))
+        ftype = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4])
+        lengths = rows.key_len - len(SUFFIX)
+        columns = [
+            rows.pos, pointer, lsize, self._ns(fields[:, 5]), ftype.astype(np.uint8),
+            special.astype(np.uint8), lengths,
+        ]  # fmt: skip
+        if not good.all():
+            columns = [column[good] for column in columns]
+        names = self._names(rows.matrix, lengths, good)
+        return Piece._make([*columns, names]), rows.which[good]
+
+    def _gathered(self, data: memoryview, at: Int64, positions: Int64) -> _Rows:
+        """Those of the entries at offsets `at` of `data` that may be ordinary inodes."""
+        layout, limit = self._layout, len(data)
+        which = np.flatnonzero((at >= 0) & (at + self._key_at < limit))
+        at = at[which]
+        key_len = _lengths(data, at + layout.delflag, layout.key)
+        value = self._key_at + _room(layout.key, key_len) + layout.value.prefix
+        near = (key_len > len(SUFFIX)) & (key_len <= KEYS) & (at + value <= limit)
+        at, which, key_len, value = at[near], which[near], key_len[near], value[near]
+        value_len = _lengths(data, at + value - layout.value.prefix, layout.value)
+        size = value + _room(layout.value, value_len) + layout.checksum
+        fits = (value_len >= HEAD.size) & (value_len <= VALUES) & (at + size <= limit)
+        width = int(size[fits].max(initial=1))
+        fits &= at + width <= limit
+        which, value = which[fits], value[fits]
+        matrix = rows_at(data, at[fits], width)
+        raw = matrix.tobytes()  # slices of bytes cost half of those of a view, and hash faster
+        begin = np.arange(0, len(raw), width)
+        words = 8 * (7 + 2 * self._words)
+        fields = rows_at(raw + bytes(words), begin + value, words).view(">i8").astype(np.int64)
+        return _Rows(which, positions[which], matrix, raw, begin, key_len[fits], value,
+                     value_len[fits], size[fits], fields)  # fmt: skip
+
+    def _sound(self, rows: _Rows) -> Bools:
+        """Which are inodes with a name and a right checksum, and fields that can be: bool[n]."""
+        layout, form, raw, fields = self._layout, self._form, rows.raw, rows.fields
+        tails = rows_at(raw, rows.begin + self._key_at + rows.key_len - 4, 4)
+        good: Bools = (tails[:, 1:] == SUFFIX_BYTES).all(1) & (tails[:, 0] != 0)
+        count = fields[:, 6]
+        pairs_end = HEAD.size + count * form.pair
+        good &= (count >= 0) & (count <= VALUES) & (pairs_end <= rows.value_len)
+        good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0)
+        good &= (fields[:, 4] >= 0) & (fields[:, 4] <= 255)
+        if layout.delflag:
+            good &= rows.matrix[:, 0] <= 1
+        if layout.checksum:
+            ends = rows.begin + rows.size - 4
+            bodies = _slices(raw, rows.begin + layout.delflag, ends)
+            good &= layout.sums(rows.pos, bodies) == column(rows_at(raw, ends, 4), ">u4", 0)
+        else:
+            where = rows.begin + rows.value
+            stops = where + np.clip(pairs_end, 8, rows.value_len)
+            sums = np.fromiter(map(form.sum, _slices(raw, where + 8, stops)), np.uint64, len(good))
+            good &= sums.view(np.int64) == fields[:, 0]
+        return good
+
+    def _names(self, matrix: UInt8, lengths: Int64, good: Bools) -> UInt8:
+        """The names of the good ones, one behind the other."""
+        longest = int(lengths.max())
+        # Numbers of 2 bytes: with 8 this takes as long as a checksum.
+        inside = np.arange(longest, dtype=np.uint16) < lengths.astype(np.uint16)[:, None]
+        if not good.all():
+            inside &= good[:, None]
+        names: UInt8 = matrix[:, self._key_at : self._key_at + longest][inside]
+        return names
+
+    def _extents(self, fields: Int64) -> tuple[Bools, Int64, Int64]:
+        """-> which have attributes, how many extents, the first of these: int64[n, 2 or 3]."""
+        words, count = self._words, fields[:, 6]
+        first, second = fields[:, 7 : 7 + words], fields[:, 7 + words :]
+        special = (count > 0) & (first[:, -1] < 0)
+        if not special.any():
+            return special, count, first
+        return special, count - special, np.where(special[:, None], second, first)
+
+    def _is_value(
+        self, pointer: Int64, size: Int64, pos: Int64, fileid: Int64, asked: Bools
+    ) -> Bools:
+        """Whether the value of the entry at `pointer` has `size` bytes.
+
+        That needs no look at it where its end is the start of the inode, and its key, as
+        "<fileid>/D0", cannot be shorter.
+        """
+        layout = self._layout
+        found = np.zeros(len(pos), bool)
+        if layout.key.room < 0 and layout.value.room < 0 and layout.align <= 1:
+            digits = 1 + np.searchsorted(POWERS, fileid, "right")
+            found = asked & (pointer + layout.size(3, 0) + digits + size == pos)
+        left = np.flatnonzero(asked & ~found)
+        if len(left):
+            found[left] = self._value_sizes(pointer[left]) == size[left]
+        return found
+
+    def _value_sizes(self, pointer: Int64) -> Int64:
+        """Bytes of the values of these entries, unchecked; -1 for what is none. int64[n]"""
+        layout, limit = self._layout, self._end
+        found = np.full(len(pointer), -1, np.int64)
+        which = np.flatnonzero((pointer >= self._start) & (pointer < limit - self._key_at))
+        data = b"".join(
+            self._read(pos, APART).ljust(APART, b"\0") for pos in pointer[which].tolist()
+        )
+        at = np.arange(0, len(data), APART) + layout.delflag
+        length = _lengths(data, at, layout.key)
+        value = at + layout.key.prefix + _room(layout.key, length)
+        near = (length >= 0) & (length <= KEYS)
+        near &= pointer[which] + value - at + layout.delflag + layout.value.prefix <= limit
+        found[which[near]] = _lengths(data, value[near], layout.value)
+        return found
+
+    def _ns(self, mtime: Int64) -> Int64:
+        if self._settings.nanoseconds:
+            return mtime
+        return np.clip(mtime, -SECONDS, SECONDS) * NANO
+
+    # --- one ---
+
+    def _alone(self, pos: int) -> Piece | None:
+        try:
+            return self._decoded(pos)
+        except CorruptError as error:
+            if self._problem is None:
+                raise
+            self._problem(error)
+            return None
+
+    def _decoded(self, pos: int) -> Piece:
+        """Any inode. Raises CorruptError."""
+        if not self._start <= pos < self._end:
+            raise CorruptError("no entry", file=self._name, offset=pos)
+        entry = self._kv.get(pos)
+        inode = Inode.decode(entry.value, self._form, file=self._name, offset=pos)
+        name = entry.key.removesuffix(SUFFIX)
+        if not name or name == entry.key or name.endswith(b"\0") or not 0 <= inode.ftype <= 255:
+            raise CorruptError("no inode with a name", file=self._name, offset=pos)
+        pointer, size = -1 if inode.lsize else 0, np.array([inode.lsize])
+        if len(inode.extents) == 1 and inode.lsize:
+            extent = inode.extents[0]
+            whole = extent.pointer > 0 and extent.skip == 0 and extent.size == inode.lsize
+            if whole and self._value_sizes(np.array([extent.pointer]))[0] == inode.lsize:
+                pointer = extent.pointer
+        return Piece(
+            np.array([pos]), np.array([pointer]), size, self._ns(np.array([inode.mtime])),
+            np.array([inode.ftype], np.uint8), np.array([inode.attrs is not None], np.uint8),
+            np.array([len(name)]), np.frombuffer(name, np.uint8),
+        )  # fmt: skip
+
+
+def _lengths(data: Any, at: Int64, field: Field) -> Int64:
+    """Bytes of the strings of a field whose prefixes stand at `at`; what is no number: negative."""
+    if not field.prefix or not len(at):
+        return np.full(len(at), field.room, np.int64)
+    return rows_at(data, at, field.prefix).view(f">u{field.prefix}")[:, 0].astype(np.int64)
+
+
+def _room(field: Field, lengths: Int64) -> Int64:
+    """Bytes that the strings of a field take behind their prefixes."""
+    return lengths if field.room < 0 else np.full(len(lengths), field.room, np.int64)
+
+
+def _slices(raw: bytes, starts: Int64, stops: Int64) -> list[bytes]:
+    return [raw[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def _merged(rows: Piece, alone: list[Piece]) -> Piece:
+    """All of them, in the order of their positions."""
+    if not alone:
+        return rows
+    joined = [np.concatenate(parts) for parts in zip(rows, *alone, strict=True)]
+    order = np.argsort(joined[0])
+    lengths, texts = joined[6], joined[7].tobytes()
+    ends = np.cumsum(lengths).tolist()
+    starts = [0, *ends[:-1]]
+    names = b"".join([texts[starts[i] : ends[i]] for i in order.tolist()])
+    ordered = [part[order] for part in joined[:7]]
+    return Piece._make([*ordered, np.frombuffer(names, np.uint8)])
+
+
+BY_INODE: Final = -1  # in `pointer`: the content is found by way of the inode
+EMPTY: Final = 0  # in `pointer`: a file without content
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """n files of one container; the arrays are not to be changed.
+
+    pos         int64[n]  kv_pointer of the inode, ascending
+    pointer     int64[n]  kv_pointer of the one data entry whose value is the whole content;
+                          EMPTY for none, BY_INODE for several extents, holes, parts of a value
+    size        int64[n]  bytes
+    mtime       int64[n]  nanoseconds since the epoch; what int64 cannot hold: its nearest
+    ftype       uint8[n]  FileType
+    special     uint8[n]  1: has attributes
+    name_ends   int64[n + 1], name_bytes uint8[..]: names[i] is bytes[name_ends[i]:name_ends[i + 1]]
+
+    Whoever reads the value at `pointer` has to check its checksum, and that it is `size` bytes.
+    """
+
+    pos: Int64
+    pointer: Int64
+    size: Int64
+    mtime: Int64
+    ftype: UInt8
+    special: UInt8
+    name_ends: Int64
+    name_bytes: UInt8
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        positions: Int64 | None = None,
+        problem: Callable[[CorruptError], None] | None = None,
+    ) -> Self:
+        """The files whose inodes stand at `positions`, ascending; None: all that are live.
+
+        problem  is told of each damaged inode, which is left out; None: CorruptError
+        raises   CorruptError; OSError
+        cost     1 us a file of 1 KiB; reads inodes, and what is between them where that is little.
+                 Of more than 1,024 the page cache keeps nothing. A writer has settled what it put
+        """
+        if positions is None:
+            positions = store.index.positions()
+        return cls.concat([cls.joined(*piece) for piece in pieces(store, positions, problem)])
+
+    @classmethod
+    def joined(
+        cls,
+        pos: Int64,
+        pointer: Int64,
+        size: Int64,
+        mtime: Int64,
+        ftype: UInt8,
+        special: UInt8,
+        lengths: Int64,
+        name_bytes: UInt8,
+    ) -> Self:
+        """From the lengths of the names, int64[n], in the place of their ends."""
+        ends = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=ends[1:])
+        return cls(pos, pointer, size, mtime, ftype, special, ends, name_bytes)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Columns]) -> Self:
+        """Parts one behind the other."""
+        if len(parts) == 1:
+            return cls(*parts[0].arrays())
+        if not parts:
+            none, bare = np.empty(0, np.int64), np.empty(0, np.uint8)
+            return cls.joined(none, none, none, none, bare, bare, none, bare)
+        lengths = [part.name_lengths for part in parts]
+        texts = [part.names_joined for part in parts]
+        columns = list(zip(*(part.arrays()[:6] for part in parts), strict=True))
+        return cls.joined(*map(np.concatenate, [*columns, lengths, texts]))
+
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """All arrays, in the order of the fields."""
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    def __len__(self) -> int:
+        return len(self.pos)
+
+    def slice(self, start: int, stop: int) -> Self:
+        """The files [start, stop), 0 <= start <= stop <= n, without a copy."""
+        part = slice(start, stop)
+        return type(self)(
+            self.pos[part], self.pointer[part], self.size[part], self.mtime[part],
+            self.ftype[part], self.special[part], self.name_ends[start : stop + 1],
+            self.name_bytes,
+        )  # fmt: skip
+
+    def between(self, low: int, high: int) -> Self:
+        """The files whose inodes stand in [low, high), without a copy."""
+        start, stop = np.searchsorted(self.pos, [low, max(low, high)]).tolist()
+        return self.slice(start, stop)
+
+    def take(self, index: npt.NDArray[Any]) -> Self:
+        """The files with these indices, int64[m] in any order, or those marked, bool[n]."""
+        index = np.flatnonzero(index) if index.dtype == np.bool_ else index
+        starts, lengths = self.name_ends[:-1][index], self.name_lengths[index]
+        return self.joined(
+            self.pos[index], self.pointer[index], self.size[index], self.mtime[index],
+            self.ftype[index], self.special[index], lengths,
+            gather(self.name_bytes, starts, lengths),
+        )  # fmt: skip
+
+    def visible(self, hidden: Int64 | None, *, include_dirs: bool) -> Self:
+        """Without files whose inodes are in `hidden`, and without directories and links."""
+        seen = np.ones(len(self), np.bool_)
+        if hidden is not None and len(hidden):
+            seen = ~np.isin(self.pos, hidden)
+        if not include_dirs:
+            seen &= (self.ftype != FileType.DIR) & (self.ftype != FileType.LINK)
+        return self if seen.all() else self.take(seen)
+
+    # --- names ---
+
+    @property
+    def name_lengths(self) -> Int64:
+        """Bytes of each name, int64[n]."""
+        return np.diff(self.name_ends)
+
+    @property
+    def names_joined(self) -> UInt8:
+        """The names of just these files, one behind the other."""
+        return self.name_bytes[self.name_ends[0] : self.name_ends[-1]]
+
+    def names(self) -> list[bytes]:
+        """Cost: 60 ns a name."""
+        return texts_at(self.name_bytes, self.name_ends[:-1], self.name_lengths)
+
+    def name(self, index: int) -> bytes:
+        """One name."""
+        return self.name_bytes[self.name_ends[index] : self.name_ends[index + 1]].tobytes()
+
+
+def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:
+    """data[starts[i] : starts[i] + lengths[i]], one behind the other. Cost: 5 ns a byte."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    where = np.arange(total)
+    where += np.repeat(starts - ends + lengths, lengths)
+    return data[where]

@@ -1,0 +1,424 @@
+"""Repair and rollback: a container that a writer refuses, or that has lost something, made sound.
+
+What is taken out is kept in a container beside it, BASE.removed-<time>: damaged ranges as they lay,
+below `ranges`; what is left of files whose content is damaged, below `files`; and files of which
+only a mark says that they are gone, for what removed or replaced them is lost, below `replaced`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import locate
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError, DamagedRange
+from winkformats.kv.entry import Layout
+from winkformats.kv.scan import Batch, scan_intact
+from winkformats.kv.superblock import Superblock, superblocks, write_second
+from winkfs.container.container import Container, create, reindex
+from winkfs.container.entry import to_str
+from winkfs.container.inodescan import InodeRows, inode_rows
+from winkfs.container.ondisk.data import SUFFIX, Settings
+from winkfs.container.ondisk.inode import Inode, attr_key, data_key, inode_key
+from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.salvage import left_of, served, superblock_for
+from winkfs.container.store import Store
+from winkfs.errors import NoSuchFile, WinkError
+from winkfs.names import DERIVED, base_of
+
+FILLER: Final = b"removed/X"  # key of the dead entry in the place of a damaged range
+_COUNT: Final = ("", *(f"-{i}" for i in range(2, 1000)))
+PIECE: Final = 1 << 20  # bytes of a damaged range in one entry of the side container
+
+
+@dataclass
+class Repair:
+    """What a repair does, or would do.
+
+    steps    a line each; none: nothing is wrong
+    lost     names of files whose content is damaged, and which go
+    removed  BASE of the container that has what was taken out, "": none was needed
+    """
+
+    steps: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    removed: str = ""
+
+
+def repair(
+    base: str | os.PathLike[str], *, apply: bool = False, contid: int | None = None
+) -> Repair:
+    """Make a damaged container sound.
+
+    apply   do it; else only say what there is to do
+    contid  CONTID, where both superblocks are lost and nothing else has it
+    raises  NoSuchFile; Locked; FormatError, WinkError (it can only be salvaged); OSError
+    cost    two passes over BASE.data
+    A run that is killed can be run again.
+    """
+    path = base_of(base)
+    directory, name = locate(path)
+    if directory.info(name + ".data", follow=True) is None:
+        raise NoSuchFile("no such container (there is no BASE.data)", path)
+    lock = WriterLock(path) if apply else None
+    try:
+        work = _Repair(path, directory, name, contid)
+        done = work.look()
+        if lock is not None and done.steps:
+            work.keep(done)
+            work.mend()
+            lock.release()
+            work.finish(done)
+        return done
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+class _Repair:
+    """One run: what is wrong, then the changes, each durable before the next."""
+
+    def __init__(self, base: str, directory: Directory, name: str, contid: int | None) -> None:
+        self._base, self._directory, self._name = base, directory, name
+        self._block, self._guessed = superblock_for(base + ".data", contid)
+        self._layout = Layout.of(self._block, base + ".data")
+        self._ranges: list[DamagedRange] = []
+        self._targets: dict[int, bytes] = {}  # position in a range that an inode points to -> key
+        self._ends: dict[bytes, tuple[int, bool]] = {}  # name -> last inode, whether just flagged
+        self._lost: dict[int, bytes] = {}  # position of an inode -> its key
+        with directory.open(name + ".data") as storage:
+            self._size = storage.size()
+            self._end = self._size if self._guessed else min(self._filesize, self._size)
+            self._scan(storage)
+
+    @property
+    def _filesize(self) -> int:
+        return self._block.get("FILESIZE", self._size)
+
+    def _scan(self, storage: Storage) -> None:
+        def damaged(error: CorruptError) -> None:
+            if not isinstance(error, DamagedRange) or not self._can_fill(error):
+                raise WinkError(f"{error}: it can only be salvaged", self._base)
+            self._ranges.append(error)
+
+        start = self._layout.aligned(self._block["SBSIZE"])
+        try:
+            for _ in scan_intact(storage, self._layout, start, self._end, problem=damaged):
+                pass
+        except CorruptError as error:
+            raise WinkError(f"{error}: it can only be salvaged", self._base) from None
+        if self._ranges and self._ranges[-1].last:
+            self._end = self._ranges[-1].offset
+        if self._ranges or self._end < self._filesize:
+            self._read_inodes(storage, start)
+
+    def _read_inodes(self, storage: Storage, start: int) -> None:
+        """Note what points into the ranges, and names whose last word may be lost."""
+        settings = Settings.of(self._block, self._base)
+        for _, rows in inode_rows(
+            storage, self._layout, settings, start, self._end, problem=lambda _: None
+        ):
+            for row, (name, pos) in enumerate(zip(rows.names, rows.pos.tolist(), strict=True)):
+                tomb = not rows.size[row]
+                self._ends[name] = pos, bool(rows.deleted[row]) and not tomb
+                if tomb:
+                    continue
+                inode = Inode.decode(rows.value(row), settings.form, file=self._base, offset=pos)
+                for number, pointer in enumerate(inode.pointers):
+                    if self._is_damaged(pointer):
+                        attrs = inode.attrs is not None and pointer == inode.attrs[0]
+                        # A number no longer than the one that was there, for the value needs room.
+                        key = attr_key(inode.fileid) if attrs else data_key(inode.fileid, number)
+                        self._targets[pointer] = key
+
+    def _is_damaged(self, pointer: int) -> bool:
+        at = bisect.bisect_right(self._ranges, pointer, key=lambda d: d.offset) - 1
+        return at >= 0 and pointer < self._ranges[at].stop
+
+    def _can_fill(self, damage: DamagedRange) -> bool:
+        layout = self._layout
+        fixed = layout.key.room >= 0 or layout.value.room >= 0 or layout.align > 1
+        room = damage.stop - damage.offset - layout.minimum
+        return damage.last or (not fixed and bool(layout.checksum) and room >= 0)
+
+    def look(self) -> Repair:
+        """What is wrong."""
+        found = Repair()
+        if self._guessed:
+            found.steps.append(f"write both superblocks anew, from {self._guessed}")
+        elif self._block.damage is not None:
+            found.steps.append(f"write the other superblock anew: {self._block.damage}")
+        if self._filesize > self._size and not self._guessed:
+            gone = self._filesize - self._size
+            found.steps.append(f"end it where the file ends: its last {gone} bytes are missing")
+        for damage in self._ranges:
+            size = damage.stop - damage.offset
+            what = "cut off" if damage.last else "take out"
+            found.steps.append(f"{what} {size} damaged bytes from byte {damage.offset} on")
+        if found.steps:
+            self._find_lost(found)
+        return found
+
+    def _find_lost(self, found: Repair) -> None:
+        """Files whose inode is good and of whose content a part is damaged."""
+        with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
+            store = source.parts()[0]
+            for pos in store.index.positions().tolist() if self._ranges else []:
+                key, inode, _ = store.inode_at(pos)
+                if any(map(self._is_damaged, inode.pointers)):
+                    self._lost[pos] = key
+        for key in self._lost.values():
+            found.lost.append(to_str(key[: -len(SUFFIX)]))
+            found.steps.append(f"remove {found.lost[-1]}, whose content is damaged")
+
+    # --- the changes ---
+
+    def keep(self, done: Repair) -> None:
+        """Put what is going to be taken out into a container of its own, durable."""
+        if not (self._ranges or self._lost or any(flagged for _, flagged in self._ends.values())):
+            return
+        done.removed = _removed(self._base)
+        with create(done.removed) as kept, self._directory.open(self._name + ".data") as storage:
+            for damage in self._ranges:
+                for at in range(damage.offset, damage.stop, PIECE):
+                    size = min(PIECE, damage.stop - at)
+                    kept.put(f"ranges/{at}-{at + size}", storage.read(at, size))
+            with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
+                for key in self._lost.values():
+                    name = key[: -len(SUFFIX)]
+                    kept.put(b"files/" + name, left_of(source, name)[0])
+                self._keep_replaced(source, kept)
+
+    def _keep_replaced(self, source: Container, kept: Container) -> None:
+        """Files marked deleted whose tombstone or successor is lost: nobody can tell which."""
+        store, _, content = source.parts()
+        for name, (pos, flagged) in self._ends.items():
+            if flagged:
+                with contextlib.suppress(CorruptError):
+                    _, inode, _ = store.inode_at(pos)
+                    kept.put(b"replaced/" + name, content.read(inode.extents, 0, inode.lsize))
+
+    def mend(self) -> None:
+        """Fill the ranges, end the file where it ends, write the superblocks."""
+        for suffix in DERIVED:
+            self._directory.unlink(self._name + suffix)
+        with self._directory.open(self._name + ".data", "w") as storage:
+            for damage in self._ranges:
+                if not damage.last:
+                    self._fill_range(storage, damage.offset, damage.stop)
+            storage.truncate(self._end)
+            storage.sync()
+            write_superblocks(storage, self._block, self._end)
+
+    def _fill_range(self, storage: Storage, start: int, stop: int) -> None:
+        """Dead entries in the place of a range: they verify, and where an inode points to, there
+        is one of its own."""
+        begins, key = [(start, FILLER)], FILLER
+        for pointer in sorted(p for p in self._targets if start <= p < stop):
+            key = self._targets[pointer]
+            least = self._layout.minimum + len(key)
+            if pointer == start:
+                begins = [(start, key)]
+            elif pointer - begins[-1][0] >= least and stop - pointer >= least:
+                begins.append((pointer, key))
+        edges = [*(at for at, _ in begins[1:]), stop]
+        for (at, key), end in zip(begins, edges, strict=True):
+            self._fill(storage, at, end, key)
+
+    def _fill(self, storage: Storage, start: int, stop: int, key: bytes) -> None:
+        layout = self._layout
+        while start < stop:
+            room = min(stop - start, layout.value.limit, 1 << 30)
+            if 0 < stop - start - room < layout.minimum:
+                room -= layout.minimum
+            chosen = key[: max(min(room - layout.minimum, len(key), layout.key.limit), 0)]
+            value = bytes(room - layout.size(len(chosen), 0))
+            data = layout.encode(start, chosen, value, deleted=True)
+            storage.write(start, [data])
+            start += len(data)
+
+    def finish(self, done: Repair) -> None:
+        """Take out files that have lost content, and count everything anew."""
+        gone = [name for name, (_, flagged) in self._ends.items() if flagged]
+        if self._lost or gone:
+            store = Store(self._base, writable=True)
+            try:
+                store.need_delflag("removing a file")
+                for pos, key in self._lost.items():
+                    store.kv.append(key, b"", deleted=True)
+                    store.doomed.append(pos)
+                    store.index.assign(key, 0)
+                for name in gone:  # their tombstones or successors are lost
+                    store.kv.append(inode_key(name), b"", deleted=True)
+                store.sync_data()
+                store.close()
+            except BaseException:
+                store.abandon()
+                raise
+        reindex(self._base)
+
+
+def _removed(base: str) -> str:
+    """A free name beside a container for what is taken out of it."""
+    name = f"{base}.removed-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+    directory, last = locate(name)
+    taken = {entry.removesuffix(".data") for entry in directory.list()}
+    return next(name + more for more in _COUNT if last + more not in taken)
+
+
+def write_superblocks(storage: Storage, block: Superblock, end: int) -> None:
+    """Write a superblock that ends the file at `end`, counters to be made right by a reindex."""
+    block["FILESIZE"] = end
+    if "SYNCSIZE" in block:
+        block["SYNCSIZE"] = block["SBSIZE"]  # unlike FILESIZE: the next writer counts
+    block.damage = None
+    storage.write(0, block.images()[:1])
+    storage.sync()
+    write_second(storage, block)
+    storage.sync()
+
+
+# --- rollback ---
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """What a rollback did, or would do.
+
+    before, after  bytes of BASE.data; names: of the files that were written or removed since
+    removed        the file that has the bytes cut off, "": none
+    """
+
+    before: int
+    after: int
+    names: list[str]
+    removed: str = ""
+
+
+def rollback(
+    base: str | os.PathLike[str], *, previous: bool = False, dry_run: bool = False
+) -> RolledBack:
+    """Go back to what the last sync left: to SYNCSIZE.
+
+    previous  to the sync before, if the second superblock still knows it: one that was not
+              acknowledged may have written the first
+    dry_run   only say what would go
+    raises    NoSuchFile; Locked; FormatError (damaged: repair it); WinkError (nothing to go back
+              to); OSError
+    The bytes cut off are kept beside it. A run that is killed can be run again.
+    """
+    path = base_of(base)
+    directory, name = locate(path)
+    if directory.info(name + ".data", follow=True) is None:
+        raise NoSuchFile("no such container (there is no BASE.data)", path)
+    lock = WriterLock(path)
+    try:
+        with directory.open(name + ".data", "r" if dry_run else "w") as storage:
+            done = _Rollback(path, directory, storage, previous).run(dry_run)
+    finally:
+        lock.release()
+    if not dry_run and done.before != done.after:
+        reindex(path)
+    return done
+
+
+class _Rollback:
+    def __init__(self, base: str, directory: Directory, storage: Storage, previous: bool) -> None:
+        self._base, self._directory, self._storage = base, directory, storage
+        found = superblocks(storage)
+        block = max(found, key=lambda b: b.get("SBSEQ", 0))
+        target = block.get("SYNCSIZE", block.get("FILESIZE", storage.size()))
+        if previous:
+            block = min(found, key=lambda b: b.get("SBSEQ", 0))
+            if block.get("FILESIZE", target) >= target:
+                raise WinkError("nothing is known of an earlier sync", base)
+            target = block["FILESIZE"]
+        self._block, self._target = block, target
+        self._layout = Layout.of(block, storage.name)
+        self._settings = Settings.of(block, storage.name)
+
+    def run(self, dry_run: bool) -> RolledBack:
+        size = self._storage.size()
+        if self._target > size:
+            raise WinkError("the file is cut short: repair it", self._base)
+        names, fileids, last = self._since(size)
+        shown = sorted(to_str(name) for name in names)
+        if dry_run or last == self._target == size:
+            return RolledBack(size, self._target, shown)
+        removed = ""
+        if last > self._target:
+            removed = _removed(self._base)
+            self._keep(removed, last)
+        self._revive(names, fileids)
+        for suffix in DERIVED:
+            self._directory.unlink(os.path.basename(self._base) + suffix)
+        self._storage.truncate(self._target)
+        self._storage.sync()
+        write_superblocks(self._storage, self._block, self._target)
+        return RolledBack(size, self._target, shown, removed)
+
+    def _since(self, size: int) -> tuple[set[bytes], set[int], int]:
+        """Names and FILEIDs of the inodes behind the target, and where the entries there end."""
+        names: set[bytes] = set()
+        fileids: set[int] = set()
+        last = self._target
+        with contextlib.suppress(CorruptError):
+            for batch, rows in self._rows(self._target, size):
+                names.update(rows.names)
+                fileids.update(rows.fileid[rows.fileid > 0].tolist())
+                last = int(batch.base + batch.end[-1])
+        return names, fileids, last
+
+    def _rows(self, start: int, stop: int) -> Iterator[tuple[Batch, InodeRows]]:
+        def damaged(error: CorruptError) -> None:
+            raise error
+
+        return inode_rows(self._storage, self._layout, self._settings, start, stop, problem=damaged)
+
+    def _keep(self, path: str, stop: int) -> None:
+        directory, name = locate(path)
+        with directory.create_new(name, like=self._storage) as kept:
+            for at in range(self._target, stop, PIECE):
+                data = self._storage.read(at, min(PIECE, stop - at))
+                kept.write(at - self._target, [data])
+            kept.sync()
+        directory.sync()
+
+    def _revive(self, names: set[bytes], fileids: set[int]) -> None:
+        """Take delflags back from what only entries behind the target have replaced.
+
+        Those are the last inodes of their names and of their files that are marked deleted though
+        no tombstone follows them.
+        """
+        by_name: dict[bytes, int] = {}
+        by_file: dict[int, int] = {}
+        flagged: list[tuple[int, bytes, int]] = []
+        start = self._layout.aligned(self._block["SBSIZE"])
+        for _, rows in self._rows(start, self._target):
+            numbers = zip(rows.pos.tolist(), rows.fileid.tolist(), rows.deleted, strict=True)
+            for name, (pos, fileid, deleted) in zip(rows.names, numbers, strict=True):
+                if name not in names and fileid not in fileids:
+                    continue
+                by_name[name] = by_file[fileid] = pos
+                if deleted and fileid:
+                    flagged.append((pos, name, fileid))
+        for pos, name, fileid in flagged:
+            if pos == by_name[name] == by_file[fileid]:
+                form, value = self._settings.form, self._value(pos)
+                inode = Inode.decode(value, form, file=self._base, offset=pos)
+                for place in [pos, *inode.pointers]:
+                    self._storage.patch(place, b"\0")
+        self._storage.sync()
+
+    def _value(self, pos: int) -> bytes:
+        """The value of the entry at a position."""
+        size = self._layout.reach(self._storage.read(pos, min(PIECE, self._target - pos)))
+        data = self._storage.read(pos, size)
+        return self._layout.decode(data, 0, pos, self._storage.name).value

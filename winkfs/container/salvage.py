@@ -1,0 +1,359 @@
+"""Salvage: what is intact in a damaged data file, as a new container.
+
+The file is read as it lies there, through a superblock that is made up where its own is lost, and
+by nothing but its own bytes: no index, no counters. What cannot be believed is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+
+from winkformats.disk.paths import locate, open_file, register
+from winkformats.disk.posix import FileStorage, PosixDirectory
+from winkformats.disk.storage import Info, Kind, Storage
+from winkformats.errors import CorruptError, FormatError
+from winkformats.kv.entry import Layout
+from winkformats.kv.scan import resynchronise, scan_intact
+from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
+from winkfs.container.container import Container, create
+from winkfs.container.entry import Entry, to_bytes, to_str
+from winkfs.container.ondisk.data import SUFFIX, Settings, new_superblock
+from winkfs.container.ondisk.inode import Inode
+from winkfs.errors import NoSuchFile
+from winkfs.names import DERIVED, base_of
+
+SCHEME: Final = "salvage"
+LOST: Final = "lost+found"
+WINDOW: Final = 8 << 20  # bytes searched at a time
+OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
+LONGEST: Final = 4096  # bytes of a key that is searched for
+LARGE: Final = 64 << 20  # bytes of a file that is copied in pieces
+SAMPLE: Final = 1000  # entries by which a guess is judged
+NEAR: Final = 64 << 20  # bytes searched for one good entry, to tell whether a guess is right
+
+
+@dataclass
+class Salvaged:
+    """What a salvage found.
+
+    files     that are whole; partial: of which only a part is, below lost+found
+    orphans   entries of content whose inode is lost, below lost+found
+    problems  a line for each damaged range and each file that is not whole
+    guessed   what the superblock was made up from, "": it was good
+    """
+
+    files: int = 0
+    partial: int = 0
+    orphans: int = 0
+    problems: list[str] = field(default_factory=list)
+    guessed: str = ""
+
+
+def salvage(
+    file: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    contid: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Salvaged:
+    """Copy every intact file of a data file, whatever else is damaged in it, to a new container.
+
+    file      a data file, by any name, or BASE
+    contid    CONTID of the container, where nothing tells it any more
+    progress  called with the number of bytes done since the last call
+    raises    NoSuchFile; FileExists (out); FormatError where nothing says how to read it; OSError
+    cost      two passes over the file; memory: as `reindex`, and 8 bytes an entry
+    """
+    path = _data_file(os.fspath(file))
+    head, guessed = superblock_for(path, contid)
+    found = Salvaged(guessed=guessed)
+    base = served(path, head)
+    with Container(base, "r", mapped=False) as source:
+        if not source.parts()[0].kv.layout.checksum:
+            _find_inodes(source)
+        target = base_of(out)
+        with create(target, ao=source.ao, timemp=head.get("TIMEMP", 60)) as made:
+            found.problems += source.notes
+            _copy(source, made, found, progress)
+            if not source.ao:
+                _copy_orphans(source, made, found)
+    return found
+
+
+def _data_file(path: str) -> str:
+    for name in (path, path + ".data"):
+        directory, last = locate(name)
+        info = directory.info(last, follow=True) if last else None
+        if info is not None and info.kind is Kind.FILE:
+            return name
+    raise NoSuchFile("no such file", path)
+
+
+# --- the superblock ---
+
+
+def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, str]:
+    """A superblock that a data file can be read by -> it, and what it was made up from, "": none.
+
+    raises  FormatError where nothing says it
+    """
+    with open_file(path) as storage:
+        with contextlib.suppress(FormatError):
+            block = read_superblock(storage)
+            Settings.of(block, path)
+            Layout.of(block, path)
+            return block, ""
+        guesses = [(_reads(storage, g[0]), g) for g in _guesses(storage, path, contid)]
+        best = max(guesses, key=lambda guess: guess[0])
+        if best[0]:
+            return best[1]
+    raise FormatError(
+        f"{path}: its superblock is lost, and nothing has the CONTID any more: put an index of the "
+        "container beside it under the same name, or give the CONTID"
+    )
+
+
+def _guesses(storage: Storage, path: str, contid: int | None) -> Iterator[tuple[Superblock, str]]:
+    """Superblocks that may be right, and where they come from."""
+    ids: list[tuple[int, str]] = [] if contid is None else [(contid, "the CONTID that was given")]
+    for half in (0, HALF):
+        left = _readable(storage.read(half, HALF))
+        if "CONTID" in left:
+            ids.append((left["CONTID"], f"what is readable of the superblock at byte {half}"))
+        with contextlib.suppress(FormatError, ValueError, KeyError):
+            block = Superblock(left)
+            Settings.of(block, path)
+            Layout.of(block, path)
+            yield block, f"what is readable of the superblock at byte {half}"
+    for suffix in DERIVED:
+        name = path.removesuffix(".data") + suffix
+        with contextlib.suppress(FormatError, OSError), open_file(name) as derived:
+            block = read_superblock(derived)
+            if "CONTID" in block:
+                ids.append((block["CONTID"], name))
+    for number, source in dict(ids).items():
+        for ao in (False, True):
+            block = new_superblock(ao=ao, timemp=60, classic=False, htalgo=None)
+            block["CONTID"] = number
+            yield block, source
+    yield new_superblock(ao=False, timemp=60, classic=True, htalgo=None), "the classic layout"
+
+
+def _readable(data: bytes) -> dict[str, int]:
+    """The variables of a superblock, as far as they can be made out."""
+    found: dict[str, int] = {}
+    for at in range(8, 512 - 16, 16):
+        raw, value = PAIR.unpack_from(data.ljust(512, b"\0"), at)
+        name = raw.rstrip(b" \0").decode("ascii", "replace")
+        if name and name.isascii() and name.isprintable():
+            found.setdefault(name, value)
+    return found
+
+
+def _reads(storage: Storage, block: Superblock) -> int:
+    """How many inodes decode, of the first entries that can be found with a superblock."""
+    layout, settings = Layout.of(block), Settings.of(block, storage.name)
+    start, stop, good = block["SBSIZE"], storage.size(), 0
+    if layout.checksum:
+        start = resynchronise(storage, layout, min(512, stop), stop, min(NEAR, stop))
+    if not layout.checksum:
+        return sum(1 for _ in _inodes_in(storage, layout, settings, start, min(WINDOW, stop)))
+    with contextlib.suppress(FormatError):
+        for batch in scan_intact(storage, layout, start, stop, problem=lambda _: None):
+            for entry in map(batch.entry, range(min(len(batch), SAMPLE))):
+                if entry.key.endswith(SUFFIX) and entry.value:
+                    Inode.decode(entry.value, settings.form, file=storage.name, offset=entry.pos)
+                    good += 1
+            break
+    return good
+
+
+# --- the file as a container ---
+
+
+_files: Final[dict[str, tuple[str, bytes]]] = {}  # number -> path, the start to read it with
+
+
+def served(path: str, block: Superblock) -> str:
+    """BASE of a container that is the file behind another superblock, and nothing else."""
+    with open_file(path) as storage:
+        size = storage.size()
+    head = Superblock(block)
+    for name in ("SYNCSIZE", "ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ", "NEXTFID"):
+        head.pop(name, None)  # nothing that could vouch for anything
+    head["FILESIZE"] = max(size, head["SBSIZE"])
+    number = str(len(_files))
+    _files[number] = path, b"".join(head.images())
+    return f"{SCHEME}:{number}/file"
+
+
+class _OneFile(PosixDirectory):
+    """A directory in which there is a data file only, with another start than it has."""
+
+    def __init__(self, path: str) -> None:
+        self._file, self._head = _files[path.removeprefix(f"{SCHEME}:")]
+        super().__init__(path)
+
+    def open(
+        self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
+    ) -> FileStorage:
+        if name != "file.data" or mode != "r":
+            raise FileNotFoundError(2, "no such file", name)
+        return _Patched.behind(self._file, self._head)
+
+    def info(self, name: str = "", *, follow: bool = False) -> Info | None:
+        if name != "file.data":
+            return None
+        with open_file(self._file) as storage:
+            return storage.info()
+
+    def exists(self, name: str) -> bool:
+        return name == "file.data"
+
+
+class _Patched(FileStorage):
+    """A file that begins with other bytes than are in it."""
+
+    _head: bytes
+
+    @classmethod
+    def behind(cls, path: str, head: bytes) -> Self:
+        with FileStorage(path) as storage:
+            patched = cls.of(os.dup(storage.fd), path, True)
+        patched._head = head
+        return patched
+
+    def read_into(self, into: memoryview, offset: int) -> int:
+        got = super().read_into(into, offset)
+        if offset < len(self._head):
+            part = self._head[offset : offset + len(into)]
+            into[: len(part)] = part
+            got = max(got, len(part))
+        return got
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = bytearray(length)
+        return bytes(data[: self.read_into(memoryview(data), offset)])
+
+    def duplicate(self) -> Self:
+        other = super().duplicate()
+        other._head = self._head
+        return other
+
+
+register(SCHEME, _OneFile)
+
+
+# --- copying ---
+
+
+def _copy(
+    source: Container, made: Container, found: Salvaged, progress: Callable[[int], None] | None
+) -> None:
+    """All files whose inode is good."""
+    for entry in source.scan(problem=lambda error: found.problems.append(str(error))):
+        try:
+            _put(source, made, entry)
+            found.files += 1
+        except CorruptError as error:
+            found.problems.append(f"{entry.name}: {error}")
+            _copy_part(source, made, entry, found)
+        if progress:
+            progress(entry.size)
+
+
+def _put(
+    source: Container, made: Container, entry: Entry, content: bytes | None = None, below: str = ""
+) -> None:
+    """Put a file as it is, or with another content."""
+    name = to_bytes(below + entry.name)
+    mode = None if source.classic else entry.mode
+    kept: dict[str, Any] = {"ftype": entry.ftype, "mtime_ns": entry.mtime_ns, "mode": mode}
+    kept |= {} if source.classic else {"uid": entry.uid, "gid": entry.gid}
+    if content is None and entry.size > LARGE:
+        with source.open_file(entry.name) as stream:
+            made.put_file(name, stream, **kept)
+    else:
+        made.put(name, entry.read() if content is None else content, **kept)
+    with contextlib.suppress(CorruptError):
+        if not source.ao and (xattrs := source.getxattrs(entry.name)):
+            made.setxattrs(name, xattrs)
+
+
+def _copy_part(source: Container, made: Container, entry: Entry, found: Salvaged) -> None:
+    """What is left of a file, below lost+found."""
+    content, left = left_of(source, entry.name)
+    if left and not source.ao:
+        _put(source, made, entry, content, f"{LOST}/")
+        found.partial += 1
+
+
+def left_of(source: Container, name: str | bytes) -> tuple[bytes, int]:
+    """-> the content of a file with zeros in the place of what is damaged, bytes that are not."""
+    store, pieces, left = source.parts()[0], [], 0
+    for extent in source.extents(name):
+        piece = b""
+        if extent.pointer > 0:
+            with contextlib.suppress(CorruptError):
+                piece = store.entry_at(extent.pointer).value[extent.skip :][: extent.size]
+        pieces.append(piece.ljust(extent.size, b"\0"))
+        left += len(piece)
+    return b"".join(pieces)[: source.stat(name).size], left
+
+
+def _copy_orphans(source: Container, made: Container, found: Salvaged) -> None:
+    """Content that no inode names and nobody has deleted."""
+    store = source.parts()[0]
+    owned: set[int] = set()
+    for pos in store.index.positions().tolist():
+        with contextlib.suppress(CorruptError):
+            owned.update(store.inode_at(pos)[1].pointers)
+    kv = store.kv
+    with contextlib.suppress(FormatError):  # no checksums: up to where the chain breaks
+        for batch in scan_intact(kv.storage, kv.layout, kv.start, kv.end, problem=lambda _: None):
+            for entry in map(batch.entry, np.flatnonzero(batch.flags == 0).tolist()):
+                owner, _, part = entry.key.rpartition(b"/")
+                if part[:1] == b"D" and entry.pos not in owned and entry.value:
+                    made.put(f"{LOST}/content-{to_str(owner)}-{entry.pos}", entry.value)
+                    found.orphans += 1
+
+
+def _find_inodes(source: Container) -> None:
+    """Where entries have no checksums, find inodes behind broken lengths by their own ones."""
+    store = source.parts()[0]
+    live = set(store.index.positions().tolist())
+    newest: dict[bytes, int] = {}
+    kv = store.kv
+    for pos, key, deleted in _inodes_in(kv.storage, kv.layout, store.settings, kv.start, kv.end):
+        newest[key] = 0 if deleted else pos
+    for key, pos in newest.items():
+        if pos and pos not in live:
+            store.index.assign(key, pos)
+
+
+def _inodes_in(
+    storage: Storage, layout: Layout, settings: Settings, start: int, stop: int
+) -> Iterator[tuple[int, bytes, bool]]:
+    """Positions, keys and delflags of all inodes whose CKSUM is right, wherever they stand."""
+    prefix = layout.key.prefix
+    for at in range(start, stop, WINDOW):
+        data = storage.read(at, min(WINDOW + OVERLAP, stop - at))
+        hit = data.find(SUFFIX)
+        while 0 <= hit < WINDOW:
+            for length in range(len(SUFFIX) + 1, min(hit, LONGEST) + 1):  # of the key ending here
+                begin = hit + len(SUFFIX) - length - prefix
+                if begin < 0 or int.from_bytes(data[begin : begin + prefix], "big") != length:
+                    continue
+                pos, inside = at + begin - layout.delflag, begin - layout.delflag
+                with contextlib.suppress(FormatError):
+                    entry = layout.decode(data, max(inside, 0), pos, storage.name)
+                    Inode.decode(entry.value, settings.form, file=storage.name, offset=pos)
+                    yield pos, entry.key, entry.deleted
+                    break
+            hit = data.find(SUFFIX, hit + 1)

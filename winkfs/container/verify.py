@@ -1,0 +1,258 @@
+"""Verify: read everything once and say what is wrong, without changing anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from winkformats.disk.paths import open_file
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.kv.pagesums import PageSums
+from winkformats.kv.superblock import read_superblock
+from winkfs.container.checks import (
+    ColumnsCheck,
+    Extents,
+    count_used,
+    lost_rows,
+    same_files,
+    same_names,
+    were_names,
+)
+from winkfs.container.inodescan import InodeRows, inode_rows
+from winkfs.container.nameorder import NameOrder, open_order
+from winkfs.container.namesort import NameSorter
+from winkfs.container.ondisk.idx import Base, open_base
+from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.names import new_sorter
+from winkfs.container.ondisk.time import TimeIndex
+from winkfs.container.recovery import Rebuilt, Resolver
+from winkfs.container.store import Store
+from winkfs.names import base_of
+from winkfs.units import NANO
+
+LIMIT: Final = 1000  # problems named one by one
+SUMMED: Final = (".idx", ".time", ".names")  # derived files with checksums of their pages
+
+
+@dataclass
+class Report:
+    """What verify found. `problems`: a line each, empty where all is well; `notes`: no faults."""
+
+    problems: list[str] = field(default_factory=list)
+    files: int = 0
+    entries: int = 0
+    bytes: int = 0
+    more: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, problem: str) -> None:
+        if len(self.problems) < LIMIT:
+            self.problems.append(problem)
+        else:
+            self.more += 1
+
+
+def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> Report:
+    """Check every entry, inode, extent, counter, index cell and time mark.
+
+    progress  called with the number of bytes read since the last call
+    ->        a report; damage is in it, not raised
+    raises    FileNotFoundError where there is no container
+    cost      0.7 million entries/s warm; memory: 34 bytes a file
+    """
+    report = Report()
+    try:
+        store = Store(base_of(base), writable=False, load=False)
+    except FormatError as error:
+        report.add(str(error))
+        return report
+    try:
+        report.notes += store.remarks
+        for note in store.notes:
+            report.add(note)
+        with closing(ColumnsCheck(store, report.add)) as columns:
+            _Check(store, report, columns).run(progress)
+    except FormatError as error:
+        report.add(str(error))
+    finally:
+        store.abandon()
+    return report
+
+
+class _Check:
+    """One pass over a data file, then what is derived from it."""
+
+    def __init__(self, store: Store, report: Report, columns: ColumnsCheck) -> None:
+        self._store, self._report, self._columns = store, report, columns
+        self._name = store.kv.storage.name
+        self._extents = Extents(store, report.add)
+        self._last_mtime: int | None = None
+        self._damaged = False
+
+    def run(self, progress: Callable[[int], None] | None) -> None:
+        store, kv = self._store, self._store.kv
+        with ExitStack() as stack:
+            order = open_order(store)
+            names = new_sorter(store) if order and order.covered == kv.end else None
+            for opened in (order, names):
+                if opened is not None:
+                    stack.callback(opened.close)
+            damaged = {suffix for suffix in SUMMED if self._has_bad_pages(suffix)}
+            found = self._read(names, progress)
+            if self._damaged:
+                return  # what is derived from whole entries says other things than what is left
+            self._check_counters(found)
+            if ".idx" not in damaged:
+                self._check_index(found)
+            self._check_times(found.times)
+            self._columns.finish(found.rows.pos)
+            if order and ".names" not in damaged:
+                self._check_names(order, names, found)
+
+    def _read(self, names: NameSorter | None, progress: Callable[[int], None] | None) -> Rebuilt:
+        """Check all entries -> what they say."""
+        store, kv, report = self._store, self._store.kv, self._report
+        resolver = Resolver(kv, store.settings, names)
+        try:
+            for batch, rows in inode_rows(
+                kv.storage, kv.layout, store.settings, kv.start, kv.end,
+                problem=self._damage, progress=progress,
+            ):  # fmt: skip
+                resolver.take(batch, rows)
+                self._check_fields(rows)
+                self._extents.take(batch, rows)
+                self._columns.take(batch)
+        except CorruptError as error:  # no checksums by which to find where it goes on
+            self._damage(error)
+        found = resolver.finish()
+        report.files, report.entries = len(found.rows.pos), found.entries
+        report.bytes = found.dtotsz
+        self._extents.check(found.rows.pos)
+        return found
+
+    def _damage(self, error: CorruptError) -> None:
+        self._damaged = True
+        self._report.add(str(error))
+
+    def _check_fields(self, rows: InodeRows) -> None:
+        """Types, directories, and in the append-only variant the order of mtimes."""
+        ftype, full = rows.fields[:, 4], rows.size > 0
+        wrong = (ftype < 0) | (ftype > 255) | ((ftype == FileType.DIR) & (rows.lsize != 0))
+        for pos in rows.pos[wrong].tolist():
+            self._report.add(f"{self._name}: inode at byte {pos}: a type that cannot be")
+        if not self._store.settings.ao or not full.any():
+            return
+        mtimes, pos = rows.mtime[full], rows.pos[full]
+        first = mtimes[0] if self._last_mtime is None else self._last_mtime
+        for at in pos[np.diff(mtimes, prepend=first) < 0].tolist():
+            self._report.add(f"{self._name}: inode at byte {at}: mtime before its predecessor's")
+        self._last_mtime = int(mtimes[-1])
+
+    # --- counters and derived files ---
+
+    def _check_counters(self, found: Rebuilt) -> None:
+        block = self._store.kv.superblock
+        if block.get("SYNCSIZE", self._store.kv.end) != self._store.kv.end:
+            return  # an unclean end: the next writer corrects them
+        if found.unfinished and not self._store.settings.havedups:
+            if self._is_current():
+                self._report.add(f"{self._name}: {len(found.unfinished)} superseded inodes are "
+                                 "not marked deleted: winkfs reindex marks them")  # fmt: skip
+            return
+        aentries = found.aentries
+        if block.get("AENTRIES", aentries) != aentries and not self._is_current():
+            others = np.concatenate([found.dead, np.array(found.unfinished, np.int64)])
+            unmarked = self._extents.unmarked(found.rows.pos, others)
+            if block["AENTRIES"] == aentries - unmarked:
+                aentries -= unmarked  # a kill between two delflags: a writer sets the rest
+        expected = {
+            "ENTRIES": found.entries,
+            "AENTRIES": aentries,
+            "ITOTSZ": found.itotsz,
+            "DTOTSZ": found.dtotsz,
+        }
+        for name, value in expected.items():
+            if name in block and block[name] != value:
+                self._report.add(f"{self._name}: {name} is {block[name]}, counted {value}: "
+                                 "run reindex")  # fmt: skip
+        if "NEXTFID" in block and block["NEXTFID"] < found.nextfid:
+            self._report.add(f"{self._name}: NEXTFID {block['NEXTFID']} is in use: run reindex")
+
+    def _has_bad_pages(self, suffix: str) -> bool:
+        """Whether checksums of a derived file are wrong; a stale or foreign one is no problem."""
+        try:
+            with open_file(self._store.base + suffix) as storage:
+                sums = PageSums.load(storage, read_superblock(storage))
+                bad = sums.bad_pages() if sums is not None else []
+                for at in bad:
+                    self._report.add(f"{storage.name}: the checksum of a page is wrong at byte "
+                                     f"{at}: run reindex")  # fmt: skip
+                return bool(bad)
+        except DerivedDamage as error:
+            self._report.add(f"{error}: run reindex")
+            return True
+        except FileNotFoundError:
+            return False
+        except (FormatError, OSError) as error:
+            self._report.notes.append(f"{error}: it is not used")
+            return False
+
+    def _is_current(self) -> bool:
+        base = self._open_index()
+        if base is None:
+            return False
+        base.storage.close()
+        return base.covered == self._store.kv.end
+
+    def _open_index(self) -> Base | None:
+        store = self._store
+        return open_base(store.base + ".idx", store.settings, store.kv.superblock, store.kv.end)
+
+    def _check_index(self, found: Rebuilt) -> None:
+        """A current index must hold exactly the live files; a stale one is no problem."""
+        base = self._open_index()
+        if base is None:
+            return
+        try:
+            if base.covered != self._store.kv.end:
+                return
+            hashed = base.shape.cellsz > 1
+            lost = lost_rows(base, found.rows) if hashed else []
+            if hashed and not lost and count_used(base) == len(found.rows.pos):
+                return  # each file has a cell, and there are no others
+            if not same_files(base, found.rows.pos):
+                self._report.add(f"{base.storage.name}: its cells are not those of the files: "
+                                 "run reindex")  # fmt: skip
+                return
+            for row in lost:
+                self._report.add(f"{base.storage.name}: the file at byte {found.rows.pos[row]} "
+                                 "cannot be found: run reindex")  # fmt: skip
+        finally:
+            base.storage.close()
+
+    def _check_times(self, times: TimeIndex) -> None:
+        store = self._store
+        if not store.settings.ao:
+            return
+        path = store.base + ".time"
+        loaded = TimeIndex.load(path, store.settings, store.kv.superblock, store.kv.end)
+        if loaded is None or loaded[1] != store.kv.end:
+            return
+        mine = loaded[0]
+        same = (mine.marks, mine.positions) == (times.marks, times.positions)
+        second = NANO if store.settings.nanoseconds else 1
+        last = [None if t.last is None else t.last // second for t in (mine, times)]
+        if not same or last[0] != last[1] or (times.marks and mine.since != times.since):
+            self._report.add(f"{path}: time marks do not fit the files: run reindex")
+
+    def _check_names(self, order: NameOrder, names: NameSorter | None, found: Rebuilt) -> None:
+        store, live = self._store, found.rows.pos
+        right = same_names(store, order, names, live) if names else were_names(store, order, live)
+        if not right:
+            self._report.add(f"{store.base}.names: its names are not those of the files in order: "
+                             "run reindex")  # fmt: skip

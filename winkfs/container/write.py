@@ -1,0 +1,610 @@
+"""Drafts: how what is being changed becomes inodes, is counted, and is made durable.
+
+The entry comes first, then what is known in memory: so a call that a signal interrupts can be taken
+as done or as not begun (`recover`).
+
+Changes: what a writer does to files, by key.
+
+A change of the name space moves the end of the data file: a new inode, or a tombstone. What it
+supersedes is marked deleted after the next sync.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from winkfs.container.arguments import check_attrs, check_directory, check_size
+from winkfs.container.draft import Draft, DraftWriter, with_ctime, with_mode
+from winkfs.container.entry import to_str
+from winkfs.container.files import Files
+from winkfs.container.ondisk.inode import Attrs, Extent, Inode, default_mode, joined
+from winkfs.container.read import Content
+from winkfs.container.store import MERGE_OVERLAY, Store
+from winkfs.container.writemany import append_drafts, can_append
+from winkfs.errors import NotAllowed, WinkError
+from winkfs.units import NANO
+
+TAILS: Final = 64 << 20  # bytes of drafts' tails in memory
+DRAFTS: Final = 4096
+FEW_DRAFTS: Final = 16  # up to which they are settled one by one
+
+
+class Drafts(Files):
+    """Files with drafts that are written: the room they need, their inodes, when those are synced.
+
+    held   bytes kept ready for somebody: see `hold`
+    last   ao: position of the inode written last, 0: none since open
+    """
+
+    def __init__(self, store: Store, content: Content) -> None:
+        super().__init__(store, content)
+        self.last = 0
+        self.held: dict[int, int] = {}
+        self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
+        self._pending = 0  # bytes appended to drafts since they were last settled
+        self._sure = False  # whether what was found when it was opened is on the disk
+        self._writer = DraftWriter(store.kv, store.settings, content.read_all)
+
+    # --- drafts ---
+
+    def _draft(self, key: bytes, what: str, size: int = 0) -> Draft:
+        """The draft of an existing file, begun now if there is none. `size`: bytes to be added."""
+        self._limit_drafts()
+        draft = self.drafts.get(key)
+        if draft is None:
+            self._store.need_delflag(what)
+            pos, inode = self._inode(key)
+            attrs = self._content.attrs(inode) if inode.attrs else None
+            draft = Draft.of(key, inode, pos, attrs)
+        check_directory(draft.ftype, key[:-3], size)
+        self.drafts[key] = draft
+        return draft
+
+    def _limit_drafts(self) -> None:
+        if self._pending > TAILS or len(self.drafts) > DRAFTS:
+            self.settle()
+
+    def _touch(self, draft: Draft, count: int, ns: int | None = None) -> None:
+        ns = time.time_ns() if ns is None else ns
+        draft.mtime = self._store.settings.mtime_of(ns)
+        self._pending += count
+        if draft.attrs is not None and draft.attrs.ctime_ns is not None:
+            with_ctime(draft, ns, ns, self._content.owner)
+
+    def _pop(self, key: bytes) -> Draft | None:
+        draft = self.drafts.pop(key, None)
+        if draft is not None:
+            self._waiting -= draft.promised
+        return draft
+
+    # --- room on the disk ---
+
+    def _promise(self, draft: Draft, length: int) -> None:
+        """Make room for `length` bytes more of a draft, beside what all drafts still have to write.
+
+        raises  OSError ENOSPC, before anything is changed
+        """
+        cost = self._writer.cost(draft, length)
+        self._kv.reserve(self._waiting + cost - draft.promised)
+        self._waiting += cost - draft.promised
+        draft.promised = cost
+
+    def hold(self, holder: int, size: int) -> None:
+        """Keep `size` bytes of the disk ready for somebody, instead of what he had before.
+
+        raises  OSError ENOSPC, before anything is changed
+        """
+        more = size - self.held.get(holder, 0)
+        if more > 0:
+            self._kv.reserve(self._waiting + more)
+        self._waiting += more
+        self.held[holder] = size
+
+    def let_go(self, holder: int) -> bool:
+        """-> whether something was held for him."""
+        held = self.held.pop(holder, None)
+        if held is not None:
+            self._waiting -= held
+        return held is not None
+
+    @property
+    def spare(self) -> int:
+        """Bytes of the disk that the data file has and that nobody has been promised."""
+        return self._kv.spare - self._waiting
+
+    def cost(self, key: bytes, size: int) -> int:
+        """Bytes that a new file of this size takes at most. Raises EFBIG where it is too large."""
+        draft = Draft(key, 0, 0, 0)
+        self._writer.need_room(draft, size)
+        return self._writer.cost(draft, size)
+
+    def cost_of_change(self, key: bytes) -> int:
+        """Bytes that writing to a file takes at most beside what is written."""
+        draft = self.drafts.get(key)
+        if draft is None:
+            pos, inode = self._inode(key)
+            draft = Draft.of(key, inode, pos, None)
+        return self._writer.cost(draft, 0)
+
+    # --- inodes ---
+
+    def _append_inode(self, draft: Draft) -> tuple[Inode, int, int]:
+        """-> the inode, its position, bytes of its value. Where it fails the draft stays good."""
+        store, kv = self._store, self._kv
+        inode = self._writer.settle(draft)
+        value = inode.encode(store.settings.form, store.settings.isz)
+        if not (store.settings.ao and draft.old):
+            return inode, kv.append(draft.key, value), len(value)
+        kv.replace(draft.old, draft.key, value)
+        store.rewritten(draft.old)
+        return inode, draft.old, len(value)
+
+    def _account(
+        self,
+        draft: Draft,
+        inode: Inode,
+        pos: int,
+        size: int,
+        *,
+        bulk: bool = False,
+        new: bool = False,
+    ) -> None:
+        """Take a written inode into index, time index and counters. `new`: there was no key."""
+        store = self._store
+        if draft.old and pos != draft.old:
+            self._doom(draft.old, 0, 0, set())
+        if store.times is not None and not draft.old:
+            store.times.add(draft.mtime, min([pos, *inode.pointers]))
+        store.itotsz += size - draft.old_size
+        store.dtotsz += draft.lsize - draft.old_lsize
+        self._doom_entries(draft.owned - set(inode.pointers))
+        self.last = pos
+        if bulk:
+            store.index.add_bulk([draft.key], np.array([pos]))
+        else:
+            store.index.assign(draft.key, pos, new=new)
+
+    def _drop(self, key: bytes) -> bool:
+        """Doom what the name holds -> whether there was something on disk."""
+        draft = self._pop(key)
+        if draft is not None:
+            self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned)
+            return draft.old != 0
+        self.settle_bulk()
+        found = self._content.inode(key)
+        if found is None:
+            return False
+        self._store.need_delflag("replacing or deleting a file")
+        pos, inode = found
+        self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
+        return True
+
+    # --- durability ---
+
+    def settle(self) -> None:
+        """Write the inodes of all drafts, and look through what was put in bulk."""
+        self.settle_drafts()
+        self.settle_bulk()
+
+    def settle_drafts(self) -> None:
+        """Write the inodes of all drafts."""
+        self._pending = 0
+        if len(self.drafts) > FEW_DRAFTS and can_append(self._store) and not self._store.times:
+            for keys in append_drafts(self._store, self.drafts.values()):
+                for key in keys:
+                    self._pop(key)
+        for key, draft in list(self.drafts.items()):
+            self._settle_one(key, draft)
+
+    def _settle_one(self, key: bytes, draft: Draft) -> None:
+        self._account(draft, *self._append_inode(draft), new=not draft.old)
+        self._pop(key)
+
+    def sync(self) -> None:
+        """Make everything durable."""
+        for _ in self.syncing():
+            self._kv.sync_storage()
+
+    def syncing(self) -> Iterator[None]:
+        """`sync` in steps, see `GrowingFile.syncing`."""
+        self.settle()
+        store = self._store
+        if self._kv.end != store.synced or store.doomed:
+            yield from store.syncing_data()
+        elif not self._sure:  # what was found may be of a sync that failed, see `GrowingFile`
+            yield
+        self._sure = True
+        if not store.should_merge:
+            return
+        if self.drafts or self._kv.end != store.synced:  # an index is of what is durable
+            self.settle()
+            store.sync_data()
+        store.merge()
+
+    def close(self) -> None:
+        """Sync, and bring index and time index up to date on disk."""
+        self.sync()
+        base = self._store.index.base
+        if (
+            self._store.index.pending
+            or base is None
+            or base.covered != self._kv.end
+            or not self._store.times_current
+        ):
+            self._store.merge()
+
+    def recover(self) -> None:
+        """After a failed write or an interrupted call: what is whole in the file counts.
+
+        So do drafts that build on it. Cost: a rebuild.
+        """
+        store, kv = self._store, self._kv
+        broken = kv.broken
+        kv.settle()
+        for key, draft in list(self.drafts.items()):
+            if max([draft.old, *draft.owned]) >= kv.end:
+                del self.drafts[key]  # it built on what was lost
+            elif store.settings.ao:  # in place, which a sync forbids
+                self._append_inode(draft)
+                del self.drafts[key]
+        store.recover(broken)
+        self._pending = self.last = 0
+        self._waiting = sum(self.held.values())
+        for key, draft in list(self.drafts.items()):
+            found = self._content.inode(key)
+            if found is None and not draft.old:  # never written
+                self._waiting += draft.promised
+                continue
+            if found is None or found[1].fileid != draft.fileid:
+                del self.drafts[key]  # deleted, replaced or renamed: the call came that far
+                continue
+            draft.old, inode = found
+            draft.old_size, draft.old_lsize = inode.size, inode.lsize
+            draft.owned.update(inode.pointers)
+            self._waiting += draft.promised
+
+
+DOOMED: Final = 1 << 20  # delflags waiting for a sync
+OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
+NOTED: Final = 64  # bytes that the time of a change takes, at most
+SOON: Final = 2 * NANO
+PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
+EXTENTS: Final = 4096  # of a file that is streamed, to which more are appended one by one
+AO: Final = "the container is append-only"
+
+
+class Changes(Drafts):
+    """The changing side of a container."""
+
+    # --- whole files ---
+
+    def attrs_for(
+        self,
+        ftype: int,
+        mode: int | None,
+        uid: int | None,
+        gid: int | None,
+        xattrs: Mapping[bytes, bytes] | None = None,
+    ) -> Attrs | None:
+        """Attributes asked for at creation; None: the defaults."""
+        if mode is None and uid is None and gid is None and not xattrs:
+            return None
+        owner = self._content.owner
+        if (mode, uid, gid) == (default_mode(ftype), *owner) and not xattrs:
+            return None
+        return check_attrs(
+            Attrs(
+                default_mode(ftype) if mode is None else mode & 0o7777,
+                owner[0] if uid is None else uid,
+                owner[1] if gid is None else gid,
+                dict(xattrs or {}),
+            )
+        )
+
+    def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:
+        """Create or replace a file."""
+        self._writer.need_room(None, len(data))
+        draft = self._begin(key, ns, ftype, attrs)
+        self._kv.reserve(self._waiting + self._writer.cost(draft, len(data)))
+        self._writer.append(draft, data)
+        self._replace(draft)
+
+    def begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> int:
+        """A new file without content -> its FILEID. There must be none of that name.
+
+        It is a draft, and not in the data file before it has 1 MiB, or is settled.
+        """
+        self._limit_drafts()
+        draft = self._begin(key, ns, ftype, attrs)
+        self._promise(draft, 0)
+        self.drafts[key] = draft
+        return draft.fileid
+
+    def put_bulk(
+        self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
+    ) -> None:
+        """The same among files put in bulk: what had the name is found with theirs."""
+        self._writer.need_room(None, len(data))
+        draft = self._begin(key, ns, ftype, attrs)
+        self._kv.reserve(self._writer.cost(draft, len(data)))
+        self._writer.append(draft, data)
+        inode, pos, size = self._append_inode(draft)
+        self._account(draft, inode, pos, size, bulk=True)
+
+    def put_stream(
+        self,
+        key: bytes,
+        source: Any,
+        ns: int | None,
+        ftype: int,
+        attrs: Attrs | None,
+        fileid: int | None = None,
+    ) -> int:
+        """Create or replace a file with what `source.read` gives -> bytes."""
+        draft = self._begin(key, ns, ftype, attrs, fileid)
+        try:
+            self._take_stream(draft, source)
+        except Exception:  # not of a signal, which may come after the inode
+            self._doom_entries(draft.owned)
+            raise
+        self._replace(draft)
+        return draft.lsize
+
+    def _take_stream(self, draft: Draft, source: Any) -> None:
+        """Append all of a stream to a new draft."""
+        writer, name = self._writer, draft.key[:-3]
+        skip = getattr(source, "skip_hole", None) if self._store.settings.holes else None
+        aside: list[Sequence[Extent]] = []  # or each piece would copy the extents of all before it
+        while True:
+            if skip is not None and (gap := skip()):
+                check_size(draft.lsize + gap, name)
+                self._kv.reserve(self._waiting + writer.cost(draft, 0))
+                writer.truncate(draft, draft.lsize + gap)
+            if not (data := source.read(writer.chunk)):
+                break
+            check_directory(draft.ftype, name, len(data))
+            self._kv.reserve(self._waiting + writer.cost(draft, len(data)))
+            writer.append(draft, data)
+            if len(draft.base) > EXTENTS:
+                aside.append(draft.base)
+                draft.base = ()
+        draft.base = joined(*aside, draft.base)
+        writer.need_room(draft, 0)
+        self._kv.reserve(self._waiting + writer.cost(draft, 0))
+
+    def _replace(self, draft: Draft) -> None:
+        """Write a new or renamed file; then doom what had its name."""
+        try:
+            inode, pos, size = self._append_inode(draft)
+        except Exception:  # not of a signal, which may come after the inode
+            if not draft.old:
+                self._doom_entries(draft.owned)
+            raise
+        self._drop(draft.key)
+        self._account(draft, inode, pos, size)
+
+    def _begin(
+        self,
+        key: bytes,
+        ns: int | None,
+        ftype: int,
+        attrs: Attrs | None,
+        fileid: int | None = None,
+    ) -> Draft:
+        if self._store.settings.ao and self.drafts:
+            self.settle()
+        if len(self._store.doomed) > DOOMED or len(self._store.index.overlay) > OVERLAY:
+            self.sync()
+        mtime = self.new_mtime(ns)
+        draft = Draft(key, fileid or self._store.new_fileid(), ftype, mtime)
+        if attrs is not None:
+            self._set_attrs(draft, attrs)
+        if not self._kv.layout.delflag and self._content.inode(key):
+            self._store.need_delflag("replacing a file")
+        return draft
+
+    def new_mtime(self, ns: int | None) -> int:
+        """FMTIME for a new file. ao: never before that of the last one."""
+        settings, times = self._store.settings, self._store.times
+        mtime = settings.mtime_of(time.time_ns() if ns is None else ns)
+        if times is None or times.last is None or mtime >= times.last:
+            return mtime
+        if ns is None:
+            return times.last
+        raise self.disorder(mtime)
+
+    def disorder(self, mtime: int) -> NotAllowed:
+        """The refusal of an mtime that lies before its predecessor's."""
+        return NotAllowed(
+            f"{AO}: mtime {mtime} lies before that of the file before it", self._store.base
+        )
+
+    def is_default(self, ftype: int, attrs: Attrs) -> bool:
+        """Whether a file of this type with these attributes needs nothing stored for them."""
+        return attrs == Attrs(default_mode(ftype), *self._content.owner)
+
+    # --- parts of files ---
+
+    def append(self, key: bytes, data: bytes) -> None:
+        if self._store.settings.ao:
+            self._append_ao(key, data)
+            return
+        draft = self._draft(key, "appending to a file", len(data))
+        self._promise(draft, len(data))
+        self._writer.append(draft, data)
+        self._touch(draft, len(data))
+
+    def _append_ao(self, key: bytes, data: bytes) -> None:
+        """ao: only to the last file, before a sync, while its inode has room."""
+        pos, inode = self._inode(key)
+        if pos != self.last or pos < self._store.fixed:
+            raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
+                             to_str(key[:-3]))  # fmt: skip
+        draft = self.drafts.get(key) or Draft.of(key, inode, pos, None)
+        pairs = draft.pairs + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
+        if 56 + 16 * (pairs + (inode.attrs is not None)) > inode.size:
+            raise NotAllowed(f"{AO}: the file's inode has no room for another extent",
+                             to_str(key[:-3]))  # fmt: skip
+        self._promise(draft, len(data))
+        self.drafts[key] = draft
+        self._writer.append(draft, data)
+        self._pending += len(data)
+
+    def write(self, key: bytes, offset: int, data: bytes, ns: int | None = None) -> None:
+        self._forbid_ao("overwriting", key)
+        draft = self._draft(key, "changing a file", len(data))
+        self._promise(draft, len(data) + self._zeros(offset - draft.lsize))
+        self._writer.write(draft, offset, data)
+        self._touch(draft, len(data), ns)
+
+    def write_many(self, key: bytes, pieces: Sequence[tuple[int, bytes]], ns: int | None) -> None:
+        self._forbid_ao("overwriting", key)
+        size = sum(len(data) for _, data in pieces)
+        draft = self._draft(key, "changing a file", size)
+        gap = max((offset for offset, _ in pieces), default=0) - draft.lsize
+        self._promise(draft, size + len(pieces) * PIECE + self._zeros(gap))
+        self._writer.write_many(draft, pieces)
+        self._touch(draft, size, ns)
+
+    def punch(self, key: bytes, offset: int, size: int) -> None:
+        """Zeros inside the file, as a hole where holes are known."""
+        self._forbid_ao("overwriting", key)
+        draft = self._draft(key, "changing a file")
+        self._promise(draft, self._zeros(size))
+        self._writer.punch(draft, offset, size)
+        self._touch(draft, self._zeros(size))
+
+    def truncate(self, key: bytes, size: int) -> None:
+        self._forbid_ao("truncating", key)
+        draft = self._draft(key, "changing a file", size)
+        self._promise(draft, self._zeros(size - draft.lsize))
+        self._writer.truncate(draft, size)
+        self._touch(draft, 0)
+
+    def _zeros(self, gap: int) -> int:
+        """Bytes to be written for a gap: none where holes are known."""
+        return 0 if self._store.settings.holes else max(gap, 0)
+
+    def _forbid_ao(self, what: str, key: bytes) -> None:
+        if self._store.settings.ao:
+            raise NotAllowed(f"{AO}: {what} is not possible", to_str(key[:-3]))
+
+    # --- metadata ---
+
+    def utime(self, key: bytes, ns: int, ctime_ns: int) -> None:
+        self._forbid_ao("setting the mtime", key)
+        draft = self._draft(key, "changing a file")
+        self._promise(draft, NOTED)
+        draft.mtime = self._store.settings.mtime_of(ns)
+        self._changed(draft, ctime_ns)
+
+    def _changed(self, draft: Draft, ctime_ns: int) -> None:
+        """Note when a file was changed, where the container keeps that."""
+        settings = self._store.settings
+        if settings.attrs and settings.nanoseconds:
+            with_ctime(draft, ctime_ns, draft.mtime, self._content.owner)
+
+    def set_attrs(self, key: bytes, attrs: Attrs, ctime_ns: int | None = None) -> None:
+        """`ctime_ns`: when that was; None: not noted."""
+        self._forbid_ao("changing mode, owner or attributes", key)
+        draft = self._draft(key, "changing a file")
+        self._promise(draft, NOTED + len(attrs.encode()))
+        self._set_attrs(draft, attrs)
+        if ctime_ns is not None:
+            self._changed(draft, ctime_ns)
+
+    def _set_attrs(self, draft: Draft, attrs: Attrs) -> None:
+        before = draft.attrs, draft.attrs_at, draft.ftype
+        with_mode(draft, attrs, self._content.owner)
+        if draft.attrs is not None and not self._store.settings.attrs:
+            draft.attrs, draft.attrs_at, draft.ftype = before
+            raise WinkError(
+                "the container has no ATTRS: it keeps no modes but 0644 and 0755, and no owners",
+                to_str(draft.key[:-3]), number=errno.EOPNOTSUPP,
+            )  # fmt: skip
+
+    # --- names ---
+
+    def delete(self, key: bytes) -> None:
+        """Append a tombstone; doom what the name held."""
+        if len(self._store.doomed) > DOOMED:
+            self.sync()
+        self.settle_bulk()
+        self._store.need_delflag("deleting a file")
+        if self._store.settings.ao:
+            self.settle()
+        draft = self.drafts.get(key)
+        if draft is not None and not draft.old:  # never written
+            self._pop(key)
+            self._doom_entries(draft.owned)
+            return
+        self._kv.reserve(self._waiting + 64 + len(key))
+        if draft is None:
+            draft = Draft.of(key, *self._inode(key)[::-1], None)
+        self._kv.append(key, b"", deleted=True)
+        self._pop(key)
+        self._doom(draft.old, draft.old_size, draft.old_lsize, draft.owned, delete=True)
+        self._store.index.assign(key, 0)
+
+    def entomb(self, keys: Sequence[bytes]) -> int:
+        """Append tombstones of keys that nothing here has -> position of the first."""
+        self._store.need_delflag("deleting a file")
+        self.settle()
+        self._kv.reserve(sum(map(len, keys)) + 64 * len(keys))
+        first = self._kv.end
+        for key in keys:
+            self._kv.append(key, b"", deleted=True)
+        return first
+
+    def rename(self, key: bytes, new: bytes, ctime_ns: int | None = None) -> None:
+        """A new inode under the new name, then a tombstone of the old one.
+
+        ctime_ns  when that was; None: not noted, as within SOON of the last write: that is how
+                  programs replace a file, and attributes would cost each of them an entry
+        """
+        self._store.need_delflag("renaming a file")
+        if self._store.settings.ao:
+            self._rename_ao(key, new)
+            return
+        draft = self._draft(key, "renaming a file")
+        if not draft.old and self.find(new):
+            self._settle_one(key, draft)
+            draft = self._draft(key, "renaming a file")
+        self._promise(draft, 64 + NOTED + len(key) + len(new))
+        if ctime_ns is not None and (draft.attrs or ctime_ns - draft.mtime > SOON):
+            self._changed(draft, ctime_ns)
+        if not draft.old:  # never written
+            draft.key = new
+            self.drafts[new] = self.drafts.pop(key)
+            return
+        self._replace(replace(draft, key=new))
+        self._kv.append(key, b"", deleted=True)
+        self._pop(key)
+        self._store.index.assign(key, 0)
+
+    def _rename_ao(self, key: bytes, new: bytes) -> None:
+        """ao: in place, while the inode is not synced, and where the new entry has its size."""
+        self.settle()
+        pos, inode = self._inode(key)
+        old = self._kv.get(pos)
+        room = len(old.value) + len(key) - len(new)
+        is_last = pos + old.size == self._kv.end
+        value = inode.encode(self._store.settings.form, len(old.value) if is_last else room)
+        there = self._store.index.overlay.get(new, -1)
+        later = there == 0 or there > pos  # a tombstone or a file of that name behind this inode
+        if pos < self._store.fixed or not (is_last or (len(value) == room and not later)):
+            raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
+                             "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
+        self._kv.reserve(len(new) + len(value) + len(key) + 64)
+        self._kv.replace(pos, new, value)
+        self._store.rewritten(pos)
+        self._drop(new)
+        self._kv.append(key, b"", deleted=True)  # or an older file of that name would come back
+        self._store.index.assign(key, 0)
+        self._store.index.assign(new, pos)

@@ -1,0 +1,540 @@
+"""Adopt: containers that somebody made become shards, by a copy of their files.
+
+Vacuum: old generations, and what no generation has, are removed for good.
+
+Nothing behind a symbolic link is removed: whoever may write to the folder may have put one there.
+All that goes is reached from the folder of the data set through directories that are held open.
+
+Repair: manifests that are damaged or lost are made whole.
+
+Each is made from its copy. Where the newest one and its copy are both damaged nothing can be
+committed, for what follows it would not know what it did. It is then made anew from what is left of
+its text, if the shards prove that; else the generation is given up, and the one before is the
+newest. What was damaged is kept beside, as `*.damaged`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import errno
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Final
+
+from winkformats.disk.directory import Directory
+from winkformats.disk.paths import directory_of, locate, open_file
+from winkformats.disk.replace import TEMPORARY
+from winkformats.disk.storage import Kind
+from winkformats.errors import CorruptError, FormatError
+from winkformats.kv.superblock import read_superblock
+from winkfs.container.container import open as open_container
+from winkfs.container.ondisk.cols import open_columns
+from winkfs.container.ondisk.lock import WriterLock
+from winkfs.dataset.hidden import HIDDEN
+from winkfs.dataset.manifest import (
+    COPY,
+    EACH,
+    FOLDER,
+    MANIFEST,
+    PENDING,
+    Folder,
+    Log,
+    encoded,
+    is_dataset,
+    next_manifest,
+    root_of,
+)
+from winkfs.dataset.records import Manifest, ShardRecord, State
+from winkfs.dataset.shard import copy_bytes
+from winkfs.dataset.transaction import MARK, Transaction, begin, describe, remove, sweep
+from winkfs.dataset.verify import listed, orphans
+from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
+from winkfs.names import FILES, SUFFIXES, TEMPORARIES, base_of
+from winkfs.units import NANO
+
+READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
+Progress = Callable[[int], None]
+
+
+def adopt(
+    path: str | os.PathLike[str],
+    bases: Iterable[str | os.PathLike[str]],
+    progress: Progress | None = None,
+) -> int:
+    """Copy containers into a data set, in one commit -> the generation.
+
+    progress  called with the number of bytes since the last call
+    raises    NoSuchFile; FileExists (a container that is a shard already, or comes twice, in this
+              or another state); Locked (somebody writes to one of them); FormatError; OSError
+    """
+    found = [base_of(base) for base in bases]
+    ids = _identities(found)
+    if is_dataset(path):
+        _refuse_known(Log(root_of(path)).latest(), ids)  # before much is copied
+    transaction = begin(path)
+    try:
+        records = []
+        for number, base in enumerate(found):
+            copy = _copy(transaction, base, f"{number:05}", progress or (lambda done: None))
+            records.append(transaction.seal(copy))
+        copied = dict(zip((record.contid for record in records), found, strict=True))
+        return transaction.commit(records, check=lambda before: _refuse_known(before, copied))
+    except BaseException:
+        transaction.abort()
+        raise
+
+
+def _identities(bases: Iterable[str]) -> dict[int, str]:
+    """CONTID -> the container. Raises NoSuchFile; FileExists where two have one; FormatError."""
+    ids: dict[int, str] = {}
+    for base in bases:
+        try:
+            with open_file(base + ".data") as storage:
+                contid = read_superblock(storage).get("CONTID", 0)
+        except FileNotFoundError:
+            raise NoSuchFile("no such container (there is no BASE.data)", base) from None
+        if contid and contid in ids:  # classic ones have none
+            raise FileExists(f"is the same container as {ids[contid]}, in this state or another: "
+                             "add one of them", base)  # fmt: skip
+        ids[contid] = base
+    return ids
+
+
+def _refuse_known(before: State, ids: Mapping[int, str]) -> None:
+    """Raise FileExists where a container is a shard already: rows are known by CONTID."""
+    for record in before.shards:
+        if record.contid and record.contid in ids:
+            what = (f"is a shard of the data set already, in this state or another ({record.path}):"
+                    " put the files that changed with `winkfs put`")  # fmt: skip
+            raise FileExists(what, ids[record.contid])
+
+
+def _copy(transaction: Transaction, base: str, name: str, progress: Progress) -> str:
+    target = transaction.attempt(name)
+    (old, stem), (new, new_stem) = locate(base), locate(target)
+    with _alone(base):
+        for suffix in FILES:
+            if old.info(stem + suffix, follow=True) is None:
+                continue
+            with (
+                old.open(stem + suffix) as source,
+                new.create_new(new_stem + suffix, like=source, uncached=True) as copy,
+            ):
+                copy_bytes(source, copy, progress)
+                copy.sync()
+    new.sync()  # before derived files are made: their failures are got over, and would cover this
+    open_container(target, "a").close()  # what a writer left unfinished is finished in the copy
+    return target
+
+
+@contextlib.contextmanager
+def _alone(base: str) -> Iterator[None]:
+    """Nobody writes to it meanwhile. What cannot be written to needs no lock."""
+    try:
+        lock = WriterLock(base)
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+WEEK: Final = 7 * 86400
+SKEW: Final = 300  # seconds by which clocks may differ
+ALL: Final = (*SUFFIXES, *(suffix + end for suffix in SUFFIXES for end in TEMPORARIES))
+"""What may stand behind the name of a shard."""
+
+
+@dataclass(slots=True)
+class Vacuumed:
+    """What a vacuum removed, or would.
+
+    oldest      the oldest generation that can be read afterwards
+    shards      paths below the data set of those that only older generations have
+    leftovers   the same of shards and jobs that no generation has
+    manifests   numbers
+    bytes       of all that on the disk
+    notes       what was left alone, and why
+    """
+
+    oldest: int
+    shards: list[str] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    manifests: list[int] = field(default_factory=list)
+    bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def vacuum(
+    path: str | os.PathLike[str],
+    *,
+    keep: int = 1,
+    older_than: float = WEEK,
+    dry_run: bool = False,
+) -> Vacuumed:
+    """Remove generations that are neither among the last `keep` nor younger than `older_than`.
+
+    keep        generations, 1 at least
+    older_than  seconds: a generation stays that was the newest at any time since then, and so does
+                what a job wrote since then without a commit. 0: no job may be running
+    dry_run     only say what would be removed
+    raises      NoSuchFile; ValueError; FormatError; OSError
+    A reader of a removed generation that comes later gets a StalePlan.
+    """
+    if keep < 1 or older_than < 0:
+        raise ValueError(f"keep is at least 1 and older_than at least 0: {keep}, {older_than}")
+    log = Log(root_of(path))
+    root = directory_of(log.root)
+    with _manifests(root) as folder:
+        cutoff = time.time() - older_than
+        done, newest = _planned(log, root, keep, cutoff)
+        jobs = dict(_by_job(root, [*done.shards, *done.leftovers]))
+        derived = list(_derived(folder, done.oldest, cutoff))
+        done.bytes = sum(_sizes(root, jobs, done)) + sum(_size(folder, name) for name in derived)
+        if dry_run:
+            return done
+        if done.oldest > newest.oldest:
+            log.publish(lambda before: _forget(before, done.oldest))  # readers get a clear error
+        for job, files in jobs.items():
+            _remove_files(root, job, files)
+        for path in _pending(done.leftovers):
+            sweep(log.root, path.partition("/")[2])
+        for name in derived:
+            folder.unlink(name)
+        for number in done.manifests:
+            Folder(f"{log.root}/{FOLDER}", folder).remove(number)
+        return done
+
+
+def _manifests(root: Directory) -> Directory:
+    """The folder of the manifests. Raises WinkError where it is a symbolic link; OSError."""
+    try:
+        return root.subdirectory(FOLDER)
+    except NotADirectoryError:
+        what = f"{FOLDER} is a symbolic link, and vacuum removes nothing behind one"
+        raise WinkError(what, root.path) from None
+
+
+def _pending(paths: Iterable[str]) -> list[str]:
+    """Those of jobs that were not committed."""
+    return [path for path in paths if path.startswith(f"{PENDING}/")]
+
+
+def _forget(before: State, oldest: int) -> Manifest | int:
+    if before.oldest >= oldest:
+        return before.generation
+    return replace(next_manifest(before, "vacuum"), oldest=oldest)
+
+
+# --- what goes ---
+
+
+def _planned(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed, State]:
+    """-> what is to be removed, and the newest state. Raises StalePlan where one is missing."""
+    while True:
+        before = log.latest()
+        try:
+            return _plan(log, root, keep, cutoff)
+        except StalePlan:
+            if log.latest().oldest == before.oldest:  # else another vacuum was faster
+                raise
+
+
+def _plan(log: Log, root: Directory, keep: int, cutoff: float) -> tuple[Vacuumed, State]:
+    known = {record.path for record in log.latest().shards}
+    strange = list(orphans(log.root, known))  # before the manifests: what was committed has one
+    newest = log.latest()
+    oldest = _oldest(log, newest, keep, cutoff)
+    gone, damaged = _removed(log, newest.oldest, oldest)
+    manifests = _needless(log, oldest)
+    if not gone and not damaged and len(manifests) < EACH:
+        oldest, manifests = newest.oldest, []  # it would make a manifest to remove a few
+    age = _Age(root)
+    strange = [path for path in strange if age.youngest(path) <= cutoff and path not in gone]
+    pending = _pending(strange)
+    done = Vacuumed(oldest, sorted(gone), pending, manifests, notes=_links(root))
+    if newest.time_ns > (time.time() + SKEW) * NANO:
+        done.notes.append(f"{log.root}: generation {newest.generation} is dated in the future: "
+                          "until then it is young, and those before it stay")  # fmt: skip
+    if len(pending) < len(strange):
+        named, damaged = _removed(log, oldest, newest.generation)
+        named |= {record.path for record in newest.shards}
+        if damaged:  # they may have shards that nobody else names
+            done.notes += damaged
+        else:
+            done.leftovers = [path for path in strange if path not in named]
+    return done, newest
+
+
+def _oldest(log: Log, newest: State, keep: int, cutoff: float) -> int:
+    """The oldest generation that stays. Cost: reads a manifest each time the range halves."""
+
+    def when(number: int) -> int:  # of one that is damaged, the latest that can be
+        try:
+            return log.read(number).time_ns
+        except CorruptError:
+            return when(number + 1)
+
+    kept = range(newest.oldest, newest.generation + 1)
+    old = bisect.bisect_right(kept, round(cutoff * NANO), key=when)
+    last = kept[0] + old - 1  # the newest one at that time
+    return max(min(last, newest.generation - keep + 1), kept[0])
+
+
+def _removed(log: Log, first: int, last: int) -> tuple[set[str], list[str]]:
+    """Paths of the shards that `first` has and `last` has not, or one in between; and what is
+    wrong with manifests that would have said it."""
+    paths: set[str] = set()
+    damaged = []
+    for number in range(last, first, -1):
+        try:
+            paths |= set(log.read(number).removed)
+        except CorruptError as error:
+            damaged.append(f"{error}: shards that no generation names are left alone")
+    return paths, damaged
+
+
+def _needless(log: Log, oldest: int) -> list[int]:
+    """The manifests without which all can be known that `oldest` and later ones hold."""
+    number = oldest
+    try:
+        while log.read(number).checkpoint is None:
+            number -= 1
+    except CorruptError:
+        return []
+    return [n for n in log.store.numbers() if n < number]
+
+
+def _links(root: Directory) -> list[str]:
+    """What is said of links in the place of folders of jobs."""
+    names = sorted(name for name in root.list() if name[0] not in "._")
+    infos = {name: root.info(name) for name in names}
+    return [f"{root.path}/{name}: a symbolic link, not followed: what is behind it is left alone"
+            for name, info in infos.items() if info and info.kind is Kind.LINK]  # fmt: skip
+
+
+class _Age:
+    """When somebody last wrote to folders, each looked at once."""
+
+    def __init__(self, root: Directory) -> None:
+        self._root, self._known = root, dict[str, float]()
+
+    def youngest(self, path: str) -> float:
+        """Of the folder that a shard is in, or of a job: seconds since the epoch."""
+        folder = path if path.startswith(f"{PENDING}/") else path.partition("/")[0]
+        if folder not in self._known:
+            try:
+                self._known[folder] = max(_times(self._root, folder))
+            except OSError:  # committed just now
+                self._known[folder] = math.inf
+        return self._known[folder]
+
+
+def _times(directory: Directory, path: str) -> Iterator[float]:
+    """Of a name and of what is in it, links not followed. Raises OSError where it is not there."""
+    name, _, rest = path.partition("/")
+    info = directory.info(name)
+    if info is None:
+        raise FileNotFoundError(path)
+    if not rest:
+        yield info.mtime
+    if info.kind is Kind.DIRECTORY:
+        with directory.subdirectory(name) as folder:
+            if rest:
+                yield from _times(folder, rest)
+            else:
+                found = [folder.info(entry) for entry in folder.list()]
+                yield from (entry.mtime for entry in found if entry is not None)
+
+
+# --- files ---
+
+
+def _by_job(root: Directory, paths: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Folders of jobs, and the files in them that belong to these shards."""
+    every = list(paths)
+    shards = sorted(set(every).difference(_pending(every)))
+    for job, found in groupby(shards, key=lambda path: path.partition("/")[0]):
+        there = set(listed(root, job))
+        names = [path.partition("/")[2] for path in found]
+        yield job, [name + suffix for name in names for suffix in ALL if name + suffix in there]
+
+
+def _sizes(root: Directory, jobs: Mapping[str, list[str]], done: Vacuumed) -> Iterator[int]:
+    if pending := _pending(done.leftovers):
+        with root.subdirectory(PENDING) as folder:
+            yield from (_size(folder, path.partition("/")[2]) for path in pending)
+    for job, files in jobs.items():
+        if files:  # else it may be a link
+            with contextlib.suppress(FileNotFoundError), root.subdirectory(job) as folder:
+                yield from (_size(folder, file) for file in files)
+
+
+def _size(folder: Directory, name: str) -> int:
+    """Bytes of a file, or of all that is below a folder."""
+    info = folder.info(name)
+    if info is None or info.kind is not Kind.DIRECTORY:
+        return info.size if info else 0
+    return sum(_size(folder, f"{name}/{entry}") for entry in listed(folder, name))
+
+
+def _derived(folder: Directory, oldest: int, cutoff: float) -> Iterator[str]:
+    """Hidden rows of generations that go, and temporary files of writers that died."""
+    for name in folder.list():
+        stem, dot, kind = name.rpartition(".")
+        info = folder.info(name)  # None: a commit that ended just now
+        old = dot + kind == HIDDEN and stem.isdecimal() and int(stem) < oldest
+        if old or (dot + kind == TEMPORARY and info and info.mtime <= cutoff):
+            yield name
+
+
+def _remove_files(root: Directory, job: str, files: list[str]) -> None:
+    """Remove files of a job, and its folder where nothing is left in it."""
+    if not listed(root, job):  # a link, or another vacuum was faster
+        return
+    with contextlib.suppress(FileNotFoundError), root.subdirectory(job) as folder:
+        for file in files:
+            remove(folder, file)
+        if set(folder.list()) - {MARK}:
+            return
+        folder.unlink(MARK)
+    with contextlib.suppress(OSError):  # another vacuum has
+        root.rmdir(job)
+
+
+DAMAGED: Final = ".damaged"
+Versions = Mapping[str, tuple[bytes, bool]]
+"""Suffix -> bytes, and whether they are whole, of a manifest and of its copy."""
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a repair did, or would do.
+
+    mended  a line for each manifest that was damaged or lost
+    copies  how many were made of manifests that had none, or a damaged one
+    left    what cannot be mended
+    """
+
+    mended: list[str] = field(default_factory=list)
+    copies: int = 0
+    left: list[str] = field(default_factory=list)
+
+
+def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
+    """Make the manifests whole, from their copies, and the newest one readable.
+
+    apply   else it is only said what would be done
+    raises  NoSuchFile; FormatError; OSError
+    """
+    log, done = Log(root_of(path)), Repaired()
+    folder = Folder(f"{log.root}/{FOLDER}")
+    numbers = folder.numbers()
+    newest = True
+    for number in reversed(numbers):
+        versions = _versions(log, folder, number)
+        whole = [data for data, good in versions.values() if good]
+        if not whole and newest and number > numbers[0]:
+            _mend_newest(log, folder, number, versions, done, apply=apply)
+            continue
+        newest = False
+        if not whole:
+            done.left.append(f"{log.root}: generation {number} is damaged, and so is its copy: it "
+                             "cannot be read, others can; vacuum removes it in time")  # fmt: skip
+        elif not all(good for _, good in versions.values()) or len(versions) < 2:
+            if versions.get(MANIFEST, (b"", False))[1]:
+                done.copies += 1
+            else:
+                done.mended.append(f"{log.root}: manifest {number} from its copy")
+            if apply:
+                _set_aside(folder, number, versions)
+                folder.renew(number, whole[0])
+    return done
+
+
+def _versions(log: Log, folder: Folder, number: int) -> Versions:
+    found = {}
+    for file, data in folder.read(number):
+        good = False
+        with contextlib.suppress(CorruptError):
+            good = Manifest.decode(data, file=file).generation == number
+        found[COPY if file.endswith(COPY) else MANIFEST] = data, good
+    return found
+
+
+def _set_aside(folder: Folder, number: int, versions: Versions) -> None:
+    """Keep what is damaged under another name. It is durable with the next sync."""
+    for suffix, (_, good) in versions.items():
+        if not good:
+            name = folder.name(number, suffix)
+            folder.files.rename(name, f"{name}.{secrets.token_hex(4)}{DAMAGED}")
+
+
+def _mend_newest(
+    log: Log, folder: Folder, number: int, versions: Versions, done: Repaired, *, apply: bool
+) -> None:
+    before: State | None = None
+    with contextlib.suppress(FormatError, StalePlan):
+        before = log.state(number - 1)
+    proven = [_proven(log.root, before, data) for data, _ in versions.values() if before]
+    made = next((found for found in proven if found is not None), None)
+    if made is not None and before is not None:
+        done.mended.append(f"{log.root}: manifest {number} from the shards of {made.job}")
+    else:
+        known = {record.path for record in before.shards} if before else set()
+        known |= {record.path for _, found in log.history() if isinstance(found, Manifest)
+                  for record in found.added}  # fmt: skip
+        lost = [path for path in orphans(log.root, known) if path[0] != "_"]
+        there = f": its shards may be {', '.join(lost)}" if lost and before else ""
+        done.mended.append(f"{log.root}: generation {number} is given up, {number - 1} is the "
+                           f"newest{there} (`winkfs dataset add` takes them, vacuum removes "
+                           "them)")  # fmt: skip
+    if apply:
+        _set_aside(folder, number, versions)
+        if made is not None and before is not None:
+            folder.renew(number, encoded(made, made.apply(before)))
+        folder.files.sync()
+
+
+def _proven(root: str, before: State, data: bytes) -> Manifest | None:
+    """An append that the rest of its text tells, if the shards are exactly what that says."""
+    try:
+        told = Manifest.parse(data, file=root)
+    except FormatError:
+        return None
+    generation = before.generation + 1
+    ranks = [(generation, place) for place in range(len(told.added))]
+    batches = [before.streams.get(query, (-1, -1))[0] + 1 for query in told.streams]
+    if (
+        (told.generation, told.operation) != (generation, "append")
+        or (told.removed, told.oldest) != ((), before.oldest)
+        or [record.rank for record in told.added] != ranks
+        or list(told.streams.values()) != batches
+        or {record.path.partition("/")[0] for record in told.added} - {told.job}
+        or {record.path for record in told.added} & {record.path for record in before.shards}
+        or not all(_is_there(root, record) for record in told.added)
+    ):
+        return None
+    when = told.time_ns if before.time_ns < told.time_ns <= time.time_ns() else before.time_ns + 1
+    return replace(told, time_ns=when, metrics={}, checkpoint=None)
+
+
+def _is_there(root: str, record: ShardRecord) -> bool:
+    """Whether a shard is what its record says."""
+    base = f"{root}/{record.path}"
+    tombs_at = record.tombs_at if record.tombstones else 0
+    try:
+        seen = describe(base, record.path, tombs_at, open_columns(base))
+    except (FormatError, WinkError, OSError):
+        return False
+    return replace(seen, rank=record.rank) == record
