@@ -90,7 +90,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         return "winkfs"
 
     def _source(self) -> Any:
-        module("read.options")  # numpy, xxhash and others with it
+        module("reading.options")  # numpy, xxhash and others with it
         return module("source").WinkfsDataSource(self.options)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Reader(DataSourceReader):  # type: ignore[misc]
 
     def _real(self) -> Any:
         if "reader" not in self.__dict__:
-            module("read.batches")
+            module("reading.batches")
             self.reader = pickle.loads(self.pickled)
         return self.reader
 

@@ -140,7 +140,7 @@ def struct(schema: str) -> Any:
 def batches(schema: str, options: Mapping[str, str]) -> Iterator[Any]:
     """The Arrow batches of all tasks, each task by a reader of its own, as Spark makes it."""
     from pyspark_winkfs import DefaultSource
-    from winkfs.spark.read.options import arrow_schema
+    from winkfs.spark.reading.options import arrow_schema
 
     fields = struct(schema)
     source = DefaultSource(options=dict(options))

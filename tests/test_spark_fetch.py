@@ -11,7 +11,7 @@ import pytest
 from sparkfiles import KINDS, damage, documents, flip, plain, read
 
 import winkfs
-from winkfs.spark.read.partition import to_name
+from winkfs.spark.reading.partition import to_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def fetch(rows: list[Any], mode: str = "FAILFAST", batch: int = 1 << 20) -> list[Any]:
     """Rows of REFS with their contents, as a task fetches them."""
-    from winkfs.spark.read.fetch import _Fetch
+    from winkfs.spark.reading.fetch import _Fetch
 
     given = pa.RecordBatch.from_pylist(rows)
     return [row for found in _Fetch(mode, batch)([given]) for row in found.to_pylist()]

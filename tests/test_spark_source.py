@@ -38,8 +38,8 @@ from winkfs import orders
 from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
 from winkfs.results import store as results
-from winkfs.spark.read.partition import Piece, to_name, to_path, unpack
-from winkfs.spark.read.plan import Part
+from winkfs.spark.reading.partition import Piece, to_name, to_path, unpack
+from winkfs.spark.reading.plan import Part
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -242,8 +242,8 @@ def test_an_order_is_of_its_generation(tmp_path: Path) -> None:
 def test_a_task_is_told_little(kinds: Kinds, tmp_path: Path) -> None:
     import pickle
 
-    from winkfs.spark.read.options import Options
-    from winkfs.spark.read.plan import partitions
+    from winkfs.spark.reading.options import Options
+    from winkfs.spark.reading.plan import partitions
 
     base = tmp_path / "many"
     with winkfs.create(base) as c:
@@ -634,9 +634,9 @@ OF_A_TABLE = {
 
 
 def test_what_spark_adds_to_the_options_of_a_table_is_passed_over() -> None:
-    from winkfs.spark.read.options import Options
+    from winkfs.spark.reading.options import Options
     from winkfs.spark.source import WinkfsDataSource
-    from winkfs.spark.write.shard import SinkOptions
+    from winkfs.spark.writing.shard import SinkOptions
 
     given = dict(OF_A_TABLE)
     columns = "`path` string, `size` bigint, `mtime` timestamp"
@@ -648,7 +648,7 @@ def test_what_spark_adds_to_the_options_of_a_table_is_passed_over() -> None:
 
 @pytest.mark.parametrize("name", ["ownr", "prefx", "owner", "location"])
 def test_an_unknown_option_of_a_table_is_refused(name: str) -> None:
-    from winkfs.spark.read.options import Options
+    from winkfs.spark.reading.options import Options
 
     with pytest.raises(ValueError, match=f"no option '{name}'"):
         Options.of(OF_A_TABLE | {name: "x", f"option.{name}": "x"})
@@ -679,7 +679,7 @@ def test_a_schema_with_wrong_types_or_names(kinds: Kinds) -> None:
 
 
 def test_times_as_options() -> None:
-    from winkfs.spark.read.options import time_of
+    from winkfs.spark.reading.options import time_of
 
     assert time_of("1.5") == 1_500_000_000
     assert time_of("-1") == -(10**9)
@@ -744,7 +744,7 @@ def test_spark_finds_what_a_loop_finds(spark: SparkSession, kinds: Kinds, kind: 
 
 def test_all_columns_in_spark(spark: SparkSession, kinds: Kinds) -> None:
     import winkfs.spark
-    from winkfs.spark.read.options import FIELDS
+    from winkfs.spark.reading.options import FIELDS
 
     frame = winkfs.spark.read(spark, kinds["changed"], columns=list(FIELDS), mode="PERMISSIVE")
     assert dict(frame.dtypes) == FIELDS
@@ -849,7 +849,7 @@ def test_a_spark_that_leaks_filters_is_found_out_and_refused(
     from pyspark.sql.datasource import DataSourceReader
 
     import winkfs.spark
-    from winkfs.spark.read import pushdown
+    from winkfs.spark.reading import pushdown
 
     leaks = not hasattr(DataSourceReader, "pushLimit")
     assert pushdown.leaks(spark) == leaks
@@ -873,7 +873,7 @@ FILTERS = [
 def test_filters_that_are_pushed_down_find_what_they_should(
     spark: SparkSession, kinds: Kinds
 ) -> None:
-    from winkfs.spark.read.pushdown import CONF
+    from winkfs.spark.reading.pushdown import CONF
 
     spark.conf.set(CONF, "true")
     try:

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np, pyarrow as pa, pyspark.worker
 from pyspark_winkfs import DefaultSource
 from sparkfiles import struct
-from winkfs.spark.read.options import FIELDS
+from winkfs.spark.reading.options import FIELDS
 
 base, place = sys.argv[2], Path(sys.argv[3])
 names = {"bigint": "long"}
@@ -45,7 +45,7 @@ def scan():
     assert found("path string, size long, mtime timestamp, content binary", prefix="dir1/")
 
 def fetch():
-    from winkfs.spark.read.fetch import fetcher
+    from winkfs.spark.reading.fetch import fetcher
     refs = "_container string, _contid long, _pos long, _pointer long, size long"
     for mode in ("PERMISSIVE", "DROPMALFORMED"):
         parts = found(refs, orderBy="mtime")
@@ -53,9 +53,9 @@ def fetch():
 
 def write():
     from winkfs.dataset.transaction import begin
-    from winkfs.spark.write import sink
-    from winkfs.spark.write.inputs import Inputs
-    from winkfs.spark.write.shard import SinkOptions
+    from winkfs.spark.writing import sink
+    from winkfs.spark.writing.inputs import Inputs
+    from winkfs.spark.writing.shard import SinkOptions
     kinds = {"path": "string", "content": "binary", "mtime": "timestamp", "mode": "int"}
     rows = found("path string, content binary, mtime timestamp, mode int", mode="DROPMALFORMED")
     for ao in ("false", "true"):

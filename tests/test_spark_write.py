@@ -24,10 +24,10 @@ from winkfs.errors import StalePlan
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from winkfs.spark.write import shard as spool  # noqa: E402 - needs the two above
-from winkfs.spark.write import sink  # noqa: E402
-from winkfs.spark.write.inputs import Inputs  # noqa: E402
-from winkfs.spark.write.shard import SinkOptions  # noqa: E402
+from winkfs.spark.writing import shard as spool  # noqa: E402 - needs the two above
+from winkfs.spark.writing import sink  # noqa: E402
+from winkfs.spark.writing.inputs import Inputs  # noqa: E402
+from winkfs.spark.writing.shard import SinkOptions  # noqa: E402
 
 SQL = {pa.string(): "string", pa.binary(): "binary", pa.int64(): "bigint", pa.int32(): "int"}
 MOMENT = 1_700_000_000 * NANO
@@ -104,7 +104,7 @@ def test_slices_of_arrow_buffers_are_cut_where_they_begin(root: Path, large: boo
 
 def test_names_that_are_no_text_come_back(root: Path) -> None:
     names = [b"plain", b"\xff\xfe", b"half\xc3", b"back\\slash", b"\\xff", b"\\x5cff", "ß".encode()]
-    from winkfs.spark.read.partition import to_path
+    from winkfs.spark.reading.partition import to_path
 
     content = pa.array(names, pa.binary())
     put(root, batch(path=list(map(to_path, names)), content=content))

@@ -29,8 +29,8 @@ from logging.handlers import SysLogHandler
 from pathlib import Path
 from typing import IO, Final
 
+from winkmount import guard
 from winkmount.binding import LibfuseError, MountError, choose, run
-from winkmount.guard import LATENCY_DEVICE, AwakeLock
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.operations import Operations
 from winkmount.options import Caching, Options
@@ -93,9 +93,9 @@ def check(request: Request) -> str:
     folder = os.path.realpath(request.folder or os.path.dirname(request.origin))
     if os.path.commonpath([point, folder]) == point:
         raise MountError(f"{directory}: holds {request.origin} itself, which it would hide")
-    if request.options.low_latency and not os.access(LATENCY_DEVICE, os.W_OK):
+    if request.options.low_latency and not os.access(guard.LATENCY_DEVICE, os.W_OK):
         raise MountError(
-            f"low_latency: {LATENCY_DEVICE} cannot be written: leave it out, or mount as root"
+            f"low_latency: {guard.LATENCY_DEVICE} cannot be written: leave it out, or mount as root"
         )
     helper = "fusermount3" if binding == "mfusepy" else "fusermount"
     if os.geteuid() != 0 and shutil.which(helper) is None:
@@ -135,7 +135,7 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     )
     operations = Operations(source, request.name, on_start, caching)
     if options.low_latency:
-        operations.mutex = AwakeLock()
+        operations.mutex = guard.AwakeLock()
     stop = threading.Event()
     task, every = _task(operations, options)
     beside = threading.Thread(target=_repeat, args=(task, every, stop), daemon=True)

@@ -16,12 +16,12 @@ from winkfs.lazy import exports
 if TYPE_CHECKING:
     from winkfs.spark.conf import mount_conf as mount_conf
     from winkfs.spark.conf import session_conf as session_conf
-    from winkfs.spark.read.fetch import fetch_content as fetch_content
+    from winkfs.spark.reading.fetch import fetch_content as fetch_content
     from winkfs.spark.session import read as read
     from winkfs.spark.session import register as register
 
 _HOMES = {
-    "fetch_content": "read.fetch",
+    "fetch_content": "reading.fetch",
     "mount_conf": "conf",
     "session_conf": "conf",
     "read": "session",

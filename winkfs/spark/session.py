@@ -88,11 +88,11 @@ def read(
 
     path     BASE, or DIR of a data set; or several
     schema   columns, as `spark.read.schema` takes them
-    options  see `winkfs.spark.read.options`; columns, paths and glob may be lists, times datetimes
+    options  see `reading.options`; columns, paths and glob may be lists, times datetimes
     raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
     """
-    from winkfs.spark.read.options import Options, ddl_of
-    from winkfs.spark.read.pushdown import prove
+    from winkfs.spark.reading.options import Options, ddl_of
+    from winkfs.spark.reading.pushdown import prove
 
     if spark not in _registered:
         register(spark)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from winkfs.spark.read.options import Options
-    from winkfs.spark.read.partition import Ordered, Scan
+    from winkfs.spark.reading.options import Options
+    from winkfs.spark.reading.partition import Ordered, Scan
 
 STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger")
 
@@ -26,34 +26,34 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]
         return "winkfs"
 
     def schema(self) -> str:
-        from winkfs.spark.read.options import Options, ddl_of
+        from winkfs.spark.reading.options import Options, ddl_of
 
         return ddl_of(Options.of(self.options, STREAMING))  # Spark does not say what it is for
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from winkfs.spark.read.options import Options
+        from winkfs.spark.reading.options import Options
 
         options = Options.of(self.options)
         if options.pushdown == "off":
             return WinkfsReader(options, schema)
         if options.pushdown == "native":
-            from winkfs.spark.read.pushdown import check_version
+            from winkfs.spark.reading.pushdown import check_version
 
             check_version()
         return FilteringReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from winkfs.spark.write.sink import batch_writer
+        from winkfs.spark.writing.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> Any:
-        from winkfs.spark.stream.source import stream_reader
+        from winkfs.spark.streaming.source import stream_reader
 
         return stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        from winkfs.spark.stream.sink import stream_writer
+        from winkfs.spark.streaming.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
 
@@ -63,7 +63,7 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises ValueError for a schema with other columns."""
-        from winkfs.spark.read.options import check
+        from winkfs.spark.reading.options import check
 
         self.columns = check(schema)
         self.settings: dict[str, Any] = {
@@ -77,14 +77,14 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]
         return self.__dict__ | {"options": None}  # a task needs none, and they may be long
 
     def partitions(self) -> list[Scan | Ordered]:
-        from winkfs.spark.read.plan import partitions
+        from winkfs.spark.reading.plan import partitions
 
         assert self.options is not None
         return partitions(self.options, contents="content" in self.columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from winkfs.spark.read.batches import Reading, batches
-        from winkfs.spark.read.options import arrow_schema
+        from winkfs.spark.reading.batches import Reading, batches
+        from winkfs.spark.reading.options import arrow_schema
 
         return batches(Reading(arrow_schema(self.fields), self.columns, **self.settings), partition)
 
@@ -93,7 +93,7 @@ class FilteringReader(WinkfsReader):
     """One that filters of the query make read less. Spark applies them all the same."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        from winkfs.spark.read.pushdown import narrowed
+        from winkfs.spark.reading.pushdown import narrowed
 
         assert self.options is not None
         selection = narrowed(self.options.selection, filters)

@@ -30,7 +30,7 @@ from winkfs.spark.jobs import near
 from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
 from winkfs.spark.jobs.near import POSITION, compared
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read
-from winkfs.spark.read.partition import to_path
+from winkfs.spark.reading.partition import to_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -35,7 +35,7 @@ from winkfs.dataset.snapshot import Snapshot
 from winkfs.spark import arrow
 from winkfs.spark.arrow import layout
 from winkfs.spark.jobs.reading import mapped
-from winkfs.spark.read.fetch import fetcher
+from winkfs.spark.reading.fetch import fetcher
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,8 +24,8 @@ from winkfs.dataset.snapshot import Snapshot
 from winkfs.results.digestshard import TITLE
 from winkfs.spark import arrow
 from winkfs.spark.arrow import layout, views
-from winkfs.spark.read.fetch import NEEDED, fetcher
-from winkfs.spark.read.options import FIELDS
+from winkfs.spark.reading.fetch import NEEDED, fetcher
+from winkfs.spark.reading.options import FIELDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,10 +135,10 @@ def read(
     fail_fast: bool = True,
     **options: Any,
 ) -> DataFrame:
-    """The columns of all files (see `winkfs.spark.read.options`), in the order they lie in.
+    """The columns of all files (see `winkfs.spark.reading.options`), in the order they lie in.
 
     fail_fast   damage is an error; else a row with null content and the reason in `_error`
-    options     further ones, see `winkfs.spark.read.options`
+    options     further ones, see `winkfs.spark.reading.options`
     """
     return winkfs.spark.read(
         spark, source.root, columns=columns, mode="FAILFAST" if fail_fast else "PERMISSIVE",

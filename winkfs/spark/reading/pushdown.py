@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import datasource
 
 from winkfs.container.selection import Selection
-from winkfs.spark.read.options import column_of
-from winkfs.spark.read.partition import MARK, to_name
+from winkfs.spark.reading.options import column_of
+from winkfs.spark.reading.partition import MARK, to_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

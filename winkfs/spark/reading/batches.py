@@ -21,8 +21,8 @@ from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import default_mode
 from winkfs.errors import WinkError
 from winkfs.spark import arrow
-from winkfs.spark.read.partition import MARK, Ordered, Piece, Scan, cuts, to_path, unpack
-from winkfs.spark.read.rows import Source
+from winkfs.spark.reading.partition import MARK, Ordered, Piece, Scan, cuts, to_path, unpack
+from winkfs.spark.reading.rows import Source
 from winkfs.units import MICRO
 
 TASKS: Final = 3  # modules are imported in the second one too

@@ -20,9 +20,9 @@ from winkfs.container.store import Store
 from winkfs.dataset.manifest import is_dataset
 from winkfs.dataset.shard import Shard
 from winkfs.errors import StalePlan
-from winkfs.spark.read.options import Options
-from winkfs.spark.read.partition import Ordered, Piece, Scan, pack
-from winkfs.spark.read.plan import ROW, expand, piece_of, shards_of, task_count, weights_of
+from winkfs.spark.reading.options import Options
+from winkfs.spark.reading.partition import Ordered, Piece, Scan, pack
+from winkfs.spark.reading.plan import ROW, expand, piece_of, shards_of, task_count, weights_of
 
 
 def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:

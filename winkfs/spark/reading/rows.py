@@ -28,7 +28,7 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import Shard
 from winkfs.errors import StalePlan
 from winkfs.spark import arrow
-from winkfs.spark.read.partition import Piece, unpack
+from winkfs.spark.reading.partition import Piece, unpack
 
 GAPS: Final = (64 << 10, 4 << 10, 0)  # bytes that are read rather than begin another read
 READ: Final = 16 << 20  # bytes of a batch's reads, at most, where they hold gaps

@@ -21,8 +21,8 @@ from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import NoSuchFile
 from winkfs.names import base_of
-from winkfs.spark.read.options import Options
-from winkfs.spark.read.partition import Ordered, Piece, Scan, pack
+from winkfs.spark.reading.options import Options
+from winkfs.spark.reading.partition import Ordered, Piece, Scan, pack
 
 SPLIT: Final = 512 << 20  # bytes of a task, at most: half a second; 256 cost 4 % more CPU
 WORTH: Final = 16 << 20  # bytes that are worth a task of their own, which costs 20 ms of CPU
@@ -82,12 +82,12 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     cost      without a selection none but reading the manifest; a selection: see `select`
     """
     if options.order.startswith("perm:"):
-        from winkfs.spark.read.selected import by_order
+        from winkfs.spark.reading.selected import by_order
 
         return by_order(options, contents)
     shards = shards_of(options)
     if options.order != "offset":
-        from winkfs.spark.read.selected import in_order
+        from winkfs.spark.reading.selected import in_order
 
         return in_order(options, contents, shards)
     parts = [part for shard, number in shards for part in _parts(options, contents, shard, number)]
@@ -129,7 +129,7 @@ def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> I
             weight = OPEN + weight_of(shard, contents)
             yield Part(piece_of(shard, generation), weight, shard.hidden)
         return
-    from winkfs.spark.read.selected import files_of
+    from winkfs.spark.reading.selected import files_of
 
     shard, pos, size = files_of(options, shard)
     if len(pos):

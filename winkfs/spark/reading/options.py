@@ -62,7 +62,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkfs.container.selection import Selection
-from winkfs.spark.read.partition import to_name
+from winkfs.spark.reading.partition import to_name
 from winkfs.units import BYTES, NANO
 
 if TYPE_CHECKING:

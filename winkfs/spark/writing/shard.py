@@ -36,7 +36,7 @@ from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.writemany import NAME_LIMIT, BulkPut
 from winkfs.errors import FileExists, WinkError
-from winkfs.spark.read.options import (
+from winkfs.spark.reading.options import (
     IN_TABLES,
     check_names,
     count,
@@ -47,8 +47,8 @@ from winkfs.spark.read.options import (
     size_of,
     value_of,
 )
-from winkfs.spark.read.partition import cuts
-from winkfs.spark.write.inputs import Files, Inputs, blame, shown
+from winkfs.spark.reading.partition import cuts
+from winkfs.spark.writing.inputs import Files, Inputs, blame, shown
 from winkfs.units import MICRO
 
 if TYPE_CHECKING:

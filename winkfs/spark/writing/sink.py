@@ -25,9 +25,9 @@ from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.transaction import Transaction, begin
-from winkfs.spark.read.batches import freeze
-from winkfs.spark.write.inputs import Inputs
-from winkfs.spark.write.shard import SinkOptions, conflict
+from winkfs.spark.reading.batches import freeze
+from winkfs.spark.writing.inputs import Inputs
+from winkfs.spark.writing.shard import SinkOptions, conflict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ def write_task(
     options: SinkOptions,
 ) -> Written:
     """What runs in a task. Raises ValueError, WinkError, OSError; then nothing of it is left."""
-    from winkfs.spark.write.shard import Attempt  # driver's processes do without: 30 ms
+    from winkfs.spark.writing.shard import Attempt  # driver's processes do without: 30 ms
 
     freeze()
     began = time.monotonic()

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from winkfs.spark.read.options import FIELDS, REFS
-from winkfs.spark.read.partition import cuts
+from winkfs.spark.reading.options import FIELDS, REFS
+from winkfs.spark.reading.partition import cuts
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from winkformats.arrays import Int64
-    from winkfs.spark.read.rows import Contents
+    from winkfs.spark.reading.rows import Contents
 
 Fetcher = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 NEEDED: Final = (*REFS, "size")
@@ -46,7 +46,7 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from winkfs.spark.launcher import compiled
-    from winkfs.spark.read.options import MODES, size_of
+    from winkfs.spark.reading.options import MODES, size_of
 
     missing = [name for name in NEEDED if name not in df.columns]
     if missing:
@@ -85,7 +85,7 @@ class _Fetch:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark_winkfs import one_line
-        from winkfs.spark.read.batches import freeze
+        from winkfs.spark.reading.batches import freeze
 
         freeze()
         with one_line:
@@ -169,7 +169,7 @@ def _by_container(part: pa.RecordBatch, known: Any) -> Iterator[tuple[tuple[str,
 
 
 def _opened(opened: dict[tuple[str, int], Contents], base: str, contid: int) -> Contents:
-    from winkfs.spark.read.rows import Contents, open_planned
+    from winkfs.spark.reading.rows import Contents, open_planned
 
     found = opened.pop((base, contid), None)
     if found is None:

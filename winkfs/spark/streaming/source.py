@@ -44,9 +44,9 @@ from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord, by_rank
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import StalePlan
-from winkfs.spark.read.options import Options, count, given_of, one_of, size_of, value_of
-from winkfs.spark.read.partition import Ordered, Piece, Scan
-from winkfs.spark.read.plan import OPEN, Part, expand, piece_of, scans, weight_of
+from winkfs.spark.reading.options import Options, count, given_of, one_of, size_of, value_of
+from winkfs.spark.reading.partition import Ordered, Piece, Scan
+from winkfs.spark.reading.plan import OPEN, Part, expand, piece_of, scans, weight_of
 from winkfs.spark.source import STREAMING, WinkfsReader
 
 if TYPE_CHECKING:
