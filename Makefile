@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline test soak mutants lint format bench clean distclean system-run system-test
+.PHONY: help demo demo-pipeline test soak mutants lint format bench performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -37,6 +37,9 @@ format: $(VENV)/.ready-test ## put the sources into their form
 
 bench: $(VENV)/.ready-bench ## run all benchmarks, each against its rival
 	@set -e; for bench in benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
+
+performance: $(VENV)/.ready-test ## docs/performance.md, its figures and the README, from the kept results
+	@$(BIN)/python benchmarks/performance.py
 
 clean: ## remove what was made, except the virtual environment
 	@if mountpoint -q build/demo/mnt; then fusermount3 -u build/demo/mnt; fi

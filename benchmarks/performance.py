@@ -1,0 +1,410 @@
+"""docs/performance.md: its table and figures, and the five rows of the README, from the results.
+
+    python benchmarks/performance.py     (`make performance`)
+
+The newest result of each benchmark on each processor counts. The tables stand between two comments
+in the pages; the figures are docs/performance-*.svg. Each figure names what it was drawn from, so
+that a test can tell whether it is current without drawing it again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import xxhash
+from report import RESULTS
+
+DOCS: Final = Path(__file__).parents[1] / "docs"
+README: Final = Path(__file__).parents[1] / "README.md"
+Result = dict[str, Any]
+HTML: Final = "21,725 HTML files, 597 MB"
+SMALL: Final = "200,000 x 4 KiB"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A figure beside a rival's.
+
+    ours, theirs  with their units; theirs "": there is no rival
+    times         how many times as fast winkfs is, or as small where memory is compared
+    """
+
+    what: str
+    ours: str
+    rival: str = ""
+    theirs: str = ""
+    times: float | None = None
+    date: str = ""
+
+    def cells(self) -> tuple[str, ...]:
+        times = "" if self.times is None else factor(self.times)
+        return self.what, self.ours, f"{self.rival}, {self.theirs}".strip(", "), times, self.date
+
+
+# --- reading results ---
+
+
+def newest() -> list[tuple[str, Result]]:
+    """The newest result of each benchmark on each processor, with its date; oldest first."""
+    found: dict[tuple[str, str], tuple[str, Result]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        result = json.loads(path.read_text())
+        found[result["name"], processor(result)] = (path.name[:10], result)
+    return sorted(found.values(), key=lambda dated: (dated[0], dated[1]["name"]))
+
+
+def processor(result: Result) -> str:
+    return str(result["machine"].partition(",")[0])
+
+
+def number(cell: str) -> float:
+    """The first number of a cell: "**1.51x** (1.47-1.64)" is 1.51."""
+    (first,) = re.findall(r"[\d,.]*\d", cell)[:1]
+    return float(first.replace(",", ""))
+
+
+def picked(result: Result, column: str, *starts: str) -> str:
+    """The cell of a column in the row that begins with these cells ("*": any)."""
+    for row in result["rows"]:
+        if all(start in ("*", cell) for start, cell in zip(starts, row, strict=False)):
+            return str(row[result["columns"].index(column)])
+    raise KeyError(f"{result['name']}: no row {starts}")
+
+
+def rate(value: float) -> str:
+    """Three digits are all that a run tells."""
+    digits = max(len(f"{value:.0f}") - 3, 0)
+    return f"{round(value, -digits):,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def factor(times: float) -> str:
+    return f"{times:.2f}" if times < 1 else f"{times:.1f}" if times < 10 else f"{times:.0f}"
+
+
+# --- shapes of tables ---
+
+Make = Callable[[Result], Line]
+
+
+def beside_store(what: str, case: str, rival: str, name: str, unit: str = "files/s") -> Make:
+    """A row of report.COMPARISON."""
+
+    def make(result: Result) -> Line:
+        row = (case, "*", "*", rival)
+        ours = number(picked(result, "files/s", *row))
+        slower = number(picked(result, "winkfs, s (range)", *row)) / number(
+            picked(result, "rival, s (range)", *row)
+        )
+        times = number(picked(result, "times as fast", *row))
+        return Line(what, f"{rate(ours)} {unit}", name, rate(ours * slower), times)
+
+    return make
+
+
+def beside_mount(what: str, column: str, step: str, ours: str, rival: str) -> Make:
+    """Two rows of a table with a row for each file system. `step`: its seconds, run by run."""
+
+    def make(result: Result) -> Line:
+        mine, other = (number(picked(result, column, row)) for row in (ours, rival))
+        runs = (result["runs"][row][step] for row in (ours, rival))
+        times = statistics.median(b / a for a, b in zip(*runs, strict=True))
+        unit = column.partition(" (")[0].split()[-1].replace("stat/s", "files/s")
+        return Line(what, f"{rate(mine)} {unit}", rival, rate(other), times)
+
+    return make
+
+
+def in_spark(what: str, case: str, rival: str, name: str = "") -> Make:
+    """CPU seconds of a whole application."""
+
+    def make(result: Result) -> Line:
+        row = (case, "*", "*", rival)
+        mine = number(picked(result, "winkfs, CPU s (range)", *row))
+        other = number(picked(result, "rival, CPU s (range)", *row))
+        times = number(picked(result, "times as fast, CPU", *row))
+        return Line(what, f"{mine:.2f} s CPU", name or rival, f"{other:.2f}", times)
+
+    return make
+
+
+def packing(what: str, caches: str) -> Make:
+    def make(result: Result) -> Line:
+        mine = picked(result, "winkfs pack, s (range)", caches)
+        other = picked(result, "tar + fsync, s (range)", caches)
+        times = 1 / number(picked(result, "time of winkfs / of tar", caches))
+        return Line(what, f"{number(mine):.2f} s", "tar, fsync", f"{number(other):.2f}", times)
+
+    return make
+
+
+def overwriting(what: str, file: str) -> Make:
+    def make(result: Result) -> Line:
+        mine = picked(result, "winkfs mount, s (range)", file)
+        other = picked(result, "ext4, s (range)", file)
+        times = number(picked(result, "times as fast", file))
+        return Line(what, f"{number(mine):.1f} s", "ext4", f"{number(other):.1f}", times)
+
+    return make
+
+
+def in_memory(what: str, work: str, rival: str) -> Make:
+    def make(result: Result) -> Line:
+        mine, other = (number(picked(result, "RssAnon, MiB", row)) for row in (work, rival))
+        return Line(what, f"{mine:.0f} MiB", "LMDB", f"{other:.0f}", other / mine)
+
+    return make
+
+
+def alone(what: str, column: str, unit: str, *starts: str) -> Make:
+    def make(result: Result) -> Line:
+        return Line(what, f"{rate(number(picked(result, column, *starts)))} {unit}")
+
+    return make
+
+
+RO: Final = "winkfs mount --ro"
+STAT: Final = "mount: `stat` of HTML files after a listing"
+AGAIN: Final = "mount: HTML files read again"
+PUT: Final = "`put_many`, 200,000 x 1 KiB, names in any order, durable"
+GET: Final = "`get_many`, 200,000 x 1 KiB in random order, warm, verified"
+PACK: Final = "`pack` of 20,000 HTML files, 550 MB, durable, warm"
+SCAN: Final = f"Spark: scan of {SMALL}, all columns"
+CONTENTS: Final = f"Spark: scan of {SMALL}, contents only"
+IN_README: Final = (
+    (PUT, "LMDB, one transaction"),
+    (GET, "LMDB get, not verified"),
+    (PACK, "tar, fsync"),
+    (AGAIN, "squashfuse_ll"),
+    (SCAN, "Parquet, binary column"),
+)
+
+# What is shown, in this order: the name of a benchmark, and how a row is made of its result.
+SHOWN: Final[Sequence[tuple[str, Make]]] = (
+    ("put", beside_store("`put_many`, 200,000 x 1 KiB, names ascending, durable",
+                         "200,000 x 1 KiB, mixed sizes", "LMDB", "LMDB, one transaction")),
+    ("put", beside_store(PUT, "200,000 x 1 KiB, mixed sizes, names shuffled", "LMDB",
+                         "LMDB, one transaction")),
+    ("put", beside_store("`put_many`, 50,000 x 16 KiB, durable", "50,000 x 16 KiB",
+                         "raw, the better", "joined writes to one file, no checksums")),
+    ("get", beside_store(GET, "get_many, 200,000 x 1 KiB, mixed sizes, warm", "LMDB get",
+                         "LMDB get, not verified")),
+    ("get", beside_store("`read` of one file, warm, verified", "read, mixed sizes, warm",
+                         "LMDB get", "LMDB get, not verified")),
+    ("pack", packing(PACK, "warm")),
+    ("pack", packing("`pack` of the same files, cold", "cold")),
+    ("reindex", alone("`reindex`, warm", "entries/s", "entries/s", "winkfs.reindex", "warm")),
+    ("reindex", alone("`verify`, warm", "entries/s", "entries/s", "winkfs.verify", "warm")),
+    ("memory", in_memory("memory of `put_many`, 5,000,000 files", "put_many of a generator",
+                         "LMDB, puts in one transaction")),
+    ("mount", beside_mount(STAT, "stat/s", "stat", RO, "squashfuse_ll")),
+    ("mount", beside_mount("mount: HTML files read", "first read, files/s", "first", RO,
+                           "squashfuse_ll")),
+    ("mount", beside_mount(AGAIN, "second read, files/s", "second", RO, "squashfuse_ll")),
+    ("mount", beside_mount(AGAIN, "second read, files/s", "second", RO, "kernel SquashFS")),
+    ("mount-list", beside_mount("mount: a directory of 1,000,000 names listed",
+                                "os.scandir, names/s (range)", "scandir", RO, "squashfuse_ll")),
+    ("mount-scale-10000000", alone("mount of 10,000,000 files: first answer",
+                                   "with it (range)", "s", "first answer, s")),
+    ("mount-scale-10000000", alone("mount of 10,000,000 files: memory", "with it (range)", "MiB",
+                                   "RssAnon when mounted, MiB")),
+    ("mount-write", beside_mount("mount: new files of 4 KiB", "one directory, files/s (range)",
+                                 "one", "winkfs mount", "bindfs")),
+    ("mount-write", beside_mount("mount: new files of 4 KiB, `-o low_latency`",
+                                 "one directory, files/s (range)", "one",
+                                 "winkfs mount, low_latency", "bindfs")),
+    ("mount-write", beside_mount("mount: a file of 1 GiB, durable", "large, MiB/s", "large",
+                                 "winkfs mount", "ext4 directory")),
+    ("mount-overwrite", overwriting("mount: 65,536 random 4 KiB overwrites of a 64 MiB file, "
+                                    "`fsync` after every 100", "64 MiB")),
+    ("spark-scan", in_spark(SCAN, f"all columns, {SMALL}", "Parquet", "Parquet, binary column")),
+    ("spark-scan", in_spark(CONTENTS, f"content, {SMALL}", "Parquet")),
+    ("spark-scan", in_spark(CONTENTS, f"content, {SMALL}", "tar reader",
+                            "Spark's tar reader")),
+    ("spark-scan", in_spark(CONTENTS, f"content, {SMALL}", "binaryFile, ext4",
+                            "`binaryFile` on ext4, tuned")),
+    ("spark-scan", in_spark(CONTENTS, f"content, {SMALL}",
+                            "binaryFile, ext4, defaults", "`binaryFile` on ext4")),
+    ("spark-scan", in_spark(f"Spark: scan of {HTML}", f"content, {HTML}", "Parquet")),
+    ("spark-find", in_spark("Spark: 1,000 paths among 1,000,000",
+                            "1,000 paths among 1,000,000, data set", "Parquet, sorted by path")),
+    ("spark-write", in_spark(f"Spark: write of {SMALL}, durable", f"write, {SMALL}", "Parquet")),
+    ("spark-write", in_spark(f"Spark: sort of {SMALL}, contents fetched late",
+                             f"sort with late fetch, {SMALL}", "winkfs, whole rows",
+                             "whole rows sorted")),
+)  # fmt: skip
+
+
+def lines() -> list[Line]:
+    """What is shown, of every processor."""
+    found = newest()
+    made = []
+    for name, make in SHOWN:
+        for date, result in found:
+            if result["name"] == name:
+                made.append(replace(make(result), date=date))
+    return made
+
+
+# --- pages ---
+
+HEAD: Final = ("", "winkfs", "rival", "times as fast", "measured")
+
+
+def page_of(shown: Iterable[Line]) -> str:
+    rows = [HEAD, ("---",) * len(HEAD), *(line.cells() for line in shown)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def machines() -> str:
+    """A line for each day of results, with the machine."""
+    found = {(date, result["machine"].partition(";")[0]) for date, result in newest()}
+    return "\n".join(f"- {date}: {machine}" for date, machine in sorted(found))
+
+
+def in_readme() -> list[Line]:
+    """The newest line of each of IN_README."""
+    latest = {(line.what, line.rival): line for line in lines()}
+    return [latest[row] for row in IN_README]
+
+
+def blocks() -> dict[Path, dict[str, str]]:
+    """The generated parts of the pages, by the names in their comments."""
+    return {
+        DOCS / "performance.md": {"numbers": page_of(lines()), "machines": machines()},
+        README: {"numbers": page_of(in_readme())},
+    }
+
+
+def with_block(page: str, name: str, text: str) -> str:
+    """A page with this text between `<!-- NAME: ... -->` and `<!-- end -->`."""
+    pattern = rf"(<!-- {name}: [^>]*-->\n).*?(<!-- end -->)"
+    made, count = re.subn(pattern, lambda m: f"{m[1]}{text}\n{m[2]}", page, flags=re.DOTALL)
+    if count != 1:
+        raise ValueError(f"no block {name}, or several")
+    return made
+
+
+# --- figures ---
+
+FIGURES: Final = ("rivals", "mount", "spark")
+
+
+def drawn_from(figure: str) -> str:
+    """What a figure shows, as a hash that stands in its file."""
+    if figure == "mount":
+        data: object = [(date, systems(result)) for date, result in mounts()]
+    else:
+        data = [line.cells() for line in of_figure(figure)]
+    return xxhash.xxh3_64_hexdigest(json.dumps(data).encode())
+
+
+def of_figure(figure: str) -> list[Line]:
+    spark = figure == "spark"
+    return [x for x in lines() if x.times is not None and ("CPU" in x.ours or not spark)]
+
+
+def mounts() -> list[tuple[str, Result]]:
+    return [(date, result) for date, result in newest() if result["name"] == "mount"]
+
+
+def systems(result: Result) -> list[tuple[str, float, float]]:
+    """File system, files read a second: the first time, and again."""
+    first, again = (
+        result["columns"].index(f"{which} read, files/s") for which in ("first", "second")
+    )
+    rows = [row for row in result["rows"] if row[0] != "goals"]
+    return [(row[0], number(row[first]), number(row[again])) for row in rows]
+
+
+def draw() -> None:
+    """Write all figures. Needs matplotlib."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "winkfs", "font.size": 9})
+    for name, paint in zip(FIGURES, (_rivals, _mount, _spark), strict=True):
+        figure = paint(Figure)
+        notes = {"Date": None, "Description": f"drawn from {drawn_from(name)}"}
+        path = DOCS / f"performance-{name}.svg"
+        figure.savefig(path, format="svg", metadata=notes)
+        path.write_text(re.sub(r"[ \t]+$", "", path.read_text(), flags=re.MULTILINE))
+
+
+def _label(line: Line) -> str:
+    return f"{line.what} | {line.rival}".replace("`", "")
+
+
+def _rivals(new: Callable[..., Any]) -> Any:
+    """How many times as fast as each rival: a row for each comparison, a bar for each day."""
+    shown = of_figure("rivals")
+    labels = list(dict.fromkeys(map(_label, shown)))[::-1]
+    dates = sorted({line.date for line in shown})
+    figure = new(figsize=(10, 0.3 * len(labels) + 1.2), layout="constrained")
+    axis = figure.subplots()
+    height = 0.8 / len(dates)
+    for i, date in enumerate(dates):
+        rows = [line for line in shown if line.date == date]
+        places = [labels.index(_label(line)) + 0.4 - height * (i + 0.5) for line in rows]
+        bars = axis.barh(places, [(line.times or 1) - 1 for line in rows], height, left=1, label=date)
+        axis.bar_label(bars, [line.cells()[3] for line in rows], padding=2, fontsize=7)
+    axis.set_xscale("log")
+    axis.set_xlim(0.05, 70)
+    axis.set_xticks([0.1, 0.5, 1, 2, 10, 50], ["0.1", "0.5", "1", "2", "10", "50"])
+    axis.axvline(1, color="black", linewidth=0.8)
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(-0.6, len(labels) - 0.4)
+    figure.suptitle("winkfs: times as fast as its rival (right of 1: faster)")
+    axis.legend(title="measured", loc="lower right")
+    return figure
+
+
+def _mount(new: Callable[..., Any]) -> Any:
+    """Files read a second by file system, a panel for each machine."""
+    runs = mounts()
+    figure = new(figsize=(10, 2.9 * len(runs)), layout="constrained")
+    for axis, (date, result) in zip(
+        figure.subplots(len(runs), squeeze=False).flat, runs, strict=True
+    ):
+        rows = systems(result)[::-1]
+        for place, column, label in ((0.2, 1, "first read"), (-0.2, 2, "read again")):
+            bars = axis.barh([i + place for i in range(len(rows))], [row[column] for row in rows],
+                             0.4, label=label)  # fmt: skip
+            axis.bar_label(bars, [f"{row[column]:,.0f}" for row in rows], padding=2, fontsize=7)
+        axis.set_yticks(range(len(rows)), [row[0] for row in rows])
+        axis.set_title(f"HTML files read through a mount, files/s: {processor(result)}, {date}")
+        axis.legend(loc="center right")
+        axis.margins(x=0.12)
+    return figure
+
+
+def _spark(new: Callable[..., Any]) -> Any:
+    """CPU seconds beside those of the rival."""
+    shown = of_figure("spark")[::-1]
+    figure = new(figsize=(10, 0.45 * len(shown) + 1), layout="constrained")
+    axis = figure.subplots()
+    ours, theirs = ([number(x.ours) for x in shown], [number(x.theirs) for x in shown])
+    for place, values, label in ((0.2, ours, "winkfs"), (-0.2, theirs, "rival")):
+        bars = axis.barh([i + place for i in range(len(shown))], values, 0.4, label=label)
+        axis.bar_label(bars, [f"{value:.2f}" for value in values], padding=2, fontsize=7)
+    axis.set_xscale("log")
+    axis.set_xlim(0.1, 100)
+    axis.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+    axis.set_yticks(range(len(shown)), map(_label, shown))
+    figure.suptitle("Spark: CPU seconds of the whole application (shorter: better)")
+    axis.legend(loc="upper right")
+    return figure
+
+
+if __name__ == "__main__":
+    for path, made in blocks().items():
+        page = path.read_text()
+        for name, text in made.items():
+            page = with_block(page, name, text)
+        path.write_text(page)
+    draw()
