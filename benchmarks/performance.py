@@ -351,7 +351,8 @@ def _rivals(new: Callable[..., Any]) -> Any:
     for i, date in enumerate(dates):
         rows = [line for line in shown if line.date == date]
         places = [labels.index(_label(line)) + 0.4 - height * (i + 0.5) for line in rows]
-        bars = axis.barh(places, [(line.times or 1) - 1 for line in rows], height, left=1, label=date)
+        lengths = [(line.times or 1) - 1 for line in rows]
+        bars = axis.barh(places, lengths, height, left=1, label=date)
         axis.bar_label(bars, [line.cells()[3] for line in rows], padding=2, fontsize=7)
     axis.set_xscale("log")
     axis.set_xlim(0.05, 70)

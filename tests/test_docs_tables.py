@@ -298,7 +298,7 @@ def test_the_page_has_the_inode_as_the_docstring_has_it():
 
 
 def test_the_modules_that_the_page_points_to_exist():
-    pointers = PAGE[PAGE.index("## Where it stands") :]
+    pointers = PAGE[PAGE.index("## Source modules") :]
     folder = ""
     for path in re.findall(r"`([\w/]+\.py)`", pointers):
         folder = path.rpartition("/")[0] or folder
