@@ -24,24 +24,24 @@ COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
     "ls": ("ls", "List the files of a container."),
     "cat": ("cat", "Write the content of files to standard output."),
     "put": ("put", "Create or replace a file."),
-    "append": ("put", "Add to the end of a file."),
+    "append": ("put", "Append to a file."),
     "rm": ("rm", "Remove files."),
     "mv": ("mv", "Rename a file or a directory."),
-    "stat": ("stat", "Show what is known of a file."),
+    "stat": ("stat", "Show the metadata of a file."),
     "info": ("info", "Show the state of a container, of a mount, or of any one file."),
-    "reindex": ("reindex", "Build the index anew from the data file."),
+    "reindex": ("reindex", "Rebuild the index from the data file."),
     "verify": ("verify", "Check every entry, inode and checksum."),
-    "compact": ("compact", "Give back the space of deleted and replaced files."),
-    "repair": ("repair", "Make a damaged container sound."),
-    "rollback": ("repair", "Go back to what the last sync left."),
-    "salvage": ("repair", "Copy what is intact in a damaged data file."),
-    "dataset": ("dataset", "Make, compact, vacuum data sets: folders of containers."),
+    "compact": ("compact", "Reclaim the space of deleted and replaced files."),
+    "repair": ("repair", "Repair a damaged container."),
+    "rollback": ("repair", "Return to the state of the last sync."),
+    "salvage": ("repair", "Copy the intact files of a damaged data file."),
+    "dataset": ("dataset", "Create and maintain data sets: folders of containers."),
     "mount": ("mount", "Mount a container as a directory."),
     "umount": ("mount", "Unmount a directory."),
-    "mounts": ("mount", "List what is mounted where."),
-    "pipeline": ("pipeline", "Jobs of Spark: ingest, digest, sort, group, dedup, compact, stats."),
-    "fct": ("fct", "Look into and change a single kvseq, hindex or perm file."),
-    "completion": ("completion", "Print what a shell needs to complete commands and names."),
+    "mounts": ("mount", "List all mounts."),
+    "pipeline": ("pipeline", "Run Spark jobs: ingest, digest, sort, group, dedup, compact, stats."),
+    "fct": ("fct", "Inspect or change a single kvseq, hindex or perm file."),
+    "completion": ("completion", "Print a shell completion script."),
 }
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
 INTERRUPTED: Final = 128 + signal.SIGINT
@@ -80,11 +80,11 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the version and exit.",
 )  # fmt: skip
 def cli() -> None:
-    """A filesystem in a container: millions of small files in a few append-only ones.
+    """Store millions of small files in a few large append-only files.
 
-    BASE names a container; its files are BASE.data, BASE.idx and, append-only, BASE.time.
-    `winkfs help COMMAND` says all of a command.
-    Exit status: 0 all is well, 1 something failed or is damaged, 2 wrong usage.
+    BASE is the path of a container without suffix: its files are BASE.data, BASE.idx and, if it is
+    append-only, BASE.time. `winkfs help COMMAND` describes a command.
+    Exit status: 0 success, 1 something failed or is damaged, 2 wrong usage.
     """
 
 

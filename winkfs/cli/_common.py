@@ -95,9 +95,9 @@ def complete_file(
 BASE = click.argument("base", shell_complete=complete_base)
 AS_OF = click.option(
     "--as-of", metavar="GENERATION|TIME",
-    help="Of a data set: its files as they were then. TIME is ISO 8601.",
+    help="For a data set: its files at that generation or time (ISO 8601).",
 )  # fmt: skip
-JSON = click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 _SECONDS: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 _HINTS: Final = {
     errno.ENOSPC: "free some space and run it again",

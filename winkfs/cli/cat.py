@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
     """Write the content of files to standard output, one after another.
 
-    A NAME may be a glob: * crosses /. The content of a symbolic link is its target. A name that
-    is not there, or damaged, is an error (exit status 1); the others are written.
+    A NAME may be a glob: * matches / too. The content of a symbolic link is its target. A missing
+    or damaged file is an error (exit status 1); all others are written.
     """
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:

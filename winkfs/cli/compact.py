@@ -10,15 +10,15 @@ from winkfs.cli._common import BASE, JSON, Progress, emit, size_of
 @click.command()
 @BASE
 @click.option("--order", type=click.Choice(["disk", "name"]), default="disk", show_default=True,
-              help="Of the files in the new BASE.data.")  # fmt: skip
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what it would give.")
+              help="Order of the files in the new BASE.data.")  # fmt: skip
+@click.option("-n", "--dry-run", is_flag=True, help="Only print how many bytes it would reclaim.")
 @JSON
 def compact(base: str, order: str, dry_run: bool, as_json: bool) -> None:
-    """Give back the space of files that were deleted or replaced.
+    """Reclaim the space of deleted and replaced files.
 
-    The live files go to a new BASE.data, which takes the place of the old one when all of it is on
-    the disk: the disk needs room for both. Nobody may be writing; readers go on. A run that is
-    killed leaves the container as it was. Of a data set: `winkfs dataset compact`.
+    The live files are copied to a new BASE.data, which replaces the old one when it is durable: the
+    disk needs space for both. No other process may write to the container; readers continue. A run
+    that is killed leaves the container unchanged. For a data set: `winkfs dataset compact`.
     """
     from winkfs.container.compact import compact as run
 

@@ -14,7 +14,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 def completion(shell: str | None) -> None:
-    """Print the script by which SHELL (that of $SHELL) completes commands, options and names.
+    """Print a completion script for SHELL (default: $SHELL): commands, options and names.
 
     \b
       eval "$(winkfs completion bash)"                                      in ~/.bashrc

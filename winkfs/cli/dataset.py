@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 ROOT: Final = click.argument("root", metavar="DIR")
 SHARD_SIZE: Final = click.option(
     "--shard-size", type=SIZE, default="1G", show_default=True,
-    help="Bytes of a shard to aim at: 500M, 2G.",
+    help="Target size of a shard: 500M, 2G.",
 )  # fmt: skip
 
 
 @click.group()
 def dataset() -> None:
-    """A data set is a folder of containers, its shards, that many can write to at once.
+    """Create and maintain data sets: folders of containers (shards) with many concurrent writers.
 
-    Each commit is a generation; the newest file of a name wins. ls, cat, stat, put, rm, mv, unpack,
-    info, verify, reindex, mount and `pack --shards` take its folder as they take a container.
+    Each commit creates a generation; the newest file of a name wins. ls, cat, stat, put, rm, mv,
+    unpack, info, verify, reindex, mount and `pack --shards` accept the folder like a container.
     """
 
 
 @dataset.command()
 @ROOT
 def create(root: str) -> None:
-    """Make an empty data set; one that is there stays as it is."""
+    """Make an empty data set. An existing one is not changed."""
     from winkfs.dataset.manifest import create as run
 
     run(root)
@@ -43,10 +43,10 @@ def create(root: str) -> None:
 @click.argument("bases", metavar="BASE...", nargs=-1, required=True)
 @JSON
 def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
-    """Copy containers into a data set, which is made if need be, as new shards.
+    """Copy containers into a data set as new shards; it is created if it does not exist.
 
-    All in one generation; of equal names the one of the last BASE wins. What was deleted in a BASE
-    is not deleted in other shards.
+    All are added in one generation. If several have a file of the same name, the last BASE wins.
+    Files that were deleted in a BASE are not deleted in other shards.
     """
     from winkfs.dataset.maintain import adopt
 
@@ -60,14 +60,14 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
 @ROOT
 @SHARD_SIZE
 @click.option("--all", "everything", is_flag=True,
-              help="Also shards of which less than a quarter is waste.")  # fmt: skip
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be rewritten, about.")
+              help="Include shards of which less than a quarter is waste.")  # fmt: skip
+@click.option("-n", "--dry-run", is_flag=True, help="Only print an estimate.")
 @JSON
 def compact(root: str, shard_size: int, everything: bool, dry_run: bool, as_json: bool) -> None:
-    """Join small shards, and drop replaced and deleted files of those that have many.
+    """Merge small shards, and rewrite shards with many replaced or deleted files.
 
-    The same files are to be seen, before, meanwhile and after. The old shards stay for older
-    generations until `winkfs dataset vacuum`.
+    The visible files do not change. The old shards stay for older generations until
+    `winkfs dataset vacuum`.
     """
     from winkfs.dataset.compaction import compact as run
 
@@ -83,7 +83,7 @@ def compact(root: str, shard_size: int, everything: bool, dry_run: bool, as_json
 @click.option("--shards", type=click.IntRange(1), metavar="N", help="Make about N shards.")
 @JSON
 def rebalance(root: str, shard_size: int, shards: int | None, as_json: bool) -> None:
-    """Write all files anew, into shards of one size."""
+    """Rewrite all files into shards of equal size."""
     from winkfs.dataset.compaction import rebalance as run
 
     with Progress("rebalancing", "files") as bar:
@@ -110,7 +110,7 @@ def _say(root: str, done: Rewritten, as_json: bool, *, dry_run: bool = False) ->
 @ROOT
 @JSON
 def history(root: str, as_json: bool) -> int:
-    """List the generations that can still be read, the newest first."""
+    """List the generations that can still be read, newest first."""
     from winkformats.errors import FormatError
     from winkfs.dataset.manifest import Log, root_of
 
@@ -163,18 +163,18 @@ def _line(record: dict[str, Any]) -> str:
 @ROOT
 @click.option(
     "--keep", type=click.IntRange(1), default=1, show_default=True, metavar="N",
-    help="Generations that stay, whatever their age.",
+    help="Number of generations to keep, whatever their age.",
 )  # fmt: skip
 @click.option(
     "--older-than", type=DURATION, default="7d", show_default=True, metavar="AGE",
-    help="What is younger stays, as 90m, 36h, 7d. 0: while nobody writes.",
+    help="Keep what is younger: 90m, 36h, 7d. 0: only while nobody writes.",
 )  # fmt: skip
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only list what would be removed.")
 @JSON
 def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool) -> None:
-    """Remove old generations, with the shards that only they have, and what dead jobs left.
+    """Remove old generations with the shards that only they use, and files of dead jobs.
 
-    They cannot be read any more after that.
+    Removed generations cannot be read any more.
     """
     from winkfs.dataset.maintain import vacuum as run
 
@@ -196,14 +196,14 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
 
 @dataset.command()
 @ROOT
-@click.option("--apply", is_flag=True, help="Do it; else it is only said.")
+@click.option("--apply", is_flag=True, help="Do it; otherwise only list the steps.")
 @JSON
 def repair(root: str, apply: bool, as_json: bool) -> int:
-    """Make damaged manifests whole, from their copies.
+    """Restore damaged manifests from their copies.
 
-    Where the newest one and its copy are damaged, nothing can be committed: it is made anew from
-    its shards where all that it said can be proven by them, else that generation is given up. What
-    was damaged is kept beside, as *.damaged. Status 1 while something is left to be mended.
+    If the newest manifest and its copy are damaged, nothing can be committed. It is rebuilt if its
+    shards confirm everything it said; otherwise that generation is abandoned. Damaged files are
+    kept as *.damaged. The exit status is 1 while something is left to repair.
     """
     from winkfs.dataset.maintain import repair as run
 

@@ -170,7 +170,7 @@ DATA = click.option(
     "--data",
     metavar="KVSEQ",
     type=click.Path(dir_okay=False),
-    help="The kvseq the pointers refer to: compare its keys (without it, stored hashes).",
+    help="The kvseq that the pointers refer to: compares keys instead of stored hashes.",
 )
 
 
@@ -178,15 +178,15 @@ DATA = click.option(
 @FILE
 @click.argument("key")
 @click.argument("value")
-@click.option("--word", "words", type=integer, multiple=True, help="hindex: a further word.")
+@click.option("--word", "words", type=integer, multiple=True, help="hindex: another word.")
 @DATA
 @one_line_errors
 def add(file: str, key: str, value: str, words: tuple[int, ...], data: str | None) -> None:
-    """Add an entry and print where it is.
+    """Add an entry and print its place.
 
     \b
     kvseq   KEY VALUE       (VALUE - reads standard input)   prints its position
-    hindex  KEY POINTER     (a known KEY is pointed anew)    prints its slot
+    hindex  KEY POINTER     (an existing KEY is replaced)    prints its slot
     perm    POINTER HASH                                     prints its index
     """
     name = os.fsencode(key)
@@ -205,7 +205,7 @@ def add(file: str, key: str, value: str, words: tuple[int, ...], data: str | Non
 
 @click.command("list")
 @FILE
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @one_line_errors
 def list_(file: str, as_json: bool) -> None:
     """List the entries of a kvseq, the used cells of an hindex, the pairs of a perm.
@@ -296,14 +296,14 @@ def escaped(character: str) -> str:
 @click.command(context_settings={"ignore_unknown_options": True})
 @FILE
 @click.argument("which", metavar="KEY|INDEX")
-@click.option("--at", is_flag=True, help="It is a position in a kvseq, a slot of an hindex.")
+@click.option("--at", is_flag=True, help="KEY is a position in a kvseq or a slot of an hindex.")
 @DATA
 @one_line_errors
 def get(file: str, which: str, at: bool, data: str | None) -> None:
     """Print one entry.
 
     \b
-    kvseq   KEY        the value of the last entry with that key that is not deleted, as it is
+    kvseq   KEY        the value of the last entry with that key that is not deleted, raw
     hindex  KEY        slot, pointer, stored hash, further words
     perm    INDEX      index, pointer, hash
     """
@@ -341,7 +341,7 @@ def find(container: KVSeq, key: bytes) -> bytes:
     type=click.IntRange(1),
     default=64,
     show_default=True,
-    help="MiB; more pairs are sorted in a file beside FILE.",
+    help="MiB of memory; more pairs are sorted through a file beside FILE.",
 )
 @one_line_errors
 def group(file: str, data: str | None, memory: int) -> None:
@@ -376,7 +376,7 @@ FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 @click.group()
 def fct() -> None:
-    """Single files: superblock, entries, cells and pairs of kvseq, hindex and perm."""
+    """Inspect or change a single file: superblock, entries, cells and pairs."""
 
 
 for command in (add, list_, get, group):
@@ -394,15 +394,15 @@ for command in (add, list_, get, group):
     nargs=2,
     multiple=True,
     metavar="VAR VALUE",
-    help="Give a variable a value, a number or up to 8 characters; several times if wanted.",
+    help="Set a variable to a number or to up to 8 characters; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @one_line_errors
 def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -> None:
     """Print every variable of FILE's superblock.
 
-    --set changes variables first; SBCKSUM stays right. Nothing else in the file is touched and
-    nothing checks that the values make sense for it.
+    --set changes variables first and updates SBCKSUM. It changes nothing else in the file, and does
+    not check that the values make sense.
     """
     from winkformats.kv.superblock import read_superblock, write_first, write_second
 
@@ -450,26 +450,26 @@ def meaning(block: Superblock, name: str) -> str:
 @FILE
 @click.option("--format", "form", type=click.Choice(list(OPTIONS_OF)), required=True)
 @click.option("--purpose", default="", help="Up to 8 characters.")
-@click.option("--sbsize", type=integer, default="4096", help="Bytes of the superblock.")
+@click.option("--sbsize", type=integer, default="4096", help="Size of the superblock in bytes.")
 @click.option("--keyrepr", type=integer, help="kvseq: representation of keys, 0 to 514.")
 @click.option("--valrepr", type=integer, help="kvseq: representation of values, 0 to 514.")
 @click.option("--kvdelfl", type=click.IntRange(0, 1), help="kvseq: 1 for entries with a delflag.")
 @click.option("--align", type=integer, help="kvseq: entries start at multiples of this.")
 @click.option("--kvcksum", type=click.IntRange(0, 1), help="kvseq: 1 for entries with a checksum.")
-@click.option("--contid", type=integer, help="kvseq: identity that checksums are bound to.")
+@click.option("--contid", type=integer, help="kvseq: id that is part of the checksums.")
 @click.option("--htsize", type=integer, help="hindex: number of cells; perm: range of hashes.")
 @click.option("--htalgo", type=integer, help="Hash algorithm: 1 MD5, 2 XXH3, 3 Murmur3.")
-@click.option("--cellsz", type=integer, help="hindex: words of a cell.")
+@click.option("--cellsz", type=integer, help="hindex: words per cell.")
 @click.option("--htfree", type=integer, help="hindex: pointer that marks free cells.")
 @click.option("--htdel", type=integer, help="hindex: pointer that marks deleted cells.")
-@click.option("--classic", is_flag=True, help="Only variables of the original formats.")
+@click.option("--classic", is_flag=True, help="Use only variables of the original formats.")
 @click.option(
     "--var",
     "variables",
     nargs=2,
     multiple=True,
     metavar="VAR VALUE",
-    help="A further variable of the superblock.",
+    help="Another variable of the superblock.",
 )
 @one_line_errors
 def create(
@@ -481,7 +481,7 @@ def create(
     variables: tuple[tuple[str, str], ...],
     **shape: int | None,
 ) -> None:
-    """Create an empty FILE; a file that exists is left alone."""
+    """Create an empty FILE. An existing file is not changed."""
     from winkformats.disk.paths import locate
 
     given = {name: value for name, value in shape.items() if value is not None}

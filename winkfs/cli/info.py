@@ -27,12 +27,13 @@ PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key,
 @click.argument("base", metavar="BASE|DIR|FILE", shell_complete=complete_file)
 @JSON
 def info(base: str, as_json: bool) -> int:
-    """Show the state of a container, data set, digest set, order or mount, or of any one file.
+    """Show the state of a container, data set, digest set, order, mount or single file.
 
-    Of a container: variant, files, live and dead bytes, whether the index is current, the last
-    sync, its files and the variables of its superblock. Beyond 1 GiB dead bytes are an estimate.
-    Of a mounted directory: what is mounted, and what its server says. Files: kvseq, hindex, perm.
-    A file that is cut short is a problem (exit status 1); only verify looks for others.
+    For a container: variant, files, live and dead bytes, whether the index is current, the last
+    sync, its files and the variables of its superblock. Above 1 GiB the dead bytes are an estimate.
+    For a mounted directory: the container and the counters of its server. For a single file: the
+    properties of the kvseq, hindex or perm. A truncated file is a problem (exit status 1); to find
+    other problems use verify.
     """
     from winkfs.cli.mount import mount_record, mounted
     from winkfs.registry import kind_of

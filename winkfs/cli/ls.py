@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 @click.command()
 @BASE
 @click.argument("glob", required=False)
-@click.option("-l", "long", is_flag=True, help="Mode, owner, size and time too, as ls -l.")
+@click.option("-l", "long", is_flag=True, help="Show mode, owner, size and time, like ls -l.")
 @click.option("--since", type=time_value, metavar="T", help="Only files with mtime T or later.")
 @click.option("--until", type=time_value, metavar="T", help="Only files with an mtime before T.")
 @AS_OF
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def ls(
     base: str,
     glob: str | None,
@@ -52,12 +52,12 @@ def ls(
     as_of: str | None,
     as_json: bool,
 ) -> int:
-    """List the files of a container or a data set, in the order in which they lie on the disk.
+    """List the files of a container or a data set, in disk order.
 
-    GLOB takes only the names that match; * crosses /, so 'docs/*' is all below docs, as is docs/.
-    A name that exists counts as itself. T is seconds since the epoch or ISO 8601 (2026-11-21, or
-    2026-11-21T08:30Z; local time without a zone). A damaged entry is said and passed over; the exit
-    status is 1 then.
+    GLOB selects matching names; * matches / too, so 'docs/*' lists everything below docs, as docs/
+    does. An existing name is taken literally. T is in seconds since the epoch or ISO 8601
+    (2026-11-21, or 2026-11-21T08:30Z; local time without a zone). Damaged entries are reported and
+    skipped; the exit status is then 1.
     """
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:

@@ -43,27 +43,27 @@ DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
 @click.command("mount")
 @click.argument("base", metavar="BASE|FOLDER")
 @DIRECTORY
-@click.option("--ro", is_flag=True, help="Read only: takes no lock.")
-@click.option("--follow", is_flag=True, help="With --ro: show what another process syncs.")
+@click.option("--ro", is_flag=True, help="Mount read-only, without a lock.")
+@click.option("--follow", is_flag=True, help="With --ro: follow the syncs of another process.")
 @click.option(
-    "--as-of", metavar="GENERATION|TIME", help="Data sets: as they were then; a time as for ls."
+    "--as-of", metavar="GENERATION|TIME", help="For a data set: mount this generation, or time."
 )
 @click.option(
     "--cache", type=click.Choice(["kernel", "none"]),
-    help="Whether the kernel keeps what was read (it does).",
+    help="Whether the kernel caches contents (default: kernel).",
 )  # fmt: skip
 @click.option(
-    "--sync-every", metavar="SECONDS", help="How often what was written is made durable (5)."
+    "--sync-every", metavar="SECONDS", help="Interval between automatic syncs (default: 5)."
 )
-@click.option("-f", "--foreground", is_flag=True, help="Serve in this process until unmounted.")
+@click.option("-f", "--foreground", is_flag=True, help="Run in the foreground until unmounted.")
 @click.option(
     "-o", "options", multiple=True, metavar="OPT,...",
     help="ro, allow_other, default_permissions, uid=N, gid=N, umask=N, noexec, sync, timedir, "
-    "low_latency, cache=, sync_every=, follow, as_of=; and what mount(8) and fstab say.",
+    "low_latency, cache=, sync_every=, follow, as_of=, and options of mount(8) and fstab.",
 )  # fmt: skip
 @click.option(
     "--binding", type=click.Choice(["mfusepy", "fusepy"]),
-    help="mfusepy: libfuse 3 (the default), fusepy: libfuse 2. Else $WINKMOUNT_BINDING.",
+    help="mfusepy: libfuse 3 (default), fusepy: libfuse 2. Or set $WINKMOUNT_BINDING.",
 )  # fmt: skip
 def mount(
     base: str,
@@ -77,18 +77,18 @@ def mount(
     options: tuple[str, ...],
     binding: str | None,
 ) -> None:
-    """Mount the container BASE, or a data set, on the directory DIR, / in names as directories.
+    """Mount the container BASE, or a data set, on the directory DIR.
 
-    Returns when the mount answers; it serves in the background until `winkfs umount DIR`, `umount`,
-    or SIGTERM. What is written is on the disk after fsync, and else within 5 seconds. A data set is
-    mounted read-only.
+    Returns once the filesystem is ready. The server runs in the background until
+    `winkfs umount DIR`, `umount` or SIGTERM. Writes are durable after fsync, and otherwise within 5
+    seconds. A data set is mounted read-only.
 
     \b
       winkfs mount corpus mnt                      read and write, only for me
-      winkfs mount --ro -o allow_other corpus mnt  for everybody, as modes and owners allow
-      winkfs mounts                                what is mounted where
+      winkfs mount --ro -o allow_other corpus mnt  for all users, as modes and owners allow
+      winkfs mounts                                list all mounts
 
-    In /etc/fstab: `BASE DIR fuse.winkfs ro,nofail 0 0`. All of it: docs/mount.md.
+    In /etc/fstab: `BASE DIR fuse.winkfs ro,nofail 0 0`. Reference: docs/mount.md.
     """
     from winkfs.registry import kind_of
     from winkmount.binding import MountError
@@ -179,10 +179,10 @@ def container(path: str, options: Options) -> Source:
 
 @click.command("umount")
 @DIRECTORY
-@click.option("-l", "--lazy", is_flag=True, help="Also while it is in use: it ends with that.")
-@click.option("-f", "--force", is_flag=True, help="Also if its server gives no answer.")
+@click.option("-l", "--lazy", is_flag=True, help="Even if it is in use; ends with its last user.")
+@click.option("-f", "--force", is_flag=True, help="Even if its server does not answer.")
 def umount(directory: str, lazy: bool, force: bool) -> None:
-    """Unmount DIR; returns when everything is synced and the server has ended."""
+    """Unmount DIR. Returns when everything is synced and the server has ended."""
     from winkmount.binding import MountError
     from winkmount.mounts import unmount
 
@@ -204,11 +204,11 @@ STATES: Final = {
 @click.command()
 @JSON
 def mounts(as_json: bool) -> None:
-    """List what is mounted, where, read-only or not, by which process, since when.
+    """List all mounts: container, directory, mode, process, start time.
 
-    A server that does not answer within a second is listed as "no answer"; one that was killed as
-    "dead": `winkfs umount` clears it away, and so does the next mount on its directory. One that
-    could not make durable what was written is "failed": `winkfs info DIR` says why.
+    A server that does not answer within a second is listed as "no answer", one that was killed as
+    "dead": `winkfs umount` or the next mount on its directory cleans it up. A server whose sync
+    failed is listed as "failed": `winkfs info DIR` shows the reason.
     """
     from winkmount.mounts import mounts as all_mounts
 

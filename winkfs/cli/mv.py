@@ -27,12 +27,12 @@ TAKEN = "is a directory: give the new name in full"
 @BASE
 @click.argument("old")
 @click.argument("new")
-@click.option("--force", is_flag=True, help="Also to a name that no mount would show.")
+@click.option("--force", is_flag=True, help="Accept a name that a mount cannot show.")
 def mv(base: str, old: str, new: str, force: bool) -> None:
-    """Rename a file, or a directory with all below it.
+    """Rename a file, or a directory with everything below it.
 
-    A file NEW is replaced; a directory NEW, with an entry or only through the names below it, is
-    not. A run that is interrupted changes nothing.
+    If NEW is a file, it is replaced; if NEW is a directory, the command fails. An interrupted run
+    changes nothing.
     """
     with opened(base, "a") as container:
         source, target = _name(container, old), name_bytes(new).rstrip(b"/")

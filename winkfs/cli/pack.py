@@ -23,36 +23,34 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("source", metavar="DIR|TAR")
 @BASE
-@click.option("--ao", is_flag=True, help="Append only: sorted by mtime.")
+@click.option("--ao", is_flag=True, help="Make an append-only container, sorted by mtime.")
 @click.option(
     "--classic", is_flag=True,
-    help="Nothing but the founding format: MD5, whole seconds, no owners, modes 0644 and 0755.",
+    help="Use only the original format: MD5, whole seconds, no owners, modes 0644 and 0755.",
 )  # fmt: skip
-@click.option(
-    "--update", is_flag=True, help="Store what BASE, if it exists, has not, or has otherwise."
-)
+@click.option("--update", is_flag=True, help="Store only new and changed files, if BASE exists.")
 @click.option(
     "--checksum", is_flag=True,
-    help="With --update: compare contents also where size, mtime and ctime say nothing.",
+    help="With --update: compare the contents of all files of equal size.",
 )  # fmt: skip
 @click.option(
     "--exclude", multiple=True, metavar="PATTERN",
-    help="Leave out what matches, and all below it; as tar does, at any depth.",
+    help="Exclude matching names and everything below them, at any depth, like tar.",
 )  # fmt: skip
 @click.option(
     "--files-from", metavar="FILE",
-    help="Pack only the names in FILE (- for standard input), one a line or ended by NUL, as "
-    "they are below DIR; of a directory only its own entry.",
+    help="Pack only the names listed in FILE (- for standard input), relative to DIR, one per line "
+    "or terminated by NUL; for a directory only its own entry.",
 )  # fmt: skip
 @click.option(
     "--shards", type=click.IntRange(1), metavar="N",
-    help="Make a data set: a folder BASE of N containers, written by several processes.",
+    help="Make a data set: a folder BASE of N containers, written by parallel processes.",
 )  # fmt: skip
 @click.option(
     "--xattrs", is_flag=True,
-    help="Keep all extended attributes that you may read, not only those called user.*.",
+    help="Store all extended attributes you may read, not only user.*.",
 )  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="No progress, and no summary, on a terminal.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def pack(
     source: str,
@@ -70,22 +68,22 @@ def pack(
 ) -> int:
     """Pack a directory or a tar file into a container, or into a data set.
 
-    Names are those below DIR. Kept: content, holes of files from 64 KiB on, mtimes, modes, owners,
-    extended attributes (user.*), symbolic links (as links) and directories; of hard links each
-    becomes a file. TAR may be compressed (gzip, bzip2, xz); - is standard input.
+    Names are relative to DIR. Stored are contents, holes of files of 64 KiB or more, mtimes, modes,
+    owners, extended attributes (user.*), symbolic links and directories; each hard link becomes a
+    separate file. TAR may be compressed (gzip, bzip2, xz); - is standard input.
 
-    What a container cannot hold (devices, sockets, fifos) is listed and left out: exit status 0,
-    as with tar and sockets. What cannot be read, or changes meanwhile, is listed too, the rest is
-    packed, and the exit status is 1. The files of BASE itself are left out.
+    Devices, sockets and fifos are listed and skipped; the exit status is still 0. Files that cannot
+    be read, or that change while they are read, are listed too, and the exit status is 1; all
+    others are packed. The files of BASE itself are skipped.
 
-    A new container is built as BASE.partial and gets its name when it is whole. With --update the
-    container is changed in place; an append-only one takes no file older than its last. A data
-    set gets its files all at once; with --update in shards of their own.
+    A new container is written as BASE.partial and renamed when it is complete. With --update the
+    container is changed in place; an append-only one accepts no file older than its last. A data
+    set gets all files in one commit; with --update in new shards.
 
-    --update passes over files of the same type, size and mtime whose ctime lies before the last
-    pack of DIR began; of others the contents are compared. Where only mtime, mode, owner or
-    attributes changed, no content is stored again. Of a TAR there is no ctime: a change that
-    keeps size and mtime takes --checksum. What is no more in DIR stays in BASE: see `rm`.
+    --update skips files of equal type, size and mtime whose ctime is older than the start of the
+    last pack of DIR, and compares the contents of all others. If only mtime, mode, owner or
+    attributes changed, no content is stored again. A TAR has no ctimes: to detect a change that
+    keeps size and mtime, use --checksum. Files removed from DIR stay in BASE: see `rm`.
     """
     if checksum and not update:
         raise click.UsageError("--checksum goes with --update")

@@ -26,10 +26,10 @@ Job = Callable[["SparkSession", "Report"], dict[str, Any]]
 
 @click.group()
 def pipeline() -> None:
-    """Jobs of Spark over containers and data sets.
+    """Run Spark jobs over containers and data sets.
 
-    Each starts a session on this machine, or on --master, prints a JSON summary when it has ended,
-    and leaves a whole result or none. Each is also a program for spark-submit:
+    Each job starts a session on this machine, or on --master, and prints a JSON summary when it has
+    ended. Its result is complete or absent. Each is also a program for spark-submit:
     spark-submit FLAGS .../winkfs/spark/jobs/digest.py SOURCE DIGESTS
     """
 
@@ -39,13 +39,13 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option(
             "--log", metavar="FILE", type=click.Path(dir_okay=False),
-            help="Keep what Java and the workers say; else nobody hears it.",
+            help="Write Java and worker logs to FILE; discarded otherwise.",
         ),
         click.option(
             "--conf", multiple=True, metavar="KEY=VALUE", callback=_settings,
-            help="A setting of Spark, such as spark.driver.memory=8g.",
+            help="A Spark setting, such as spark.driver.memory=8g.",
         ),
-        click.option("--master", metavar="URL", help="Where to run; local[*] if not given."),
+        click.option("--master", metavar="URL", help="Where to run (default: local[*])."),
     ):  # fmt: skip
         command = option(command)
     return command
@@ -62,9 +62,9 @@ def _settings(
 
 BAD = click.option(
     "--bad-list", metavar="FILE", type=click.Path(dir_okay=False),
-    help="List the bad records there, a JSON object a line.",
+    help="Write the bad records to FILE, one JSON object per line.",
 )  # fmt: skip
-FAIL_FAST = click.option("--fail-fast", is_flag=True, help="The first bad record is an error.")
+FAIL_FAST = click.option("--fail-fast", is_flag=True, help="Fail at the first bad record.")
 
 
 def run(
@@ -116,12 +116,12 @@ def _bad_list(path: str | None) -> Iterator[Report]:
 @click.argument("dataset")
 @click.option(
     "--kind", type=click.Choice(["tree", "tar", "warc", "parquet"]),
-    help="What the inputs are; else it is found out. Of a directory, the files of that kind in it.",
+    help="Kind of the inputs (default: detected). For a directory: its files of that kind.",
 )  # fmt: skip
 @click.option("--path-column", default="path", show_default=True, help="Of Parquet files.")
 @click.option("--content-column", default="content", show_default=True, help="Of Parquet files.")
 @click.option("--mtime-column", default="mtime", show_default=True, help="Of Parquet files.")
-@click.option("--again", is_flag=True, help="Read also what DATASET has of these inputs.")
+@click.option("--again", is_flag=True, help="Read inputs again that DATASET already contains.")
 @FAIL_FAST
 @BAD
 @options
@@ -139,9 +139,9 @@ def ingest(
 ) -> int:
     """Read directories, tar, WARC and Parquet files into a data set.
 
-    Names are those below a directory, those in an archive, or URLs. Of WARC files the responses
-    with an HTTP status of 200 to 299 are taken. A run that was broken off goes on where it
-    stopped: inputs that are in DATASET, and have not changed, are skipped.
+    Names are relative to the directory, those in the archive, or URLs. From WARC files, responses
+    with an HTTP status of 200 to 299 are stored. An interrupted run resumes where it stopped:
+    inputs that are in DATASET and have not changed are skipped.
     """
     from winkfs.spark.jobs import ingest as job
     from winkfs.spark.jobs.ingest import ParquetColumns
@@ -158,7 +158,7 @@ def ingest(
 
 
 SOURCE = click.argument("source")
-AS_OF = click.option("--as-of", metavar="WHEN", help="A generation of the data set, or a time.")
+AS_OF = click.option("--as-of", metavar="WHEN", help="Generation of the data set, or a time.")
 PARTS = click.option("--parts", type=click.IntRange(1), metavar="N", help="Parts of the order.")
 KEY = click.option(
     "--key", required=True, metavar="SQL",
@@ -169,7 +169,10 @@ KEY = click.option(
 @pipeline.command()
 @SOURCE
 @click.argument("digests")
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="One for 500,000 if not given.")
+@click.option(
+    "--shards", type=click.IntRange(1), metavar="N",
+    help="Number of shards (default: one per 500,000 documents).",
+)  # fmt: skip
 @AS_OF
 @FAIL_FAST
 @BAD
@@ -183,10 +186,10 @@ def digest(
     bad_list: str | None,
     **where: Any,
 ) -> int:
-    """Make a digest set: hashes, size, time and title of each document, found by its path.
+    """Make a digest set: hashes, size, time and title of each document, by path.
 
-    SOURCE is a container or a data set; `winkfs pipeline lookup DIGESTS PATH` finds a document. A
-    digest set that is there is replaced when the new one is whole.
+    SOURCE is a container or a data set. `winkfs pipeline lookup DIGESTS PATH` finds a document. An
+    existing digest set is replaced when the new one is complete.
     """
     from winkfs.spark.jobs import digest as job
 
@@ -203,7 +206,7 @@ def digest(
 @SOURCE
 @click.argument("order")
 @KEY
-@click.option("--descending", is_flag=True, help="The greatest first.")
+@click.option("--descending", is_flag=True, help="Sort in descending order.")
 @PARTS
 @AS_OF
 @options
@@ -216,7 +219,7 @@ def sort(
     as_of: str | None,
     **where: Any,
 ) -> int:
-    """Make an order of all files by a key, to be read without a shuffle.
+    """Sort all files by a key into an order, which Spark reads without a shuffle.
 
     spark.read.format("winkfs").option("orderBy", "perm:ORDER").load(SOURCE)
     """
@@ -241,9 +244,9 @@ def sort(
 def group(
     source: str, order: str, key: str, parts: int | None, as_of: str | None, **where: Any
 ) -> int:
-    """Make an order in which files with equal keys stand together.
+    """Group files with equal keys into an order.
 
-    It is read as that of `sort`; no group is cut in two by the partitions.
+    It is read like that of `sort`; a group is never split between partitions.
     """
     from winkfs.spark.jobs import group as job
 
@@ -256,16 +259,16 @@ def group(
 
 @pipeline.command()
 @SOURCE
-@click.option("--near", is_flag=True, help="Nearly the same text, by MinHash; else the same bytes.")
+@click.option("--near", is_flag=True, help="Find similar text by MinHash; otherwise equal bytes.")
 @click.option(
     "--threshold", type=click.FloatRange(0.5, 1), default=0.8, show_default=True,
-    help="With --near: the part of all shingles that two documents share.",
+    help="With --near: least Jaccard index of the word shingles.",
 )  # fmt: skip
 @click.option("--min-size", type=click.IntRange(0), default=1, show_default=True, metavar="BYTES",
-              help="Leave smaller documents alone.")  # fmt: skip
-@click.option("--table", metavar="DIR", help="List the doubles there, as Parquet.")
-@click.option("--delete", is_flag=True, help="Delete the doubles from the data set SOURCE.")
-@click.option("--into", metavar="DATASET", help="Put all but the doubles there.")
+              help="Ignore smaller documents.")  # fmt: skip
+@click.option("--table", metavar="DIR", help="Write a table of the duplicates, as Parquet.")
+@click.option("--delete", is_flag=True, help="Delete the duplicates from the data set SOURCE.")
+@click.option("--into", metavar="DATASET", help="Copy all other documents to DATASET.")
 @FAIL_FAST
 @BAD
 @options
@@ -281,7 +284,7 @@ def dedup(
     bad_list: str | None,
     **where: Any,
 ) -> int:
-    """Find documents that are the same, or nearly; the oldest of them is no double."""
+    """Find exact or near duplicates; the oldest document of each set is kept."""
     from winkfs.spark.jobs import dedup as job
 
     return run(
@@ -298,11 +301,12 @@ def dedup(
 @click.argument("dataset")
 @SHARD_SIZE
 @click.option(
-    "--all", "everything", is_flag=True, help="Drop all that is hidden, not only where much is."
-)
+    "--all", "everything", is_flag=True,
+    help="Rewrite every shard with hidden files, not only those with many.",
+)  # fmt: skip
 @options
 def compact(dataset: str, shard_size: int, everything: bool, **where: Any) -> int:
-    """Join small shards, and drop what is hidden: `winkfs dataset compact` on many cores."""
+    """Merge small shards and drop hidden files: `winkfs dataset compact` on many cores."""
     from winkfs.spark.jobs import compact as job
 
     return run(
@@ -314,12 +318,12 @@ def compact(dataset: str, shard_size: int, everything: bool, **where: Any) -> in
 
 @pipeline.command()
 @SOURCE
-@click.option("--plot", metavar="PNG", type=click.Path(dir_okay=False), help="Draw it, too.")
-@click.option("--json", "as_json", is_flag=True, help="JSON for programs.")
+@click.option("--plot", metavar="PNG", type=click.Path(dir_okay=False), help="Also draw a plot.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @AS_OF
 @options
 def stats(source: str, plot: str | None, as_json: bool, as_of: str | None, **where: Any) -> int:
-    """Show what is there: types, sizes, days, sites or directories."""
+    """Show files and bytes by type, size, day, and site or directory."""
     from winkfs.spark.jobs import stats as job
 
     def show(summary: dict[str, Any]) -> None:
@@ -337,11 +341,15 @@ def stats(source: str, plot: str | None, as_json: bool, as_of: str | None, **whe
 @pipeline.command()
 @click.argument("digests")
 @click.argument("paths", nargs=-1, metavar="PATH...")
-@click.option("--from", "listed", metavar="FILE", help="Paths from FILE, one a line; - is stdin.")
+@click.option(
+    "--from", "listed", metavar="FILE",
+    help="Read paths from FILE, one per line; - is standard input.",
+)  # fmt: skip
 def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
-    """Look documents up in a digest set: a JSON object for each; exit status 1 if one is missing.
+    """Look up documents in a digest set; print one JSON object each.
 
-    It starts no Spark: a look-up takes microseconds.
+    Does not start Spark: a lookup takes microseconds. The exit status is 1 if a document is
+    missing.
     """
     import winkfs.digests
 

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 @BASE
 @click.argument("name")
 @click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
-@click.option("--force", is_flag=True, help="Also under a name that no mount would show.")
+@click.option("--force", is_flag=True, help="Accept a name that a mount cannot show.")
 def put(base: str, name: str, file: str, force: bool) -> None:
     """Create or replace the file NAME with the content of FILE, or of standard input.
 
-    Its mtime is set to now; it can be executed if FILE can. A NAME that is no path (dir/, ../a, /a,
-    a//b), or is below that of a file, is refused.
+    The mtime is set to now; the executable bit is copied from FILE. A NAME that is not a path
+    (dir/, ../a, /a, a//b), or is below the name of a file, is refused.
     """
     import winkfs
 
@@ -89,10 +89,10 @@ IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a tempor
 @click.argument("name")
 @click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
 def append(base: str, name: str, file: str) -> None:
-    """Add the content of FILE, or of standard input, to the end of the file NAME.
+    """Append the content of FILE, or of standard input, to the file NAME.
 
-    The file is created if it is not there. In an append-only container only the last file can
-    still grow, and only until the next sync.
+    The file is created if it does not exist. In an append-only container only the last file can
+    grow, and only until the next sync.
     """
     with source(file) as content, tempfile.SpooledTemporaryFile(IN_MEMORY) as spool:
         whole = _read(content, cast(BinaryIO, spool)) if file == STDIN else content

@@ -9,13 +9,14 @@ from winkfs.cli._common import BASE, JSON, Progress, emit, size_of
 
 @click.command()
 @BASE
-@click.option("--cols", is_flag=True, help="Make BASE.cols too, from which Spark lists files.")
+@click.option("--cols", is_flag=True, help="Write BASE.cols too, from which Spark lists files.")
 @JSON
 def reindex(base: str, cols: bool, as_json: bool) -> int:
-    """Build BASE.idx, BASE.names (and BASE.time) anew from BASE.data alone.
+    """Rebuild BASE.idx, BASE.names (and BASE.time) from BASE.data alone.
 
-    A BASE.cols that is there is made anew as well. Of a data set: in all its shards. Of a digest
-    set: the indexes of its shards. What is damaged is said and left out; the exit status is 1 then.
+    An existing BASE.cols is rebuilt too. For a data set, all shards are indexed; for a digest set,
+    the indexes of its shards are rebuilt. Damage is reported and skipped; the exit status is then
+    1.
     """
     import winkfs
 

@@ -12,21 +12,21 @@ CONTID = click.option(
     "--contid",
     type=int,
     metavar="N",
-    help="CONTID, where the superblock is lost and nothing has it.",
+    help="CONTID of the container, if the superblock is lost and no other file has it.",
 )
 
 
 @click.command()
 @BASE
-@click.option("--apply", is_flag=True, help="Do it; else only say what there is to do.")
+@click.option("--apply", is_flag=True, help="Do it; otherwise only list the steps.")
 @CONTID
 @JSON
 def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
-    """Make a damaged container sound. Without --apply it changes nothing.
+    """Repair a damaged container. Without --apply it changes nothing.
 
-    Superblocks are written anew, damaged ranges are taken out, files that have lost content are
-    removed, and everything is counted again. What is taken out is kept in the container
-    BASE.removed-TIME. The exit status is 1 where files were lost, or there is something to do.
+    Rewrites the superblocks, takes out damaged ranges, removes files that have lost content, and
+    recounts everything. Everything taken out is kept in the container BASE.removed-TIME. The exit
+    status is 1 if files were lost or if there is something to do.
     """
     from winkfs.container.repair import repair as run
 
@@ -48,14 +48,16 @@ def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
 
 @click.command()
 @BASE
-@click.option("--previous", is_flag=True,
-              help="To the sync before, if the second superblock still knows it.")  # fmt: skip
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would go.")
+@click.option(
+    "--previous", is_flag=True,
+    help="To the sync before the last, if the second superblock still holds it.",
+)  # fmt: skip
+@click.option("-n", "--dry-run", is_flag=True, help="Only list what would be removed.")
 @JSON
 def rollback(base: str, previous: bool, dry_run: bool, as_json: bool) -> None:
-    """Go back to what the last sync left: all that came after it goes.
+    """Return to the state of the last sync: everything written after it is removed.
 
-    What is cut off is kept in the file BASE.removed-TIME.
+    The removed bytes are kept in the file BASE.removed-TIME.
     """
     from winkfs.container.repair import rollback as run
 
@@ -78,8 +80,8 @@ def rollback(base: str, previous: bool, dry_run: bool, as_json: bool) -> None:
 def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
     """Copy every intact file of FILE, a data file in any state, into the new container OUT.
 
-    Of files that are damaged in part, and of content that no file names, what is left goes below
-    lost+found in it. The exit status is 1 where anything is missing.
+    Intact parts of damaged files, and content that belongs to no file, go to lost+found in OUT. The
+    exit status is 1 if anything is missing.
     """
     from winkfs.container.salvage import salvage as run
 

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 @click.command()
 @BASE
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("-r", "recursive", is_flag=True, help="Directories with all that is below them.")
-@click.option("-n", "--dry-run", is_flag=True, help="Only list what would be removed.")
-@click.option("-v", "--verbose", is_flag=True, help="List what is removed.")
+@click.option("-r", "recursive", is_flag=True, help="Remove directories and everything below.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only list the files that would be removed.")
+@click.option("-v", "--verbose", is_flag=True, help="List removed files.")
 def rm(base: str, names: tuple[str, ...], recursive: bool, dry_run: bool, verbose: bool) -> int:
-    """Remove files. A NAME may be a glob: * crosses /.
+    """Remove files. A NAME may be a glob: * matches / too.
 
-    A directory must be empty without -r. A name that is not there is an error (exit status 1); the
-    others are removed. A run that is interrupted removes nothing.
+    Without -r a directory must be empty. A missing name is an error (exit status 1); all others are
+    removed. An interrupted run removes nothing.
     """
     failures = Failures(base)
     with opened(base, "r" if dry_run else "a") as container:

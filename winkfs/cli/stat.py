@@ -16,7 +16,7 @@ from winkfs.cli._common import AS_OF, BASE, JSON, emit, name_bytes, opened, show
 @AS_OF
 @JSON
 def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
-    """Show what is known of a file."""
+    """Show the metadata of a file."""
     import winkfs
 
     with opened(base, as_of=as_of) as container:

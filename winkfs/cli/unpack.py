@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @click.option(
     "-p", "--same-permissions", is_flag=True,
-    help="Trust BASE: set-id and sticky bits, and links that lead out of DIR, are kept.",
+    help="Trust BASE: restore set-id and sticky bits, and links that lead out of DIR.",
 )  # fmt: skip
-@click.option("--no-same-owner", is_flag=True, help="All files are yours, also for root.")
+@click.option("--no-same-owner", is_flag=True, help="Do not restore owners, even as root.")
 @AS_OF
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def unpack(
@@ -37,15 +37,15 @@ def unpack(
 ) -> int:
     """Unpack a container or a data set into a directory.
 
-    DIR is made if it is not there. GLOB takes only the names that match; * crosses /, so
-    'docs/*' is all below docs; docs itself gets its mode and mtime too. Modes and mtimes come back,
-    owners too for root.
+    DIR is created if it does not exist. GLOB selects matching names; * matches / too, so 'docs/*'
+    selects everything below docs; docs itself also gets its mode and mtime. Modes and mtimes are
+    restored, and for root the owners.
 
-    Nothing is written outside DIR: names with empty, . or .. parts are listed and left out, and
-    links on the way are not followed. Links to an absolute path, or with more .. than they are
-    deep in DIR, or .. behind another name, are left out, and set-id and sticky bits taken off,
-    unless --same-permissions is given: do that only where you trust who made BASE. A file that
-    exists stays as it is unless --force is given. The exit status is 1 if a file or link was not
+    Nothing is written outside DIR: names with empty, . or .. components are listed and skipped, and
+    links on the way are not followed. Links to an absolute path, links with more .. than they are
+    deep in DIR, and links with .. after another component are skipped, and set-id and sticky bits
+    are cleared, unless you give --same-permissions: do so only if you trust the author of BASE.
+    Existing files are kept unless you give --force. The exit status is 1 if a file or link was not
     unpacked.
     """
     from winkfs.archive.unpack import unpack as run

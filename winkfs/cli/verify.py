@@ -15,9 +15,9 @@ from winkfs.cli._common import BASE, JSON, Progress, emit, say, shown, size_of
 def verify(base: str, as_json: bool) -> int:
     """Check every entry, inode, counter and index cell. Changes nothing.
 
-    Of a digest set or an order: its record, and every digest or row.
+    For a digest set or an order: its record, and every digest or row.
 
-    A line for each problem; the exit status is 1 if there is any.
+    Prints one line per problem; the exit status is 1 if there is any.
     """
     import winkfs
 
