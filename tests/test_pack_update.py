@@ -143,6 +143,27 @@ def test_without_a_mark_all_is_compared_and_nothing_stored(
     assert 0 < size(packed) - before < 400
 
 
+def test_compaction_does_not_hide_what_was_written_after_the_pack(tree: Path, packed: Path) -> None:
+    source = tree / "docs/a.html"
+    with winkfs.open(packed, "a") as container:
+        mtime = source.stat().st_mtime_ns
+        container.put("docs/a.html", b"x" * source.stat().st_size, mtime_ns=mtime)
+    compact(packed)
+    assert counts(pack(tree, packed, update=True)) == (1, 0, 12)
+    with winkfs.open(packed) as container:
+        assert container.read("docs/a.html") == source.read_bytes()
+
+
+def test_compaction_right_after_a_pack_keeps_the_mark(tree: Path, packed: Path) -> None:
+    put_back(tree / "docs/a.html", b"<p>b</p>")
+    pack(tree, packed, update=True)
+    compact(packed)
+    with winkfs.open(packed) as container:
+        store = container.parts()[0]
+        assert store.packed["PACKEND"] == store.kv.end
+    assert counts(pack(tree, packed, update=True)) == (0, 0, 13)
+
+
 def test_mark_is_kept_where_much_was_compared_in_vain(tree: Path, packed: Path) -> None:
     for i in range(20):
         (tree / f"more{i}").write_bytes(bytes(LARGE + i))

@@ -364,7 +364,12 @@ class _Derived:
                 if order.covered == store.kv.end:
                     pairs, clashes = order.pairs(0, order.count), order.clashes
                     pairs[:, 0] = moved(pairs[:, 0])
-        return cls(found, pairs, clashes, columns, store.packed)
+        packed = store.packed
+        if packed and packed["PACKEND"] == store.kv.end:
+            packed = packed | {"PACKEND": kv.end}
+        else:  # files behind PACKEND are others than those that were packed: they lie anywhere now
+            packed = {}
+        return cls(found, pairs, clashes, columns, packed)
 
     def write(self, base: str) -> None:
         """Write them. What cannot be written now is made when it is needed."""
