@@ -22,6 +22,7 @@ from winkformats import hashing
 from winkformats.errors import FormatError
 from winkfs.container.entry import to_bytes
 from winkfs.errors import Closed, warn_of_damage
+from winkfs.names import Name
 from winkfs.results import store as results
 from winkfs.results.digestshard import SUFFIXES, Shard
 from winkfs.results.digestshard import Digest as Digest
@@ -87,10 +88,10 @@ class Digests:
     def __len__(self) -> int:
         return self._entries
 
-    def __contains__(self, path: str | bytes) -> bool:
+    def __contains__(self, path: Name) -> bool:
         return self.get(path) is not None
 
-    def get(self, path: str | bytes) -> Digest | None:
+    def get(self, path: Name) -> Digest | None:
         """The digest of a document, None where the set has none of that path.
 
         raises  CorruptError: it is damaged, or may be the one that is; OSError
@@ -100,7 +101,7 @@ class Digests:
         s = hashing.hash_key(hashing.XXH3, key)[0]
         return self.shard(shard_of(s, len(self._ids))).get(key, s)
 
-    def get_many(self, paths: Iterable[str | bytes]) -> list[Digest | None]:
+    def get_many(self, paths: Iterable[Name]) -> list[Digest | None]:
         """The digests of many documents, in the order of their paths.
 
         raises  as `get`, which does for each what can be done where one is damaged
@@ -169,7 +170,7 @@ class Digests:
 open = Digests
 
 
-def _keys(paths: list[str | bytes]) -> list[bytes]:
+def _keys(paths: list[Name]) -> list[bytes]:
     """Paths as the shards have them."""
     try:  # one encode for all of them: 0.5 us a path less
         keys = "\0".join(paths).encode("utf-8", "surrogateescape").split(b"\0")  # type: ignore[arg-type]

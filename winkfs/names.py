@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
+Name = str | bytes | os.PathLike[str]
 MAX_NAME: Final = 65_000  # bytes of a name in a container
 MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesystems
 MAX_PATH: Final = 4095  # bytes of a path: more, no program could say

@@ -1,6 +1,6 @@
-"""Forks: what is open is told when it finds itself in a forked child.
+"""Reader: the read API of every kind of store that has files with names.
 
-Face: what can be asked by name of whatever has files, on top of `read`, `stat` and `scan`.
+A store gives `scan`, `stat` and `read`; the rest follows. Handles are told of forks.
 """
 
 from __future__ import annotations
@@ -12,58 +12,105 @@ import os
 import re
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal, Protocol, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, Literal, Protocol, Self, overload
 
 from winkformats.errors import CorruptError
-from winkfs.container.entry import Entry, FileReader, Stat, to_str
+from winkfs.container.entry import Entry, FileReader, Stat, to_bytes, to_str
 from winkfs.container.ondisk.inode import FileType
-from winkfs.errors import WinkError
+from winkfs.errors import NoSuchFile, WinkError
+from winkfs.names import Name
 
-
-class Forked(Protocol):
-    """What cannot go on in a child as it is: other threads held its lock, and are no more."""
-
-    def after_fork(self) -> None: ...
-
-
-_told: weakref.WeakSet[Forked] = weakref.WeakSet()
-
-
-def tell_of_forks(handle: Forked) -> None:
-    """Call `after_fork` of this one in each child, as long as anybody has it."""
-    _told.add(handle)
-
-
-def _after_fork() -> None:
-    for handle in list(_told):
-        handle.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-Name = str | bytes
 Problem = Callable[[CorruptError], None]
 
 
-class Face(ABC):
-    """Containers and data sets."""
+class Reader(ABC):
+    """Files by name. Names have slashes in them as paths do; a name is str, bytes or a Path."""
 
-    changed_by: ClassVar[str]  # the methods that write, for a message
+    changed_by: ClassVar[str] = "another program"  # the methods that write, for a message
 
-    @abstractmethod
-    def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes: ...
+    def __init__(self, base: str) -> None:
+        self._base = base
 
-    @abstractmethod
-    def stat(self, name: Name) -> Stat: ...
-
-    @abstractmethod
-    def scan(self, *, problem: Problem | None = None) -> Iterator[Entry]: ...
+    # --- what a store gives ---
 
     @abstractmethod
+    def scan(
+        self,
+        since: float | None = None,
+        until: float | None = None,
+        prefix: Name = "",
+        *,
+        problem: Problem | None = None,
+    ) -> Iterator[Entry]:
+        """The files, as of the call.
+
+        since, until  mtime in seconds, inclusive and exclusive
+        prefix        only names that start with it
+        problem       is told of each damaged file, which is passed over; None: CorruptError
+        """
+
+    @abstractmethod
+    def stat(self, name: Name) -> Stat:
+        """Raises FileNotFoundError."""
+
+    @abstractmethod
+    def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
+        """The content, or `size` bytes of it from `offset`; short at the end of the file.
+
+        raises  FileNotFoundError; CorruptError where a checksum is wrong
+        """
+
+    # --- what follows ---
+
+    @property
+    def base(self) -> str:
+        """The path of the store."""
+        return self._base
+
+    @property
+    def problems(self) -> list[str]:
+        """The damage that was met and got round, a line each."""
+        return []
+
+    def close(self) -> None:  # noqa: B027 - many have nothing open
+        """Let go of what is open. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.close()
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            self.stat(name)  # type: ignore[arg-type]  # raises TypeError for what is no name
+        except FileNotFoundError:
+            return False
+        return True
+
+    def __getitem__(self, name: Name) -> bytes:
+        """The content, as of a dict. Raises KeyError where there is no such file."""
+        try:
+            return self.read(name)
+        except NoSuchFile:
+            raise KeyError(to_str(name)) from None
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.scan())
+
+    def __iter__(self) -> Iterator[str]:
+        return self.names()
+
     def read_into(self, name: Name, offset: int, into: memoryview) -> int:
         """Fill a buffer of bytes from `offset` -> how many, fewer only at the end of the file."""
+        data = self.read(name, offset, len(into))
+        into[: len(data)] = data
+        return len(data)
+
+    def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
+        """The contents of many files, in the order of their names. Raises as `read` does."""
+        return map(self.read, names)
 
     @overload
     def open_file(  # type: ignore[overload-overlap]  # of all ints 0 alone makes no buffer
@@ -76,7 +123,7 @@ class Face(ABC):
     ) -> FileReader | io.BufferedReader:
         """A seekable binary file object for reading.
 
-        buffering  bytes of its buffer; 0: none, each read asks the container; -1: as many as suit
+        buffering  bytes of its buffer; 0: none, each read asks the store; -1: as many as suit
         raises     FileNotFoundError; CorruptError; ValueError for another mode
         """
         if mode not in ("rb", "br"):
@@ -93,9 +140,6 @@ class Face(ABC):
             raise WinkError("not a symbolic link", to_str(name), number=errno.EINVAL)
         return to_str(self.read(name))
 
-    def __iter__(self) -> Iterator[str]:
-        return self.names()
-
     def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
         """The names in the order of `scan`; `glob`: those that match, * also crossing /.
 
@@ -105,3 +149,83 @@ class Face(ABC):
         for entry in self.scan(problem=problem):
             if match is None or match(entry.name):
                 yield entry.name
+
+    # --- names as paths ---
+
+    def exists(self, path: Name) -> bool:
+        """Whether there is a file of this name, or a directory: names that begin with it and /.
+
+        cost  of a file that of `stat`, else a scan until the first name below
+        """
+        name = to_bytes(path).strip(b"/")
+        if not name or name in self:
+            return True
+        return any(True for _ in self.scan(prefix=name + b"/"))
+
+    def listdir(self, path: Name = "") -> list[str]:
+        """The names directly below a directory, sorted, as os.listdir gives them.
+
+        raises  FileNotFoundError; NotADirectoryError
+        cost    a scan of all that is below
+        """
+        directories, files = self._below(to_str(path).strip("/"))
+        return sorted(directories | files)
+
+    def walk(self, top: Name = "") -> Iterator[tuple[str, list[str], list[str]]]:
+        """(directory, its directories, its files) of `top` and all below, as os.walk gives them.
+
+        cost  one scan of all that is below; memory: the names
+        """
+        root = to_str(top).strip("/")
+        tree: dict[str, tuple[set[str], set[str]]] = {root: (set(), set())}
+        for entry in self.scan(prefix=f"{root}/" if root else ""):
+            parent, _, name = entry.name.rpartition("/")
+            is_directory = entry.ftype == FileType.DIR
+            tree.setdefault(parent, (set(), set()))[not is_directory].add(name)
+            while parent != root:
+                parent, _, name = parent.rpartition("/")
+                tree.setdefault(parent, (set(), set()))[0].add(name)
+        left = [root]
+        while left:
+            here = left.pop()
+            directories, files = (sorted(names) for names in tree.get(here, (set(), set())))
+            yield here, directories, files
+            left += [f"{here}/{name}" if here else name for name in reversed(directories)]
+
+    def _below(self, path: str) -> tuple[set[str], set[str]]:
+        """Names of directories and of other files directly below a directory."""
+        prefix = f"{path}/" if path else ""
+        directories: set[str] = set()
+        files: set[str] = set()
+        for entry in self.scan(prefix=prefix):
+            name, slash, _ = entry.name[len(prefix) :].partition("/")
+            (directories if slash or entry.ftype == FileType.DIR else files).add(name)
+        if not directories and not files and path and self.stat(path).ftype != FileType.DIR:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        return directories, files
+
+
+# --- forks ---
+
+
+class Forked(Protocol):
+    """A handle that cannot go on in a forked child as it is: another thread may have held its
+    lock."""
+
+    def after_fork(self) -> None: ...
+
+
+_told: weakref.WeakSet[Forked] = weakref.WeakSet()
+
+
+def tell_of_forks(handle: Forked) -> None:
+    """Call `after_fork` of this handle in each forked child, for as long as the handle lives."""
+    _told.add(handle)
+
+
+def _after_fork() -> None:
+    for handle in list(_told):
+        handle.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

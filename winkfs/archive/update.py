@@ -27,6 +27,7 @@ from winkfs.container.ondisk.idx import PACKED
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
+from winkfs.names import Name
 from winkfs.units import NANO
 
 FEW: Final = 1024  # names that are looked up at once
@@ -189,7 +190,7 @@ def _reader(files: Targets, name: bytes) -> SparseReader:
 class Targets(WithExtents, Protocol):
     """A container or a data set."""
 
-    def stat(self, name: str | bytes) -> Stat: ...
+    def stat(self, name: Name) -> Stat: ...
 
 
 class Holey(Protocol):

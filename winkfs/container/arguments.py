@@ -9,6 +9,7 @@ from typing import Any
 from winkfs.container.entry import to_bytes, to_str
 from winkfs.container.ondisk.inode import CTIME, INT64, UINT32, Attrs, FileType
 from winkfs.errors import WinkError
+from winkfs.names import Name
 from winkfs.units import NANO
 
 
@@ -47,14 +48,14 @@ def check_ftype(ftype: int) -> int:
     return ftype
 
 
-def check_directory(ftype: int, name: str | bytes, size: int) -> None:
+def check_directory(ftype: int, name: Name, size: int) -> None:
     """A directory has no content, and its name no slash at the end. Raises OSError EISDIR."""
     if ftype == FileType.DIR and (size or to_bytes(name).endswith(b"/")):
         what = "a directory has no content, and no / at the end of its name"
         raise WinkError(what, to_str(name), number=errno.EISDIR)
 
 
-def check_size(size: int, name: str | bytes) -> None:
+def check_size(size: int, name: Name) -> None:
     if size > INT64:
         raise WinkError("a file cannot be that large", to_str(name), number=errno.EFBIG)
 

@@ -38,14 +38,14 @@ from winkfs.container.scan import scan
 from winkfs.container.store import Store
 from winkfs.container.writemany import BulkPut, Row
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
-from winkfs.names import base_of
-from winkfs.reader import Face, Name, Problem
+from winkfs.names import Name, base_of
+from winkfs.reader import Problem, Reader
 
 if TYPE_CHECKING:
     from winkfs.container.columns import Columns
 
 
-class Reading(Handle, Face):
+class Reading(Handle, Reader):
     """The reading half of a container. A writer sees what it has not synced yet."""
 
     changed_by = "put, write and append"
@@ -135,7 +135,7 @@ class Reading(Handle, Face):
     # --- names ---
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str | bytes):
+        if not isinstance(name, str | bytes | os.PathLike):
             return False
         with self._lock:
             self._check()

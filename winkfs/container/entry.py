@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from winkfs.names import Name
 from winkfs.units import NANO
 
 if TYPE_CHECKING:
@@ -23,16 +24,18 @@ if TYPE_CHECKING:
     from winkfs.container.ondisk.inode import Extent
 
 
-def to_bytes(name: str | bytes) -> bytes:
+def to_bytes(name: Name) -> bytes:
     """A name as the container has it."""
     if isinstance(name, bytes):
         return name
     if not isinstance(name, str):
-        raise TypeError(f"a name is str or bytes, not {type(name).__name__}")
+        if not isinstance(name, os.PathLike):
+            raise TypeError(f"a name is str, bytes or a Path, not {type(name).__name__}")
+        return os.fsencode(name)
     return name.encode("utf-8", "surrogateescape")
 
 
-def to_str(name: bytes | str | os.PathLike[str]) -> str:
+def to_str(name: Name) -> str:
     """A name as Python has it: UTF-8, other bytes as surrogates."""
     if isinstance(name, bytes):
         return name.decode("utf-8", "surrogateescape")
@@ -147,17 +150,17 @@ BUFFER: Final = 256 << 10  # bytes
 
 
 class Container(Protocol):
-    """What has the file: a container, or a data set."""
+    """What has the file: a store of any kind."""
 
-    def read(self, name: str | bytes, offset: int = 0, size: int = -1) -> bytes: ...
+    def read(self, name: str, offset: int = 0, size: int = -1) -> bytes: ...
 
-    def read_into(self, name: str | bytes, offset: int, into: memoryview) -> int: ...
+    def read_into(self, name: str, offset: int, into: memoryview) -> int: ...
 
 
 class WithExtents(Container, Protocol):
     """One that tells where the holes of a file are."""
 
-    def extents(self, name: str | bytes) -> Sequence[Extent]: ...
+    def extents(self, name: str) -> Sequence[Extent]: ...
 
 
 class FileReader(io.RawIOBase):

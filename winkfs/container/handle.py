@@ -21,6 +21,7 @@ from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
+from winkfs.names import Name
 from winkfs.reader import tell_of_forks
 
 FORKED: Final = "of the parent process"
@@ -366,7 +367,7 @@ class Handle:
         self._changes.recover()
         self._unsure = False
 
-    def _key(self, name: str | bytes) -> bytes:
+    def _key(self, name: Name) -> bytes:
         raw = to_bytes(name)
         limit = min(65_000, self._store.kv.layout.key.limit - 3)
         if not raw or b"\0" in raw:

@@ -44,6 +44,7 @@ from winkfs.container.ondisk.inode import (
     default_mode,
 )
 from winkfs.container.store import Store
+from winkfs.names import Name
 
 KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
 LARGE: Final = 64 << 10  # bytes from which an entry is kept
@@ -247,7 +248,7 @@ class BulkGet:
         self._fast = store.kv.layout.standard and store.mapped
 
     @staticmethod
-    def batches(names: Iterable[str | bytes]) -> Iterator[list[str | bytes]]:
+    def batches(names: Iterable[Name]) -> Iterator[list[Name]]:
         source = iter(names)
         while batch := list(islice(source, ROWS)):
             yield batch

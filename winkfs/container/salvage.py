@@ -26,7 +26,7 @@ from winkfs.container.entry import Entry, to_bytes, to_str
 from winkfs.container.ondisk.data import SUFFIX, Settings, new_superblock
 from winkfs.container.ondisk.inode import Inode
 from winkfs.errors import NoSuchFile
-from winkfs.names import DERIVED, base_of
+from winkfs.names import DERIVED, Name, base_of
 
 SCHEME: Final = "salvage"
 LOST: Final = "lost+found"
@@ -294,7 +294,7 @@ def _copy_part(source: Container, made: Container, entry: Entry, found: Salvaged
         found.partial += 1
 
 
-def left_of(source: Container, name: str | bytes) -> tuple[bytes, int]:
+def left_of(source: Container, name: Name) -> tuple[bytes, int]:
     """-> the content of a file with zeros in the place of what is damaged, bytes that are not."""
     store, pieces, left = source.parts()[0], [], 0
     for extent in source.extents(name):

@@ -26,6 +26,7 @@ from winkfs.container.entry import to_bytes
 from winkfs.container.ondisk.inode import CK_XXH3, FileType, InodeForm
 from winkfs.container.store import Store
 from winkfs.errors import NameTooLong, WinkError
+from winkfs.names import Name
 
 if TYPE_CHECKING:
     from winkfs.container.write import Changes
@@ -213,7 +214,7 @@ SUFFIX: Final = "/I0"
 class Row(NamedTuple):
     """A file with all its metadata; None: the default."""
 
-    name: str | bytes
+    name: Name
     data: bytes
     mtime_ns: int | None = None
     ftype: int = FileType.FILE
@@ -366,7 +367,7 @@ class BulkPut:
 
     def _columns(
         self,
-        names: Sequence[str | bytes],
+        names: Sequence[Name],
         data: Sequence[Data],
         ns: Sequence[int | None] | Int64,
         ftypes: Sequence[int],
@@ -382,7 +383,7 @@ class BulkPut:
         lengths = np.fromiter(map(len, data), np.int64, n)
         return Columns(keys, key_lengths, data, lengths, ns, ftypes, attrs)
 
-    def _keys(self, names: Sequence[str | bytes]) -> list[bytes]:
+    def _keys(self, names: Sequence[Name]) -> list[bytes]:
         """Names -> inode keys; more or fewer than names where one has NUL in it."""
         try:  # one encode for all of them: 60 ns a name, one by one 250 ns
             if names and isinstance(names[0], bytes):

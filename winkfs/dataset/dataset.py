@@ -15,7 +15,8 @@ from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, _checked
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
-from winkfs.reader import Name, Problem
+from winkfs.names import Name
+from winkfs.reader import Problem
 
 WHOLE = "a data set takes whole files only: put the file anew"
 
@@ -236,7 +237,7 @@ class Dataset(DatasetReading):
 
     def __contains__(self, name: object) -> bool:
         writer = self._writer
-        if writer is None or not isinstance(name, str | bytes):
+        if writer is None or not isinstance(name, str | bytes | os.PathLike):
             return super().__contains__(name)
         with self._lock:
             if name in writer.container:

@@ -50,7 +50,7 @@ from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile
-from winkfs.names import excluder
+from winkfs.names import Name, excluder
 
 PARALLEL: Final = 32 << 20  # bytes from which it is worth to start processes, 0.3 s each
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do
@@ -442,7 +442,7 @@ class _Stream:
                     item.file.close()
         self._flush()
 
-    def _number(self, name: str | bytes) -> int:
+    def _number(self, name: Name) -> int:
         return xxhash.xxh3_64_intdigest(to_bytes(name)) % len(self._packers)
 
     def _flush(self) -> None:

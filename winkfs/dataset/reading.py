@@ -30,7 +30,8 @@ from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
-from winkfs.reader import Face, Name, Problem, tell_of_forks
+from winkfs.names import Name
+from winkfs.reader import Problem, Reader, tell_of_forks
 
 OPEN: Final = 100  # containers kept open, with four or five descriptors each
 
@@ -178,7 +179,7 @@ def _let_go(containers: OrderedDict[int, Container], pid: int) -> None:
         )
 
 
-class DatasetReading(Face):
+class DatasetReading(Reader):
     """The files of one generation. Threads may share it.
 
     It stays at that generation until `refresh`; the shards are opened when they are needed. Copied,
@@ -386,7 +387,7 @@ class DatasetReading(Face):
     # --- names ---
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str | bytes):
+        if not isinstance(name, str | bytes | os.PathLike):
             return False
         with self._lock:
             self._check()
