@@ -32,7 +32,7 @@ from winkformats.kv.superblock import HALF, read_superblock
 from winkfs import Container
 from winkfs.archive.unpack import unpack
 from winkfs.cli import main
-from winkfs.cli.info import container_record
+from winkfs.container.info import info as container_record
 from winkfs.container.ondisk.inode import ATTRS
 from winkfs.container.store import Store
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from winkfs.errors import ReadOnly as ReadOnly
     from winkfs.errors import StalePlan as StalePlan
     from winkfs.errors import WinkError as WinkError
+    from winkfs.reader import Reader as Reader
     from winkfs.registry import open as open
+    from winkfs.registry import pack as pack
     from winkfs.registry import reindex as reindex
     from winkfs.registry import verify as verify
 
@@ -50,6 +52,7 @@ _HOMES = {
     "NoSuchFile": "errors",
     "NotAllowed": "errors",
     "ReadOnly": "errors",
+    "Reader": "reader",
     "Report": "container.verify",
     "Row": "container.writemany",
     "StalePlan": "errors",
@@ -57,6 +60,7 @@ _HOMES = {
     "WinkError": "errors",
     "create": "container.container",
     "open": "registry",
+    "pack": "registry",
     "reindex": "registry",
     "verify": "registry",
 }

@@ -63,6 +63,11 @@ class Reader(ABC):
 
     # --- what follows ---
 
+    def getxattrs(self, name: Name) -> dict[bytes, bytes]:
+        """Extended attributes. Raises FileNotFoundError."""
+        self.stat(name)
+        return {}
+
     @property
     def base(self) -> str:
         """The path of the store."""
@@ -72,6 +77,11 @@ class Reader(ABC):
     def problems(self) -> list[str]:
         """The damage that was met and got round, a line each."""
         return []
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that the contents take on the disk, about."""
+        return sum(entry.size for entry in self.scan())
 
     def close(self) -> None:  # noqa: B027 - many have nothing open
         """Let go of what is open. Idempotent."""

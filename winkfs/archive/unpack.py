@@ -15,20 +15,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from winkformats.errors import CorruptError, FormatError
 from winkformats.extsort import SortedRecords
 from winkfs.archive.items import PERMISSIONS, USER, Note, Notes
-from winkfs.container.container import Container
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.errors import NoSuchFile, warn_of_damage
 from winkfs.names import literal_prefix, matcher, path_fault, raw
+from winkfs.reader import Reader
 from winkfs.registry import open_silently
-
-if TYPE_CHECKING:
-    from winkfs.dataset.dataset import Dataset
 
 OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -106,7 +103,7 @@ def unpack(
         Path(directory).mkdir(parents=True, exist_ok=True)
         with contextlib.closing(Directories(os.fspath(directory))) as directories:
             unpacker = Unpacker(
-                directories, size_of(container), report, count, force=force,
+                directories, container.stored_bytes, report, count, force=force,
                 same_permissions=same_permissions, same_owner=same_owner,
             )  # fmt: skip
             found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
@@ -126,13 +123,6 @@ def unpack(
     if note is None:
         warn_of_damage(os.fspath(base), told)
     return report
-
-
-def size_of(container: Container | Dataset) -> int:
-    """Bytes of its data files."""
-    if isinstance(container, Container):
-        return container.parts()[0].kv.end
-    return sum(shard.record.size for shard in container.shards)
 
 
 class Directories:
@@ -321,7 +311,7 @@ class Unpacker:
         """Take note of the directories that are made, for `complete`."""
         self._directories.made = self._above.add
 
-    def complete(self, container: Container | Dataset) -> None:
+    def complete(self, container: Reader) -> None:
         """Directories that were not chosen, and were made for what is, get modes and times too."""
         with self._above as names:
             for name in names:

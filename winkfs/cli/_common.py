@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 import click
 
@@ -27,6 +27,8 @@ from winkfs.names import is_glob, matcher, path_fault, raw, text
 from winkfs.units import BYTES
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from click.shell_completion import CompletionItem
     from rich.progress import Progress as RichProgress
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from winkfs.container.container import Container
     from winkfs.container.entry import Stat
     from winkfs.dataset.dataset import Dataset
+    from winkfs.reader import Reader
 
     Files = Container | Dataset
 
@@ -174,8 +177,14 @@ class Failures:
 # --- containers ---
 
 
+@overload
+def opened(  # type: ignore[overload-overlap]  # of all modes "r" alone only reads
+    base: str, mode: Literal["r"] = ..., as_of: str | None = ...
+) -> AbstractContextManager[Reader]: ...
+@overload
+def opened(base: str, mode: str) -> AbstractContextManager[Files]: ...
 @contextlib.contextmanager
-def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Files]:
+def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any]:
     """The container or data set, open; its refusals name it.
 
     Damage that it got round is said, at first what is known at once, and ends the command with
@@ -198,7 +207,7 @@ def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Fil
         raise click.exceptions.Exit(1)
 
 
-def _say_problems(container: Files, said: list[str]) -> None:
+def _say_problems(container: Reader, said: list[str]) -> None:
     for problem in container.problems:
         if problem not in said:
             said.append(problem)
@@ -224,7 +233,7 @@ def name_bytes(argument: str) -> bytes:
     return os.fsencode(argument)
 
 
-def expand(container: Files, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
+def expand(container: Reader, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
     """Each name, or all that match where it is a glob; what is not there, or damaged, becomes a
     failure.
 
@@ -258,14 +267,14 @@ def as_path(argument: str) -> bytes:
     return b"/".join(part for part in parts if part not in (b"", b"."))
 
 
-def is_directory(container: Files, name: bytes) -> bool:
+def is_directory(container: Reader, name: bytes) -> bool:
     """Whether there is an entry for a directory of this name."""
     from winkfs.container.ondisk.inode import FileType
 
     return name in container and container.stat(name).ftype == FileType.DIR
 
 
-def place_fault(container: Files, name: bytes) -> str | None:
+def place_fault(container: Reader, name: bytes) -> str | None:
     """Why no mount would show a file of this name, None where it would.
 
     cost  a look-up for each directory on the way
@@ -281,11 +290,10 @@ def place_fault(container: Files, name: bytes) -> str | None:
     return None
 
 
-def missing(container: Files) -> str:
-    from winkfs.container.container import Container
+def missing(container: Reader) -> str:
+    from winkfs.registry import kind_of
 
-    kind = "container" if isinstance(container, Container) else "data set"
-    return f"no such file in the {kind}"
+    return f"no such file in the {kind_of(container.base)[0].name}"
 
 
 def glob_text(argument: str) -> str:

@@ -12,7 +12,7 @@ from winkfs.cli._common import AS_OF, BASE, PIECE, Failures, expand, opened
 from winkfs.names import is_glob, text
 
 if TYPE_CHECKING:
-    from winkfs.cli._common import Files
+    from winkfs.reader import Reader
 
 
 @click.command()
@@ -37,7 +37,7 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
     return failures.status
 
 
-def _write(container: Files, name: bytes) -> bool:
+def _write(container: Reader, name: bytes) -> bool:
     """-> False for a directory."""
     from winkfs.container.ondisk.inode import FileType
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from winkfs.cli._common import JSON, complete_file, emit, printable, say
-from winkfs.names import FILES
+from winkfs.container.info import time_text, variables_of
+from winkfs.names import DATA
 
 if TYPE_CHECKING:
-    from winkformats.kv.sequence import KVSeq
     from winkformats.kv.superblock import Superblock
-    from winkfs.container.store import Store
 
 Record = dict[str, Any]
-EXACT: Final = 1 << 30  # bytes of entries that are gone through to count the dead ones
-PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
 
 
 @click.command()
@@ -36,16 +32,14 @@ def info(base: str, as_json: bool) -> int:
     other problems use verify.
     """
     from winkfs.cli.mount import mount_record, mounted
-    from winkfs.registry import kind_of
+    from winkfs.registry import find_kind
 
-    data = base.removesuffix(".data") + ".data"
-    if Path(data).exists():
-        record = container_record(data.removesuffix(".data"))
-    elif mount := mounted(base):
+    mount = None if Path(base + DATA).exists() else mounted(base)
+    if mount:
         record = mount_record(mount)
         if not as_json and record.get("unsynced_since", "") is None:
             del record["unsynced_since"]  # nothing is unsynced, which is not unknown
-    elif (found := kind_of(base.rstrip("/") or "/"))[0].folder:
+    elif found := find_kind(base.rstrip("/") or "/"):
         record = found[0].function("info")(found[1])
     elif Path(base).is_dir():
         raise click.ClickException(f"{base}: a directory on which no container is mounted")
@@ -59,104 +53,6 @@ def info(base: str, as_json: bool) -> int:
     for problem in problems:
         say(problem)
     return 1 if problems else 0
-
-
-# --- a container ---
-
-
-def container_record(base: str) -> Record:
-    """Raises FormatError where BASE.data is not the data file of a container; OSError."""
-    from winkfs.container.store import Store
-
-    store = Store(base, writable=False, load=False)
-    try:
-        settings, kv = store.settings, store.kv
-        record: Record = {"base": base}
-        record["variant"] = "append only" if settings.ao else "plain"
-        record["classic"] = settings.classic
-        record |= _index_record(store)
-        record |= _columns_record(store)
-        record |= _space_record(kv)
-        record["last_sync"] = _time(kv.superblock.get("SYNCTIME"))
-        record["clean"] = kv.superblock.get("SYNCSIZE", kv.end) == kv.end and not kv.truncated
-        record["file_sizes"] = _sizes(base)
-        record["problems"] = list(store.notes)
-        record["superblock"] = _variables(kv.superblock)
-        return record
-    finally:
-        store.abandon()
-
-
-def _index_record(store: Store) -> Record:
-    """Whether BASE.idx covers all of the data file; without one the files are not counted."""
-    from winkfs.container.ondisk.idx import open_base
-
-    kv = store.kv
-    base = open_base(store.base + ".idx", store.settings, kv.superblock, kv.end)
-    if base is None:
-        return {"files": None, "index": {"current": False}}
-    current = base.covered == kv.end
-    load = round(base.live / base.shape.htsize, 3)
-    index = {"current": current, "cells": base.shape.htsize, "load_factor": load}
-    files = base.live if current else None
-    if base.damaged:
-        what = f"files in {base.damaged} damaged places are not in its index: run winkfs verify"
-        store.note(f"{store.kv.storage.name}: {what}")
-    base.storage.close()
-    return {"files": files, "index": index}
-
-
-def _columns_record(store: Store) -> Record:
-    """BASE.cols, where there is one."""
-    from winkfs.container.ondisk.cols import open_columns
-
-    if not Path(store.base + ".cols").exists():
-        return {}
-    columns = open_columns(store)
-    if columns is None:
-        return {"columns": {"current": False}}
-    with columns:
-        return {"columns": {"current": True, "files": columns.files, "chunks": len(columns.chunks)}}
-
-
-def _space_record(kv: KVSeq) -> Record:
-    """Where the bytes of the data file are. Content is that of files, holes included."""
-    from winkformats.errors import FormatError
-    from winkformats.kv.scan import dead_bytes
-
-    block = kv.superblock
-    used = kv.end - kv.start
-    content, inodes = block.get("DTOTSZ", 0), block.get("ITOTSZ", 0)
-    dead, exact = 0, True
-    if kv.entries != kv.aentries:
-        try:
-            exact = used <= EXACT
-            dead = dead_bytes(kv.storage, kv.layout, kv.start, kv.end) if exact else -1
-        except FormatError:  # verify says what is wrong
-            dead, exact = -1, False
-        if not exact:
-            live = min(content + inodes + PER_ENTRY * kv.aentries, used)
-            dead = used - live
-    return {
-        "entries": kv.entries,
-        "live_entries": kv.aentries,
-        "content_bytes": content,
-        "inode_bytes": inodes,
-        "live_bytes": used - dead,
-        "dead_bytes": dead,
-        "dead_bytes_exact": exact,
-    }
-
-
-def _sizes(base: str) -> Record:
-    """Bytes of each file that is there, and the blocks it takes on the disk."""
-    sizes = {}
-    for suffix in FILES:
-        path = Path(base + suffix)
-        if path.exists():
-            status = path.stat()
-            sizes[base + suffix] = {"size": status.st_size, "on_disk": 512 * status.st_blocks}
-    return sizes
 
 
 # --- a single file ---
@@ -175,11 +71,11 @@ def file_record(file: str) -> Record:
         record["filesize"] = block.get("FILESIZE", storage.size())
         describe = DESCRIBE.get((form, purpose)) or DESCRIBE.get((form, ""))
         record |= describe(block) if describe else {}
-        record["last_sync"] = _time(block.get("SYNCTIME"))
+        record["last_sync"] = time_text(block.get("SYNCTIME"))
         cut = record["size"] < record["filesize"]
         record["problems"] = [f"{file}: cut short, {record['size']} of {record['filesize']} bytes "
                               "are there"] if cut else []  # fmt: skip
-        record["superblock"] = _variables(block)
+        record["superblock"] = variables_of(block)
         return record
 
 
@@ -189,7 +85,10 @@ def describe_kvseq(block: Mapping[str, int]) -> Record:
 
 def describe_times(block: Mapping[str, int]) -> Record:
     marks = {"marks": block.get("ENTRIES"), "seconds_between": block.get("TIMEMP")}
-    last = {"last_mark": _time(block.get("TIMEMARK")), "last_mtime": _time(block.get("LASTMT"))}
+    last = {
+        "last_mark": time_text(block.get("TIMEMARK")),
+        "last_mtime": time_text(block.get("LASTMT")),
+    }
     return marks | last
 
 
@@ -218,20 +117,6 @@ DESCRIBE: Final[dict[tuple[int, str], Callable[[Superblock], Record]]] = {
 
 
 # --- output ---
-
-
-def _variables(block: Superblock) -> Record:
-    return {**block, "PURPOSE": block.purpose}
-
-
-def _time(seconds: int | None) -> str | None:
-    """ISO 8601 in UTC; None for none, and for what is no time a calendar knows."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _print(record: Record, indent: str = "") -> None:

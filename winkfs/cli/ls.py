@@ -31,8 +31,8 @@ from winkfs.cli._common import (
 from winkfs.names import is_glob, literal_prefix
 
 if TYPE_CHECKING:
-    from winkfs.cli._common import Files
     from winkfs.container.entry import Stat
+    from winkfs.reader import Reader
 
 
 @click.command()
@@ -74,7 +74,7 @@ def ls(
 
 
 def _chosen(
-    container: Files,
+    container: Reader,
     glob: str | None,
     since: float | None,
     until: float | None,
@@ -99,7 +99,7 @@ def _chosen(
                 yield entry
 
 
-def _itself(container: Files, argument: str) -> bytes | None:
+def _itself(container: Reader, argument: str) -> bytes | None:
     """The name of one file that is meant, None for a glob, and for what is below a directory."""
     if name_bytes(argument) in container:
         return name_bytes(argument)
@@ -110,7 +110,7 @@ def _itself(container: Files, argument: str) -> bytes | None:
 
 
 def _writer(
-    container: Files, long: bool, as_json: bool, failures: Failures
+    container: Reader, long: bool, as_json: bool, failures: Failures
 ) -> Callable[[Stat], object]:
     from winkfs.container.ondisk.inode import FileType
 

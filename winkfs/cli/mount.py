@@ -23,7 +23,6 @@ from winkfs.cli._common import JSON, emit, printable, say
 
 if TYPE_CHECKING:
     from winkmount.mounts import Mount
-    from winkmount.options import Options
     from winkmount.source import Source
 
 log = logging.getLogger("winkfs.mount")
@@ -142,39 +141,6 @@ def _when_free(base: str, opener: Callable[[], Source]) -> Source:
             if not chances:
                 raise
         time.sleep(0.1)
-
-
-def container(path: str, options: Options) -> Source:
-    """A container as a Source. In the process that serves: a handle does not survive a fork."""
-    from winkfs.container.container import Container
-    from winkfs.mounting.appendonly import AppendOnlySource
-    from winkfs.mounting.container import ContainerSource
-    from winkfs.names import base_of
-    from winkmount.binding import MountError
-
-    if options.as_of:
-        raise MountError(f"{path}: as_of is for data sets: a container has no generations")
-    try:
-        opened = Container(base_of(path), "r" if options.ro else "a", mapped=False)
-    except OSError as error:
-        if not options.ro and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise MountError(
-                f"{error.filename}: {error.strerror}: mount it with --ro to read only"
-            ) from None
-        raise
-    for note in opened.notes:
-        log.warning("%s", note)
-    try:
-        if opened.ao and "sync" in options.fuse:  # each write would store the whole file anew
-            raise MountError(f"{path}: files enter an append-only container whole: leave out sync")
-        if opened.ao:
-            return AppendOnlySource(opened, timedir=options.timedir)
-        if options.timedir:
-            raise MountError(f"{path}: timedir is for append-only containers")
-        return ContainerSource(opened)
-    except BaseException:
-        opened.close()
-        raise
 
 
 @click.command("umount")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text, say
-from winkfs.registry import MANIFESTS
 from winkfs.units import size_text
 
 if TYPE_CHECKING:
@@ -89,10 +88,11 @@ def pack(
         raise click.UsageError("--checksum goes with --update")
     if source == STDIN and files_from == STDIN:
         raise click.UsageError("standard input cannot be both the tar file and the list")
-    to_dataset = (Path(base) / MANIFESTS).is_dir() or shards is not None
-    if to_dataset and classic:
-        raise click.UsageError("--classic goes with a single container")
+    import winkfs
+    from winkfs.registry import kind_of
 
+    if classic and (shards is not None or kind_of(base)[0].versions):
+        raise click.UsageError("--classic goes with a single container")
     began = time.monotonic()
     lists: dict[bool, list[dict[str, str]]] = {False: [], True: []}
 
@@ -106,20 +106,10 @@ def pack(
         bar = stack.enter_context(Progress("packing", "files", quiet=quiet))
         names = _names(files_from, stack)
         left_out = [glob_text(pattern) for pattern in exclude]
-        if to_dataset:
-            from winkfs.dataset.packing import pack_shards
-
-            report = pack_shards(
-                source, base, shards or 1, ao=ao, update=update, checksum=checksum, xattrs=xattrs,
-                exclude=left_out, names=names, note=note, progress=bar,
-            )  # fmt: skip
-        else:
-            from winkfs.archive.pack import pack as run
-
-            report = run(
-                source, base, ao=ao, classic=classic, update=update, checksum=checksum,
-                xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
-            )  # fmt: skip
+        report = winkfs.pack(
+            source, base, shards=shards, ao=ao, classic=classic, update=update, checksum=checksum,
+            xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
+        )  # fmt: skip
     if sys.stderr.isatty() and not quiet:
         say(_summary(report, time.monotonic() - began))
     if as_json:

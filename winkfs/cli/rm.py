@@ -40,7 +40,8 @@ def rm(base: str, names: tuple[str, ...], recursive: bool, dry_run: bool, verbos
     removed. An interrupted run removes nothing.
     """
     failures = Failures(base)
-    with opened(base, "r" if dry_run else "a") as container:
+    mode: str = "r" if dry_run else "a"
+    with opened(base, mode) as container:
         removal = _Removal(container, failures, dry_run=dry_run, verbose=verbose)
         for argument in names:
             removal.take(argument)

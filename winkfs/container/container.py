@@ -50,6 +50,10 @@ class Reading(Handle, Reader):
 
     changed_by = "put, write and append"
 
+    @property
+    def stored_bytes(self) -> int:
+        return self._store.kv.end
+
     # --- content ---
 
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:

@@ -243,6 +243,10 @@ class DatasetReading(Reader):
 
     notes = problems
 
+    @property
+    def stored_bytes(self) -> int:
+        return sum(shard.record.size for shard in self.shards)
+
     def history(self) -> Iterator[Manifest]:
         """The manifests of the generations kept, the newest first. Raises CorruptError."""
         head = self._log.head()

@@ -9,11 +9,12 @@ last file.
 
 from __future__ import annotations
 
+import errno
 import logging
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from winkfs.container.container import Container
 from winkfs.container.entry import to_str
@@ -23,7 +24,12 @@ from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.sourcenames import kept
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.timedir import ContainerTimes, TimeDirectory, TimeView, is_inside
-from winkmount.source import Attr, Steps
+from winkfs.names import base_of
+from winkmount.binding import MountError
+from winkmount.source import Attr, Source, Steps
+
+if TYPE_CHECKING:
+    from winkmount.options import Options
 
 log = logging.getLogger("winkfs.mount")
 
@@ -255,3 +261,30 @@ class AppendOnlySource(TimeView, ContainerSource):
             except Exception as error:  # one file must not take the others along
                 log.error("lost at the end: %s", error)
         super().close()
+
+
+def mount(path: str, options: Options) -> Source:
+    """A container as a Source. In the process that serves: a handle does not survive a fork."""
+    if options.as_of:
+        raise MountError(f"{path}: as_of is for data sets: a container has no generations")
+    try:
+        opened = Container(base_of(path), "r" if options.ro else "a", mapped=False)
+    except OSError as error:
+        if not options.ro and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise MountError(
+                f"{error.filename}: {error.strerror}: mount it with --ro to read only"
+            ) from None
+        raise
+    for note in opened.notes:
+        log.warning("%s", note)
+    try:
+        if opened.ao and "sync" in options.fuse:  # each write would store the whole file anew
+            raise MountError(f"{path}: files enter an append-only container whole: leave out sync")
+        if opened.ao:
+            return AppendOnlySource(opened, timedir=options.timedir)
+        if options.timedir:
+            raise MountError(f"{path}: timedir is for append-only containers")
+        return ContainerSource(opened)
+    except BaseException:
+        opened.close()
+        raise

@@ -1,0 +1,1 @@
+"""Kinds of store beside the container: a folder each, whose module `kind` registers it."""
