@@ -124,7 +124,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
 
 class Reader(DataSourceReader):  # type: ignore[misc]
-    """Stands for `winkfs.spark.source.WinkfsReader`, which is unpickled when it is used."""
+    """Stands for `winkfs.spark.reading.reader.WinkfsReader`, which is unpickled when it is used."""
 
     def __init__(self, reader: Any) -> None:
         self.reader = reader

@@ -11,7 +11,7 @@ import pytest
 from sparkfiles import KINDS, damage, documents, flip, plain, read
 
 import winkfs
-from winkfs.spark.reading.partition import to_name
+from winkfs.names import to_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

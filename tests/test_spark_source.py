@@ -37,9 +37,9 @@ import winkfs
 from winkfs import orders
 from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
+from winkfs.names import to_name, to_path
 from winkfs.results import store as results
-from winkfs.spark.reading.partition import Piece, to_name, to_path, unpack
-from winkfs.spark.reading.plan import Part
+from winkfs.spark.reading.partition import Part, Piece, unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,7 +243,7 @@ def test_a_task_is_told_little(kinds: Kinds, tmp_path: Path) -> None:
     import pickle
 
     from winkfs.spark.reading.options import Options
-    from winkfs.spark.reading.plan import partitions
+    from winkfs.spark.reading.reader import partitions
 
     base = tmp_path / "many"
     with winkfs.create(base) as c:

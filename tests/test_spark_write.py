@@ -104,7 +104,7 @@ def test_slices_of_arrow_buffers_are_cut_where_they_begin(root: Path, large: boo
 
 def test_names_that_are_no_text_come_back(root: Path) -> None:
     names = [b"plain", b"\xff\xfe", b"half\xc3", b"back\\slash", b"\\xff", b"\\x5cff", "ß".encode()]
-    from winkfs.spark.reading.partition import to_path
+    from winkfs.names import to_path
 
     content = pa.array(names, pa.binary())
     put(root, batch(path=list(map(to_path, names)), content=content))

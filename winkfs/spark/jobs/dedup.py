@@ -24,13 +24,12 @@ from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import ShardWriter, begin
 from winkfs.errors import FileExists, NotAllowed
-from winkfs.names import text
+from winkfs.names import text, to_path
 from winkfs.spark import arrow
 from winkfs.spark.jobs import near
 from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
 from winkfs.spark.jobs.near import POSITION, compared
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read
-from winkfs.spark.reading.partition import to_path
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,8 +20,9 @@ from winkformats.errors import CorruptError
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import default_mode
 from winkfs.errors import WinkError
+from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
-from winkfs.spark.reading.partition import MARK, Ordered, Piece, Scan, cuts, to_path, unpack
+from winkfs.spark.reading.partition import Ordered, Piece, Scan, cuts, unpack
 from winkfs.spark.reading.rows import Source
 from winkfs.units import MICRO
 

@@ -62,7 +62,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkfs.container.selection import Selection
-from winkfs.spark.reading.partition import to_name
+from winkfs.names import to_name
 from winkfs.units import BYTES, NANO
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
 LEAST_SPLIT: Final = 1 << 16
+STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger")
+"""Options that only streams have, see `streaming.source`."""
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive
 IN_TABLES: Final = (

@@ -1,42 +1,34 @@
-r"""Names of files as text: UTF-8, and `\xNN` for a byte that is no part of it.
+"""The tasks of a scan: pieces of containers, and how these are cut into tasks of equal weight.
 
-Where a name itself has a backslash, x and two digits of lower-case hex, the backslash is written as
-`\x5c`. So each name has one path, and the path gives the name back.
-
-Rows, in order, cut into parts that fit in memory.
-
-What a task is told: pieces of containers. Small, for it is sent to each task.
+What is sent to a task is a Scan or an Ordered. Both are small, and this module is light: the
+planner is a new process for each query.
 """
 
 from __future__ import annotations
 
-import re
+import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from winkformats.arrays import Int64
 
-ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
-MARK: Final = b"\\x"
+if TYPE_CHECKING:
+    from winkfs.dataset.shard import Shard
+    from winkfs.spark.reading.options import Options
 
+SPLIT: Final = 512 << 20  # bytes of a task, at most: half a second; 256 cost 4 % more CPU
+WORTH: Final = 16 << 20  # bytes that are worth a task of their own, which costs 20 ms of CPU
+ROW: Final = 256  # bytes that a row counts beside its content: its path, its share of the engine
+OPEN: Final = 64 << 10  # bytes that a container counts
+MOST: Final = 1 << 20  # rows of a task that is sent them, about: 2 MiB of positions
+WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)  # of packed numbers
 
-def to_path(name: bytes) -> str:
-    """Also of many names with NULs between them, at once."""
-    if MARK in name:
-        name = ESCAPE.sub(rb"\\x5cx\1", name)
-    return name.decode("utf-8", "backslashreplace")
-
-
-def to_name(path: bytes) -> bytes:
-    """The inverse, from the UTF-8 of the path. Cost: 40 ns where there is no backslash and x."""
-    if MARK not in path:
-        return path
-    return ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), path)
+# --- rows ---
 
 
 def cuts(sizes: Int64, limit: int, most: int = 1 << 62) -> Iterator[tuple[int, int]]:
@@ -54,9 +46,6 @@ def cuts(sizes: Int64, limit: int, most: int = 1 << 62) -> Iterator[tuple[int, i
         at = stop
 
 
-WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)
-
-
 def pack(values: Int64) -> bytes:
     """Numbers as differences, deflated: a byte or two for the position of an inode."""
     steps = np.diff(values, prepend=0)
@@ -70,6 +59,9 @@ def pack(values: Int64) -> bytes:
 def unpack(data: bytes) -> Int64:
     steps = np.frombuffer(zlib.decompress(data[1:]), f"i{data[0]}")
     return np.cumsum(steps, dtype=np.int64)
+
+
+# --- what a task is sent ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +112,102 @@ class Ordered(InputPartition):  # type: ignore[misc]
     ) -> None:
         super().__init__(None)
         self.pieces, self.shard, self.pos, self.order = pieces, shard, pos, order
+
+
+# --- planning ---
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece that may be cut.
+
+    hidden   positions of inodes in it that do not count, ascending
+    rows     positions of its inodes, none of them hidden; None: a range of positions
+    weights  of the rows, bytes
+    """
+
+    piece: Piece
+    weight: int
+    hidden: Int64
+    rows: Int64 | None = None
+    weights: Int64 | None = None
+
+    @classmethod
+    def of_rows(cls, piece: Piece, rows: Int64, sizes: Int64, contents: bool) -> Part:
+        """A piece of these rows, at least one."""
+        weights = weights_of(sizes, contents)
+        weights[0] += OPEN
+        return cls(piece, int(weights.sum()), np.empty(0, np.int64), rows, weights)
+
+    def cut(self, low: float, high: float) -> Piece | None:
+        """What weighs in from `low` to `high`, of 0 to `weight`; None where that is no file."""
+        if self.rows is None or self.weights is None:
+            start, room = self.piece.low, self.piece.high - self.piece.low
+            a, b = (start + int(room * part / self.weight) for part in (low, high))
+            return self._between(a, b) if a < b else None
+        starts = np.cumsum(self.weights) - self.weights
+        i, k = np.searchsorted(starts, [low, high]).tolist()
+        if i == k:
+            return None
+        rows, upto = self.rows[i:k], int(self.rows[k - 1]) + 1
+        before = int(self.rows[i - 1]) + 1 if i else 0
+        return replace(self.piece, low=before, high=upto, rows=pack(rows))
+
+    def _between(self, low: int, high: int) -> Piece:
+        """The piece cut to [low, high), with what is hidden there: a task is sent no more."""
+        first, stop = np.searchsorted(self.hidden, [low, high]).tolist()
+        hidden = pack(self.hidden[first:stop]) if first < stop else None
+        return replace(self.piece, low=low, high=high, hidden=hidden)
+
+
+def weights_of(sizes: Int64, contents: bool) -> Int64:
+    """Bytes that rows with contents of these sizes count."""
+    return sizes * contents + ROW
+
+
+def weight_of(shard: Shard, contents: bool) -> int:
+    """Bytes that reading all of a shard counts."""
+    return ROW * shard.record.files + (shard.record.size if contents else 0)
+
+
+def piece_of(shard: Shard, generation: int) -> Piece:
+    """All of a shard, hidden rows too."""
+    record = shard.record
+    return Piece(
+        shard.base, record.contid, record.size, shard.grows, 0, record.size, generation=generation
+    )
+
+
+def task_count(options: Options, weight: int, rows: int) -> int:
+    """Into how many tasks to cut."""
+    if options.split is not None:
+        count = -(-weight // options.split)
+    else:
+        cores = len(os.sched_getaffinity(0))
+        count = max(-(-weight // SPLIT), min(weight // WORTH, cores))
+        even = -(-count // cores) * cores
+        count = even if even * WORTH <= weight else count
+    return max(count, options.partitions, -(-rows // MOST), 1)
+
+
+def scans(options: Options, parts: list[Part]) -> list[Scan | Ordered]:
+    """The parts one after the other, cut into tasks of equal weight."""
+    weight = sum(part.weight for part in parts)
+    rows = sum(len(part.rows) for part in parts if part.rows is not None)
+    count = task_count(options, weight, rows)
+    share = weight / count
+    tasks: list[list[Piece]] = [[] for _ in range(count)]
+    begin = 0
+    for part in parts:
+        end = begin + part.weight
+        number = min(int(begin / share), count - 1)
+        low = 0.0
+        while low < part.weight:
+            last = number == count - 1 or (number + 1) * share >= end
+            high = float(part.weight) if last else (number + 1) * share - begin
+            piece = part.cut(low, high)
+            if piece is not None:
+                tasks[number].append(piece)
+            low, number = high, number + 1
+        begin = end
+    return [Scan(tuple(pieces)) for pieces in tasks if pieces]

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import datasource
 
 from winkfs.container.selection import Selection
+from winkfs.names import MARK, to_name
 from winkfs.spark.reading.options import column_of
-from winkfs.spark.reading.partition import MARK, to_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,12 +49,13 @@ def prove(spark: SparkSession) -> None:
 
 
 def leaks(spark: SparkSession) -> bool:
-    """Whether a filter on one query changes what another query on the same load() finds."""
+    """Whether a filter on one query changes what another query on the same load() finds.
+
+    The session knows the format: see `session.register`.
+    """
     import winkfs
-    from winkfs.spark.session import register
 
     before = spark.conf.get(CONF, "false") or "false"
-    register(spark)
     spark.conf.set(CONF, "true")
     try:
         with tempfile.TemporaryDirectory(prefix="winkfs-") as folder:

@@ -19,10 +19,19 @@ from winkfs.container.select import select
 from winkfs.container.store import Store
 from winkfs.dataset.manifest import is_dataset
 from winkfs.dataset.shard import Shard
+from winkfs.dataset.snapshot import expand, shards_of
 from winkfs.errors import StalePlan
 from winkfs.spark.reading.options import Options
-from winkfs.spark.reading.partition import Ordered, Piece, Scan, pack
-from winkfs.spark.reading.plan import ROW, expand, piece_of, shards_of, task_count, weights_of
+from winkfs.spark.reading.partition import (
+    ROW,
+    Ordered,
+    Piece,
+    Scan,
+    pack,
+    piece_of,
+    task_count,
+    weights_of,
+)
 
 
 def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
@@ -96,13 +105,13 @@ def in_order(
     shard = np.repeat(np.arange(len(columns)), list(map(len, columns)))[order]
     pos = np.concatenate([rows.pos for rows in columns])[order]
     weights = weights_of(np.concatenate([rows.size for rows in columns])[order], contents)
-    return _told(options, pieces, shard, pos, weights)
+    return _cut(options, pieces, shard, pos, weights)
 
 
-def _told(
+def _cut(
     options: Options, pieces: list[Piece], shard: Int64, pos: Int64, weights: Int64
 ) -> list[Scan | Ordered]:
-    """Rows in an order, cut into tasks that are told them."""
+    """Rows in an order, cut into tasks that are sent them."""
     ends = np.cumsum(weights)
     count = task_count(options, int(ends[-1]), len(pos))
     cuts = np.searchsorted(ends - weights, ends[-1] * (np.arange(count + 1) / count))
@@ -124,7 +133,7 @@ def by_order(options: Options, contents: bool) -> list[Scan | Ordered]:
     if options.as_of is not None and options.as_of.strip() != str(order.generation):
         raise ValueError(f"{folder} is an order of generation {order.generation}: leave out asOf")
     root = sources[0]
-    shards = shards_of(options, order.generation if is_dataset(root) else None)
+    shards = shards_of(sources, order.generation if is_dataset(root) else options.as_of)
     pieces = _pieces_of(order, root, shards)
     content = sum(part.size for part in order.parts) if contents else 0
     if options.selection.everything:
@@ -146,7 +155,7 @@ def by_order(options: Options, contents: bool) -> list[Scan | Ordered]:
     if not chosen.any():
         return []
     weights = weights_of(size[chosen], contents)
-    return _told(options, list(pieces), shard[chosen], pos[chosen], weights)
+    return _cut(options, list(pieces), shard[chosen], pos[chosen], weights)
 
 
 def _pieces_of(

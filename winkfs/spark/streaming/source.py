@@ -43,11 +43,28 @@ from winkfs.dataset.hidden import hidden_of, hidden_rows
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord, by_rank
 from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.dataset.snapshot import expand
 from winkfs.errors import StalePlan
-from winkfs.spark.reading.options import Options, count, given_of, one_of, size_of, value_of
-from winkfs.spark.reading.partition import Ordered, Piece, Scan
-from winkfs.spark.reading.plan import OPEN, Part, expand, piece_of, scans, weight_of
-from winkfs.spark.source import STREAMING, WinkfsReader
+from winkfs.spark.reading.options import (
+    STREAMING,
+    Options,
+    count,
+    given_of,
+    one_of,
+    size_of,
+    value_of,
+)
+from winkfs.spark.reading.partition import (
+    OPEN,
+    Ordered,
+    Part,
+    Piece,
+    Scan,
+    piece_of,
+    scans,
+    weight_of,
+)
+from winkfs.spark.reading.reader import WinkfsReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,7 +190,7 @@ class ContainerTail:
         if not len(pos):
             return []
         piece = Piece(self._base, self._store.settings.contid, high, True, low, high)
-        return scans(self._options, [Part.told(piece, pos, size, contents)])
+        return scans(self._options, [Part.of_rows(piece, pos, size, contents)])
 
     def _rows(self, low: int, high: int) -> Iterator[InodeRows]:
         """The inodes in [low, high), tombstones too. Raises CorruptError."""
@@ -307,7 +324,7 @@ class DatasetTail:
                 continue
             rows = _chosen(self._options, columns_between(shard.base, low, high), gone)
             if len(rows):
-                parts.append(Part.told(piece, rows.pos, rows.size, contents))
+                parts.append(Part.of_rows(piece, rows.pos, rows.size, contents))
         return scans(self._options, parts) if parts else []
 
     def _hidden(self, shards: list[tuple[int, int, Shard]], snapshot: int) -> dict[str, Int64]:

@@ -23,7 +23,8 @@ import numpy.typing as npt
 from winkformats.arrays import Int64
 from winkfs.container.arguments import check_directory, check_ftype
 from winkfs.container.ondisk.inode import FileType
-from winkfs.spark.reading.partition import MARK, cuts, to_name, to_path
+from winkfs.names import MARK, to_name, to_path
+from winkfs.spark.reading.partition import cuts
 from winkfs.units import MICRO
 
 if TYPE_CHECKING:

@@ -1,0 +1,104 @@
+"""The reader of a scan: plans it in a short process on the driver, reads its partitions in tasks.
+
+A data set's shards never change: a task gets a range of positions and finds the files itself. A
+container may grow while a query runs, so its tasks get their files, as of the plan. What looks into
+containers is in `selected`, which is imported where a query needs it: it takes 100 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from winkfs.spark.reading.options import Options, arrow_schema, check
+from winkfs.spark.reading.partition import (
+    OPEN,
+    Ordered,
+    Part,
+    Scan,
+    piece_of,
+    scans,
+    weight_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from winkfs.dataset.shard import Shard
+
+
+class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no types
+    """Plans a scan, and reads its partitions."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises ValueError for a schema with other columns."""
+        self.columns = check(schema)
+        self.settings: dict[str, Any] = {
+            "batch": options.batch, "largest": options.largest, "mode": options.mode,
+            "verify": options.verify, "include_dirs": options.include_dirs,
+        }  # fmt: skip
+        self.fields = schema
+        self.options: Options | None = options
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"options": None}  # a task needs none, and they may be long
+
+    def partitions(self) -> list[Scan | Ordered]:
+        assert self.options is not None
+        return partitions(self.options, contents="content" in self.columns)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from winkfs.spark.reading.batches import Reading, batches
+
+        return batches(Reading(arrow_schema(self.fields), self.columns, **self.settings), partition)
+
+
+class FilteringReader(WinkfsReader):
+    """One that filters of the query make read less. Spark applies them all the same."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        from winkfs.spark.reading.pushdown import narrowed
+
+        assert self.options is not None
+        selection = narrowed(self.options.selection, filters)
+        self.options = replace(self.options, selection=selection)
+        return filters
+
+
+def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
+    """The tasks of a scan.
+
+    contents  whether contents are read, not only what is known of files
+    raises    NoSuchFile, StalePlan, ValueError, FormatError, OSError
+    cost      without a selection none but reading the manifest; a selection: see `select`
+    """
+    from winkfs.dataset.snapshot import shards_of
+
+    if options.order.startswith("perm:"):
+        from winkfs.spark.reading.selected import by_order
+
+        return by_order(options, contents)
+    shards = shards_of(options.sources, options.as_of)
+    if options.order != "offset":
+        from winkfs.spark.reading.selected import in_order
+
+        return in_order(options, contents, shards)
+    parts = [part for shard, number in shards for part in _parts(options, contents, shard, number)]
+    return scans(options, parts)
+
+
+def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> Iterator[Part]:
+    if not shard.grows and options.selection.everything:
+        if shard.record.files > len(shard.hidden):
+            weight = OPEN + weight_of(shard, contents)
+            yield Part(piece_of(shard, generation), weight, shard.hidden)
+        return
+    from winkfs.spark.reading.selected import files_of
+
+    shard, pos, size = files_of(options, shard)
+    if len(pos):
+        yield Part.of_rows(piece_of(shard, generation), pos, size, contents)
