@@ -6,7 +6,6 @@ What is derived from it, to find inodes by their keys, is the affair of `store`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -22,8 +21,7 @@ from winkformats.kv.superblock import Superblock
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.recovery import rebuild
-from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed, WinkError
+from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED
 
 NOTES: Final = 100
@@ -177,17 +175,6 @@ class DataFile:
     def inode_size(self) -> int:
         """Bytes of the inodes that put and put_many write for a file of one extent."""
         return -(-max(self.settings.isz, 56 + self.settings.form.pair) // 8) * 8
-
-    def new_fileid(self) -> int:
-        """A FILEID never used before in this container."""
-        if not self.nextfid:  # classic: the highest + 1, by scan
-            self.kv.show(self.kv.end - 1)  # all of it written
-            self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
-        if self.nextfid >= SANE:
-            what = "no FILEID is left: one of its files has the highest there can be"
-            raise WinkError(what, self.base, number=errno.EOVERFLOW)
-        self.nextfid += 1
-        return self.nextfid - 1
 
     # --- staying current ---
 

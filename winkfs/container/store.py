@@ -25,7 +25,7 @@ from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs.container.datafile import DataFile
 from winkfs.container.index import Index
 from winkfs.container.nameorder import stands_for
-from winkfs.container.ondisk.data import SUFFIX
+from winkfs.container.ondisk.data import SANE, SUFFIX
 from winkfs.container.ondisk.idx import (
     DAMAGED,
     Base,
@@ -40,6 +40,7 @@ from winkfs.container.ondisk.idx import (
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
+from winkfs.errors import WinkError
 
 if TYPE_CHECKING:
     from winkfs.container.ondisk.cols import ColumnTrail
@@ -95,6 +96,17 @@ class Store(DataFile):
             return pos > 0 and self.inode_at(pos)[1].ftype == FileType.DIR
         except CorruptError:
             return False
+
+    def new_fileid(self) -> int:
+        """A FILEID never used before in this container."""
+        if not self.nextfid:  # classic: the highest + 1, by scan
+            self.kv.show(self.kv.end - 1)  # all of it written
+            self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
+        if self.nextfid >= SANE:
+            what = "no FILEID is left: one of its files has the highest there can be"
+            raise WinkError(what, self.base, number=errno.EOVERFLOW)
+        self.nextfid += 1
+        return self.nextfid - 1
 
     # --- opening ---
 

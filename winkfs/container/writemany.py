@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,10 @@ from winkformats.kv.entry import Layout
 from winkfs.container.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.container.draft import CHUNK, Draft
 from winkfs.container.entry import to_bytes
-from winkfs.container.ondisk.inode import CK_XXH3, FileType, InodeForm
+from winkfs.container.ondisk.inode import CK_XXH3, Attrs, FileType, InodeForm
 from winkfs.container.store import Store
-from winkfs.errors import NameTooLong, WinkError
+from winkfs.errors import NameTooLong, NotAllowed, WinkError
 from winkfs.names import Name
-
-if TYPE_CHECKING:
-    from winkfs.container.write import Changes
 
 BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
 HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
@@ -248,10 +245,41 @@ class Columns(NamedTuple):
         return Columns(*(column[a:b] for column in self))  # type: ignore[arg-type]
 
 
+class Writer(Protocol):
+    """What a call of put_many asks of `write.Changes`, which has all of it."""
+
+    last: int
+
+    def settle_drafts(self) -> None: ...
+
+    def put(
+        self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
+    ) -> None: ...
+
+    def put_bulk(
+        self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
+    ) -> None: ...
+
+    def attrs_for(
+        self,
+        ftype: int,
+        mode: int | None,
+        uid: int | None,
+        gid: int | None,
+        xattrs: Mapping[bytes, bytes] | None,
+    ) -> Attrs | None: ...
+
+    def is_default(self, ftype: int, attrs: Attrs) -> bool: ...
+
+    def new_mtime(self, ns: int | None) -> int: ...
+
+    def disorder(self, mtime: int) -> NotAllowed: ...
+
+
 class BulkPut:
     """One call of put_many or put_rows."""
 
-    def __init__(self, store: Store, changes: Changes) -> None:
+    def __init__(self, store: Store, changes: Writer) -> None:
         keep_heap()
         self._store, self._changes = store, changes
         self._fast = can_append(store)
