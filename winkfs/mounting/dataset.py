@@ -29,11 +29,11 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.errors import DerivedDamage
-from winkfs.mounting.datasetnames import MergedOrder, Rows
+from winkfs.mounting.datasetnames import MergedOrder, Rows, RowsBatch
 from winkfs.mounting.ids import OWN_IDS
 from winkfs.mounting.listing import Batch
 from winkfs.mounting.pathview import PathView, find_data, text_of
-from winkfs.mounting.shards import POSITION, ColumnsBatch, Footprint, ShardFiles
+from winkfs.mounting.shards import POSITION, Footprint, ShardFiles
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory, TimeView
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_PATH
@@ -228,7 +228,7 @@ class DatasetView(ReadOnlySource, PathView):
 
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
         assert isinstance(order, MergedOrder)  # maybe that of an earlier generation
-        return ColumnsBatch(order.rows, order.positions(start, stop), cut)
+        return RowsBatch(order.rows, order.positions(start, stop), cut)
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Ids of files tell where they are."""

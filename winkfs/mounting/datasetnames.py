@@ -1,18 +1,18 @@
-"""The files of all shards as rows, and rows put into byte order of their names.
+"""The names of a mounted data set.
 
-Eight bytes of all names are compared at a time, as numbers.
-
-The visible names of all shards in byte order: what `container.names.order` is for one container.
-
-Its entries are rows, see `namerows`. Made at once when a data set is mounted.
+Rows         the files of all shards, numbered through
+sort         rows into byte order of their names: eight bytes of all names are compared at a time,
+             as numbers
+MergedOrder  the visible rows in that order: what a `NameOrder` is for one container
+RowsBatch    rows as files that a directory shows, from the columns alone
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Self
+from itertools import pairwise, repeat
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,18 @@ from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
 from winkfs.container.nameorder import gallop
 from winkfs.container.ondisk.cols import FileArray
 from winkfs.container.ondisk.inode import FileType
-
-if TYPE_CHECKING:
-    from winkfs.mounting.shards import ShardFiles
+from winkfs.mounting.listing import MAKE, MODES, Batch
+from winkfs.mounting.shards import POSITION, ShardFiles
+from winkmount.source import Attr
 
 Words = npt.NDArray[np.uint64]
 
 SOME: Final = 1 << 20  # names that are sorted at once
 WORD: Final = 8  # bytes of the names that are compared at a time
+FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
+PART: Final = 64
+SAMPLE: Final = 1 << 14  # names remembered for searches, at most
+FEW_ATTRS: Final = 24  # attributes that are cheaper one by one than as columns
 _KEPT: Final = np.array([0, *(~0 << 8 * (WORD - k) & ~(~0 << 64) for k in range(1, 9))], np.uint64)
 
 
@@ -188,11 +192,6 @@ def _may_be_above(words: Words, following: Words, left: UInt8) -> Bools:
     return may
 
 
-FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
-PART: Final = 64
-SAMPLE: Final = 1 << 14  # names remembered for searches, at most
-
-
 class MergedOrder:
     """Has what listings ask of a `winkfs.container.nameorder.NameOrder`; entries are rows.
 
@@ -315,3 +314,48 @@ class MergedOrder:
             each = self.count // SAMPLE + 1
             self._sample = each, self.rows.names(self._order[::each].astype(np.int64))
         return self._sample
+
+
+class RowsBatch(Batch):
+    """What the columns say of some rows. No names for the mount to remember: ids tell the place."""
+
+    ids: list[int] = []  # noqa: RUF012 - never changed
+    known: list[bytes] = []  # noqa: RUF012
+
+    def __init__(self, rows: Rows, chosen: Int64, cut: int) -> None:
+        """`chosen`: int64[n], rows in the order of their names; `cut`: as with `Batch`."""
+        if len(chosen) <= FEW_ATTRS:
+            self._each(rows, chosen.tolist())
+        else:
+            self._all(rows, chosen)
+        self.odd = [i for i, attr in enumerate(self.attrs) if attr is None]
+        self._cut(cut)
+
+    def _each(self, rows: Rows, chosen: list[int]) -> None:
+        self.names, self.attrs = [], []
+        for row in chosen:
+            number, at = rows.place(row)
+            chunk = rows.chunks[number]
+            self.names.append(chunk.name(at))
+            odd = chunk.special.item(at) or chunk.ftype.item(at) == FileType.DIR
+            self.attrs.append(None if odd else rows.owners[number].attr(chunk, at))
+
+    def _all(self, rows: Rows, chosen: Int64) -> None:
+        n = len(chosen)
+        ids, sizes, mtimes, uids, gids = np.empty((5, n), np.int64)
+        ftypes, special = np.empty((2, n), np.uint8)
+        texts: npt.NDArray[Any] = np.empty(n, object)
+        for number, which, at in rows.parts(chosen):
+            chunk, owner = rows.chunks[number], rows.owners[number]
+            ids[which] = chunk.pos[at] | owner.number << POSITION
+            sizes[which], mtimes[which] = chunk.size[at], chunk.mtime[at]
+            ftypes[which], special[which] = chunk.ftype[at], chunk.special[at]
+            uids[which], gids[which] = owner.owner
+            texts[which] = rows.texts(number, at)
+        self.names = texts.tolist()
+        columns = ids, MODES[ftypes], sizes, mtimes, uids, gids
+        self.attrs = list(map(
+            MAKE, repeat(Attr), zip(*(column.tolist() for column in columns), repeat(0))
+        ))  # fmt: skip
+        for i in np.flatnonzero((special != 0) | (ftypes == FileType.DIR)).tolist():
+            self.attrs[i] = None

@@ -1,6 +1,5 @@
-"""ColumnsBatch: names of a data set as files that a directory shows, from the columns alone.
-
-One shard of a mount: what its files are, from its columns, and what is in them.
+"""ShardFiles: one shard of a mounted data set: what its files are, from its columns, and what is in
+them.
 
 Only contents, attributes and what is not a plain file need its data file. Where that is lost, the
 files are still listed, and reading one is EIO.
@@ -14,11 +13,9 @@ import os
 import stat
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import repeat
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
@@ -26,67 +23,18 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkfs.container.columns import BY_INODE, Columns
 from winkfs.container.ondisk.cols import ColumnsFile
-from winkfs.container.ondisk.inode import Extent, FileType
+from winkfs.container.ondisk.inode import Extent
 from winkfs.container.read import Content
 from winkfs.container.store import Store
 from winkfs.dataset.shard import Shard
-from winkfs.mounting.datasetnames import Rows
-from winkfs.mounting.listing import MAKE, MODE_OF, MODES, Batch
+from winkfs.mounting.listing import MODE_OF
 from winkfs.mounting.lookup import PAGE, PAGES, Found, Look
 from winkmount.source import Attr
 
-FEW: Final = 24  # names that are cheaper one by one than as columns
-
-
-class ColumnsBatch(Batch):
-    """What the columns say of some rows. No names for the mount to remember: ids tell the place."""
-
-    ids: list[int] = []  # noqa: RUF012 - never changed
-    known: list[bytes] = []  # noqa: RUF012
-
-    def __init__(self, rows: Rows, chosen: Int64, cut: int) -> None:
-        """`chosen`: int64[n], rows in the order of their names; `cut`: as with `Batch`."""
-        if len(chosen) <= FEW:
-            self._each(rows, chosen.tolist())
-        else:
-            self._all(rows, chosen)
-        self.odd = [i for i, attr in enumerate(self.attrs) if attr is None]
-        self._cut(cut)
-
-    def _each(self, rows: Rows, chosen: list[int]) -> None:
-        self.names, self.attrs = [], []
-        for row in chosen:
-            number, at = rows.place(row)
-            chunk = rows.chunks[number]
-            self.names.append(chunk.name(at))
-            odd = chunk.special.item(at) or chunk.ftype.item(at) == FileType.DIR
-            self.attrs.append(None if odd else rows.owners[number].attr(chunk, at))
-
-    def _all(self, rows: Rows, chosen: Int64) -> None:
-        n = len(chosen)
-        ids, sizes, mtimes, uids, gids = np.empty((5, n), np.int64)
-        ftypes, special = np.empty((2, n), np.uint8)
-        texts: npt.NDArray[Any] = np.empty(n, object)
-        for number, which, at in rows.parts(chosen):
-            chunk, owner = rows.chunks[number], rows.owners[number]
-            ids[which] = chunk.pos[at] | owner.number << POSITION
-            sizes[which], mtimes[which] = chunk.size[at], chunk.mtime[at]
-            ftypes[which], special[which] = chunk.ftype[at], chunk.special[at]
-            uids[which], gids[which] = owner.owner
-            texts[which] = rows.texts(number, at)
-        self.names = texts.tolist()
-        columns = ids, MODES[ftypes], sizes, mtimes, uids, gids
-        self.attrs = list(map(
-            MAKE, repeat(Attr), zip(*(column.tolist() for column in columns), repeat(0))
-        ))  # fmt: skip
-        for i in np.flatnonzero((special != 0) | (ftypes == FileType.DIR)).tolist():
-            self.attrs[i] = None
-
-
-log = logging.getLogger("winkfs.mount")
-
 POSITION: Final = 44  # bits of a file id that are the position of the inode; above: the shard
 SHARDS: Final = 1 << 18  # that a mount may meet, so that ids stay below those of directories
+
+log = logging.getLogger("winkfs.mount")
 
 
 class Footprint:
