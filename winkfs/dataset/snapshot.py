@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from winkformats.disk.paths import absolute
@@ -12,7 +10,6 @@ from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard
-from winkfs.errors import NoSuchFile
 from winkfs.names import base_of
 
 
@@ -76,32 +73,3 @@ def _plain(base: str) -> Snapshot:
     finally:
         data.abandon()
     return Snapshot(base, 0, 0, (Shard(base, record, grows=True),))
-
-
-def expand(source: str) -> list[str]:
-    """The containers and data sets that a path or pattern names, absolute.
-
-    raises  NoSuchFile
-    """
-    path = os.path.abspath(source)
-    if is_dataset(path) or os.path.exists(base_of(path) + ".data"):
-        return [path if is_dataset(path) else base_of(path)]
-    if glob.has_magic(path):
-        bases = [name.removesuffix(".data") for name in glob.glob(f"{base_of(path)}.data")]
-        found = sorted({*filter(is_dataset, glob.glob(path)), *bases})
-        if found:
-            return found
-        raise NoSuchFile("no container or data set fits this pattern", source)
-    raise NoSuchFile("no such container or data set (there is no BASE.data)", source)
-
-
-def shards_of(sources: Iterable[str], as_of: AsOf = None) -> list[tuple[Shard, int]]:
-    """The shards of paths and patterns, each with the generation it is of.
-
-    raises  as `expand` and `snapshot`
-    """
-    found = []
-    for path in dict.fromkeys(p for source in sources for p in expand(source)):
-        seen = snapshot(path, as_of)
-        found += [(shard, seen.generation) for shard in seen.shards]
-    return found

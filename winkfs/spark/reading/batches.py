@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from winkfs.container.ondisk.inode import default_mode
 from winkfs.errors import WinkError
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
-from winkfs.spark.reading.partition import Ordered, Piece, Scan, cuts, unpack
+from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, cuts, unpack
 from winkfs.spark.reading.rows import Source
 from winkfs.units import MICRO
 
@@ -160,10 +160,16 @@ class _Open:
     def __init__(self, reading: Reading, piece: Piece) -> None:
         self.reading, self.piece = reading, piece
         self._damaged: list[CorruptError] = []
-        self.source = Source(
-            piece, verify=reading.verify, include_dirs=reading.include_dirs,
-            contents=reading.contents, problem=self._problem,
-        )  # fmt: skip
+        self.source: Any = None
+        if isinstance(piece, Named):
+            from winkfs.spark.reading.stores import NamedSource
+
+            self.source = NamedSource(piece, include_dirs=reading.include_dirs)
+        else:
+            self.source = Source(
+                piece, verify=reading.verify, include_dirs=reading.include_dirs,
+                contents=reading.contents, problem=self._problem,
+            )  # fmt: skip
 
     def __enter__(self) -> _Open:
         return self

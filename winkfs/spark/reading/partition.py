@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from winkformats.arrays import Int64
 
 if TYPE_CHECKING:
     from winkfs.dataset.shard import Shard
+    from winkfs.reader import Reader
     from winkfs.spark.reading.options import Options
 
 SPLIT: Final = 512 << 20  # bytes of a task, at most: half a second; 256 cost 4 % more CPU
@@ -85,6 +86,17 @@ class Piece:
     rows: bytes | None = None
     hidden: bytes | None = None
     generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Named(Piece):
+    """Files of a store that is read by name: `names` from number `low` to `high`.
+
+    opener  opens the store, of its path
+    """
+
+    names: tuple[str, ...] = ()
+    opener: Callable[[str], Reader] | None = None
 
 
 class Scan(InputPartition):  # type: ignore[misc]
@@ -155,6 +167,9 @@ class Part:
 
     def _between(self, low: int, high: int) -> Piece:
         """The piece cut to [low, high), with what is hidden there: a task is sent no more."""
+        if isinstance(self.piece, Named):
+            names = self.piece.names[low:high]
+            return replace(self.piece, low=0, high=len(names), names=names)
         first, stop = np.searchsorted(self.hidden, [low, high]).tolist()
         hidden = pack(self.hidden[first:stop]) if first < stop else None
         return replace(self.piece, low=low, high=high, hidden=hidden)

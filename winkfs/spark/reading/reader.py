@@ -76,18 +76,21 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     raises    NoSuchFile, StalePlan, ValueError, FormatError, OSError
     cost      without a selection none but reading the manifest; a selection: see `select`
     """
-    from winkfs.dataset.snapshot import shards_of
+    from winkfs.spark.reading.stores import part_of, shards_of, stores_of
 
+    stores = stores_of(options.sources)
     if options.order.startswith("perm:"):
         from winkfs.spark.reading.selected import by_order
 
-        return by_order(options, contents)
-    shards = shards_of(options.sources, options.as_of)
+        return by_order(options, contents, stores)
     if options.order != "offset":
         from winkfs.spark.reading.selected import in_order
 
-        return in_order(options, contents, shards)
+        return in_order(options, contents, shards_of(stores, options.as_of))
+    named = [store for store in stores if not store[0].has("shards")]
+    shards = shards_of((store for store in stores if store not in named), options.as_of)
     parts = [part for shard, number in shards for part in _parts(options, contents, shard, number)]
+    parts += [part for store in named if (part := part_of(options, contents, store))]
     return scans(options, parts)
 
 

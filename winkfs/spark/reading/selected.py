@@ -17,9 +17,7 @@ from winkfs.container.columns import Columns
 from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.select import select
 from winkfs.container.store import Store
-from winkfs.dataset.manifest import is_dataset
 from winkfs.dataset.shard import Shard
-from winkfs.dataset.snapshot import expand, shards_of
 from winkfs.errors import StalePlan
 from winkfs.spark.reading.options import Options
 from winkfs.spark.reading.partition import (
@@ -32,6 +30,8 @@ from winkfs.spark.reading.partition import (
     task_count,
     weights_of,
 )
+from winkfs.spark.reading.stores import Store as OpenStore
+from winkfs.spark.reading.stores import shards_of
 
 
 def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
@@ -123,17 +123,16 @@ def _cut(
     return made
 
 
-def by_order(options: Options, contents: bool) -> list[Scan | Ordered]:
+def by_order(options: Options, contents: bool, stores: list[OpenStore]) -> list[Scan | Ordered]:
     """As an order says that was made of this data set, as of its generation."""
     folder = options.order.removeprefix("perm:")
     order = orders.open(folder)
-    sources = [path for source in options.sources for path in expand(source)]
-    if len(sources) != 1:
+    if len(stores) != 1:
         raise ValueError("orderBy=perm is for one container or data set")
     if options.as_of is not None and options.as_of.strip() != str(order.generation):
         raise ValueError(f"{folder} is an order of generation {order.generation}: leave out asOf")
-    root = sources[0]
-    shards = shards_of(sources, order.generation if is_dataset(root) else options.as_of)
+    kind, root = stores[0]
+    shards = shards_of(stores, order.generation if kind.versions else options.as_of)
     pieces = _pieces_of(order, root, shards)
     content = sum(part.size for part in order.parts) if contents else 0
     if options.selection.everything:

@@ -40,10 +40,9 @@ from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.cols import columns_between
 from winkfs.container.store import Store
 from winkfs.dataset.hidden import hidden_of, hidden_rows
-from winkfs.dataset.manifest import Log, is_dataset
+from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import ShardRecord, by_rank
 from winkfs.dataset.shard import NOTHING, Shard
-from winkfs.dataset.snapshot import expand
 from winkfs.errors import StalePlan
 from winkfs.spark.reading.options import (
     STREAMING,
@@ -65,6 +64,7 @@ from winkfs.spark.reading.partition import (
     weight_of,
 )
 from winkfs.spark.reading.reader import WinkfsReader
+from winkfs.spark.reading.stores import stores_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,8 +109,10 @@ class Limit:
 
 def open_tail(options: Options) -> ContainerTail | DatasetTail:
     """To be used in a `with`. Raises NoSuchFile; ValueError for a plain container; FormatError."""
-    path = expand(options.sources[0])[0]
-    return DatasetTail(options, path) if is_dataset(path) else ContainerTail(options, path)
+    kind, path = stores_of(options.sources)[0]
+    if not kind.has("shards"):
+        raise ValueError(f"{path}: is a {kind.name}: a stream reads a container or a data set")
+    return DatasetTail(options, path) if kind.versions else ContainerTail(options, path)
 
 
 # --- a container ---

@@ -1,0 +1,148 @@
+"""The stores that the paths of a query name, and those that are read by name.
+
+A container or a data set is planned and read by bytes. Of a store of another kind that can be
+opened, the planner lists the files, and tasks read them by name.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from winkfs.container.ondisk.inode import default_mode
+from winkfs.errors import NoSuchFile
+from winkfs.names import DATA, base_of, raw
+from winkfs.registry import Kind, find_kind
+from winkfs.spark.reading.partition import OPEN, Named, Part, weights_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from winkformats.arrays import Int64
+    from winkfs.container.columns import Columns
+    from winkfs.container.entry import Stat
+    from winkfs.dataset.manifest import AsOf
+    from winkfs.dataset.shard import Shard
+    from winkfs.spark.reading.options import Options
+
+Store = tuple[Kind, str]
+
+
+def stores_of(sources: Iterable[str]) -> list[Store]:
+    """The stores that paths and patterns name, each once, absolute.
+
+    raises  NoSuchFile
+    """
+    return list({path: (kind, path) for one in sources for kind, path in _expand(one)}.values())
+
+
+def _expand(source: str) -> list[Store]:
+    path = os.path.abspath(source)
+    if found := _open_store(path):
+        return [found]
+    if not glob.has_magic(path):
+        raise NoSuchFile(f"no such container or data set (there is no BASE{DATA})", source)
+    names = {*glob.glob(path), *(base_of(name) for name in glob.glob(base_of(path) + DATA))}
+    if many := [found for name in sorted(names) if (found := _open_store(name))]:
+        return many
+    raise NoSuchFile("no container or data set fits this pattern", source)
+
+
+def _open_store(path: str) -> Store | None:
+    """The store at a path, if there is one with files to read."""
+    found = find_kind(path)
+    return found if found is not None and found[0].has("open") else None
+
+
+def shards_of(stores: Iterable[Store], as_of: AsOf = None) -> list[tuple[Shard, int]]:
+    """The shards of containers and data sets, each with the generation it is of.
+
+    raises  ValueError for a store of another kind; as `snapshot`
+    """
+    shards = []
+    for kind, path in stores:
+        if not kind.has("shards"):
+            raise ValueError(f"{path}: is a {kind.name}: that is for containers and data sets")
+        seen = kind.function("shards")(path, as_of)
+        shards += [(shard, seen.generation) for shard in seen.shards]
+    return shards
+
+
+# --- stores that are read by name ---
+
+
+def part_of(options: Options, contents: bool, store: Store) -> Part | None:
+    """What is chosen of a store, None where that is nothing. Cost: a scan."""
+    kind, path = store
+    if options.as_of is not None:
+        raise ValueError(f"{path}: a {kind.name} has no generations: asOf is for a data set")
+    opener = kind.function("open")
+    with opener(path) as reader:
+        found = list(reader.scan())
+    if not options.selection.everything:
+        chosen = options.selection.chosen(_columns(found)).tolist()
+        found = [stat for stat, good in zip(found, chosen, strict=True) if good]
+    if not found:
+        return None
+    sizes = np.array([stat.size for stat in found], np.int64)
+    names = tuple(stat.name for stat in found)
+    piece = Named(path, 0, 0, False, 0, len(names), names=names, opener=opener)
+    return Part(piece, OPEN + int(weights_of(sizes, contents).sum()), np.empty(0, np.int64))
+
+
+def _columns(stats: Sequence[Stat]) -> Columns:
+    """Their positions are their numbers."""
+    from winkfs.container.columns import Columns
+
+    names = [raw(stat.name) for stat in stats]
+
+    def column(value: Callable[[Stat], int], kind: type[Any] = np.int64) -> Any:
+        return np.array([value(stat) for stat in stats], kind)
+
+    return Columns.joined(
+        np.arange(len(stats)), np.zeros(len(stats), np.int64), column(lambda s: s.size),
+        column(lambda s: s.mtime_ns), column(lambda s: s.ftype, np.uint8),
+        column(lambda s: s.mode != default_mode(s.ftype), np.uint8),
+        np.array(list(map(len, names)), np.int64), np.frombuffer(b"".join(names), np.uint8),
+    )  # fmt: skip
+
+
+class NamedSource:
+    """A store that is open in a task: what `rows.Source` is for a container."""
+
+    def __init__(self, piece: Named, *, include_dirs: bool) -> None:
+        assert piece.opener is not None
+        self._store, self._include_dirs = piece.opener(piece.base), include_dirs
+        self._stats = [self._store.stat(name) for name in piece.names]
+        self.contents = self
+
+    def __exit__(self, *exc: object) -> None:
+        self._store.close()
+
+    def chunks(self) -> Iterator[Columns]:
+        """The files of the piece."""
+        yield _columns(self._stats).visible(None, include_dirs=self._include_dirs)
+
+    def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
+        """See `rows.Contents.read`."""
+        import pyarrow as pa
+
+        values: list[bytes | None] = []
+        errors: dict[int, str] = {}
+        for number, at in enumerate(pos.tolist()):
+            try:
+                values.append(self._store.read(self._stats[at].name))
+            except (OSError, ValueError) as error:  # FormatError is a ValueError
+                values.append(None)
+                errors[number] = str(error)
+        return pa.array(values, pa.binary()), errors
+
+    def mode(self, pos: int) -> int:
+        return self._stats[pos].mode
+
+    def drop(self) -> None:
+        """Nothing is kept."""
