@@ -364,7 +364,7 @@ class _Derived:
                 if order.covered == store.kv.end:
                     pairs, clashes = order.pairs(0, order.count), order.clashes
                     pairs[:, 0] = moved(pairs[:, 0])
-        return cls(found, pairs, clashes, columns, store.packed)
+        return cls(found, pairs, clashes, columns, store.idx.packed)
 
     def write(self, base: str) -> None:
         """Write them. What cannot be written now is made when it is needed."""
@@ -372,7 +372,7 @@ class _Derived:
             store = Store(base, writable=True, load=self.found is None)
             try:
                 if self.found is not None:
-                    store.packed = self.packed
+                    store.idx.packed = self.packed
                     store.take(self.found)
                 if self.pairs is not None:
                     write_pairs(store, self.pairs, self.clashes).close()

@@ -28,7 +28,6 @@ from winkfs.container.arguments import (
 from winkfs.container.datafile import create_files
 from winkfs.container.entry import Entry, Stat, to_bytes, to_str
 from winkfs.container.handle import Handle
-from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import Attrs, Extent, FileType
 from winkfs.container.ondisk.names import new_sorter, save_order
@@ -513,14 +512,14 @@ def reindex(
     store = Store(base_of(base), writable=True, load=False)
     names = None if store.settings.classic else new_sorter(store)
     try:
-        store.drop_names()
+        store.names.drop()
         found = rebuild(
             store.kv, store.settings, problem=store.note, progress=progress, names=names
         )
         store.take(found)
         save_order(store, names if found.whole else None)
         if cols or Path(store.base + ".cols").exists():
-            write_columns(store)
+            store.columns.save()
         count = store.index.count
         store.close()
         for line in store.notes:

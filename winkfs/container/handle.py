@@ -13,10 +13,9 @@ from typing import Any, Final, Self
 
 from winkformats.disk.paths import absolute
 from winkfs.container.entry import to_bytes, to_str
-from winkfs.container.ondisk.cols import follow_columns, write_columns
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import inode_key
-from winkfs.container.ondisk.names import follow_names, save_order
+from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
@@ -268,26 +267,26 @@ class Handle:
         """Sync, and bring BASE.names up to date. Raises OSError, but not where the disk is full."""
         with self._lock:
             self.sync()
-            self._guard(lambda: save_order(self._store))
+            self._guard(self._store.names.save)
 
     def keep_mark(self, packed: dict[str, int]) -> None:
         """Sync, and write an index that says when a tree was packed: see `archive.update`."""
         with self._lock:
             self.sync()
-            self._store.packed = packed
+            self._store.idx.packed = packed
             self._guard(self._store.merge)
 
     def follow_columns(self) -> None:
         """Before many files are put: keep what `save_columns` writes of them."""
         with self._lock:
             self._check()
-            follow_columns(self._store)
+            self._store.columns.follow()
 
     def save_columns(self) -> None:
         """Sync, and write BASE.cols. Raises OSError, but not where the disk is full."""
         with self._lock:
             self.sync()
-            self._guard(lambda: write_columns(self._store))
+            self._guard(self._store.columns.save)
 
     def _check(self) -> None:
         """Refuse a dead handle; get over an interrupted call; catch up with the writer."""

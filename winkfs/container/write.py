@@ -235,7 +235,7 @@ class Drafts(Files):
             self._store.index.pending
             or base is None
             or base.covered != self._kv.end
-            or not self._store.times_current
+            or not self._store.time.current
         ):
             self._store.merge()
 

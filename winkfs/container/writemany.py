@@ -90,8 +90,8 @@ def append_plain(store: Store, files: Plain, fileids: Int64, mtimes: Int64) -> t
     store.itotsz += n * isz
     store.dtotsz += int(lengths.sum())
     positions = at[1::2] + base
-    if store.columns is not None:
-        store.columns.add(files, positions, pointers, mtimes)
+    if store.columns.trail is not None:
+        store.columns.trail.add(files, positions, pointers, mtimes)
     return positions, pointers
 
 
