@@ -242,15 +242,20 @@ class Container(Reading):
                    name that is empty, too long or has NUL); OSError
         cost       buffered; durable after `sync`
         """
-        key, content = self._key(name), as_content(data)
-        check_directory(ftype, name, len(content))
+        key = self._key(name)
+        content = data if type(data) is bytes else as_content(data)
+        if ftype != FileType.FILE:
+            check_directory(ftype, name, len(content))
         with self._lock:
             self._check_write()
             if exclusive and self._changes.find(key):
                 raise FileExists("exists already", to_str(name))
-            ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
-            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
-            self._guard(lambda: self._changes.put(key, content, ns, ftype, owner))
+            if mtime is not None or mtime_ns is not None:
+                mtime_ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
+            if ftype != FileType.FILE:
+                check_ftype(ftype)
+            owner = self._changes.attrs_for(ftype, mode, uid, gid)
+            self._guard(self._changes.put, key, content, mtime_ns, ftype, owner)
 
     def begin(
         self,
