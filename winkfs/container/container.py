@@ -31,7 +31,7 @@ from winkfs.container.handle import Handle
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import Attrs, Extent, FileType
 from winkfs.container.ondisk.names import new_sorter, save_order
-from winkfs.container.read import fast_reader
+from winkfs.container.read import LARGE, fast_reader
 from winkfs.container.recovery import rebuild
 from winkfs.container.scan import scan
 from winkfs.container.store import Store
@@ -57,17 +57,18 @@ class Reading(Handle, Face):
         raises  FileNotFoundError; CorruptError where a checksum is wrong
         """
         fast = self._fast
-        if fast is not None and size < 0 and offset == 0:
+        whole = size < 0 and offset == 0
+        if fast is not None and offset >= 0:
             try:
                 key = (name + "/I0").encode()  # type: ignore[operator,union-attr]
             except (TypeError, UnicodeEncodeError):
                 key = to_bytes(name) + b"/I0"
-            found = fast(key)
+            found = fast(key) if whole else fast(key, LARGE)
             if found is not None:
-                return found
+                return found if whole else found[offset : offset + size if size >= 0 else None]
         with self._lock:
             self._check()
-            if not self._closed:
+            if whole and not self._closed:
                 self._fast = fast_reader(self._store, self._changes.drafts, often=True)
             return self._changes.read(self._key(name), offset, size)
 
