@@ -30,8 +30,8 @@ from winkformats.kv.superblock import Superblock
 from winkfs.cli import main
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk import cols as columnsfile
-from winkfs.container.ondisk.cols import columns_between, open_columns, write_columns
-from winkfs.container.select import Selection, select
+from winkfs.container.ondisk.cols import open_columns, write_columns
+from winkfs.container.select import Selection, columns_between, select
 
 
 def test_reindex_writes_columns_that_any_slice_can_be_had_of(tmp_path: Path) -> None:
@@ -240,6 +240,7 @@ import os, sys
 from winkfs.container.ondisk import cols as columnsfile
 from winkformats.disk.posix import PosixDirectory
 from winkformats.kv.sequence import KVSeq
+from winkfs.container.select import columns_between
 from winkfs.container.store import Store
 base, at = sys.argv[1:]
 def die(*_, **__):

@@ -157,16 +157,16 @@ MUTANTS = (
         f"{CUTS}[plain]",
     ),
     Mutant(
-        "file ids used again", DATAFILE,
+        "file ids used again", STORE,
         "        self.nextfid += 1\n",
         "        self.nextfid += not self.doomed\n",
         f"{CUTS}[plain]",
     ),
     Mutant(
-        "a time index that covers more than it holds", STORE,
-        '            with self.deriving(".time") as storage:\n',
-        "            self.times.marks[-1:] = []\n"
-        '            with self.deriving(".time") as storage:\n',
+        "a time index that covers more than it holds", "winkfs/container/ondisk/time.py",
+        "            with store.deriving(self.suffix) as storage:\n",
+        "            self.marks.marks[-1:] = []\n"
+        "            with store.deriving(self.suffix) as storage:\n",
         f"{CUTS}[ao]",
     ),
     Mutant(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,10 @@ import numpy.typing as npt
 from winkformats.arrays import Bools, Int64, UInt8, column, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import Field
+from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import SUFFIX, SUFFIX_BYTES
 from winkfs.container.ondisk.inode import HEAD, FileType, Inode
 from winkfs.units import NANO
-
-if TYPE_CHECKING:
-    from winkfs.container.store import Store
 
 Problem = Callable[[CorruptError], None]
 SPAN: Final = 8 << 20  # bytes of the data file read at once
@@ -58,7 +56,7 @@ _INTS, _BYTES = np.empty(0, np.int64), np.empty(0, np.uint8)
 NONE: Final = Piece(_INTS, _INTS, _INTS, _INTS, _BYTES, _BYTES, _INTS, _BYTES)
 
 
-def pieces(store: Store, positions: Int64, problem: Problem | None) -> Iterator[Piece]:
+def pieces(store: Opened, positions: Int64, problem: Problem | None) -> Iterator[Piece]:
     """The files whose inodes stand at `positions`, ascending, int64[n]: see `Columns.of`."""
     if not len(positions):
         return
@@ -119,7 +117,7 @@ class InodeScan:
     problem  is told of each damaged inode, which is left out; None: CorruptError
     """
 
-    def __init__(self, store: Store, problem: Problem | None) -> None:
+    def __init__(self, store: Opened, problem: Problem | None) -> None:
         kv, settings = store.kv, store.settings
         self._kv, self._read, self._problem = kv, kv.storage.read, problem
         self._start, self._end, self._name = kv.start, kv.end, kv.storage.name
@@ -376,7 +374,7 @@ class Columns:
     @classmethod
     def of(
         cls,
-        store: Store,
+        store: Opened,
         positions: Int64 | None = None,
         problem: Callable[[CorruptError], None] | None = None,
     ) -> Self:

@@ -364,7 +364,7 @@ class _Derived:
                 if order.covered == store.kv.end:
                     pairs, clashes = order.pairs(0, order.count), order.clashes
                     pairs[:, 0] = moved(pairs[:, 0])
-        packed = store.packed
+        packed = store.idx.packed
         if packed and packed["PACKEND"] == store.kv.end:
             packed = packed | {"PACKEND": kv.end}
         else:  # files behind PACKEND are others than those that were packed: they lie anywhere now
@@ -377,7 +377,7 @@ class _Derived:
             store = Store(base, writable=True, load=self.found is None)
             try:
                 if self.found is not None:
-                    store.packed = self.packed
+                    store.idx.packed = self.packed
                     store.take(self.found)
                 if self.pairs is not None:
                     write_pairs(store, self.pairs, self.clashes).close()

@@ -28,11 +28,10 @@ from winkfs.container.arguments import (
 from winkfs.container.datafile import create_files
 from winkfs.container.entry import Entry, Stat, to_bytes, to_str
 from winkfs.container.handle import Handle
-from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import Attrs, Extent, FileType
 from winkfs.container.ondisk.names import new_sorter, save_order
-from winkfs.container.read import fast_reader
+from winkfs.container.read import LARGE, fast_reader
 from winkfs.container.recovery import rebuild
 from winkfs.container.scan import scan
 from winkfs.container.store import Store
@@ -62,17 +61,18 @@ class Reading(Handle, Reader):
         raises  FileNotFoundError; CorruptError where a checksum is wrong
         """
         fast = self._fast
-        if fast is not None and size < 0 and offset == 0:
+        whole = size < 0 and offset == 0
+        if fast is not None and offset >= 0:
             try:
                 key = (name + "/I0").encode()  # type: ignore[operator,union-attr]
             except (TypeError, UnicodeEncodeError):
                 key = to_bytes(name) + b"/I0"
-            found = fast(key)
+            found = fast(key) if whole else fast(key, LARGE)
             if found is not None:
-                return found
+                return found if whole else found[offset : offset + size if size >= 0 else None]
         with self._lock:
             self._check()
-            if not self._closed:
+            if whole and not self._closed:
                 self._fast = fast_reader(self._store, self._changes.drafts, often=True)
             return self._changes.read(self._key(name), offset, size)
 
@@ -247,15 +247,20 @@ class Container(Reading):
                    name that is empty, too long or has NUL); OSError
         cost       buffered; durable after `sync`
         """
-        key, content = self._key(name), as_content(data)
-        check_directory(ftype, name, len(content))
+        key = self._key(name)
+        content = data if type(data) is bytes else as_content(data)
+        if ftype != FileType.FILE:
+            check_directory(ftype, name, len(content))
         with self._lock:
             self._check_write()
             if exclusive and self._changes.find(key):
                 raise FileExists("exists already", to_str(name))
-            ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
-            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
-            self._guard(lambda: self._changes.put(key, content, ns, ftype, owner))
+            if mtime is not None or mtime_ns is not None:
+                mtime_ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
+            if ftype != FileType.FILE:
+                check_ftype(ftype)
+            owner = self._changes.attrs_for(ftype, mode, uid, gid)
+            self._guard(self._changes.put, key, content, mtime_ns, ftype, owner)
 
     def begin(
         self,
@@ -517,14 +522,14 @@ def reindex(
     store = Store(base_of(base), writable=True, load=False)
     names = None if store.settings.classic else new_sorter(store)
     try:
-        store.drop_names()
+        store.names.drop()
         found = rebuild(
             store.kv, store.settings, problem=store.note, progress=progress, names=names
         )
         store.take(found)
         save_order(store, names if found.whole else None)
         if cols or Path(store.base + ".cols").exists():
-            write_columns(store)
+            store.columns.save()
         count = store.index.count
         store.close()
         for line in store.notes:

@@ -13,10 +13,8 @@ from typing import Any, Final, Self
 
 from winkformats.disk.paths import absolute
 from winkfs.container.entry import to_bytes, to_str
-from winkfs.container.ondisk.cols import follow_columns, write_columns
-from winkfs.container.ondisk.data import UNNAMED
-from winkfs.container.ondisk.inode import inode_key
-from winkfs.container.ondisk.names import follow_names, save_order
+from winkfs.container.ondisk.data import SUFFIX, UNNAMED
+from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
@@ -269,26 +267,26 @@ class Handle:
         """Sync, and bring BASE.names up to date. Raises OSError, but not where the disk is full."""
         with self._lock:
             self.sync()
-            self._guard(lambda: save_order(self._store))
+            self._guard(self._store.names.save)
 
     def keep_mark(self, packed: dict[str, int]) -> None:
         """Sync, and write an index that says when a tree was packed: see `archive.update`."""
         with self._lock:
             self.sync()
-            self._store.packed = packed
+            self._store.idx.packed = packed
             self._guard(self._store.merge)
 
     def follow_columns(self) -> None:
         """Before many files are put: keep what `save_columns` writes of them."""
         with self._lock:
             self._check()
-            follow_columns(self._store)
+            self._store.columns.follow()
 
     def save_columns(self) -> None:
         """Sync, and write BASE.cols. Raises OSError, but not where the disk is full."""
         with self._lock:
             self.sync()
-            self._guard(lambda: write_columns(self._store))
+            self._guard(self._store.columns.save)
 
     def _check(self) -> None:
         """Refuse a dead handle; get over an interrupted call; catch up with the writer."""
@@ -315,11 +313,15 @@ class Handle:
             raise OSError(self._lost.errno, self._lost.strerror, self._lost.filename)
 
     def _check_write(self) -> None:
-        self._check()
-        self._check_lost()
-        if not self.writable:
+        """Refuse what cannot write now; get over a call that was broken off."""
+        if self._closed or self._unsure or not self._store.writable:
+            self._check()
+        if self._lost is not None:
+            self._check_lost()
+        if not self._store.writable:
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
-        self.check_idle()
+        if self._running:
+            self.check_idle()
 
     def check_idle(self) -> None:
         """Raises Busy inside of what a running call takes its files from."""
@@ -335,13 +337,13 @@ class Handle:
         finally:
             self._running = ""
 
-    def _guard(self, action: Callable[[], Any]) -> Any:
+    def _guard(self, action: Callable[..., Any], *args: Any) -> Any:
         """Run a change. Where the disk refuses or a signal interrupts it, the next call recovers.
 
         Ctrl-C, a signal handler that raises and MemoryError come anywhere.
         """
         try:
-            return action()
+            return action(*args)
         except BaseException as error:
             kv = self._store.kv
             sure = isinstance(error, Exception) and not isinstance(error, MemoryError)
@@ -368,7 +370,7 @@ class Handle:
         self._unsure = False
 
     def _key(self, name: Name) -> bytes:
-        raw = to_bytes(name)
+        raw = name.encode("utf-8", "surrogateescape") if type(name) is str else to_bytes(name)
         limit = min(65_000, self._store.kv.layout.key.limit - 3)
         if not raw or b"\0" in raw:
             raise ValueError(f"a name must not be empty or have NUL in it: {name!r}")
@@ -376,7 +378,7 @@ class Handle:
             raise NameTooLong(
                 f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
             )
-        return inode_key(raw)
+        return raw + SUFFIX
 
 
 def _raise(error: OSError) -> None:

@@ -401,6 +401,10 @@ class Index:
         self.base, self.overlay, self.hidden = base, {}, set()
         self.bulk, self._bulk_keys, self._settled = [], [], None
 
+    def follow(self, sorter: NameSorter, since: int) -> None:
+        """Hand the names that are put from now on to a sorter. `since`: end of the data file."""
+        self.trail = NameTrail(sorter, self.settings.htalgo, since)
+
     def drop_trail(self) -> None:
         """Where names do not only come any more, the trail does not say what is there."""
         if self.trail is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,14 +19,12 @@ from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.pagesums import PageSums
-from winkformats.kv.superblock import Superblock, read_superblock
+from winkformats.kv.superblock import Superblock
 from winkformats.perm import PAIR, Perm
+from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys, Settings
 from winkfs.container.recovery import Changes, Replay
 from winkfs.errors import DerivedDamage
-
-if TYPE_CHECKING:
-    from winkfs.container.store import Store
 
 CLASHES: Final = "CLASHES"  # extension: how many files have the name of a directory of others
 UNKNOWN: Final = -1
@@ -98,7 +96,7 @@ class NameOrder:
     """
 
     def __init__(
-        self, store: Store, positions: Int64 | PairFile, covered: int, clashes: int
+        self, store: Opened, positions: Int64 | PairFile, covered: int, clashes: int
     ) -> None:
         """`positions`: int64[count], where there is no BASE.names; inodes below `covered`."""
         kv = store.kv
@@ -223,7 +221,7 @@ def key_hashes(htalgo: int, keys: list[bytes]) -> Int64:
     return hashing.hash_keys(htalgo, keys)[1].view(np.int64)
 
 
-def open_order(store: Store) -> NameOrder | None:
+def open_order(store: Opened) -> NameOrder | None:
     """BASE.names, if it can be believed.
 
     ->      None where it is missing, foreign, of the wrong shape, or newer than the data file; a
@@ -260,22 +258,12 @@ def is_ours(block: Superblock, settings: Settings) -> bool:
     )
 
 
-def order_in(store: Store, perm: Perm, covered: int, clashes: int) -> NameOrder:
+def order_in(store: Opened, perm: Perm, covered: int, clashes: int) -> NameOrder:
     """The order that the pairs of a perm are. The perm may be closed."""
     return NameOrder(store, PairFile(perm), covered, clashes)
 
 
-def stands_for(path: str, settings: Settings, end: int) -> bool:
-    """Whether BASE.names may stay beside a data file that ends at `end`: what it says is true."""
-    try:
-        with open_file(path) as storage:
-            block = read_superblock(storage)
-    except (FormatError, OSError):
-        return False
-    return is_ours(block, settings) and block.get("DATAEND", -1) <= end
-
-
-def tail(store: Store, covered: int) -> Iterator[tuple[bytes, int]]:
+def tail(store: Opened, covered: int) -> Iterator[tuple[bytes, int]]:
     """What happened to names between `covered` and the end of the data file as the store knows it.
 
     ->      each name once: (name, position of its inode, or 0 where it is gone)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import getitem
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import xxhash
@@ -34,6 +34,7 @@ from winkformats.kv.entry import KVEntry
 from winkfs.container.entry import to_bytes, to_str
 from winkfs.container.ondisk.idx import ALIKE, Base
 from winkfs.container.ondisk.inode import (
+    INT64,
     Attrs,
     Extent,
     Inode,
@@ -133,7 +134,12 @@ class Content:
 
 LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
 SEARCHED: Final = 16 * ALIKE  # bytes of cells that are searched
-Read = Callable[[bytes], bytes | None]
+
+
+class Read(Protocol):
+    """Reads a whole file of at most `most` bytes by its key; None: the ordinary way decides."""
+
+    def __call__(self, key: bytes, most: int = ...) -> bytes | None: ...
 
 
 def _sizer(view: mmap.mmap | memoryview) -> Callable[[], int]:
@@ -185,7 +191,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     copy = base.in_memory() if often else None
     cells, index_size = (base.view, _sizer(base.view)) if copy is None else (copy, None)
 
-    def read(key: bytes) -> bytes | None:
+    def read(key: bytes, most: int = INT64) -> bytes | None:
         if stale or drafts or bulk:
             return None
         if data_size() < mapped or (index_size is not None and index_size() < last):
@@ -214,7 +220,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
         if pos <= 0 or pos + width > limit:
             return None
         flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
-        if found != key or flag or length != lsize:
+        if found != key or flag or length != lsize or lsize > most:
             return None
         if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
             return None

@@ -163,6 +163,28 @@ def _by_order(store: Store, order: NameOrder, prefix: bytes) -> Int64:
     return found
 
 
+def columns_between(
+    base: str, low: int, high: int, problem: Callable[[CorruptError], None] | None = None
+) -> Columns:
+    """The files of a container whose inodes stand in [low, high): from BASE.cols where it is good.
+
+    problem  is told of each damaged inode, which is left out; None: CorruptError
+    raises   NoSuchFile; FormatError; OSError
+    cost     0.3 ms; without BASE.cols an index is opened, and inodes are read: see `Columns.of`
+    """
+    found = open_columns(base)
+    if found is not None:
+        with found, contextlib.suppress(CorruptError):  # as if it were missing
+            return found.between(low, high)
+    store = Store(base_of(base), writable=False)
+    try:
+        positions = store.index.positions()
+        start, stop = np.searchsorted(positions, [low, max(low, high)]).tolist()
+        return Columns.of(store, positions[start:stop], problem)
+    finally:
+        store.abandon()
+
+
 def _after(prefix: bytes) -> bytes | None:
     """The first string behind all that begin so; None: there is none."""
     cut = prefix.rstrip(b"\xff")

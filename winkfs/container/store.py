@@ -8,46 +8,37 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import re
-import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Int64
-from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.replace import TEMPORARY, replacing
 from winkformats.disk.storage import Storage
-from winkformats.errors import CorruptError, DerivedDamage, FormatError
-from winkformats.hindex import table
-from winkformats.kv.superblock import SBSIZE, read_superblock
+from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.kv.superblock import read_superblock
 from winkfs.container.datafile import DataFile
+from winkfs.container.derived import DerivedFile
 from winkfs.container.index import Index
-from winkfs.container.nameorder import stands_for
+from winkfs.container.ondisk.cols import DerivedColumns
 from winkfs.container.ondisk.data import SANE, SUFFIX
 from winkfs.container.ondisk.idx import (
-    DAMAGED,
     Base,
+    DerivedIndex,
     Rows,
     covered_by,
     hash_rows,
     join_rows,
     named_positions,
-    open_base,
-    write_base,
 )
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.ondisk.time import TimeIndex
+from winkfs.container.ondisk.names import DerivedNames
+from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
 from winkfs.errors import WinkError
 
-if TYPE_CHECKING:
-    from winkfs.container.ondisk.cols import ColumnTrail
-
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
-ENTRY: Final = re.compile(rb"[0-9a-f]+/[AD][0-9]+|.+/I0", re.DOTALL)  # keys of a container
 SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -65,16 +56,12 @@ class Store(DataFile):
         super().__init__(base, writable=writable, mapped=mapped)
         self.frozen = False  # a reader that stays at the moment it has reached: see Handle.freeze
         self.generation = 0  # how often everything was opened anew
-        self.times: TimeIndex | None = None
-        self.names_from = 0  # what a BASE.names must cover at least to be believed
-        self.times_current = True  # whether BASE.time covers all of the data file
-        self.columns: ColumnTrail | None = None  # is told of all files that are put in bulk
         self._replaying = False
-        self._healing = False  # whether BASE.idx is damaged, and a writer has to replace it
-        self.packed: dict[str, int] = {}  # what `pack --update` goes by; it stands in BASE.idx
-        self._damaged = 0  # damaged places whose files the index does not have
         try:
             self.index = Index(self.settings, None, self.key_at, self.distrust_index)
+            self.idx, self.time = DerivedIndex(self, self.index), DerivedTimes(self)
+            self.names, self.columns = DerivedNames(self), DerivedColumns(self)
+            self.derived: tuple[DerivedFile, ...] = (self.names, self.columns, self.idx, self.time)
             if load:
                 self.kv.read_sparse()  # samples from all of the file
                 self._load()
@@ -88,6 +75,16 @@ class Store(DataFile):
         except BaseException:
             self.abandon()
             raise
+
+    @property
+    def times(self) -> TimeIndex | None:
+        """The time marks; None: the container is not append-only."""
+        return self.time.marks
+
+    @property
+    def names_from(self) -> int:
+        """What a BASE.names must cover at least to be believed."""
+        return self.names.since
 
     def is_directory(self, key: bytes) -> bool:
         """Whether there is a directory with this inode key."""
@@ -113,24 +110,12 @@ class Store(DataFile):
     def _load(self) -> None:
         """Find the derived files and bring them up to date, or make them anew."""
         kv, settings, block = self.kv, self.settings, self.kv.superblock
-        names = self.base + ".names"
         if self.writable:
-            for suffix in (".data", ".names"):  # of a writer that was killed
-                self.directory.unlink(self.name + suffix + TEMPORARY)
-            if not stands_for(names, settings, kv.end):
-                self.directory.unlink(self.name + ".names")  # before .data grows to its DATAEND
-            self._drop_columns()
-        base: Base | None = open_base(
-            self.base + ".idx", settings, block, self._covered(), self.remark, mapped=self.mapped
-        )
-        self.index.replace(base)
-        self.packed = base.packed if base is not None else {}
-        self._damaged = base.damaged if base is not None else 0
-        if self._damaged:
-            self.note(
-                f"{kv.storage.name}: files in {self._damaged} damaged places are not in its index: "
-                "winkfs verify shows them, winkfs repair mends it"
-            )
+            self.directory.unlink(self.name + ".data" + TEMPORARY)  # of a writer that was killed
+            for file in self.derived:
+                file.sweep()
+        self._covered()
+        base = self.idx.load()
         if settings.havedups:  # an older inode of a name need not be marked: a cell of one is wrong
             self.index.check()
             base = self.index.base
@@ -144,14 +129,13 @@ class Store(DataFile):
             return
         times_from = kv.end
         if settings.ao:
-            loaded = TimeIndex.load(self.base + ".time", settings, block, kv.end, self.remark)
-            if loaded and settings.classic and not self._plausible_times(loaded[0]):
-                loaded = None
-            if loaded is None and self.writable:
+            marked = self.time.load()
+            if marked is None and self.writable:
                 self._rebuild()
                 return
-            self.times, times_from = loaded or (TimeIndex(settings), kv.start)
-            self.times_current = times_from == kv.end
+            if marked is None:
+                self.time.begin()
+            times_from = kv.start if marked is None else marked
         try:
             self._catch_up(min(base.covered, times_from), base.covered, times_from)
         except CorruptError:
@@ -171,21 +155,6 @@ class Store(DataFile):
                 self._roll_forward(covered, exactly=True)
         return kv.end
 
-    def _drop_columns(self) -> None:
-        """Remove a BASE.cols that the data file, growing, might come to fit by chance."""
-        name = self.name + ".cols"
-        self.directory.unlink(name + TEMPORARY)  # of a writer that was killed
-        try:
-            with self.directory.open(name) as storage:
-                block = read_superblock(storage)
-            foreign = block.get("CONTID") != self.settings.contid
-            if foreign or not 0 <= block.get("DATAEND", -1) <= self.kv.end:
-                self.directory.unlink(name)
-        except FileNotFoundError:
-            return
-        except (FormatError, OSError):
-            self.directory.unlink(name)
-
     def _plausible(self, base: Base) -> bool:
         """Whether some cells hold what they should: names that are found where they stand.
 
@@ -201,11 +170,6 @@ class Store(DataFile):
             for k, p in zip(keys, sample, strict=True)
         ]
         return 2 * good.count(True) >= len(good)  # a damaged inode or two: no foreign index
-
-    def _plausible_times(self, times: TimeIndex) -> bool:
-        """Whether some marks point to entries. Only a classic file has nothing else to go by."""
-        marks = times.positions[:: max(len(times.positions) // 16, 1)] + times.positions[-1:]
-        return all(ENTRY.fullmatch(self.key_at(pos)) for pos in marks)
 
     def _catch_up(self, start: int, covered: int, times_from: int) -> None:
         start = max(start, self.kv.start)
@@ -237,7 +201,7 @@ class Store(DataFile):
             self.note(error)  # what the index names is there all the same
             return
         if not replay.known:
-            self.drop_names()
+            self.names.drop()
             self._rebuild()
         elif self.writable:
             finish(self, replay.superseded, replay.heirs())
@@ -258,23 +222,23 @@ class Store(DataFile):
                         marked=self.frozen and not self.settings.classic)  # fmt: skip
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
-        self._damaged = found.damaged
-        variables = self._derived() | {"DATAEND": old.covered, "NEXTFID": old.nextfid}
-        self._healing = self.writable
-        self.index.adopt(self._memory_index(found.rows, variables))
+        self.idx.damaged = found.damaged
+        variables = self.idx.variables() | {"DATAEND": old.covered, "NEXTFID": old.nextfid}
+        self.idx.healing = self.writable
+        self.index.adopt(self.idx.in_memory(found.rows, variables))
         if not self.writable and not self.frozen and self.moved():
             self.refresh()  # a delflag that was met may stem from a sync that we have not seen
 
     def _rebuild(self) -> None:
         """Make index, time index and counters from the data file: on disk for a writer."""
-        self.packed = {}
+        self.idx.packed = {}
         found = rebuild(self.kv, self.settings, problem=self.note)
         if not (found.whole or self.kv.layout.checksum or self.writable):
             self._take_cells(found)
         self.take(found)
 
     def _left_out(self, problem: CorruptError) -> None:
-        self._damaged += 1
+        self.idx.damaged += 1
         self.note(problem)
 
     def _take_cells(self, found: Rebuilt) -> None:
@@ -300,36 +264,23 @@ class Store(DataFile):
     def take(self, found: Rebuilt) -> None:
         """Go on with what a rebuild found."""
         self.kv.end = found.end if self.kv.truncated else self.kv.end
-        self.times = found.times if self.settings.ao else None
-        self._damaged = found.damaged
+        self.time.marks = found.times if self.settings.ao else None
+        self.idx.damaged = found.damaged
         self.kv.entries, self.kv.aentries = found.entries, found.aentries
         self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
         self.nextfid = max(self.nextfid, found.nextfid)
         if not self.writable:
-            self.index.replace(self._memory_index(found.rows, self._derived()))
+            self.index.replace(self.idx.in_memory(found.rows, self.idx.variables()))
             return
         finish_rebuilt(self, found)
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
         try:
-            base = self._write_index(found.rows, self._derived())
+            base = self.idx.write(found.rows)
         except OSError as error:
             self.excuse(error)
-            base = self._memory_index(found.rows, self._derived())
+            base = self.idx.in_memory(found.rows, self.idx.variables())
         self.index.replace(base)
-        self._save_times()
-
-    def _memory_index(self, rows: Rows, variables: dict[str, int]) -> Base:
-        memory = MemoryStorage(name=self.base + ".idx (in memory)")
-        room = 8 * self.settings.cellsz * (table.size_for(len(rows.pos)) + 1)
-        memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
-        return write_base(memory, self.settings, rows, None, variables, sums=False)
-
-    def _write_index(
-        self, rows: Rows, variables: dict[str, int], extra: Int64 | None = None
-    ) -> Base:
-        with self.deriving(".idx") as storage:
-            storage.mapped = self.mapped
-            return write_base(storage, self.settings, rows, extra, variables)
+        self.time.save()
 
     @contextlib.contextmanager
     def deriving(
@@ -346,17 +297,10 @@ class Store(DataFile):
         ) as storage:
             yield storage
 
-    def drop_names(self) -> None:
-        """Entries up to here do not say all that happened to names: forget an older BASE.names."""
-        self.names_from = self.kv.end
-        self.index.drop_trail()
-        if self.writable:
-            self.directory.unlink(self.name + ".names")
-
     def rewritten(self, pos: int) -> None:
         """Another inode stands in the place of the one at `pos`."""
-        if self.columns is not None:
-            self.columns.forget(pos)
+        for file in self.derived:
+            file.rewritten(pos)
 
     # --- staying current ---
 
@@ -385,7 +329,8 @@ class Store(DataFile):
         """After a failed sync: go on as a reader of what the last one left, but keep the lock."""
         with contextlib.suppress(OSError):
             self.kv.release()
-        self.writable, self.doomed, self.columns = False, [], None
+        self.writable, self.doomed = False, []
+        self.columns.drop()
         self.index.drop_trail()
         self.reopen()
 
@@ -401,26 +346,14 @@ class Store(DataFile):
 
     # --- durability ---
 
-    def _derived(self) -> dict[str, int]:
-        """Variables of derived files written now."""
-        now = self.kv.superblock.get("SYNCTIME", int(time.time()))
-        known = {"DATAEND": self.kv.end, "NEXTFID": self.nextfid, "SYNCTIME": now} | self.packed
-        return known | ({DAMAGED: self._damaged} if self._damaged else {})
-
     def merge(self) -> None:
         """Write index and time index anew, for all that is durable now.
 
         raises  OSError where the data file cannot be synced
         """
         self.kv.sync_storage()  # delflags: an index never covers what is not finished
-        self._healing = False
-        try:
-            rows, extra = self.index.merged()
-            self.index.replace(self._write_index(rows, self._derived(), extra))
-        except OSError as error:
-            self.excuse(error)
-            self.index.fold()  # the tail will be replayed
-        self._save_times()
+        self.idx.save()
+        self.time.save()
 
     def excuse(self, error: OSError) -> None:
         """A derived file could not be written: the data is as durable as before, and nothing lost.
@@ -431,17 +364,6 @@ class Store(DataFile):
             self.note(f"{error.filename or self.base}: {error.strerror}: a derived file was not "
                       "written, reindex makes it anew")  # fmt: skip
 
-    def _save_times(self) -> None:
-        if self.times is None:
-            return
-        try:
-            with self.deriving(".time") as storage:
-                self.times.write(storage, self.settings, self.kv.superblock)
-            storage.close()
-            self.times_current = True
-        except OSError as error:
-            self.excuse(error)
-
     @property
     def should_merge(self) -> bool:
         """Whether the tail or the changes in memory have grown enough for a new index."""
@@ -449,7 +371,7 @@ class Store(DataFile):
         tail = self.kv.end - (base.covered if base else 0)
         limit = max(MERGE_TAIL, 4 * base.size if base else 0)
         return (
-            self._healing
+            self.idx.healing
             or self.index.must_merge
             or self.index.pending > MERGE_OVERLAY
             or (tail > limit and self.index.pending > 0)
@@ -464,8 +386,8 @@ class Store(DataFile):
         if broken:
             self.doomed = []  # what replaces them may be lost
         self.kv.cut(self.synced)
-        self.drop_names()  # half a rename may be in the file
-        self.columns = None  # the places of what was lost are taken by others
+        for file in self.derived:
+            file.drop()  # half a rename may be in the file
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.
         block = self.kv.superblock
         if self.kv.end > self.synced:  # else what the superblock says is right

@@ -20,13 +20,13 @@ from typing import Any, Final
 import numpy as np
 
 from winkfs.container.arguments import check_attrs, check_directory, check_size
-from winkfs.container.draft import Draft, DraftWriter, with_ctime, with_mode
+from winkfs.container.draft import CHUNK, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.entry import to_str
 from winkfs.container.files import Files
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, default_mode, joined
 from winkfs.container.read import Content
 from winkfs.container.store import MERGE_OVERLAY, Store
-from winkfs.container.writemany import append_drafts, can_append
+from winkfs.container.writemany import OneFile, append_drafts, can_append
 from winkfs.errors import NotAllowed, WinkError
 from winkfs.units import NANO
 
@@ -235,7 +235,7 @@ class Drafts(Files):
             self._store.index.pending
             or base is None
             or base.covered != self._kv.end
-            or not self._store.times_current
+            or not self._store.time.current
         ):
             self._store.merge()
 
@@ -282,6 +282,11 @@ AO: Final = "the container is append-only"
 class Changes(Drafts):
     """The changing side of a container."""
 
+    def __init__(self, store: Store, content: Content) -> None:
+        super().__init__(store, content)
+        plain = can_append(store) and not store.settings.ao
+        self._one = OneFile(store) if plain else None
+
     # --- whole files ---
 
     def attrs_for(
@@ -309,11 +314,32 @@ class Changes(Drafts):
 
     def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:
         """Create or replace a file."""
+        if self._one is not None and attrs is None and 0 < len(data) <= CHUNK:
+            self._put_plain(self._one, key, data, ns, ftype)
+            return
         self._writer.need_room(None, len(data))
         draft = self._begin(key, ns, ftype, attrs)
         self._kv.reserve(self._waiting + self._writer.cost(draft, len(data)))
         self._writer.append(draft, data)
         self._replace(draft)
+
+    def _put_plain(self, one: OneFile, key: bytes, data: bytes, ns: int | None, ftype: int) -> None:
+        """`put` of what `put_many` writes as columns, too: both entries are appended together."""
+        store, kv, index = self._store, self._store.kv, self._store.index
+        if len(store.doomed) > DOOMED or len(index.overlay) > OVERLAY:
+            self.sync()
+        ns = time.time_ns() if ns is None else ns
+        mtime = ns if store.settings.nanoseconds else ns // NANO
+        kv.reserve(self._waiting + len(data) + len(key) + one.beside)
+        parts, pos = one.encode(kv.end, store.new_fileid(), key, data, mtime, ftype)
+        kv.append_parts(parts, 2, 2)
+        there = key in self.drafts or index.bulk or index.lookup(key)
+        if there:
+            self._drop(key)
+        store.itotsz += one.inode_size
+        store.dtotsz += len(data)
+        self.last = pos
+        index.assign(key, pos, new=not there)
 
     def begin(self, key: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> int:
         """A new file without content -> its FILEID. There must be none of that name.

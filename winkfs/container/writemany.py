@@ -8,6 +8,7 @@ Bulk put: many files at once, as columns.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -19,7 +20,8 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats.arrays import Int64, UInt8, keep_heap, row_bytes
-from winkformats.kv.entry import Layout
+from winkformats.kv.entry import MASK64, Layout
+from winkformats.kv.sequence import LARGE as UNCOPIED
 from winkfs.container.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.container.draft import CHUNK, Draft
 from winkfs.container.entry import to_bytes
@@ -29,6 +31,9 @@ from winkfs.errors import NameTooLong, NotAllowed, WinkError
 from winkfs.names import Name
 
 BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
+HEADS: Final = 64  # bytes of two entries without inode key, content and inode, at most
+PLACED: Final = struct.Struct(">9q")  # NEXTI .. DCOUNT and a triple
+PAIRED: Final = struct.Struct(">8q")  # the same with a pair
 HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
 
 
@@ -55,6 +60,45 @@ class Plain(Protocol):
 def can_append(store: Store) -> bool:
     """Whether files of this container can be encoded so."""
     return store.kv.layout.standard and store.settings.ckalgo == CK_XXH3
+
+
+class OneFile:
+    """Encodes a plain file by itself, as `append_plain` does many: data entry and inode entry.
+
+    inode_size  bytes of the inode
+    beside      bytes that the two entries take beside key and content, at most
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._contid, self._pairoff = store.kv.layout.contid, store.settings.form.pairoff
+        self._pad = bytes(store.inode_size - 56 - store.settings.form.pair)
+        self.inode_size, self.beside = store.inode_size, store.inode_size + HEADS
+
+    def encode(
+        self, pos: int, fileid: int, key: bytes, data: bytes, mtime: int, ftype: int
+    ) -> tuple[list[bytes], int]:
+        """The bytes of both entries in parts, for position `pos`, and the position of the inode.
+
+        key, data  of the inode; the content: 1 byte to 1 MiB
+        mtime      as stored
+        """
+        own = b"%x/D0" % fileid
+        head = b"%b%b%b" % (len(own).to_bytes(2, "big"), own, len(data).to_bytes(4, "big"))
+        state = xxhash.xxh3_64(head, seed=(self._contid + pos) & MASK64)
+        state.update(data)
+        at = pos + len(head) + len(data) + 5
+        place = (pos, 0, len(data)) if self._pairoff else (pos, len(data))
+        form = PLACED if self._pairoff else PAIRED
+        fields = form.pack(0, fileid, len(data), ftype, mtime, 1, *place)
+        body = b"".join((
+            len(key).to_bytes(2, "big"), key, self.inode_size.to_bytes(4, "big"),
+            xxhash.xxh3_64_digest(fields), fields, self._pad,
+        ))  # fmt: skip
+        ends = xxhash.xxh3_64_digest(body, (self._contid + at) & MASK64)[4:]
+        first, last = b"\0" + head, b"%b\0%b%b" % (state.digest()[4:], body, ends)
+        if len(data) < UNCOPIED:
+            return [b"%b%b%b" % (first, data, last)], at
+        return [first, data, last], at
 
 
 def append_plain(store: Store, files: Plain, fileids: Int64, mtimes: Int64) -> tuple[Int64, Int64]:
@@ -91,8 +135,8 @@ def append_plain(store: Store, files: Plain, fileids: Int64, mtimes: Int64) -> t
     store.itotsz += n * isz
     store.dtotsz += int(lengths.sum())
     positions = at[1::2] + base
-    if store.columns is not None:
-        store.columns.add(files, positions, pointers, mtimes)
+    if store.columns.trail is not None:
+        store.columns.trail.add(files, positions, pointers, mtimes)
     return positions, pointers
 
 

@@ -193,7 +193,7 @@ class ContainerAttrs(PathView):
     def _new_order_in_memory(self) -> None:
         if self.writable:
             self._changes.settle()
-        self._store.drop_names()
+        self._store.names.drop()
         new, old = build(self._store, save=False), self._good_order
         if new.count == old.count and not any(self.tree.since.names()):
             old.order, old.covered = new, new.covered  # listings go on where they are

@@ -429,16 +429,28 @@ class KVSeq(GrowingFile):
             parts = [self.layout.encode(pos, key, value, deleted=deleted)]
         else:
             parts = self.layout.encode_large(pos, key, value, deleted=deleted)
-        end = pos + sum(map(len, parts))
-        self.reserve(end - self.end)
         if pos > self.end:
             parts.insert(0, bytes(pos - self.end))
-        count, entries, alive = len(self._parts), self.entries + 1, self.aentries + (not deleted)
+        self.append_parts(parts, 1, 0 if deleted else 1)
+        return pos
+
+    def append_parts(self, parts: Sequence[bytes], entries: int, live: int) -> None:
+        """Add entries whose bytes the caller has made for position `end`, padding and all.
+
+        entries, live  how many they are, and how many of them are not deleted
+        raises         OSError from the disk
+        cost           as `append`
+        """
+        if not self.writable or self._failed or self.lost is not None:
+            self._check_writable()
+        end = self.end + sum(map(len, parts))
+        if end > self._reserved:
+            self.reserve(end - self.end)
+        count, all_of, alive = len(self._parts), self.entries + entries, self.aentries + live
         # One statement without a call, so that no signal handler comes in between.
-        self._parts[count:], self.end, self.entries, self.aentries = parts, end, entries, alive
+        self._parts[count:], self.end, self.entries, self.aentries = parts, end, all_of, alive
         if end - self._written >= FLUSH:
             self._hand_over(self._parts, 0)
-        return pos
 
     def append_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> npt.NDArray[np.int64]:
         """Add many entries -> their positions, int64[n]. Cost: one write for thousands of them."""

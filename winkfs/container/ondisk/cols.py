@@ -28,7 +28,6 @@ A new one is written beside the old one, synced and renamed over it, like all th
 
 from __future__ import annotations
 
-import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,15 +39,16 @@ import xxhash
 
 from winkformats.arrays import Int64, fetch, texts_at
 from winkformats.disk.paths import open_file
+from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import KVSEQ, SBSIZE, read_superblock
 from winkfs.container.columns import Columns
+from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_COLUMNS
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.store import Store
 from winkfs.errors import DerivedDamage
 from winkfs.names import base_of
 
@@ -495,7 +495,7 @@ class ColumnTrail:
         """The inode there is another by now."""
         self._changed.add(pos)
 
-    def rows(self, store: Store) -> Iterator[Columns]:
+    def rows(self, store: Opened) -> Iterator[Columns]:
         """All live files, in order of their inodes, in parts; what is not known here is read.
 
         raises  CorruptError, OSError
@@ -521,7 +521,7 @@ FILES: Final = 1 << 16  # of a chunk
 NAMES: Final = 1 << 28  # bytes of the names of a chunk, about: int32 offsets hold them
 
 
-def open_columns(store: Store | str, *, mapped: bool = True) -> ColumnsFile | None:
+def open_columns(store: Opened | str, *, mapped: bool = True) -> ColumnsFile | None:
     """BASE.cols of a container, by its store or BASE, if it can be believed.
 
     mapped  False: it is read by pread, for who serves others; the last chunk stays in memory
@@ -568,41 +568,55 @@ def _open(
     return None
 
 
-def columns_between(
-    base: str, low: int, high: int, problem: Callable[[CorruptError], None] | None = None
-) -> Columns:
-    """The files of a container whose inodes stand in [low, high): from BASE.cols where it is good.
+class DerivedColumns:
+    """BASE.cols of an open container.
 
-    problem  is told of each damaged inode, which is left out; None: CorruptError
-    raises   NoSuchFile; FormatError; OSError
-    cost     0.3 ms; without BASE.cols an index is opened, and inodes are read: see `Columns.of`
+    trail   is told of all files that are put in bulk; None: nobody asked for that
     """
-    found = open_columns(base)
-    if found is not None:
-        with found, contextlib.suppress(CorruptError):  # as if it were missing
-            return found.between(low, high)
-    store = Store(base_of(base), writable=False)
-    try:
-        positions = store.index.positions()
-        start, stop = np.searchsorted(positions, [low, max(low, high)]).tolist()
-        return Columns.of(store, positions[start:stop], problem)
-    finally:
-        store.abandon()
+
+    suffix = ".cols"
+
+    def __init__(self, store: Opened) -> None:
+        self._store = store
+        self.trail: ColumnTrail | None = None
+
+    def follow(self) -> None:
+        """Keep what is put in bulk from now on, so that `save` need not read it again."""
+        if self._store.settings.contid and self._store.settings.nanoseconds:
+            self.trail = ColumnTrail()
+
+    def sweep(self) -> None:
+        """Also one that the data file, growing, might come to fit by chance."""
+        store, name = self._store, self._store.name + self.suffix
+        store.directory.unlink(name + TEMPORARY)  # of a writer that was killed
+        try:
+            with store.directory.open(name) as storage:
+                block = read_superblock(storage)
+            foreign = block.get("CONTID") != store.settings.contid
+            if foreign or not 0 <= block.get("DATAEND", -1) <= store.kv.end:
+                store.directory.unlink(name)
+        except FileNotFoundError:
+            return
+        except (FormatError, OSError):
+            store.directory.unlink(name)
+
+    def rewritten(self, pos: int) -> None:
+        if self.trail is not None:
+            self.trail.forget(pos)
+
+    def drop(self) -> None:
+        self.trail = None  # the places of what was lost are taken by others
+
+    def save(self) -> None:
+        write_columns(self._store, (self.trail or ColumnTrail()).rows(self._store))
 
 
-def follow_columns(store: Store) -> None:
-    """Keep what is put in bulk from now on, so that `write_columns` need not read it again."""
-    if store.settings.contid and store.settings.nanoseconds:
-        store.columns = ColumnTrail()
-
-
-def write_columns(store: Store, rows: Iterable[Columns] | None = None) -> None:
+def write_columns(store: Opened, rows: Iterable[Columns] | None = None) -> None:
     """Write BASE.cols for all live files. The writer has synced.
 
     Nothing is done in classic layout, which has no CONTID, and where the disk is full.
 
-    rows    their columns, in order of their inodes, in parts of any size; None: those that the
-            store was told to follow, and the others read
+    rows    their columns, in order of their inodes, in parts of any size; None: all are read
     raises  ValueError (there is something to sync); CorruptError (a damaged inode); OSError
     cost    0.1 us a file where they are known; memory: a chunk
     """
@@ -613,8 +627,7 @@ def write_columns(store: Store, rows: Iterable[Columns] | None = None) -> None:
     try:
         with store.deriving(".cols", uncached=True) as storage:
             writer = ColumnsWriter(storage, store.settings.contid)
-            trail = store.columns or ColumnTrail()
-            for chunk in _chunks(trail.rows(store) if rows is None else rows):
+            for chunk in _chunks(ColumnTrail().rows(store) if rows is None else rows):
                 writer.add(chunk)
             now = store.kv.superblock.get("SYNCTIME", int(time.time()))
             writer.finish(store.kv.end, now)

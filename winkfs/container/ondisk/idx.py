@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import mmap
 import secrets
+import struct
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
+from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import open_file
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
@@ -25,6 +27,7 @@ from winkformats.hindex import table
 from winkformats.kv import pagesums
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superblock
+from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
 
 
@@ -115,9 +118,93 @@ FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys 
 MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
 DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
+PAIRS: Final = struct.Struct(">qQ").iter_unpack  # cells of two words
 SHORT: Final = 8 << 20  # bytes of an index that is copied, in 2 ms at most
 
 Made = TypeVar("Made")
+
+
+class Table(Protocol):
+    """The index in memory, which has a table on disk for its base: `index.Index`."""
+
+    def merged(self) -> tuple[Rows, Int64 | None]: ...
+
+    def replace(self, base: Base | None) -> None: ...
+
+    def fold(self) -> None: ...
+
+
+class DerivedIndex:
+    """BASE.idx of an open container: `Index.base`, on disk or, for a reader, made in memory.
+
+    packed   what `pack --update` goes by: the variables of PACKED
+    damaged  damaged places of the data file whose files the index does not have
+    healing  whether the file is damaged, and a writer has to replace it
+    """
+
+    suffix = ".idx"
+
+    def __init__(self, store: Opened, index: Table) -> None:
+        self._store, self._index = store, index
+        self.packed: dict[str, int] = {}
+        self.damaged = 0
+        self.healing = False
+
+    def load(self) -> Base | None:
+        """Take the file for the index; None: it is missing, or no good, and the index empty."""
+        store = self._store
+        block, end = store.kv.superblock, store.kv.end
+        path = store.base + self.suffix
+        base = open_base(path, store.settings, block, end, store.remark, mapped=store.mapped)
+        self._index.replace(base)
+        self.packed = base.packed if base is not None else {}
+        self.damaged = base.damaged if base is not None else 0
+        if self.damaged:
+            store.note(
+                f"{store.kv.storage.name}: files in {self.damaged} damaged places are not in its "
+                "index: winkfs verify shows them, winkfs repair mends it"
+            )
+        return base
+
+    def sweep(self) -> None:
+        """A file that is ahead of the data file is not loaded, and replaced before it can fit."""
+
+    def rewritten(self, pos: int) -> None:
+        """`Index.assign` is told of a key that changes."""
+
+    def drop(self) -> None:
+        """A rebuild comes next, and what was packed last may be lost."""
+
+    def save(self) -> None:
+        self.healing = False
+        try:
+            rows, extra = self._index.merged()
+            self._index.replace(self.write(rows, extra))
+        except OSError as error:
+            self._store.excuse(error)
+            self._index.fold()  # the tail will be replayed
+
+    def write(self, rows: Rows, extra: Int64 | None = None) -> Base:
+        """Write a new file. Raises OSError."""
+        store = self._store
+        with store.deriving(self.suffix) as storage:
+            storage.mapped = store.mapped
+            return write_base(storage, store.settings, rows, extra, self.variables())
+
+    def in_memory(self, rows: Rows, variables: dict[str, int]) -> Base:
+        """The same table in memory."""
+        settings = self._store.settings
+        memory = MemoryStorage(name=self._store.base + ".idx (in memory)")
+        room = 8 * settings.cellsz * (table.size_for(len(rows.pos)) + 1)
+        memory.preallocate(SBSIZE + room)  # at once: a bytearray that grows is copied
+        return write_base(memory, settings, rows, None, variables, sums=False)
+
+    def variables(self) -> dict[str, int]:
+        """Variables of a file written now."""
+        store = self._store
+        now = store.kv.superblock.get("SYNCTIME", int(time.time()))
+        known = {"DATAEND": store.kv.end, "NEXTFID": store.nextfid, "SYNCTIME": now} | self.packed
+        return known | ({DAMAGED: self.damaged} if self.damaged else {})
 
 
 @dataclass
@@ -220,6 +307,17 @@ class Base:
                 so; who looks for each would else read the keys of all others.
         """
         known = self._alike.get((s, bits)) if self._alike else None
+        shape = self.shape
+        if known is None and shape.cellsz == 2:  # the first cells mostly say it
+            home = bits % shape.htsize
+            near = min(table.PROBED, shape.htsize - home)
+            for pos, stored in PAIRS(self.read(self.offset + 16 * home, 16 * near)):
+                if pos == shape.htfree:
+                    if self.sums is not None:
+                        self.vouch(bits)
+                    return 0
+                if stored == s and pos != shape.htdel and pos not in hidden and key_at(pos) == key:
+                    return int(pos)
         if known is None:
             for n, (_, cell) in enumerate(self.probe(bits, s.to_bytes(8, "big"))):
                 if n == ALIKE:

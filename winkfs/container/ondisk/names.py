@@ -16,13 +16,17 @@ from typing import Final
 import numpy as np
 
 from winkformats.arrays import Bools, Int64, fetch
-from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.disk.paths import open_file
+from winkformats.disk.replace import TEMPORARY
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.kv.superblock import read_superblock
 from winkformats.perm import Perm
-from winkfs.container.index import NameTrail
+from winkfs.container.derived import Opened
 from winkfs.container.nameorder import (
     CLASHES,
     HEAD,
     NameOrder,
+    is_ours,
     key_hashes,
     open_order,
     order_in,
@@ -30,7 +34,6 @@ from winkfs.container.nameorder import (
 )
 from winkfs.container.namesort import ClashFinder, NameSorter, Sorted
 from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys
-from winkfs.container.store import Store
 
 COPIED: Final = 1 << 16  # pairs copied at a time
 RARE: Final = 2000  # one name in so many that came or went: cheaper to look up than to count all
@@ -150,7 +153,49 @@ PART: Final = 64
 Fill = Callable[[Perm], int]
 
 
-def build(store: Store, *, save: bool = True) -> NameOrder:
+class DerivedNames:
+    """BASE.names of an open container.
+
+    since   DATAEND that a file must have at least to be believed
+    """
+
+    suffix = ".names"
+
+    def __init__(self, store: Opened) -> None:
+        self._store = store
+        self.since = 0
+
+    def sweep(self) -> None:
+        store, name = self._store, self._store.name + self.suffix
+        store.directory.unlink(name + TEMPORARY)  # of a writer that was killed
+        if not self._is_true():
+            store.directory.unlink(name)  # before .data grows to its DATAEND
+
+    def _is_true(self) -> bool:
+        """Whether what a file on the disk says is true as far as it goes."""
+        store = self._store
+        try:
+            with open_file(store.base + self.suffix) as storage:
+                block = read_superblock(storage)
+        except (FormatError, OSError):
+            return False
+        return is_ours(block, store.settings) and block.get("DATAEND", -1) <= store.kv.end
+
+    def rewritten(self, pos: int) -> None:
+        """An inode in its old place has its old name, or `Index.assign` is told."""
+
+    def drop(self) -> None:
+        store = self._store
+        self.since = store.kv.end
+        store.index.drop_trail()
+        if store.writable:
+            store.directory.unlink(store.name + self.suffix)
+
+    def save(self) -> None:
+        save_order(self._store)
+
+
+def build(store: Opened, *, save: bool = True) -> NameOrder:
     """The live names of the container, from its index. A writer has synced.
 
     save    write BASE.names, where there is a writer, the container is not classic and the disk
@@ -175,7 +220,7 @@ def build(store: Store, *, save: bool = True) -> NameOrder:
 
 
 def merge(
-    store: Store, order: NameOrder, changes: Mapping[bytes, int], *, save: bool = True
+    store: Opened, order: NameOrder, changes: Mapping[bytes, int], *, save: bool = True
 ) -> NameOrder:
     """An order brought up to date with all that happened since. A writer has synced.
 
@@ -197,7 +242,7 @@ def merge(
     return new
 
 
-def save_order(store: Store, names: NameSorter | None = None) -> None:
+def save_order(store: Opened, names: NameSorter | None = None) -> None:
     """Bring BASE.names up to date with all that is durable. The writer has synced.
 
     Nothing is done where it is current, in classic layout, and where the disk is full.
@@ -223,7 +268,7 @@ def save_order(store: Store, names: NameSorter | None = None) -> None:
             order.close()
 
 
-def _save_or_build(store: Store, order: NameOrder | None, names: NameSorter | None) -> None:
+def _save_or_build(store: Opened, order: NameOrder | None, names: NameSorter | None) -> None:
     try:
         _save(store, order, names)
     except DerivedDamage as error:  # of the order that was there
@@ -231,7 +276,7 @@ def _save_or_build(store: Store, order: NameOrder | None, names: NameSorter | No
         build(store).close()
 
 
-def _save(store: Store, order: NameOrder | None, names: NameSorter | None) -> None:
+def _save(store: Opened, order: NameOrder | None, names: NameSorter | None) -> None:
     trail, end = store.index.trail, store.kv.end
     if trail is not None and trail.since == store.kv.start:
         names = trail.sorter()
@@ -251,7 +296,7 @@ def _save(store: Store, order: NameOrder | None, names: NameSorter | None) -> No
         merge(store, order, changes).close()
 
 
-def _short_tail(store: Store, order: NameOrder) -> dict[bytes, int] | None:
+def _short_tail(store: Opened, order: NameOrder) -> dict[bytes, int] | None:
     """What happened since the order was written; None where it is too much to merge."""
     if store.kv.end - order.covered > max(SHORT, order.covered // PART):
         return None
@@ -260,18 +305,18 @@ def _short_tail(store: Store, order: NameOrder) -> dict[bytes, int] | None:
     return changes if len(changes) <= limit else None
 
 
-def follow_names(store: Store) -> None:
+def follow_names(store: Opened) -> None:
     """Keep the names that are put from now on, so that `save_order` need not read them again."""
     if not store.settings.classic:
-        store.index.trail = NameTrail(new_sorter(store), store.settings.htalgo, store.kv.end)
+        store.index.follow(new_sorter(store), store.kv.end)
 
 
-def new_sorter(store: Store) -> NameSorter:
+def new_sorter(store: Opened) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
     return NameSorter(store.directory.scratch)
 
 
-def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:
+def write_sorted(store: Opened, sorter: NameSorter, covered: int) -> NameOrder:
     """Write BASE.names from names among which all live ones are -> what is in it, durable."""
     live = None if sorter.count == store.index.count else store.index.positions()
 
@@ -282,7 +327,7 @@ def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:
     return _write(store, fill, covered)
 
 
-def write_pairs(store: Store, pairs: Int64, clashes: int) -> NameOrder:
+def write_pairs(store: Opened, pairs: Int64, clashes: int) -> NameOrder:
     """Write BASE.names from its pairs, int64[n, 2]. The writer has synced."""
 
     def fill(perm: Perm) -> int:
@@ -292,7 +337,7 @@ def write_pairs(store: Store, pairs: Int64, clashes: int) -> NameOrder:
     return _write(store, fill, store.kv.end)
 
 
-def _fill_merged(store: Store, perm: Perm, work: Merge, covered: int) -> int:
+def _fill_merged(store: Opened, perm: Perm, work: Merge, covered: int) -> int:
     perm.extend(work.pairs())
     new = order_in(store, perm, covered, 0)
     try:
@@ -301,7 +346,7 @@ def _fill_merged(store: Store, perm: Perm, work: Merge, covered: int) -> int:
         new.close()
 
 
-def _write(store: Store, fill: Fill, covered: int) -> NameOrder:
+def _write(store: Opened, fill: Fill, covered: int) -> NameOrder:
     """Write BASE.names. `fill` adds the pairs and returns the number of clashes."""
     settings = store.settings
     extra = {"SYNCSIZE": 0, "SYNCTIME": 0, "CONTID": settings.contid, "DATAEND": 0, CLASHES: 0}
@@ -315,12 +360,12 @@ def _write(store: Store, fill: Fill, covered: int) -> NameOrder:
     return order
 
 
-def _files_among(store: Store, names: list[bytes]) -> int:
+def _files_among(store: Opened, names: list[bytes]) -> int:
     """How many of these names are not those of directories. Cost: 10 us each."""
     return sum(not store.is_directory(name + SUFFIX) for name in names)
 
 
-def _sorted_changes(store: Store, changes: Mapping[bytes, int]) -> Sorted:
+def _sorted_changes(store: Opened, changes: Mapping[bytes, int]) -> Sorted:
     names = sorted(changes)
     hashes = key_hashes(store.settings.htalgo, [name + b"/I0" for name in names])
     positions = np.fromiter(map(changes.__getitem__, names), np.int64, len(names))
@@ -336,7 +381,7 @@ def _column(room: int, blocks: Iterable[Int64]) -> Int64:
     return positions[:at]
 
 
-def _on_disk(store: Store, positions: Int64) -> Iterator[tuple[list[bytes], Int64, Int64]]:
+def _on_disk(store: Opened, positions: Int64) -> Iterator[tuple[list[bytes], Int64, Int64]]:
     """Names, lengths and pairs of inodes at ascending positions, in that order.
 
     One that cannot be read is noted and left out.
@@ -351,7 +396,7 @@ def _on_disk(store: Store, positions: Int64) -> Iterator[tuple[list[bytes], Int6
         yield names, lengths, np.stack([part, key_hashes(store.settings.htalgo, texts)], 1)
 
 
-def _one_by_one(store: Store, positions: Int64) -> tuple[Int64, list[bytes]]:
+def _one_by_one(store: Opened, positions: Int64) -> tuple[Int64, list[bytes]]:
     """Those of these inodes whose keys can be read, and the keys."""
     keys = list(map(store.key_at, positions.tolist()))
     good = [len(key) > len(SUFFIX) and key.endswith(SUFFIX) and key[-4] != 0 for key in keys]
@@ -361,7 +406,7 @@ def _one_by_one(store: Store, positions: Int64) -> tuple[Int64, list[bytes]]:
     return positions[np.array(good, bool)], list(compress(keys, good))
 
 
-def _pieces(store: Store, positions: Int64) -> Iterator[tuple[InodeKeys, Int64, Int64]]:
+def _pieces(store: Opened, positions: Int64) -> Iterator[tuple[InodeKeys, Int64, Int64]]:
     """Parts of the positions, each with what reads the names, and where it finds them."""
     kv = store.kv
     kv.show(kv.end - 1)  # all of it written

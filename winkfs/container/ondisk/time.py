@@ -8,6 +8,7 @@ mark), TIMEMN (files since it, the marked one not counted), LASTMT (the last mti
 from __future__ import annotations
 
 import bisect
+import re
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -24,12 +25,70 @@ from winkformats.kv.entry import Layout
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import scan
 from winkformats.kv.superblock import KVSEQ, Superblock, read_superblock
+from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_TIME, Settings
 from winkfs.units import NANO
 
 MARK: Final = struct.Struct(">qq")
 assert MARK.size == 16
+ENTRY: Final = re.compile(rb"[0-9a-f]+/[AD][0-9]+|.+/I0", re.DOTALL)  # keys of a container
 LASTNS: Final = "LASTNS"  # extension: the mtime of the last file, nanoseconds
+
+
+class DerivedTimes:
+    """BASE.time of an open container.
+
+    marks    what the container holds; None: it is not append-only
+    current  whether the file covers all of the data file
+    """
+
+    suffix = ".time"
+
+    def __init__(self, store: Opened) -> None:
+        self._store = store
+        self.marks: TimeIndex | None = None
+        self.current = True
+
+    def load(self) -> int | None:
+        """Take the marks from the file -> where they end in the data file; None: it is no good."""
+        store, settings = self._store, self._store.settings
+        block, end = store.kv.superblock, store.kv.end
+        loaded = TimeIndex.load(store.base + self.suffix, settings, block, end, store.remark)
+        if loaded is None or (settings.classic and not self._plausible(loaded[0])):
+            return None
+        self.marks, covered = loaded
+        self.current = covered == end
+        return covered
+
+    def _plausible(self, times: TimeIndex) -> bool:
+        """Whether some marks point to entries. Only a classic file has nothing else to go by."""
+        marks = times.positions[:: max(len(times.positions) // 16, 1)] + times.positions[-1:]
+        return all(ENTRY.fullmatch(self._store.key_at(pos)) for pos in marks)
+
+    def begin(self) -> None:
+        """Go on without a mark, all of the data file still to be read."""
+        self.marks, self.current = TimeIndex(self._store.settings), False
+
+    def sweep(self) -> None:
+        """A file that is ahead of the data file is not loaded, and replaced before it can fit."""
+
+    def rewritten(self, pos: int) -> None:
+        """The last file, which keeps its mtime and its first entry."""
+
+    def drop(self) -> None:
+        """Marks are made anew with the index, not dropped."""
+
+    def save(self) -> None:
+        if self.marks is None:
+            return
+        store = self._store
+        try:
+            with store.deriving(self.suffix) as storage:
+                self.marks.write(storage, store.settings, store.kv.superblock)
+            storage.close()
+            self.current = True
+        except OSError as error:
+            store.excuse(error)
 
 
 class TimeIndex:

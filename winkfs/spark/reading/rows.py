@@ -20,9 +20,10 @@ from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
-from winkfs.container.ondisk.cols import columns_between, open_columns
+from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, cut
 from winkfs.container.read import attributes
+from winkfs.container.select import columns_between
 from winkfs.container.store import Store
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import Shard

@@ -37,7 +37,7 @@ from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.columns import Columns
 from winkfs.container.inodescan import InodeRows, inode_rows
-from winkfs.container.ondisk.cols import columns_between
+from winkfs.container.select import columns_between
 from winkfs.container.store import Store
 from winkfs.dataset.hidden import hidden_of, hidden_rows
 from winkfs.dataset.manifest import Log

@@ -1,0 +1,102 @@
+"""What a container that is open, and the files derived from its data file, ask of each other.
+
+BASE.idx, BASE.time, BASE.names and BASE.cols say nothing that BASE.data does not: each is an object
+of its module in `ondisk`, and `Store` has a list of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from winkformats.arrays import Int64
+    from winkformats.disk.directory import Directory
+    from winkformats.disk.storage import Storage
+    from winkformats.errors import CorruptError, DerivedDamage
+    from winkformats.kv.sequence import KVSeq
+    from winkfs.container.namesort import NameSorter
+    from winkfs.container.ondisk.data import Settings
+
+
+class DerivedFile(Protocol):
+    """A file that is made from BASE.data; `suffix` is what it has behind BASE."""
+
+    suffix: str
+
+    def sweep(self) -> None:
+        """Remove the file where it must not stand beside a data file that grows. For a writer."""
+
+    def rewritten(self, pos: int) -> None:
+        """Another inode stands in the place of the one at `pos`."""
+
+    def drop(self) -> None:
+        """Entries up to here do not say all that happened: believe no older file, forget changes
+        that were kept for the next one."""
+
+    def save(self) -> None:
+        """Write it for all that is durable. Raises OSError, but not where the disk is full."""
+
+
+class Trail(Protocol):
+    """The names that were put since the data file ended at `since`: `index.NameTrail`."""
+
+    @property
+    def since(self) -> int: ...
+
+    def sorter(self) -> NameSorter: ...
+
+
+class Known(Protocol):
+    """The live files of a container: `index.Index`."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def trail(self) -> Trail | None: ...
+
+    def positions(self) -> Int64: ...
+
+    def follow(self, sorter: NameSorter, since: int) -> None: ...
+
+    def drop_trail(self) -> None: ...
+
+
+class Opened(Protocol):
+    """A container that is open, as derived files see it: `Store`, which says what each means."""
+
+    base: str
+    name: str
+    writable: bool
+    mapped: bool
+    directory: Directory
+    kv: KVSeq
+    settings: Settings
+    synced: int
+    nextfid: int
+
+    @property
+    def index(self) -> Known: ...
+
+    @property
+    def names_from(self) -> int: ...
+
+    def key_at(self, pos: int) -> bytes: ...
+
+    def is_directory(self, key: bytes) -> bool: ...
+
+    def note(self, problem: CorruptError | str) -> None: ...
+
+    def remark(self, error: DerivedDamage) -> None: ...
+
+    def excuse(self, error: OSError) -> None: ...
+
+    def deriving(
+        self,
+        suffix: str,
+        *,
+        uncached: bool = False,
+        unsure: Callable[[], object] | None = None,
+    ) -> AbstractContextManager[Storage]: ...
