@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 Name = str | bytes | os.PathLike[str]
+INODE: Final = b"/I0"  # what the key of an inode has behind the name
 MAX_NAME: Final = 65_000  # bytes of a name in a container
 MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesystems
 MAX_PATH: Final = 4095  # bytes of a path: more, no program could say
@@ -45,6 +46,16 @@ def to_name(path: bytes) -> bytes:
     if MARK not in path:
         return path
     return ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), path)
+
+
+def inode_key(name: bytes) -> bytes:
+    """The key of a file's inode entry in BASE.data."""
+    return name + INODE
+
+
+def name_of(key: bytes) -> bytes:
+    """The name of the file whose inode has this key: the inverse of `inode_key`."""
+    return key[:-3]
 
 
 def is_glob(pattern: str) -> bool:

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Bools, rows_at
-from winkfs.container.columns import Columns
 from winkfs.names import is_glob, literal_prefix, matcher, raw, text
 
 if TYPE_CHECKING:
     from winkformats.arrays import Int64
+    from winkfs.container.columns import Columns
     from winkfs.container.ondisk.cols import Chunk
 
 _END: Final = re.compile(r"[*?\]]")  # what may come before the literal end of a pattern

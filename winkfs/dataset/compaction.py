@@ -30,10 +30,11 @@ from winkfs.container.ondisk.inode import default_mode, inode_key
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
 from winkfs.dataset.dataset import copy_file
+from winkfs.dataset.hidden import tombstones
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.reading import Handles
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shard import Shard, tombstones
+from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import DatasetConflict

@@ -1,6 +1,8 @@
 """Hidden rows: the files of each shard that a shard of a higher rank has replaced or deleted.
 
-Derived, one file a generation, `_winkfs/<generation>.hidden`; made anew where it is missing or bad:
+They are found by names: equal hashes of names first, from the indexes, then equal names. The result
+is kept in a derived file, one a generation, `_winkfs/<generation>.hidden`, which is made anew where
+it is missing or bad:
 
     offset  size  type  field    meaning
     0       8           magic    WINKHID1
@@ -10,12 +12,11 @@ Derived, one file a generation, `_winkfs/<generation>.hidden`; made anew where i
                                  "shards": [[path of a shard, number of its hidden rows], ...]}
     ..      8n    q     rows     positions of inodes, ascending, shard by shard
 
-Little-endian. One that is not of the manifest of its number is not believed: manifests are moved
-away, and their numbers used again. That of a later generation is made from it: only shards that
-came since are looked at. Files are found to have one name by the hashes in the indexes, then by
-their names.
+Little-endian. The file counts only if the checksum in it is that of the manifest: manifests are
+moved away, and their numbers used again. That of a later generation is made from it: only shards
+that came since are looked at.
 
-Which rows of shards are hidden: files of one name are found by their hashes, then by names.
+Light, for Spark's planner imports it for each query: what opens containers is imported late.
 """
 
 from __future__ import annotations
@@ -24,26 +25,38 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from winkformats import hashing
-from winkformats.arrays import Int64, UInt64
-from winkformats.errors import FormatError
-from winkfs.container.store import Store
+from winkformats.arrays import WIDEST, Int64, UInt64, rows_at, texts_at
+from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.manifest import FOLDER, Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
-from winkfs.dataset.shard import NOTHING, NameColumn, Shard, joined, names_at, tombstones
+from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import StalePlan
+from winkfs.names import INODE, name_of
+
+if TYPE_CHECKING:
+    from winkfs.container.ondisk.cols import ColumnsFile
+    from winkfs.container.store import Store
 
 MAGIC: Final = b"WINKHID1"
 HIDDEN: Final = ".hidden"
 HEAD: Final = 24
 BUILDS: Final = REWRITES | {"append"}  # operations after which hidden rows stay hidden
+ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
+FEW: Final = 8  # an index with as many times more files is asked, not read: 2 us against 0.25
+_NO_S: Final[UInt64] = np.empty(0, np.uint64)
 Hidden = dict[str, Int64]
+"""Path of a shard -> positions of its hidden rows, ascending; of some shards none."""
+Problem = Callable[[str], None]
+Ranks = npt.NDArray[np.uint32]
+NameColumn = npt.NDArray[Any]
+"""Names as bytes (dtype S) or, where one is long, as objects."""
 
 
 def hidden_of(log: Log, state: State) -> Hidden:
@@ -149,19 +162,13 @@ def write_hidden(folder: Folder, state: State, hidden: Mapping[str, Int64]) -> N
         folder.files.rename(file, folder.name(state.generation, HIDDEN))
 
 
-ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
-FEW: Final = 8  # an index with as many times more files is asked, not read: 2 us against 0.25
-Problem = Callable[[str], None]
-Ranks = npt.NDArray[np.uint32]
-
-
 def hidden_rows(
     root: str,
     shards: Sequence[ShardRecord],
     known: Mapping[str, Int64],
     problem: Problem = lambda line: None,
 ) -> Hidden:
-    """The same for any shards in the order of their ranks.
+    """The hidden rows of any shards in the order of their ranks.
 
     known    the hidden rows of some of them, as they are among themselves
     problem  is told of each damaged place: what it replaced or deleted is unknown, and not hidden
@@ -181,7 +188,7 @@ def hidden_rows(
     return found
 
 
-# --- rows of equal names ---
+# --- which of equal names is hidden ---
 
 
 class _Rows(NamedTuple):
@@ -257,8 +264,8 @@ def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> NameColumn:
     for shard, (a, b) in zip(shards, pairwise(edges), strict=True):
         if a < b:
             with _opened(shard) as store:
-                parts.append(names_at(store, pos[order[a:b]]))
-    names = joined(parts)
+                parts.append(_names_at(store, pos[order[a:b]]))
+    names = _joined(parts)
     found = np.empty_like(names)
     found[order] = names
     return found
@@ -275,9 +282,6 @@ def _opened(shard: Shard, problem: Problem = lambda line: None) -> Iterator[Stor
         store.abandon()
 
 
-_NO_S: Final[UInt64] = np.empty(0, np.uint64)
-
-
 def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _Rows:
     """All rows of a shard whose hashes are in this part."""
     with _opened(shard, problem) as store:
@@ -286,7 +290,7 @@ def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _Rows:
             s, pos = live.s, live.pos
         else:
             pos = store.index.positions()
-            s = _hash(names_at(store, pos).tolist())
+            s = _hash(_names_at(store, pos).tolist())
         gone, where = tombstones(store, shard.record.tombs_at if shard.record.tombstones else 0)
         if gone:
             s, pos = np.concatenate([s, _hash(gone)]), np.concatenate([pos, where])
@@ -318,4 +322,92 @@ def _hashed(store: Store) -> bool:
 
 
 def _hash(names: Iterable[bytes]) -> UInt64:
-    return hashing.hash_keys(hashing.XXH3, [name + b"/I0" for name in names])[0]
+    return hashing.hash_keys(hashing.XXH3, [name + INODE for name in names])[0]
+
+
+# --- names by position ---
+
+
+def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:
+    """The names that a shard deletes from older ones, and the positions of their entries.
+
+    tombs_at  where they begin; 0: it has none
+    """
+    from winkfs.container.inodescan import inode_rows
+
+    names: list[bytes] = []
+    positions = [NOTHING]
+    if tombs_at:
+        for _, rows in inode_rows(
+            store.kv.storage, store.kv.layout, store.settings, tombs_at, store.kv.end,
+            problem=store.note,
+        ):  # fmt: skip
+            gone = rows.deleted & (rows.size == 0)
+            names += [name for name, ok in zip(rows.names, gone.tolist(), strict=True) if ok]
+            positions.append(rows.pos[gone])
+    return names, np.concatenate(positions)
+
+
+def _names_at(store: Store, positions: Int64) -> NameColumn:
+    """The names of inodes and tombstones at these positions, in any order. Raises CorruptError.
+
+    cost    0.1 us each from BASE.cols; else they are gathered from the data file, a page each
+    """
+    from winkfs.container.ondisk.cols import open_columns
+
+    columns = open_columns(store)
+    if columns is not None:
+        with columns:
+            found = _from_columns(columns, positions)
+        if found is not None:
+            return found
+    return _from_data(store, positions)
+
+
+def _joined(parts: list[NameColumn]) -> NameColumn:
+    """One column of the names of all parts."""
+    if any(part.dtype == object for part in parts):
+        parts = [part.astype(object) for part in parts]
+    return np.concatenate(parts)
+
+
+def _from_columns(columns: ColumnsFile, positions: Int64) -> NameColumn | None:
+    """None where one is not there: a tombstone."""
+    known = columns.column("pos")
+    where = np.searchsorted(known, positions)
+    if not len(known) or (known[np.minimum(where, len(known) - 1)] != positions).any():
+        return None
+    starts = np.cumsum(columns.chunks[:, 0]) - columns.chunks[:, 0]
+    of = np.searchsorted(starts, where, "right") - 1
+    parts, places = [], []
+    for number in np.flatnonzero(np.bincount(of)).tolist():
+        rows, chosen = columns.chunk(number), np.flatnonzero(of == number)
+        at = where[chosen] - starts[number]
+        lengths = rows.name_ends[at + 1] - rows.name_ends[at]
+        parts.append(_column(rows.name_bytes, rows.name_ends[at], lengths))
+        places.append(chosen)
+    names = _joined(parts)
+    found = np.empty_like(names)
+    found[np.concatenate(places)] = names
+    return found
+
+
+def _from_data(store: Store, positions: Int64) -> NameColumn:
+    kv, suffix = store.kv, len(INODE)
+    if not kv.layout.standard or not len(positions):
+        return np.array([name_of(store.key_at(p)) for p in positions.tolist()], object)
+    if int(positions.min()) < kv.start or int(positions.max()) + suffix > kv.end:
+        raise CorruptError("the index points outside", file=kv.storage.name, offset=kv.end)
+    view = np.frombuffer(kv.view(kv.end - 1), np.uint8)
+    lengths = view[positions + 1].astype(np.int64) << 8 | view[positions + 2]
+    return _column(view, positions + 3, np.maximum(lengths - suffix, 0))
+
+
+def _column(raw: npt.NDArray[np.uint8], at: Int64, lengths: Int64) -> NameColumn:
+    """raw[at[i] : at[i] + lengths[i]] as a column. No name ends in NUL, so that S will do."""
+    width = -(-int(lengths.max(initial=1)) // 8) * 8
+    if width > WIDEST or len(raw) < width or int(at.max(initial=0)) > len(raw) - width:
+        return np.array(texts_at(raw, at, lengths), object)
+    rows = rows_at(raw, at, width)
+    rows[np.arange(width) >= lengths[:, None]] = 0
+    return rows.view(f"S{width}").ravel()

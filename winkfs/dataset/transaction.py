@@ -39,9 +39,10 @@ from winkfs.container.entry import to_strs
 from winkfs.container.ondisk.cols import ColumnsFile, open_columns, sum_of, write_columns
 from winkfs.container.ondisk.idx import open_base
 from winkfs.container.store import Store
+from winkfs.dataset.hidden import tombstones
 from winkfs.dataset.manifest import FOLDER, PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, NAME, REWRITES, Manifest, ShardRecord, State
-from winkfs.dataset.shard import copy_bytes, remove_shard, tombstones
+from winkfs.dataset.shard import copy_bytes, remove_shard
 from winkfs.errors import DatasetConflict, FileExists, StalePlan, WinkError
 from winkfs.names import FILES
 
