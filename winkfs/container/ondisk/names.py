@@ -28,7 +28,7 @@ from winkfs.container.nameorder import (
     order_in,
     tail,
 )
-from winkfs.container.namesort import ClashFinder, NameSorter, Sorted
+from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter, Sorted
 from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys
 from winkfs.container.store import Store
 
@@ -268,7 +268,7 @@ def follow_names(store: Store) -> None:
 
 def new_sorter(store: Store) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
-    return NameSorter(store.directory.scratch)
+    return NameSorter(store.directory.scratch, CHUNK)
 
 
 def write_sorted(store: Store, sorter: NameSorter, covered: int) -> NameOrder:
