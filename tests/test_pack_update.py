@@ -256,7 +256,7 @@ def test_what_somebody_else_changed_in_the_container_is_seen(
 def test_clock_that_lies_is_what_checksum_is_for(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(winkfs.archive.pack, "now_ns", lambda: FUTURE)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: FUTURE)
     pack(tree, tmp_path / "c")
     put_back(tree / "docs/a.html", b"<p>b</p>")
     assert counts(pack(tree, tmp_path / "c", update=True)) == (0, 0, 13)

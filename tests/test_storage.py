@@ -9,11 +9,11 @@ import os
 
 import numpy as np
 import pytest
+from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from winkformats.disk import pagecache
-from winkformats.disk import posix as module
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import locate, sync_directory
@@ -421,7 +421,7 @@ def test_pages_seen_go_but_those_that_were_there_stay(cold):
 
 
 def test_of_very_many_gaps_in_the_page_cache_the_longest_are_dropped(cold, monkeypatch):
-    monkeypatch.setattr(module, "RUNS", 1)
+    shrink(monkeypatch, "runs of pages dropped", 1)
     with FileStorage(cold) as storage:
         os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
         storage.read(20 * PAGE, PAGE)
