@@ -15,7 +15,6 @@ from seam import Call, disk_calls, refusing
 
 import winkfs
 from winkformats.disk import pagecache
-from winkformats.disk.posix import FileStorage
 from winkformats.disk.simulated import SimulatedDisk
 
 Files = dict[str, bytes]
@@ -222,23 +221,23 @@ def test_a_failure_that_the_wait_for_pages_to_drop_was_told_is_one_of_the_sync(
 ) -> None:
     """Without RWF_DONTCACHE. The kernel tells a descriptor once of each failure."""
     dropped = []
-    adopt, drop = FileStorage._adopt, pagecache.drop
+    write, drop = os.pwritev, pagecache.drop
 
-    def adopt_old(storage: FileStorage, *arguments: object) -> None:
-        adopt(storage, *arguments)  # type: ignore[arg-type]
-        storage._dontcache = False
+    def without(fd: int, buffers: list[bytes], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return write(fd, buffers, offset)
 
     def note(fd: int, start: int, stop: int) -> int:
         dropped.append(drop(fd, start, stop))
         return dropped[-1]
 
-    monkeypatch.setattr(FileStorage, "_adopt", adopt_old)
+    monkeypatch.setattr(os, "pwritev", without)
     base = thin.mounted / "c"
     with winkfs.create(base) as c:
         c.put("first", b"1")
     thin.remount()
     c = winkfs.open(base, "a")
-    c.superblock["FILEINCR"] = 32 << 20  # reserved while there is room
     c.put("second", b"2")
     c.sync()
     thin.fill()

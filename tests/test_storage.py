@@ -3,6 +3,7 @@
 And a kernel that writes less than it was given, knows no RWF_DONTCACHE, has no room for a reserve.
 """
 
+import ctypes
 import errno
 import mmap
 import os
@@ -52,7 +53,9 @@ def resident(path, length: int) -> np.ndarray:
     with path.open("rb") as file, mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ) as view:
         base = np.frombuffer(view, np.uint8)
         vector = np.zeros(-(-length // PAGE), np.uint8)
-        assert pagecache._mincore(base.ctypes.data, length, vector.ctypes.data) == 0
+        mincore = ctypes.CDLL(None).mincore
+        pointers = (ctypes.c_void_p(base.ctypes.data), ctypes.c_size_t(length))
+        assert mincore(*pointers, ctypes.c_void_p(vector.ctypes.data)) == 0
         del base
     return (vector & 1) == 1
 
