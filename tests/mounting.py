@@ -9,6 +9,7 @@ watchdog that aborts its connection.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import shutil
@@ -18,9 +19,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from memory_source import MemorySource
@@ -241,3 +243,14 @@ def stored(base: str, name: str) -> bytes | None:
 def verified(base: str) -> bool:
     done = subprocess.run([*WINKFS, "verify", base], capture_output=True, timeout=60)
     return done.returncode == 0
+
+
+def installed(patch: pytest.MonkeyPatch, versions: Mapping[str, int]) -> None:
+    """Have these libraries of libfuse on this machine, with what their `fuse_version` says."""
+
+    def load(name: str) -> SimpleNamespace:
+        if name not in versions:
+            raise OSError(f"{name}: cannot open shared object file")
+        return SimpleNamespace(fuse_version=lambda: versions[name])
+
+    patch.setattr(ctypes, "CDLL", load)

@@ -17,6 +17,7 @@ from pathlib import Path
 import commands
 import pytest
 from commands import PROGRAM, Run, one_line
+from seam import disk_calls, once
 
 import winkfs
 from winkfs.cli import COMMANDS, cli
@@ -92,12 +93,12 @@ def test_what_is_no_container_is_one_line(run: Run) -> None:
             assert "x.data" in line
 
 
-def test_unexpected_error_is_one_line(run: Run, base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object) -> None:
+def test_unexpected_error_is_one_line(run: Run, base: str) -> None:
+    def broken() -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(winkfs.Container, "stat", broken)
-    assert "ZeroDivisionError" in one_line(run("stat", base, "docs"))
+    with disk_calls(once("open", ".data", broken)):
+        assert "ZeroDivisionError" in one_line(run("stat", base, "docs"))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import commands
 import datasets
 import pytest
 from commands import PROGRAM, Run, listed, one_line
+from constants import shrink
 from private import packages
 
 import winkfs
@@ -185,7 +186,7 @@ def same_trees(one: Path, other: Path) -> None:
 def test_packed_directory_comes_back(
     run: Run, tree: Path, shards: int, processes: bool, ao: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "PARALLEL", 0 if processes else 1 << 60)
+    shrink(monkeypatch, "bytes of a process of pack", 0 if processes else 1 << 60)
     done = run("pack", tree, "new", "--shards", shards, "--json", *["--ao"] * ao)
     assert done.status == 0
     assert json.loads(done.out)["files"] == 42
@@ -310,7 +311,7 @@ def test_signal_in_a_pack_leaves_nothing_and_no_process(
 def test_packing_process_that_is_killed_is_an_error(
     run: Run, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "PARALLEL", 0)
+    shrink(monkeypatch, "bytes of a process of pack", 0)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     assert "was killed" in one_line(run("pack", tree, "new", "--shards", 2))
     assert run("ls", "new") == (0, b"", "")

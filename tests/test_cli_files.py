@@ -13,6 +13,7 @@ from pathlib import Path
 import commands
 import pytest
 from commands import PROGRAM, Run, listed, one_line
+from seam import disk_calls, once
 
 import winkfs
 
@@ -159,23 +160,14 @@ def test_append_that_append_only_forbids_says_why(run: Run) -> None:
     assert run("cat", "t", "a").out == b"1"
 
 
-def test_failed_append_leaves_the_file_as_it_was(
-    run: Run, base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("f").write_bytes(bytes(3 << 20))
-    real = winkfs.Container.append
-    calls: list[int] = []
+def test_failed_append_leaves_the_file_as_it_was(run: Run, base: str) -> None:
+    Path("f").write_bytes(bytes(20 << 20))
 
-    def append(self: winkfs.Container, name: str, data: bytes) -> None:
-        calls.append(1)
-        if len(calls) % 3 == 0:
-            raise KeyboardInterrupt
-        real(self, name, data)
+    def interrupt() -> None:
+        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(winkfs.Container, "append", append)
+    with disk_calls(once("preallocate", ".data", interrupt, nth=3)):
         assert run("append", base, "run.sh", "f").status == 130
-    assert len(calls) == 3
     assert run("cat", base, "run.sh").out == b"#!"
     assert winkfs.verify(base).problems == []
 

@@ -17,19 +17,19 @@ import numpy as np
 import pytest
 import xxhash
 from columns_checks import listing, opened, rows, store_of
+from constants import shrink
 from container_checks import run
 from openfiles import descriptors
 from oracle_read import check_kvseq
+from seam import disk_calls, refusing
 
 import winkfs
 from winkformats.disk import pagecache
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import Layout
-from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock
 from winkfs.cli import main
 from winkfs.container.columns import Columns
-from winkfs.container.ondisk import cols as columnsfile
 from winkfs.container.ondisk.cols import open_columns, write_columns
 from winkfs.container.select import Selection, columns_between, select
 
@@ -62,7 +62,7 @@ def made(base: Path) -> bytes:
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnsfile, "FILES", 6)
+    shrink(monkeypatch, "rows of a chunk of columns", 6)
 
 
 def read_every_way(base: Path, wanted: Columns) -> int:
@@ -237,7 +237,6 @@ def test_killed_while_writing_leaves_the_old_ones(at: str, tmp_path: Path) -> No
 
 KILLED = """
 import os, sys
-from winkfs.container.ondisk import cols as columnsfile
 from winkformats.disk.posix import PosixDirectory
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.select import columns_between
@@ -254,20 +253,15 @@ columnsfile.write_columns(store)
 """
 
 
-def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_failed_write_leaves_nothing(tmp_path: Path, error: int) -> None:
     base = tmp_path / "c"
     golden_containers.RECIPES["plain"](base)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(number, "refused")
-
     with store_of(base, writable=True) as store:
-        monkeypatch.setattr(KVSeq, "append", full)
-        number = errno.ENOSPC
-        write_columns(store)  # there is simply none
-        number = errno.EIO
-        write_columns(store)  # which is told, but what it is derived from is safe
-        assert [note for note in store.notes if "refused" in note]
+        with disk_calls(refusing("write", ".cols.tmp", error)):
+            write_columns(store)
+        # A full disk is no news; another failure is, but what it is derived from is safe.
+        assert len(store.notes) == (error == errno.EIO)
     assert not list(tmp_path.glob("*.cols*"))
 
 

@@ -1,5 +1,6 @@
 """Compaction: the same files in less space, the old container or the new one at any moment."""
 
+import errno
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from commands import Run
 from commands import run as run
 from container_checks import path_of
 from oracle_read import check
+from seam import Call, disk_calls
 
 import winkfs
 from winkformats.disk import pagecache
@@ -206,23 +208,19 @@ def test_shard_of_a_data_set_is_left_alone(tmp_path: Path) -> None:
         compact(tmp_path / "c")
 
 
-def test_full_disk_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_leaves_the_old_one(tmp_path: Path) -> None:
     base = tmp_path / "c"
     live(base, random.Random(2), {})
     before, data = state(base), path_of(base, ".data").read_bytes()
-    real = FileStorage.write
 
-    def full(storage: FileStorage, offset: int, buffers: Any) -> int:
-        if storage.name.endswith(".data.tmp") and offset >= 8192:
-            raise OSError(28, os.strerror(28), storage.name)
-        return real(storage, offset, buffers)
+    def full(call: Call) -> None:
+        if call.verb == "write" and call.path.endswith(".data.tmp") and call.offset >= 8192:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.path)
 
-    monkeypatch.setattr(FileStorage, "write", full)
-    with pytest.raises(OSError, match="No space left"):
+    with disk_calls(full), pytest.raises(OSError, match="No space left"):
         compact(base)
     assert path_of(base, ".data").read_bytes() == data
     assert not list(tmp_path.glob("*.tmp"))
-    monkeypatch.undo()
     assert state(base) == before
 
 

@@ -3,17 +3,16 @@
 import errno
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import container_checks
 import pytest
 from container_checks import assert_sound, contents, path_of
 from oracle_read import check
+from seam import Call, disk_calls
 
 import winkfs
-from winkformats.disk.posix import FileStorage
-from winkformats.disk.storage import Buffer
 from winkfs import Container, Row
 
 base = container_checks.base  # fixture
@@ -351,24 +350,22 @@ def test_large_files_in_append_only(c: Container, base: Path) -> None:
     assert_sound(base, model | {b"stream": b"y" * 5_000_001, b"many": b"z" * 3_000_000})
 
 
-def test_a_rename_in_place_that_fails_half_way_leaves_the_old_inode(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rename_in_place_that_fails_half_way_leaves_the_old_inode(tmp_path: Path) -> None:
     c = winkfs.create(tmp_path / "c", ao=True)
     c.put("aa", b"content", mtime=1)
     c.put("bb", b"b", mtime=2)
     c.parts()[0].kv.flush()
     c.parts()[0].kv.drain()
-    write = FileStorage.write
+    torn: list[Call] = []
 
-    def torn(storage: FileStorage, offset: int, buffers: Sequence[Buffer]) -> int:
-        monkeypatch.setattr(FileStorage, "write", write)
-        data = b"".join(map(bytes, buffers))
-        os.pwrite(storage.fd, data[: len(data) // 2], offset)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def tear(call: Call) -> None:
+        if call.verb == "write" and not torn:
+            torn.append(call)
+            assert call.file is not None
+            os.pwrite(call.file.fd, call.data[: call.length // 2], call.offset)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(FileStorage, "write", torn)
-    with pytest.raises(OSError, match="Input/output error"):
+    with disk_calls(tear), pytest.raises(OSError, match="Input/output error"):
         c.rename("aa", "zz")
     assert c.read("aa") == b"content"
     c.close()

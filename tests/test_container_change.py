@@ -15,9 +15,9 @@ import pytest
 from container_checks import PUTS, VERBS, assert_sound, contents, one_line, path_of
 from oracle_read import check
 from oracle_recipes import RECIPES
+from seam import disk_calls, refusing
 
 import winkfs
-from winkformats.kv.sequence import KVSeq
 from winkfs import Container, FileType, Row
 
 base, c = container_checks.base, container_checks.c  # fixtures
@@ -410,21 +410,20 @@ def test_a_container_without_delflags_only_grows(base: Path) -> None:
     assert_sound(base, model)
 
 
-def test_a_rename_that_the_disk_refuses_changes_nothing(
-    c: Container, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    c.put("a", b"x" * 100)
+def test_a_rename_that_the_disk_refuses_changes_nothing(c: Container, base: Path) -> None:
+    model = {b"a": b"x" * 100, b"ballast": bytes((4 << 20) - 10_000)}  # FILEINCR is 4 MiB
+    c.put_many(model.items())
     c.sync()
-
-    def full(*_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, "no room")
-
-    monkeypatch.setattr(KVSeq, "append", full)
-    with pytest.raises(OSError, match="no room"):
-        c.rename("a", "b")
-    monkeypatch.undo()
+    full = refusing("preallocate", ".data", errno.ENOSPC)
+    old, count = b"a", 0
+    with disk_calls(full), pytest.raises(OSError, match="No space left"):
+        while True:
+            new = b"%d" % count * 1000
+            c.rename(old, new)
+            model[new] = model.pop(old)
+            old, count = new, count + 1
     c.close()
-    assert_sound(base, {b"a": b"x" * 100})
+    assert_sound(base, model)
 
 
 def some_pieces(chance: random.Random, size: int) -> list[tuple[int, bytes]]:

@@ -6,16 +6,15 @@ import gc
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from container_checks import assert_sound, path_of, run
+from seam import Call, disk_calls
 
 import winkfs
-from winkformats.disk.posix import FileStorage
-from winkformats.disk.storage import Buffer
 from winkfs import Container
 from winkfs.dataset.dataset import create as create_dataset
 from winkfs.errors import Locked
@@ -109,39 +108,37 @@ def test_a_writer_in_a_cycle_is_collected(base: Path) -> None:
     winkfs.open(base, "a").close()
 
 
-def test_a_writer_is_collected_by_its_own_writing_thread(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_is_collected_by_its_own_writing_thread(base: Path) -> None:
     """It cannot wait for its own end."""
-    real, dropped, threads = FileStorage.write, threading.Event(), []
-    began = threading.Event()
+    began, dropped = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
 
-    def write(self: FileStorage, offset: int, buffers: Sequence[Buffer]) -> int:
-        if threading.current_thread() is not threading.main_thread() and not threads:
-            threads.append(threading.current_thread())
+    def collect(call: Call) -> None:
+        mine = threading.current_thread()
+        if call.verb == "write" and mine is not threading.main_thread() and not threads:
+            threads.append(mine)
             began.set()
             dropped.wait(60)
             gc.collect()
-        return real(self, offset, buffers)
 
     class Owner:
         def __init__(self) -> None:
             self.me, self.container = self, winkfs.open(base, "a")
 
-    monkeypatch.setattr(FileStorage, "write", write)
-    gc.disable()
-    try:
-        owner = Owner()
-        owner.container.put_many((f"m{i}", bytes(3000)) for i in range(900))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)
-            assert began.wait(60)
-            del owner
-            dropped.set()
-            threads[0].join(60)
-        assert not threads[0].is_alive()
-    finally:
-        gc.enable()
+    with disk_calls(collect):
+        gc.disable()
+        try:
+            owner = Owner()
+            owner.container.put_many((f"m{i}", bytes(3000)) for i in range(900))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                assert began.wait(60)
+                del owner
+                dropped.set()
+                threads[0].join(60)
+            assert not threads[0].is_alive()
+        finally:
+            gc.enable()
     assert held(base.parent) == []
     with winkfs.open(base, "a") as writer:
         assert len(writer) == MANY

@@ -17,9 +17,9 @@ import container_checks
 import pytest
 from container_checks import MEMORY, assert_sound, child, contents, copy_files, path_of
 from oracle_read import check
+from seam import disk_calls
 
 import winkfs
-from winkformats.disk.posix import FileStorage
 
 base = container_checks.base  # fixture
 
@@ -176,7 +176,6 @@ def test_kill_between_two_delflags(
 ) -> None:
     """The flags of one sync reach the disk one by one; a writer finishes what is left of them."""
     copy = base.with_name("copy")
-    flags: list[int] = []
     with winkfs.create(base, **variant) as writer:
         writer.put_many((f"n{i}", b"%d" % i * 9) for i in range(8))
     with winkfs.open(base, "a") as writer:
@@ -189,16 +188,10 @@ def test_kill_between_two_delflags(
         if not variant.get("ao"):
             writer.rename("n4", "n5")
             writer.append("n6", b"+")
-        patch = FileStorage.patch
-
-        def note(one: FileStorage, offset: int, data: bytes) -> None:
-            flags.append(offset)
-            patch(one, offset, data)
-
-        monkeypatch.setattr(FileStorage, "patch", note)
-        writer.sync()
+        with disk_calls() as calls:
+            writer.sync()
+        flags = [call.offset for call in calls if call.verb == "patch"]
         model = contents(writer)
-        monkeypatch.undo()
         raw = path_of(base, ".data").read_bytes()
         derived = {s: path_of(base, s).read_bytes() for s in suffixes(base)}
     assert len(flags) >= 8

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
 import pytest
+from constants import shrink
 from openfiles import descriptors
+from seam import Call, disk_calls, once
 
 import winkfs
-from winkfs.dataset import reading as handles
 from winkfs.dataset.dataset import create
+from winkfs.dataset.transaction import begin
 from winkfs.errors import Closed
 
 
@@ -66,18 +69,17 @@ def test_sync_that_failed_can_be_tried_again(root: str, monkeypatch: pytest.Monk
         assert sorted(reader) == ["a", "b"]
 
 
-def test_deletes_outlive_a_sync_that_failed_behind_them(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deletes_outlive_a_sync_that_failed_behind_them(root: str) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
     datasets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
     with winkfs.open(root, "a") as writer:
         writer.put("new", b"2")
         writer.delete("a")
         writer.delete("b")
-        with monkeypatch.context() as patch:
-            patch.setattr(winkfs.Container, "save_columns", lambda self: os.stat("/nowhere"))
-            with pytest.raises(FileNotFoundError):
-                writer.sync()
+        with disk_calls(once("create", ".cols.tmp", interrupt)), pytest.raises(KeyboardInterrupt):
+            writer.sync()
         writer.put("a", b"3")
         writer.put("more", b"3")
         writer.delete("c")
@@ -146,27 +148,28 @@ def test_parts_links_and_metadata_are_those_of_the_shard(root: str) -> None:
         assert reader.stat("d").ftype == winkfs.FileType.DIR
 
 
-def test_time_ranges_and_prefixes_open_only_the_shards_they_need(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_ranges_and_prefixes_open_only_the_shards_they_need(root: str) -> None:
     for start in range(0, 50, 10):
         datasets.commit(root, [lambda c, s=start: c.put_many(
             (f"{s}/{n}", b"x", s + n) for n in range(10))], ao=start == 20)  # fmt: skip
     with winkfs.open(root) as reader:
-        opened = []
-        real = handles.Handles.container
-        monkeypatch.setattr(handles.Handles, "container",
-                            lambda self, n: opened.append(n) or real(self, n))  # fmt: skip
-        assert [e.mtime for e in reader.scan(18, 23)] == [18, 19, 20, 21, 22]
-        assert set(opened) == {1, 2}
-        opened.clear()
-        assert len(list(reader.scan(prefix="30/"))) == 10
-        assert set(opened) == {3}
+        bases = [shard.base for shard in reader.shards]
+
+        def opened(calls: list[Call]) -> set[int]:
+            paths = {call.path for call in calls if call.verb == "open"}
+            return {n for n, base in enumerate(bases) if paths & {base + ".data", base + ".cols"}}
+
+        with disk_calls() as calls:
+            assert [e.mtime for e in reader.scan(18, 23)] == [18, 19, 20, 21, 22]
+        assert opened(calls) == {1, 2}
+        with disk_calls() as calls:
+            assert len(list(reader.scan(prefix="30/"))) == 10
+        assert opened(calls) == {3}
         assert list(reader.names("4*/[12]")) == ["40/1", "40/2"]
 
 
 def test_more_shards_than_are_kept_open(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handles, "OPEN", 2)
+    shrink(monkeypatch, "shards open at once", 2)
     for n in range(6):
         datasets.add(root, {"same": b"%d" % n, f"{n}": b"x"})
     with winkfs.open(root) as reader:
@@ -221,14 +224,12 @@ def test_damage_in_one_shard_costs_only_its_files(root: str) -> None:
     assert all("00001" in line for line in problems)
 
 
-def test_record_that_lies_is_found_by_verify(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
-
-    from winkfs.dataset.transaction import Transaction
-
-    real = Transaction.seal
-    monkeypatch.setattr(Transaction, "seal", lambda *a: replace(real(*a), files=7))
-    datasets.add(root, {"a": b"1"})
+def test_record_that_lies_is_found_by_verify(root: str) -> None:
+    job = begin(root)
+    base = job.attempt("0")
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+    job.commit([replace(job.seal(base), files=7)])
     assert any("manifest says" in line for line in winkfs.verify(root).problems)
 
 

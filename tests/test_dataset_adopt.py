@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import datasets
 import pytest
+from seam import disk_calls, once
 
 import winkfs
-from winkfs.dataset import maintain as adopt_module
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import Log, create
@@ -61,18 +60,9 @@ def test_container_that_is_given_twice_is_refused(root: str, base: Path, tmp_pat
     assert Log(root).newest() == 0
 
 
-def test_container_that_another_adds_meanwhile_is_refused(
-    root: str, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = adopt_module._copy
-
-    def late(*arguments: Any) -> str:
-        monkeypatch.setattr(adopt_module, "_copy", real)
-        adopt(root, [base])
-        return real(*arguments)
-
-    monkeypatch.setattr(adopt_module, "_copy", late)
-    with pytest.raises(FileExists, match="is a shard of the data set already"):
+def test_container_that_another_adds_meanwhile_is_refused(root: str, base: Path) -> None:
+    late = once("lock", ".lock", lambda: adopt(root, [base]))
+    with disk_calls(late), pytest.raises(FileExists, match="is a shard of the data set already"):
         adopt(root, [base])
     assert Log(root).newest() == 1
     assert os.listdir(f"{root}/_pending") == []

@@ -15,10 +15,10 @@ from typing import Any
 
 import datasets
 import pytest
+from constants import shrink
+from seam import disk_calls, once
 
 import winkfs
-from winkformats.disk.posix import PosixDirectory
-from winkfs.dataset import manifest
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.snapshot import snapshot
@@ -319,19 +319,18 @@ def test_batch_whose_manifest_was_vacuumed_is_still_known(root: str) -> None:
     assert files(root) == {"a": b"2"}
 
 
-def test_batch_is_published_once_by_two_at_a_time(root: str, monkeypatch: Any) -> None:
+def test_batch_is_published_once_by_two_at_a_time(root: str) -> None:
     """The other one is published after we looked."""
     ours, theirs = begin(root), begin(root)
     records = [written(ours, {"a": b"ours"}), written(theirs, {"a": b"theirs"})]
-    real = manifest.Folder.put_if_absent
+    results = list[int]()
 
-    def late(self: Any, number: int, data: bytes) -> bool:
-        monkeypatch.setattr(manifest.Folder, "put_if_absent", real)
-        assert theirs.commit([records[1]], streams={"q": 0}) == 1
-        return real(self, number, data)
+    def late() -> None:
+        results.append(theirs.commit([records[1]], streams={"q": 0}))
 
-    monkeypatch.setattr(manifest.Folder, "put_if_absent", late)
-    assert ours.commit([records[0]], streams={"q": 0}) == 1
+    with disk_calls(once("link", f"{1:020}.json", late)):
+        assert ours.commit([records[0]], streams={"q": 0}) == 1
+    assert results == [1]
     assert files(root) == {"a": b"theirs"}
     assert not Path(ours.folder).exists()
 
@@ -342,8 +341,8 @@ def test_batch_is_published_once_by_two_at_a_time(root: str, monkeypatch: Any) -
 def test_checkpoints_and_the_manifests_between_say_the_same(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "EACH", 4)
-    monkeypatch.setattr(manifest, "SMALL", 0)
+    shrink(monkeypatch, "manifests to a checkpoint", 4)
+    shrink(monkeypatch, "bytes of a short manifest", 0)
     for number in range(10):
         datasets.add(root, {f"n{number}": b"1"})
     log = Log(root)
@@ -363,12 +362,9 @@ def test_manifest_is_json_that_a_person_can_read(root: str) -> None:
     assert values["added"][0]["first"] == "caf\udce9"
 
 
-def test_manifest_of_a_later_version_is_refused(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from winkfs.dataset import records
-
-    with monkeypatch.context() as patch:
-        patch.setattr(records, "VERSION", 2)
-        datasets.add(root, {"a": b"1"})
+def test_manifest_of_a_later_version_is_refused(root: str) -> None:
+    datasets.add(root, {"a": b"1"})
+    datasets.forge(root, 1, lambda values: values.update(version=2))
     with pytest.raises(ValueError, match="update winkfs"):
         winkfs.open(root)
 
@@ -382,33 +378,22 @@ def test_data_set_without_manifests_is_not_an_empty_one(root: str) -> None:
         create(root)
 
 
-def test_nobody_sees_half_a_new_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_sees_half_a_new_data_set(tmp_path: Path) -> None:
     root, seen = tmp_path / "ds", []
-    put = manifest.Folder.put_if_absent
-
-    def looking(folder: manifest.Folder, number: int, data: bytes) -> bool:
-        seen.append(is_dataset(root))
-        return put(folder, number, data)
-
-    monkeypatch.setattr(manifest.Folder, "put_if_absent", looking)
-    create(root)
+    with disk_calls(once("link", f"{0:020}.json", lambda: seen.append(is_dataset(root)))):
+        create(root)
     assert seen == [False]
     assert list(winkfs.open(root).names()) == []
 
 
-def test_two_make_a_data_set_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root, rename = tmp_path / "ds", PosixDirectory.rename
+def test_two_make_a_data_set_at_the_same_time(tmp_path: Path) -> None:
+    root = tmp_path / "ds"
 
-    def late(directory: PosixDirectory, old: str, new: str) -> None:
-        if new == "_winkfs":
-            monkeypatch.setattr(PosixDirectory, "rename", rename)
-            datasets.add(create(root).root, {"a": b"of the other"})
-        rename(directory, old, new)
+    def late() -> None:
+        datasets.add(create(root).root, {"a": b"of the other"})
 
-    monkeypatch.setattr(PosixDirectory, "rename", late)
-    assert create(root).newest() == 1
+    with disk_calls(once("rename", "/_winkfs", late)):
+        assert create(root).newest() == 1
     with winkfs.open(root) as d:
         assert d.read("a") == b"of the other"
     assert not list((root / "_pending").iterdir())
@@ -494,8 +479,10 @@ def test_snapshot_of_a_container_lets_it_grow_but_not_change(tmp_path: Path) -> 
         shard.open()
 
 
-def test_snapshot_opens_no_shard(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_opens_no_shard(root: str) -> None:
     datasets.add(root, {"a": b"1"}, {"a": b"2"})
     files(root)
-    monkeypatch.setattr(winkfs.container.store.Store, "__init__", None)
-    assert snapshot(root).files == 1
+    with disk_calls() as calls:
+        assert snapshot(root).files == 1
+    assert calls
+    assert not [call for call in calls if call.path.endswith((".data", ".idx", ".cols"))]

@@ -13,10 +13,11 @@ from typing import Any
 import commands
 import datasets
 import pytest
+from constants import shrink
+from seam import disk_calls, refusing
 
 import winkfs
 import winkfs.dataset.maintain
-from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.ondisk.cols import open_columns
 from winkfs.dataset import manifest
@@ -68,7 +69,7 @@ def first(n: int) -> set[str]:
 def test_any_damage_of_one_file_costs_nothing_and_is_told(
     root: str, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
-    monkeypatch.setattr(manifest, "SMALL", small)
+    shrink(monkeypatch, "bytes of a short manifest", small)
     datasets.add(root, {"6": b"6"})
     datasets.add(root, {"7": b"7"})
     for number in (0, 3, 6, 7):
@@ -102,18 +103,9 @@ def test_damaged_copy_is_no_problem_and_repair_makes_it(root: str) -> None:
     assert winkfs.verify(root).notes == []
 
 
-def test_sector_that_cannot_be_read_is_like_damage(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = FileStorage.read
-
-    def read(storage: FileStorage, offset: int, length: int) -> bytes:
-        if storage.name.endswith(f"{5:020}.json"):
-            raise OSError(5, "Input/output error")
-        return real(storage, offset, length)
-
-    monkeypatch.setattr(FileStorage, "read", read)
-    assert files(root) == first(5)
+def test_sector_that_cannot_be_read_is_like_damage(root: str) -> None:
+    with disk_calls(refusing("read", f"{5:020}.json")):
+        assert files(root) == first(5)
 
 
 def test_commits_and_vacuum_go_on_with_a_copy(root: str) -> None:
@@ -178,8 +170,8 @@ def test_time_of_a_damaged_generation_is_an_error_and_never_another(root: str) -
 def test_between_checkpoints_it_costs_the_generations_up_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "EACH", 4)
-    monkeypatch.setattr(manifest, "SMALL", 0)
+    shrink(monkeypatch, "manifests to a checkpoint", 4)
+    shrink(monkeypatch, "bytes of a short manifest", 0)
     root = create(tmp_path / "ds").root
     for n in range(1, 7):
         datasets.add(root, {f"{n}": b"%d" % n})

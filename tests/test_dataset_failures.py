@@ -12,6 +12,7 @@ from typing import Any
 
 import datasets
 import pytest
+from seam import disk_calls, refusing
 
 import winkfs
 from winkfs.dataset.maintain import adopt
@@ -30,13 +31,13 @@ class Disk:
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, root: Path, fail: int) -> None:
-        self._root, self._fail, self.count = root, fail, 0
+        self._root, self.fail, self.count = root, fail, 0
         self.failed: Path | None = None
         self._files: dict[int, bool] = {}
         self._names: dict[tuple[int, str], tuple[int, bool]] = {}  # in a directory -> (inode, safe)
         self._lost: set[tuple[int, str, int]] = set()
         for name in ("fsync", "fdatasync"):
-            patch.setattr(os, name, self._sync(getattr(os, name)))
+            patch.setattr(os, name, self.syncing(getattr(os, name)))
         for name in ("replace", "link", "mkdir", "open"):
             patch.setattr(os, name, self._named(name, getattr(os, name)))
 
@@ -57,14 +58,14 @@ class Disk:
 
         return named
 
-    def _sync(self, call: Callable[[int], None]) -> Callable[[int], None]:
+    def syncing(self, call: Callable[[int], None]) -> Callable[[int], None]:
         def sync(fd: int) -> None:
             status, path = os.fstat(fd), Path(os.readlink(f"/proc/self/fd/{fd}"))
             if not path.is_relative_to(self._root) and path != self._root.parent:
                 call(fd)
                 return
             self.count += 1
-            fails = self.count == self._fail
+            fails = self.count == self.fail
             if fails:
                 self.failed = path
             if stat.S_ISDIR(status.st_mode):
@@ -166,7 +167,7 @@ def test_commit_after_one_that_failed_and_was_given_up_does_not_stand_on_nothing
     with winkfs.create(tmp_path / "c") as container:
         container.put("b", b"2")
     disk = Disk(monkeypatch, root, 0)
-    disk._sync(os.fsync)
+    disk.syncing(os.fsync)
     for folder in (root.parent, root, root / "_winkfs", *root.glob("2*")):
         fd = os.open(folder, os.O_RDONLY)
         os.fsync(fd)
@@ -176,7 +177,7 @@ def test_commit_after_one_that_failed_and_was_given_up_does_not_stand_on_nothing
         os.fsync(fd)
         os.close(fd)
     assert disk.unsafe() == []
-    disk._fail = disk.count + fail
+    disk.fail = disk.count + fail
     with contextlib.suppress(OSError):
         adopt(root, [tmp_path / "c"])
     again = begin(root)
@@ -203,16 +204,12 @@ def test_creation_that_failed_leaves_no_data_set(
     assert files(root) == {}
 
 
-def test_put_after_a_failed_sync_is_refused_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_after_a_failed_sync_is_refused_with_what_to_do(tmp_path: Path) -> None:
     root = create(tmp_path / "ds").root
     opened = winkfs.open(root, "a")
     opened.put("a", b"1")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "no")))
-        with pytest.raises(OSError, match="no"):
-            opened.sync()
+    with disk_calls(refusing("link")), pytest.raises(OSError, match="Input/output"):
+        opened.sync()
     with pytest.raises(OSError, match="sync again, or abort"):
         opened.put("b", b"2")
     assert opened.sync() == 1

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pytest
 import xxhash
+from constants import shrink
+from hashes import hash_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seam import disk_calls, refusing
 
 import winkfs
-from winkformats import hashing
-from winkformats.disk.posix import PosixDirectory
-from winkfs.dataset import hidden as hidden_module
 from winkfs.dataset import hidden as hiddenfile
 from winkfs.dataset.hidden import hidden_rows
 from winkfs.dataset.manifest import Folder, Log, create
@@ -44,21 +43,15 @@ def derived(root: str) -> list[Path]:
     return sorted(Path(root).glob("_winkfs/*.hidden"))
 
 
-def weak_hash(htalgo: int, keys: Iterable[Any]) -> tuple[Any, Any]:
+def by_length(key: bytes) -> int:
     """All names of one length have one hash."""
-    s = np.array([len(key) for key in keys], np.uint64)
-    return s, s
-
-
-def weak_key(htalgo: int, key: Any) -> tuple[int, int]:
-    return len(key), len(key)
+    return len(key)
 
 
 def test_names_with_one_hash_do_not_hide_each_other(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hashing, "hash_keys", weak_hash)
-    monkeypatch.setattr(hashing, "hash_key", weak_key)
+    hash_with(monkeypatch, by_length)
     datasets.add(root, {"aa": b"1", "ab": b"1", "ac": b"1"}, {"ad": b"2", "ab": b"2"})
     datasets.add(root, {"ae": b"3", "ac": b"3"})
     datasets.delete(root, "ad")
@@ -77,9 +70,8 @@ def test_large_shard_is_asked_for_a_few_names(
 ) -> None:
     """The index of the large one is probed, not read."""
     if weak:
-        monkeypatch.setattr(hashing, "hash_keys", weak_hash)
-        monkeypatch.setattr(hashing, "hash_key", weak_key)
-    monkeypatch.setattr(hidden_module, "FEW", 2)
+        hash_with(monkeypatch, by_length)
+    shrink(monkeypatch, "parts of an index that are looked up", 2)
     datasets.add(root, {f"{n:02}": b"1" for n in range(20)}, {"00": b"2"})
     files(root)
     datasets.add(root, {"07": b"3", "zz": b"3"})
@@ -121,31 +113,30 @@ def test_long_names_hide_too(root: str) -> None:
     assert Log(root).latest().shards[0].names is None
 
 
-def test_shards_that_do_not_overlap_need_no_work(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def names_read(root: str) -> list[int]:
+    """Shards of which a snapshot compares names, not only hashes."""
+    with disk_calls() as calls:
+        bases = [f"{root}/{shard.record.path}" for shard in snapshot(root).shards]
+    opened = {call.path for call in calls if call.verb == "open"}
+    return [n for n, base in enumerate(bases) if base + ".cols" in opened]
+
+
+def test_shards_that_do_not_overlap_need_no_work(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"c": b"2"}, {"d": b"3", "e": b"3"})
-    monkeypatch.setattr(hidden_module, "hidden_rows", None)
-    assert counts(root) == [0, 0, 0]
+    with disk_calls() as calls:
+        assert counts(root) == [0, 0, 0]
+    assert calls
+    assert not [call for call in calls if call.path.endswith((".data", ".idx", ".cols"))]
     assert derived(root) == []
 
 
-def test_derived_file_is_used_and_built_upon(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derived_file_is_used_and_built_upon(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
-    assert counts(root) == [1, 0]
-    asked: list[list[bool]] = []
-    real = hidden_module._resolve
-
-    def seen(shards: Any, new: list[bool], *rest: int) -> Any:
-        asked.append(new)
-        return real(shards, new, *rest)
-
-    monkeypatch.setattr(hidden_module, "_resolve", seen)
-    assert counts(root) == [1, 0]
-    assert asked == []
+    assert names_read(root) == [0, 1]
+    assert names_read(root) == []
     datasets.add(root, {"b": b"3"})
+    assert names_read(root) == [0, 2]  # of the name that came
     assert counts(root) == [2, 0, 0]
-    assert asked == [[False, False, True]]
     assert len(derived(root)) == 2
 
 
@@ -173,16 +164,11 @@ def test_derived_file_that_lies_is_found_by_verify(root: str) -> None:
     assert winkfs.verify(root).problems == []
 
 
-def test_folder_that_cannot_be_written_to_is_read_all_the_same(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_that_cannot_be_written_to_is_read_all_the_same(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise PermissionError(13, "no")
-
-    monkeypatch.setattr(PosixDirectory, "create_new", refuse)
-    assert counts(root) == [1, 0]
+    with disk_calls(refusing("create", error=errno.EACCES)) as calls:
+        assert counts(root) == [1, 0]
+    assert "create" in {call.verb for call in calls}
     assert derived(root) == []
 
 
@@ -212,7 +198,7 @@ def test_step_by_step_and_in_passes_is_all_at_once(
                 snapshot(root)
         records = Log(root).latest().shards
         whole = hidden_rows(root, records, {})
-        patch.setattr(hidden_module, "ROWS", rows)
+        shrink(patch, "rows compared together", rows)
         for found in (hidden_rows(root, records, {}), *([] if not records else [
             {shard.record.path: shard.hidden for shard in snapshot(root).shards}])):  # fmt: skip
             assert {p: list(r) for p, r in found.items()} == {p: list(r) for p, r in whole.items()}

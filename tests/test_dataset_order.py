@@ -7,10 +7,9 @@ from pathlib import Path
 
 import datasets
 import pytest
+from constants import shrink
 
 from winkfs.dataset.snapshot import snapshot
-from winkfs.mounting import datasetnames as nameorder
-from winkfs.mounting import datasetnames as namerows
 from winkfs.mounting.dataset import DatasetSource
 from winkfs.mounting.datasetnames import MergedOrder
 
@@ -54,7 +53,7 @@ def test_names_of_several_shards_are_sorted(
     tmp_path: Path, number: int, some: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All at once, or some at a time."""
-    monkeypatch.setattr(namerows, "SOME", some)
+    shrink(monkeypatch, "names sorted at once", some)
     chance = random.Random(number)
     chosen = names(chance, chance.choice([3, 40, 400]))
     shards = chance.randint(1, 5)
@@ -70,7 +69,7 @@ def test_order_follows_the_generations(
     tmp_path: Path, number: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sorted anew, or with what came and without what went."""
-    monkeypatch.setattr(nameorder, "FEW", few)
+    shrink(monkeypatch, "names put into an order one by one", few)
     chance, root = random.Random(number), tmp_path / "set"
     expected = dict.fromkeys(names(chance, 60), b"0")
     if number % 2:  # none is a directory of others, for a while

@@ -14,9 +14,10 @@ from typing import Any
 
 import datasets
 import pytest
+from constants import shrink
+from seam import Call, disk_calls, once
 
 import winkfs
-from winkfs.dataset import compaction as compaction_module
 from winkfs.dataset.compaction import Group, compact, rebalance, rewrite
 from winkfs.dataset.maintain import adopt, vacuum
 from winkfs.dataset.manifest import Log, create
@@ -151,30 +152,21 @@ def test_deletes_go_when_nothing_is_left_for_them(root: str) -> None:
     assert rebalance(root).removed == 0
 
 
-def test_compact_tries_again_when_somebody_was_faster(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = compaction_module.rewrite
+def test_compact_tries_again_when_somebody_was_faster(root: str) -> None:
     datasets.add(root, {"a": b"1"}, {"b": b"1"})
 
-    def slow(times: int) -> Any:
-        left = [times]
+    def overwrite() -> None:
+        datasets.add(root, {"a": b"0"}, {"b": b"o"}, operation="overwrite")
 
-        def rewrite(*arguments: Any) -> Any:
-            found = real(*arguments)
-            if left[0]:
-                left[0] -= 1
-                datasets.add(root, {"a": b"%d" % left[0]}, {"b": b"o"}, operation="overwrite")
-            return found
+    def always(call: Call) -> None:
+        if call.verb == "link" and call.path.endswith(".json"):
+            overwrite()
 
-        return rewrite
-
-    monkeypatch.setattr(compaction_module, "rewrite", slow(1))
-    assert compact(root).removed == 2
+    with disk_calls(once("link", ".json", overwrite)):
+        assert compact(root).removed == 2
     assert seen(root)["b"][-1] == b"o"
     datasets.add(root, {"c": b"1"})
-    monkeypatch.setattr(compaction_module, "rewrite", slow(2))
-    with pytest.raises(DatasetConflict):
+    with disk_calls(always), pytest.raises(DatasetConflict):
         compact(root)
     assert os.listdir(f"{root}/_pending") == []
     assert winkfs.verify(root).notes == []
@@ -280,12 +272,10 @@ def test_vacuum_keeps_a_generation_that_was_the_newest_within_its_time(root: str
 def test_vacuum_removes_manifests_that_nobody_needs(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from winkfs.dataset import maintain as vacuum_module
-    from winkfs.dataset import manifest
 
-    monkeypatch.setattr(manifest, "EACH", 4)
-    monkeypatch.setattr(manifest, "SMALL", 0)
-    monkeypatch.setattr(vacuum_module, "EACH", 4)
+    shrink(monkeypatch, "manifests to a checkpoint", 4)
+    shrink(monkeypatch, "bytes of a short manifest", 0)
+    shrink(monkeypatch, "manifests to a checkpoint, to vacuum", 4)
     for n in range(10):
         datasets.add(root, {f"{n}": b"1"})
     done = vacuum(root, keep=2, older_than=0)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import datasets
 import pytest
+from constants import shrink
+from seam import disk_calls, once, once_after
 
 import winkfs
-from winkformats.disk.directory import Directory
-from winkformats.disk.posix import PosixDirectory
-from winkfs.dataset import maintain as vacuum_module
-from winkfs.dataset import manifest
 from winkfs.dataset.maintain import vacuum
-from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.manifest import create
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 
@@ -28,77 +26,53 @@ def root(tmp_path: Path) -> str:
     return create(tmp_path / "ds").root
 
 
-def test_temporary_file_of_a_commit_that_ends_meanwhile(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = PosixDirectory.list
-
-    def listed(folder: PosixDirectory) -> list[str]:
-        return [*real(folder), ".deadbeefdeadbeef.tmp"]
-
+def test_temporary_file_of_a_commit_that_ends_meanwhile(root: str) -> None:
     datasets.add(root, {"a": b"1"})
-    monkeypatch.setattr(PosixDirectory, "list", listed)
-    assert vacuum(root, older_than=0).shards == []
+    temporary = Path(f"{root}/_winkfs/.deadbeefdeadbeef.tmp")
+    temporary.write_bytes(b"")
+    ended: list[None] = []
+    end = once_after("list", "/_winkfs", lambda: ended.append(temporary.unlink()))
+    with disk_calls(end):
+        assert vacuum(root, older_than=0).shards == []
+    assert ended
 
 
 def test_another_vacuum_removes_the_manifests_that_are_being_read(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest, "EACH", 4)
+    shrink(monkeypatch, "manifests to a checkpoint", 4)
     for n in range(12):
         datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
-    real, left = Log.read, [8]
-
-    def read(log: Log, number: int) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
-            vacuum(root, older_than=0)
-        return real(log, number)
-
-    monkeypatch.setattr(Log, "read", read)
-    done = vacuum(root, older_than=0)
-    assert left[0] < 0
+    others = []
+    late = once("open", ".json", lambda: others.append(vacuum(root, older_than=0)), nth=8)
+    with disk_calls(late):
+        done = vacuum(root, older_than=0)
+    assert len(others) == 1
     assert done.shards == []
     with winkfs.open(root) as opened:
         assert opened.read("a") == b"11"
     assert winkfs.verify(root).problems == []
 
 
-def test_job_that_is_committed_while_vacuum_looks_stays(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_that_is_committed_while_vacuum_looks_stays(root: str) -> None:
     job = begin(root)
     with winkfs.create(job.attempt("0")) as container:
         container.put("a", b"1")
-    record, real = job.seal(job.attempt("0")), PosixDirectory.list
-
-    def late(folder: PosixDirectory) -> list[str]:
-        found = real(folder)
-        if folder.path.endswith("/_pending"):  # seen, and committed before anything else is read
-            monkeypatch.setattr(PosixDirectory, "list", real)
-            job.commit([record])
-        return found
-
-    monkeypatch.setattr(PosixDirectory, "list", late)
-    vacuum(root, older_than=0)
+    record = job.seal(job.attempt("0"))
+    # seen, and committed before anything else is read
+    with disk_calls(once_after("list", "/_pending", lambda: job.commit([record]))):
+        vacuum(root, older_than=0)
     with winkfs.open(root) as opened:
         assert opened.read("a") == b"1"
 
 
-def test_vacuum_with_little_to_do_reads_few_manifests(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vacuum_with_little_to_do_reads_few_manifests(root: str) -> None:
     for n in range(40):
         datasets.add(root, {f"{n}": b"1"})
-    real, read = Log.read, []
-
-    def counted(log: Log, number: int) -> Any:
-        read.append(number)
-        return real(log, number)
-
-    monkeypatch.setattr(Log, "read", counted)
-    vacuum(root)
-    assert len(read) < 15  # of 41
+    with disk_calls() as calls:
+        vacuum(root)
+    read = [call for call in calls if call.verb == "open" and call.path.endswith(".json")]
+    assert 0 < len(read) < 15  # of 41
 
 
 def test_what_is_in_pending_goes_whatever_it_is(root: str) -> None:
@@ -152,24 +126,19 @@ def test_vacuums_beside_writers_lose_nothing_and_do_not_fail(root: str) -> None:
 
 
 @pytest.mark.parametrize("look", [1, 2])
-def test_vacuum_goes_on_where_another_removes_a_folder_first(
-    root: str, look: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vacuum_goes_on_where_another_removes_a_folder_first(root: str, look: int) -> None:
     datasets.add(root, {"a": b"1"})
     (old,) = snapshot(root).shards
     datasets.add(root, {"a": b"2"}, operation="overwrite")
-    job, looks, real = old.record.path.partition("/")[0], [], vacuum_module.listed
+    job = old.record.path.partition("/")[0]
+    removed: list[None] = []
 
-    def listed(directory: Directory, name: str) -> list[str]:
-        found = real(directory, name)
-        looks.extend([name] * (name == job))
-        if name == job and len(looks) == look:
-            directory.remove_tree(job)
-        return found
+    def remove() -> None:
+        removed.append(shutil.rmtree(Path(root, job)))
 
-    monkeypatch.setattr(vacuum_module, "listed", listed)
-    assert vacuum(root, older_than=0).shards == [old.record.path]
-    assert len(looks) >= look
+    with disk_calls(once_after("list", f"/{job}", remove, nth=look)):
+        assert vacuum(root, older_than=0).shards == [old.record.path]
+    assert removed
     assert winkfs.verify(root).problems == []
 
 

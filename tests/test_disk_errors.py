@@ -5,22 +5,22 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import container_checks
 import pytest
 from container_checks import assert_sound, contents, path_of
 from oracle_read import check
 from oracle_recipes import RECIPES
+from seam import Call, disk_calls
 
 import winkfs
-from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkfs import Container
 
 base = container_checks.base  # fixture
 
 Model = dict[bytes, bytes]
 CALLS = ("write", "patch", "sync")
+FAULTS = (*CALLS, "truncate", "directory sync", "rename", "link")
 VARIANTS: dict[str, dict[str, bool]] = {
     "plain": {},
     "classic": {"classic": True},
@@ -31,36 +31,26 @@ VARIANTS: dict[str, dict[str, bool]] = {
 class Faults:
     """Calls to the disk, counted; the one numbered `at` fails with EIO, or all from it on."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.at, self.count, self.for_good, self.failed = 0, 0, False, ""
-        for owner, name in (
-            (FileStorage, "write"),
-            (FileStorage, "patch"),
-            (FileStorage, "sync"),
-            (FileStorage, "truncate"),
-            (PosixDirectory, "sync"),
-            (PosixDirectory, "rename"),
-            (PosixDirectory, "link"),
-        ):
-            patch.setattr(owner, name, self._wrap(name, getattr(owner, name)))
+    def __init__(self) -> None:
+        self.arm(0)
 
-    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            self.count += 1
-            if self.at and (self.count == self.at or (self.for_good and self.count > self.at)):
-                self.failed = self.failed or name
-                raise OSError(errno.EIO, "the disk failed")
-            return real(*args, **options)
-
-        return call
+    def __call__(self, call: Call) -> None:
+        if call.verb not in FAULTS:
+            return
+        self.count += 1
+        if self.at and (self.count == self.at or (self.for_good and self.count > self.at)):
+            self.failed = self.failed or call.verb
+            raise OSError(errno.EIO, "the disk failed")
 
     def arm(self, at: int, for_good: bool = False) -> None:
         self.at, self.count, self.for_good, self.failed = at, 0, for_good, ""
 
 
 @pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
-    return Faults(monkeypatch)
+def faults() -> Iterator[Faults]:
+    found = Faults()
+    with disk_calls(found):
+        yield found
 
 
 class Life:
@@ -210,46 +200,16 @@ def test_each_call_of_a_recovery_fails_in_turn(name: str, base: Path, faults: Fa
 # --- the order of sync --------------------------------------------------------------------------
 
 
-class Log:
+def logged(calls: list[Call]) -> Iterator[tuple[str, str, int, int]]:
     """What reaches the disk, in order: (call, file, offset, length)."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.calls: list[tuple[str, str, int, int]] = []
-        write, change, sync = FileStorage.write, FileStorage.patch, FileStorage.sync
-
-        def logged_write(one: FileStorage, offset: int, buffers: Any) -> int:
-            length = write(one, offset, buffers)
-            self.calls.append(("write", Path(one.name).name, offset, length))
-            return length
-
-        def logged_patch(one: FileStorage, offset: int, data: Any) -> None:
-            self.calls.append(("patch", Path(one.name).name, offset, len(data)))
-            change(one, offset, data)
-
-        def logged_sync(one: FileStorage) -> None:
-            sync(one)
-            self.calls.append(("sync", Path(one.name).name, 0, 0))
-
-        patch.setattr(FileStorage, "write", logged_write)
-        patch.setattr(FileStorage, "patch", logged_patch)
-        patch.setattr(FileStorage, "sync", logged_sync)
-        rename, link, directory = PosixDirectory.rename, PosixDirectory.link, PosixDirectory.sync
-
-        def logged_rename(one: PosixDirectory, old: str, new: str) -> None:
-            rename(one, old, new)
-            self.calls.append(("replace", new, 0, 0))
-
-        def logged_link(one: PosixDirectory, old: str, new: str) -> None:
-            link(one, old, new)
-            self.calls.append(("replace", new, 0, 0))
-
-        def logged_directory(one: PosixDirectory) -> None:
-            directory(one)
-            self.calls.append(("directory", "", 0, 0))
-
-        patch.setattr(PosixDirectory, "rename", logged_rename)
-        patch.setattr(PosixDirectory, "link", logged_link)
-        patch.setattr(PosixDirectory, "sync", logged_directory)
+    for call in calls:
+        name = Path(call.path).name
+        if call.verb in CALLS:
+            yield call.verb, name, call.offset, call.length
+        elif call.verb in ("rename", "link"):
+            yield "replace", name, 0, 0
+        elif call.verb == "directory sync":
+            yield "directory", "", 0, 0
 
 
 def lives(base: Path, variant: dict[str, bool]) -> None:
@@ -263,14 +223,15 @@ def lives(base: Path, variant: dict[str, bool]) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_order_of_sync(variant: str, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_of_sync(variant: str, base: Path) -> None:
     """Data, sync, superblock, sync, then delflags; nothing below SYNCSIZE changes but those."""
-    log = Log(monkeypatch)
-    lives(base, VARIANTS[variant])
+    with disk_calls() as calls:
+        lives(base, VARIANTS[variant])
+    log = list(logged(calls))
     dirty = dirty_block = False  # entries or the superblock written and not yet synced
     synced = end = 4096 if variant == "classic" else 8192  # the end of what is durably said
     superblocks = flags = 0
-    for call, name, offset, length in log.calls:
+    for call, name, offset, length in log:
         if name != "c.data":
             continue
         if call == "write" and offset == 0:
@@ -298,34 +259,32 @@ def test_the_order_of_sync(variant: str, base: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_derived_files_are_synced_before_they_have_their_name(
-    variant: str, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = Log(monkeypatch)
-    lives(base, VARIANTS[variant])
-    replaced = [i for i, call in enumerate(log.calls) if call[0] == "replace"]
-    names = {log.calls[i][1] for i in replaced}
+def test_derived_files_are_synced_before_they_have_their_name(variant: str, base: Path) -> None:
+    with disk_calls() as calls:
+        lives(base, VARIANTS[variant])
+    log = list(logged(calls))
+    replaced = [i for i, call in enumerate(log) if call[0] == "replace"]
+    names = {log[i][1] for i in replaced}
     derived = {"c.idx"} | ({"c.time"} if variant == "ao" else set())
     derived |= set() if variant == "classic" else {"c.names"}
     assert names == {"c.data"} | derived
     for i in replaced:
-        name = log.calls[i][1]
-        before = [call for call in log.calls[:i] if call[1] == name + ".tmp"]
+        name = log[i][1]
+        before = [call for call in log[:i] if call[1] == name + ".tmp"]
         assert before[-1][0] == "sync", name
-        assert ("directory", "", 0, 0) in log.calls[i : i + 2], name
-    for i, (call, name, *_) in enumerate(log.calls):
+        assert ("directory", "", 0, 0) in log[i : i + 2], name
+    for i, (call, name, *_) in enumerate(log):
         if call == "replace" and name in ("c.idx", "c.time"):
-            data = [c[0] for c in log.calls[:i] if c[1] == "c.data" and c[0] in CALLS]
+            data = [c[0] for c in log[:i] if c[1] == "c.data" and c[0] in CALLS]
             assert data[-1:] in (["sync"], []), "an index that covers what is not durable"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_index_is_never_changed_in_its_place(
-    variant: str, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = Log(monkeypatch)
-    lives(base, VARIANTS[variant])
-    written = {name for call, name, *_ in log.calls if call in ("write", "patch")} - {"c.lock"}
+def test_the_index_is_never_changed_in_its_place(variant: str, base: Path) -> None:
+    with disk_calls() as calls:
+        lives(base, VARIANTS[variant])
+    log = list(logged(calls))
+    written = {name for call, name, *_ in log if call in ("write", "patch")} - {"c.lock"}
     assert written <= {"c.data", "c.data.tmp", "c.idx.tmp", "c.time.tmp", "c.names.tmp"}
     assert check(base).files
     assert not path_of(base, ".idx.tmp").exists()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from container_checks import path_of
+from seam import Call, disk_calls, refusing
 
 import winkfs
 from winkformats.disk import pagecache
-from winkformats.disk.posix import FileStorage, PosixDirectory
 from winkformats.disk.simulated import SimulatedDisk
 
 Files = dict[str, bytes]
@@ -28,20 +28,21 @@ def files_of(base: Path) -> Files:
 class Refusing:
     """fdatasync of BASE.data number `at` fails, and what it should have written is gone."""
 
-    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.at, self.count, self.base = 0, 0, base
-        real = FileStorage.sync
+    def __init__(self) -> None:
+        self.at, self.count = 0, 0
 
-        def sync(storage: FileStorage) -> None:
-            if not storage.name.endswith(".data"):
-                real(storage)
-                return
+    def __call__(self, call: Call) -> None:
+        if call.verb == "sync" and call.path.endswith(".data"):
             self.count += 1
             if self.count == self.at:
-                raise OSError(errno.EIO, os.strerror(errno.EIO), storage.name)
-            real(storage)
+                raise OSError(errno.EIO, os.strerror(errno.EIO), call.path)
 
-        monkeypatch.setattr(FileStorage, "sync", sync)
+
+@pytest.fixture
+def disk() -> Iterator[Refusing]:
+    refusing_disk = Refusing()
+    with disk_calls(refusing_disk):
+        yield refusing_disk
 
 
 @pytest.fixture
@@ -52,8 +53,7 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("at", [1, 2])  # of the entries, of the superblock
-def test_no_later_call_succeeds(base: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    disk = Refusing(base, monkeypatch)
+def test_no_later_call_succeeds(base: Path, disk: Refusing, at: int) -> None:
     c = winkfs.open(base, "a")
     disk.at, disk.count = at, 0
     c.put("new", b"1")
@@ -77,12 +77,9 @@ def test_no_later_call_succeeds(base: Path, monkeypatch: pytest.MonkeyPatch, at:
     assert winkfs.verify(base).problems == []
 
 
-def test_nothing_is_written_over_what_was_dropped(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_written_over_what_was_dropped(base: Path, disk: Refusing) -> None:
     """The kernel marks the pages clean: a later fdatasync would succeed without them."""
     before = path_of(base, ".data").read_bytes()
-    disk = Refusing(base, monkeypatch)
     with pytest.raises(OSError, match="a sync failed"), winkfs.open(base, "a") as c:
         disk.at, disk.count = 1, 0
         c.put("new", b"x" * 100_000)
@@ -91,10 +88,7 @@ def test_nothing_is_written_over_what_was_dropped(
     assert path_of(base, ".data").read_bytes()[: len(before)] == before
 
 
-def test_a_handle_that_only_reads_what_it_had_goes_on(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Refusing(base, monkeypatch)
+def test_a_handle_that_only_reads_what_it_had_goes_on(base: Path, disk: Refusing) -> None:
     c = winkfs.open(base, "a")
     c.put("draft", b"never written")
     c.append("draft", b", either")
@@ -108,26 +102,18 @@ def test_a_handle_that_only_reads_what_it_had_goes_on(
         c.close()
 
 
-@pytest.mark.parametrize("what", ["sync", "rename", "directory"])
+@pytest.mark.parametrize(
+    ("call", "end"), [("sync", ".idx.tmp"), ("rename", ".idx"), ("directory sync", "")]
+)
 def test_derived_file_that_cannot_be_written_is_told_and_loses_nothing(
-    base: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    base: Path, call: str, end: str
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), f"{base}.idx")
-
-    with monkeypatch.context() as patch:
-        c = winkfs.open(base, "a")
-        c.put("new", b"1")
-        if what == "sync":
-            real = FileStorage.sync
-            patch.setattr(
-                FileStorage, "sync", lambda s: real(s) if s.name.endswith(".data") else refuse()
-            )
-        else:
-            owner = {"rename": "rename", "directory": "sync"}[what]
-            patch.setattr(PosixDirectory, owner, refuse)
+    c = winkfs.open(base, "a")
+    c.put("new", b"1")
+    with disk_calls(refusing(call, end)) as calls:
         c.close()  # the data is as durable as ever
-        assert [note for note in c.notes if "a derived file was not written" in note]
+    assert call in {made.verb for made in calls}
+    assert [note for note in c.notes if "a derived file was not written" in note]
     assert files_of(base) == {"old": b"acknowledged", "new": b"1"}
     assert winkfs.reindex(base) == 2
 
@@ -235,23 +221,23 @@ def test_a_failure_that_the_wait_for_pages_to_drop_was_told_is_one_of_the_sync(
 ) -> None:
     """Without RWF_DONTCACHE. The kernel tells a descriptor once of each failure."""
     dropped = []
-    adopt, drop = FileStorage._adopt, pagecache.drop
+    write, drop = os.pwritev, pagecache.drop
 
-    def adopt_old(storage: FileStorage, *arguments: object) -> None:
-        adopt(storage, *arguments)  # type: ignore[arg-type]
-        storage._dontcache = False
+    def without(fd: int, buffers: list[bytes], offset: int, flags: int = 0) -> int:
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return write(fd, buffers, offset)
 
     def note(fd: int, start: int, stop: int) -> int:
         dropped.append(drop(fd, start, stop))
         return dropped[-1]
 
-    monkeypatch.setattr(FileStorage, "_adopt", adopt_old)
+    monkeypatch.setattr(os, "pwritev", without)
     base = thin.mounted / "c"
     with winkfs.create(base) as c:
         c.put("first", b"1")
     thin.remount()
     c = winkfs.open(base, "a")
-    c.superblock["FILEINCR"] = 32 << 20  # reserved while there is room
     c.put("second", b"2")
     c.sync()
     thin.fill()

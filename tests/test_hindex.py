@@ -1,19 +1,20 @@
 """HIndex beside a dict, against bytes worked out by hand, and against damage."""
 
-import os
+import errno
 import struct
 from pathlib import Path
 
 import numpy as np
 import oracle_format
 import pytest
+from hashes import hash_with
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from seam import disk_calls, refusing
 
-from winkformats import hashing
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.posix import FileStorage, PosixDirectory
+from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.hindex.hindex import HIndex
 from winkformats.kv.superblock import Superblock
@@ -254,10 +255,7 @@ def test_a_deleted_cell_on_the_way_does_not_hide_a_key_behind_it(monkeypatch):
 
 def same_place(monkeypatch) -> None:
     """All keys get the same S and the same slot."""
-    monkeypatch.setattr(hashing, "hash_key", lambda htalgo, key: (7, 7))
-    monkeypatch.setattr(
-        hashing, "hash_keys", lambda htalgo, keys: (np.full(len(keys), 7, np.uint64),) * 2
-    )
+    hash_with(monkeypatch, lambda key: 7)
 
 
 def test_two_keys_with_one_hash_are_told_apart(monkeypatch):
@@ -284,7 +282,7 @@ def test_stored_hash_filters_before_keys_are_asked_for(monkeypatch):
 
 
 def test_probing_wraps_past_the_last_cell(monkeypatch):
-    monkeypatch.setattr(hashing, "hash_key", lambda htalgo, key: (key[0], 99))
+    hash_with(monkeypatch, lambda key: key[0], lambda key: 99)
     keys = Keys()
     index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
     assert [index.insert(name, keys.add(name)) for name in (b"a", b"b", b"c")] == [99, 0, 1]
@@ -292,8 +290,7 @@ def test_probing_wraps_past_the_last_cell(monkeypatch):
 
 
 def test_batch_wraps_past_the_last_cell(monkeypatch):
-    at_the_end = np.arange(3, dtype=np.uint64), np.full(3, 99, np.uint64)
-    monkeypatch.setattr(hashing, "hash_keys", lambda htalgo, keys: at_the_end)
+    hash_with(monkeypatch, lambda key: key[0], lambda key: 99)
     keys = Keys()
     names = [b"a", b"b", b"c"]
     index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
@@ -426,20 +423,15 @@ def test_growth_with_stored_hashes_asks_for_no_key(tmp_path, htalgo):
     index.close()
 
 
-@pytest.mark.parametrize("step", ["fill", "publish"])
-def test_growth_that_fails_leaves_the_old_table(tmp_path, monkeypatch, step):
+@pytest.mark.parametrize("verb", ["write", "rename"])
+def test_growth_that_fails_leaves_the_old_table(tmp_path, verb):
     keys = Keys()
     path = tmp_path / "t.idx"
     index = filled(path, keys)
     before = path.read_bytes()
 
-    def fail(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(*((PosixDirectory, "rename") if step == "publish" else (os, "pwritev")), fail)
-        with pytest.raises(OSError, match="No space"):
-            index.grow(1000)
+    with disk_calls(refusing(verb, "", errno.ENOSPC)), pytest.raises(OSError, match="No space"):
+        index.grow(1000)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
     index.insert(b"0", keys.add(b"0"))

@@ -3,16 +3,14 @@
 import gc
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import container_checks
 import pytest
-from container_checks import ROOT, assert_sound, contents
+from container_checks import assert_sound, contents
+from interrupts import Interrupter
 from oracle_read import check
 
 import winkfs
@@ -30,36 +28,10 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-OURS = (str(ROOT / "winkfs"), str(ROOT / "formats"))
 Model = dict[bytes, bytes]
 TRIES = int(
     os.environ.get("WINKFS_INTERRUPTS", "10")
 )  # lines at which each verb is interrupted, out of all it runs through
-
-
-class Interrupter:
-    """Raises KeyboardInterrupt at the n-th line event in our files; 0: only counts."""
-
-    def __init__(self, at: int) -> None:
-        self.at, self.lines, self.fired = at, 0, ""
-
-    def __enter__(self) -> "Interrupter":
-        sys.settrace(self._call)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        sys.settrace(None)
-
-    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(OURS) else None
-
-    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line":
-            self.lines += 1
-            if self.lines == self.at:
-                self.fired = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                raise KeyboardInterrupt
-        return self._line
 
 
 def begin(base: Path, variant: dict[str, bool]) -> tuple[Container, Model]:

@@ -6,6 +6,7 @@ import signal
 import numpy as np
 import pytest
 import xxhash
+from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,9 +38,9 @@ def alarm():
 @pytest.fixture
 def small(monkeypatch):
     """Windows of 200 bytes, 900 at most, so that small files have many borders."""
-    monkeypatch.setattr(kvscan, "WINDOW", 200)
-    monkeypatch.setattr(kvscan, "MAX_WINDOW", 900)
-    monkeypatch.setattr(kvscan, "PIECE", 64)
+    shrink(monkeypatch, "bytes of a scan window", 200)
+    shrink(monkeypatch, "bytes of the longest scan window", 900)
+    shrink(monkeypatch, "bytes read to check a long entry", 64)
 
 
 def layout(keyrepr=1, valrepr=2, kvdelfl=1, align=0, kvcksum=1, contid=77) -> Layout:

@@ -585,15 +585,20 @@ def test_an_error_inside_with_does_not_make_a_hole_of_what_was_not_written():
         assert contents(reader) == [(b"a", b"1", False)]
 
 
-def test_a_superblock_is_not_written_when_the_sync_before_it_failed(monkeypatch):
-    kv = KVSeq.create(Gate())
+class Refusing(Gate):
+    refused = False
+
+    def sync(self):
+        if self.refused:
+            raise OSError(errno.EIO, "disk")
+        super().sync()
+
+
+def test_a_superblock_is_not_written_when_the_sync_before_it_failed():
+    kv = KVSeq.create(Refusing())
     before = raw_of(kv.storage)[:4096]
     kv.append(b"a", b"1")
-
-    def broken():
-        raise OSError(errno.EIO, "disk")
-
-    monkeypatch.setattr(kv.storage, "sync", broken)
+    kv.storage.refused = True
     with pytest.raises(OSError, match="disk"):
         kv.sync()
     assert kv.broken
@@ -667,13 +672,22 @@ def test_reserve_does_not_move_the_end_and_goes_when_the_file_is_closed(tmp_path
     assert path.stat().st_size == kv.end
 
 
-def test_a_silly_fileincr_reserves_no_more_than_a_gibibyte(monkeypatch):
-    asked = []
-    kv = KVSeq.create(MemoryStorage(), extra={"FILEINCR": 2**62})
-    monkeypatch.setattr(kv.storage, "preallocate", asked.append)
+class Asked(MemoryStorage):
+    """Notes how much room is asked for, and makes none."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def preallocate(self, length):
+        self.asked.append(length)
+
+
+def test_a_silly_fileincr_reserves_no_more_than_a_gibibyte():
+    kv = KVSeq.create(Asked(), extra={"FILEINCR": 2**62})
     kv.append(b"a", b"b")
     kv.flush()
-    assert asked[0] == 1 << 30
+    assert max(kv.storage.asked) == 1 << 30
 
 
 # --- a file that is cut short ------------------------------------------------------------------

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from seam import disk_calls, once_after
 
 import winkfs
 from winkformats.disk.posix import PosixDirectory
 from winkfs import WinkError
-from winkfs.container.ondisk.lock import WriterLock
 from winkfs.errors import Locked
 
 
@@ -112,19 +113,11 @@ def test_another_name_of_the_data_file_is_the_same_container(base: Path, link: o
     winkfs.open(f"{base}-too", "a").close()
 
 
-def test_data_file_that_is_replaced_meanwhile_is_not_written(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_file_that_is_replaced_meanwhile_is_not_written(base: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     winkfs.create(other).close()
-    real = WriterLock.__init__
-
-    def lock_then_replace(self: WriterLock, of: str) -> None:
-        real(self, of)
-        os.replace(f"{other}.data", f"{base}.data")
-
-    monkeypatch.setattr(WriterLock, "__init__", lock_then_replace)
-    with pytest.raises(Locked, match="try again"):
+    replaced = once_after("lock", ".data", lambda: os.replace(f"{other}.data", f"{base}.data"))
+    with disk_calls(replaced), pytest.raises(Locked, match="try again"):
         winkfs.open(base, "a")
 
 
@@ -167,8 +160,15 @@ def test_lock_goes_with_its_process_whatever_children_live(base: Path) -> None:
 def test_lock_is_kept_where_a_mapping_does_not_keep_it(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on overlayfs, where a mapping refers to the file below."""
-    monkeypatch.setattr("winkformats.disk.posix.FileLock._is_kept", lambda lock: False)
+    """Nor where the kernel does not say: on overlayfs a mapping refers to the file below."""
+    opened = open
+
+    def unknown(path: str, *args: Any, **options: Any) -> Any:
+        if path == "/proc/locks":
+            raise PermissionError(path)
+        return opened(path, *args, **options)
+
+    monkeypatch.setattr("builtins.open", unknown)
     with winkfs.open(base, "a"), pytest.raises(Locked):
         winkfs.open(base, "a")
     winkfs.open(base, "a").close()

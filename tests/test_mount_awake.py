@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from constants import shrink
 from mounting import base as base
 from mounting import mounted, request, server_of
 from mounting import there as there
@@ -45,7 +46,7 @@ def test_a_lock_that_asks_for_no_wakefulness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = tmp_path / "device"
-    monkeypatch.setattr(awake, "LATENCY_DEVICE", str(device))
+    shrink(monkeypatch, "device of wakefulness", str(device))
     lock = awake.AwakeLock()
     with lock, lock:  # an operation calls another
         assert soon(os.getpid(), str(device), held=True)
@@ -57,7 +58,7 @@ def test_a_lock_that_asks_for_no_wakefulness(
 def test_who_may_not_keep_them_awake_is_told(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(awake, "LATENCY_DEVICE", str(tmp_path / "none"))
+    shrink(monkeypatch, "device of wakefulness", str(tmp_path / "none"))
     asked = request(there)
     asked.options.low_latency = True
     with pytest.raises(MountError, match=r"low_latency: .*none cannot be written: leave it out"):

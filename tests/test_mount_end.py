@@ -12,6 +12,7 @@ from pathlib import Path
 
 import mounting
 import pytest
+from constants import shrink
 from memory_source import MemorySource
 from mounting import (
     command,
@@ -27,7 +28,7 @@ from openfiles import descriptors
 import winkfs
 from winkmount import service
 from winkmount.binding import MountError
-from winkmount.mounts import ask, canonical, mount_at, unmount
+from winkmount.mounts import canonical, mount_at, unmount
 from winkmount.options import Options
 from winkmount.service import Request, serve_in_background
 
@@ -58,7 +59,7 @@ def test_hung_server_does_not_hang_the_next_commands(
         server = os.pidfd_open(server_of(there))
         signal.pidfd_send_signal(server, signal.SIGSTOP)
         try:
-            monkeypatch.setattr(service, "ask", lambda point, name: ask(point, name, 0.3))
+            shrink(monkeypatch, "seconds to a server's answer", 0.3)
             with pytest.raises(MountError, match="no answer: winkfs umount --force"):
                 service.check(Request(MemorySource, "winkfs", base, str(there), Options()))
             assert command("umount", "--force", there) == (0, "")

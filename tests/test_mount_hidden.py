@@ -6,9 +6,9 @@ import errno
 from types import SimpleNamespace
 
 import pytest
+from constants import shrink
 from memory_source import MemorySource
 
-from winkmount import openfile as hidden
 from winkmount.operations import Operations
 
 HIDDEN = "/.fuse_hidden0000000200000001"
@@ -42,7 +42,7 @@ def test_a_later_sync_carries_an_unlink_out(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operations.rename("/target", HIDDEN)
-    monkeypatch.setattr(hidden, "_SOON", 0)
+    shrink(monkeypatch, "seconds to the other half of an unlink", 0)
     operations.sync()
     assert names(operations) == {b"new"}
     assert operations.look(HIDDEN)[1] == 0

@@ -98,17 +98,23 @@ def test_mount_of_another_kind_is_not_listed(run: Run, tmp_path: Path) -> None:
         unmount(tmp_path, "memory")
 
 
-def test_server_of_another_user_is_listed_without_its_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_of_another_user_is_listed_without_its_word(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("winkmount.mounts.ask", refuse)
+    monkeypatch.setattr(os, "getxattr", refuse)
     found = mounts.mount_record(Mount("0:1", "/mnt", "fuse.winkfs", "/base", True))
     assert found == {
         "base": "/base", "directory": "/mnt", "mode": "ro", "state": "another user's",
         "pid": None, "since": None,
     }  # fmt: skip
-    assert mounts._row(found) == ("/base", "/mnt", "ro", "another user's", "")
+    table = b"1 2 0:1 / /mnt ro - fuse.winkfs /base ro\n"
+    monkeypatch.setattr(Path, "read_bytes", lambda _: table)
+    assert [line.split() for line in listed(run("mounts"))][-1] == [
+        "/base", "/mnt", "ro", "another", "user's"
+    ]  # fmt: skip
 
 
 @pytest.mark.mount

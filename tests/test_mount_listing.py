@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from pathlib import Path
 
 import pytest
 from memory_source import MemorySource
@@ -106,7 +108,8 @@ def test_a_server_with_much_memory_gives_no_attributes_ahead(
 ) -> None:
     """libfuse keeps each name that comes with attributes."""
     for memory, expected in ((10 << 20, {True}), (1 << 30, {False})):
-        monkeypatch.setattr(operations_module, "own_memory", lambda memory=memory: memory)
+        pages = f"0 {memory // os.sysconf('SC_PAGE_SIZE')} 0".encode()
+        monkeypatch.setattr(Path, "read_bytes", lambda _, pages=pages: pages)
         _, operations = filled(5)
         seen = set()
 

@@ -6,20 +6,23 @@ import errno
 import os
 import random
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from constants import shrink
+from names_checks import store_of
+from seam import Call, bytes_read, disk_calls
 
 import winkfs
 from winkformats.disk import pagecache
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
+from winkformats.kv.superblock import read_superblock
 from winkfs import FileType
-from winkfs.mounting import container as source
+from winkfs.errors import Closed
 from winkfs.mounting import ids as places
-from winkfs.mounting import listing as listbatch
-from winkfs.mounting import lookup as light
-from winkfs.mounting import sourceattrs
 from winkfs.mounting.container import ContainerSource
 from winkfs.names import bad_prefix
 from winkmount.source import UNREADABLE
@@ -54,9 +57,8 @@ def no_view_is_left() -> Iterator[None]:
     """A test may leave its views open."""
     yield
     while _views:
-        view = _views.pop()
-        if not view._container._closed:
-            view.close()
+        with suppress(Closed):
+            _views.pop().close()
 
 
 def listed(view: ContainerSource, directory: int, start: int = 0) -> list[bytes]:
@@ -154,11 +156,10 @@ def test_a_million_names_no_path_can_have_do_not_hide_a_good_one(base: str) -> N
         container.put_many((f"a//{i}", b"") for i in range(20_000))
         container.put("a/good", b"")
     view = opened(base)
-    names = view.tree.since.order.names
-    calls: list[int] = []
-    view.tree.since.order.names = lambda a, b: calls.append(b - a) or names(a, b)  # type: ignore
-    assert view.lookup(view.root, b"a").is_dir
-    assert sum(calls) < 100
+    with disk_calls() as calls:
+        assert view.lookup(view.root, b"a").is_dir
+    assert 0 < sum(call.verb == "read" for call in calls) < 100
+    assert bytes_read(calls, ".data") < 60_000 < Path(base + ".data").stat().st_size // 20
     view.close()
 
 
@@ -170,15 +171,19 @@ def test_what_to_pass_over_with_a_bad_name() -> None:
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_implied_directories_stay_until_they_are_removed(base: str, merged: bool) -> None:
+def test_implied_directories_stay_until_they_are_removed(
+    base: str, merged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if merged:
+        shrink(monkeypatch, "changes to a new name order", 1)
     view = opened(made(base, "a/b/f", "a/c/f", "x/f"))
     for path in ("a/b", "a/c", "x"):
         view.unlink(at(view, path), b"f")
     view.rmdir(at(view, "a"), b"b")
     if merged:
-        view.sync()
-        view._new_order()
-        assert view.tree.weight > 0  # the directories that stay
+        with disk_calls() as calls:
+            view.sync()
+        assert order_written(calls)
     assert walk(view) == {b"a/", b"a/c/", b"x/"}
     with refused(errno.ENOTEMPTY):
         view.rmdir(view.root, b"a")
@@ -193,22 +198,33 @@ def test_implied_directories_stay_until_they_are_removed(base: str, merged: bool
 
 
 def test_fsync_waits_for_no_order_of_the_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sourceattrs, "CHANGES", 3)
-    monkeypatch.setattr(source, "AHEAD", 4)  # so that there are several pieces
+    shrink(monkeypatch, "changes to a new name order", 3)
+    shrink(monkeypatch, "inodes read ahead", 4)  # so that there are several pieces
     view = opened(made(base, "a/b"))
     for number in range(9):
         id = view.create(view.root, b"new%d" % number, 0o644, 0, 0).id
         view.open(id, write=True, truncate=False)
         view.write(id, [(0, b"x" * 9000)], 0)
     view.unlink(at(view, "a"), b"b")
-    before = view.tree.since.order
-    view.fsync(id)
-    assert view.tree.since.order is before
-    view.sync()
-    assert view.tree.since.order.count == 9
+    with disk_calls() as calls:
+        view.fsync(id)
+    assert not order_written(calls)
+    with disk_calls() as calls:
+        view.sync()
+    assert order_written(calls)
     assert walk(view) == {b"a/", *(b"new%d" % number for number in range(9))}
     view.close()
     assert winkfs.verify(base).problems == []
+
+
+def order_written(calls: list[Call]) -> bool:
+    return any(call.verb == "rename" and call.path.endswith(".names") for call in calls)
+
+
+def behind_the_order(base: str) -> int:
+    """Bytes of the data file that BASE.names does not cover."""
+    with FileStorage(base + ".names") as names, FileStorage(base + ".data") as data:
+        return read_superblock(data)["FILESIZE"] - read_superblock(names)["DATAEND"]
 
 
 def test_names_that_went_before_the_mount_leave_no_directory(base: str) -> None:
@@ -218,8 +234,8 @@ def test_names_that_went_before_the_mount_leave_no_directory(base: str) -> None:
         container.delete("x/f")
         container.put("x", b"now a file")
     for mode in "r", "a":
+        assert behind_the_order(base) > 0
         view = opened(base, mode)
-        assert view.tree.since.order.covered < view._store.kv.end  # it has a tail
         assert walk(view) == {b"a/", b"a/g", b"x"}
         view.close()
 
@@ -227,7 +243,7 @@ def test_names_that_went_before_the_mount_leave_no_directory(base: str) -> None:
 def test_forgotten_ids_are_stale_and_the_same_when_looked_up_again(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "RECENT", 100)
+    shrink(monkeypatch, "ids remembered", 100)
     view = opened(made(base, "kept", "d/file", *(f"f{i}" for i in range(500))))
     ids = {name: view.lookup(view.root, name).id for name in (b"kept", b"d", b"f1")}
     view.open(ids[b"kept"], write=False, truncate=False)
@@ -259,13 +275,17 @@ def test_id_of_a_name_that_another_file_has_now_is_stale(base: str) -> None:
 
 
 def test_file_ids_that_are_not_unique_do_not_mix_two_open_files(base: str) -> None:
-    view = opened(made(base, "a", "b"))
+    made(base, "a", "b")
+    with store_of(Path(base)) as store:
+        a_at, b_at = (store.index.lookup(key) for key in (b"a/I0", b"b/I0"))
+        double = replace(store.inode_at(b_at)[1], fileid=store.inode_at(a_at)[1].fileid)
+        value = double.encode(store.settings.form, double.size)
+        entry = store.kv.layout.encode(b_at, b"b/I0", value, deleted=False)
+    with FileStorage(base + ".data", "w") as data:
+        data.write(b_at, [entry])
+    view = opened(base)
     a = view.lookup(view.root, b"a")
     view.open(a.id, write=False, truncate=False)
-    key = b"b/I0"
-    find = view._look.find
-    double = find(key)._replace(fileid=a.id)  # type: ignore[union-attr]
-    view._look.find = lambda k: double if k == key else find(k)
     b = view.lookup(view.root, b"b")
     assert b.id != a.id and b.id >= places.OWN_IDS
     assert (view.read(a.id, 0, 9), view.read(b.id, 0, 9)) == (b"a", b"b")
@@ -309,7 +329,7 @@ def test_200_000_names_listed_while_others_come_go_and_change(
 ) -> None:
     """What is there all the time comes once, also over a new order in the middle."""
     count, chance = 200_000, random.Random(3)
-    monkeypatch.setattr(sourceattrs, "CHANGES", 1000)
+    shrink(monkeypatch, "changes to a new name order", 1000)
     with winkfs.create(base) as container:
         container.put_many((f"d/{i:06}", b"x") for i in range(count))
     view = opened(base)
@@ -392,7 +412,7 @@ def test_a_change_while_a_batch_is_handed_out_is_seen(base: str) -> None:
 
 def test_tree_against_a_set_of_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random changes, syncs, new orders and remounts; a set of paths is the model."""
-    monkeypatch.setattr(sourceattrs, "CHANGES", 150)
+    shrink(monkeypatch, "changes to a new name order", 150)
     chance = random.Random(11)
     view = opened(made(base, *(f"{i % 3}/{i % 5}/{i}" for i in range(40)), "0/1/x/y"))
     for round in range(12):
@@ -472,9 +492,8 @@ def test_a_mount_leaves_a_current_order_and_a_reading_one_nothing(base: str) -> 
     assert names.exists()  # made at once, so that a kill does not cost the next mount the same
     view.create(view.root, b"new", 0o644, 0, 0)
     view.close()
+    assert behind_the_order(base) == 0
     view = opened(base, "r")
-    assert view.tree.since.order.covered == view._store.kv.end
-    assert view.tree.weight == 0
     assert walk(view) == {b"a/", b"a/b", b"c", b"new"}
     view.close()
 
@@ -490,7 +509,7 @@ def test_order_has_a_directory_that_was_put_in_the_place_of_another(base: str) -
 def test_every_kind_of_inode_is_listed_as_it_is_found(
     base: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listbatch, "FEW", few)
+    shrink(monkeypatch, "files of a listing looked at one by one", few)
     with winkfs.create(base) as container:
         container.put("empty", b"")
         container.put("program", b"#!", ftype=FileType.EXEC, mtime_ns=5)
@@ -527,7 +546,7 @@ def test_directory_in_the_place_of_another_keeps_its_time(base: str) -> None:
 def test_looking_and_reading_leave_few_pages_of_the_container(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(light, "PAGES", 64)
+    shrink(monkeypatch, "pages that a mount leaves in the cache", 64)
     with winkfs.create(base) as container:
         container.put_many((f"d/{i:03}", bytes(20_000)) for i in range(400))
     fd = os.open(base + ".data", os.O_RDWR)
@@ -540,14 +559,20 @@ def test_looking_and_reading_leave_few_pages_of_the_container(
     directory = view.lookup(view.root, b"d").id
     assert len(listed(view, directory)) == 400
     assert held(base) > 0.1
-    view._light.touches(light.PAGES + 1)
+    look(view, directory)
     assert held(base) < 0.1
     for i in range(400):
         view.read(view.lookup(directory, b"%03d" % i).id, 0, 20_000)
         if i % 100 == 99:
-            view._light.touches(light.PAGES + 1)
+            look(view, directory)
             assert held(base) < 0.1
     view.close()
+
+
+def look(view: ContainerSource, directory: int) -> None:
+    """Often enough for what was read to go."""
+    for _ in range(65):
+        view.lookup(directory, b"000")
 
 
 def held(base: str) -> float:

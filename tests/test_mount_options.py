@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from mounting import installed
 
 from winkmount import binding
 from winkmount.options import Options, parse
@@ -81,7 +82,7 @@ def test_bad_option_is_named(text: str, complaint: str) -> None:
 
 def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
-    monkeypatch.setattr(binding, "_LIBRARIES", {"mfusepy": (3, ()), "fusepy": (2, ())})
+    installed(monkeypatch, {})
     with pytest.raises(binding.MountError, match="apt install fuse3"):
         binding.choose()
     with pytest.raises(binding.MountError, match="apt install libfuse2"):
@@ -90,12 +91,12 @@ def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_fusepy_serves_where_only_libfuse_2_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
-    monkeypatch.setattr(binding, "library", {"fusepy": "libfuse.so.2"}.get)
+    installed(monkeypatch, {"libfuse.so.2": 29})
     assert binding.choose() == "fusepy"
 
 
 def test_environment_chooses_and_the_argument_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binding, "library", lambda name: name)
+    installed(monkeypatch, {"libfuse3.so.3": 314, "libfuse.so.2": 29})
     monkeypatch.setenv(binding.ENVIRONMENT, "fusepy")
     assert binding.choose() == "fusepy"
     assert binding.choose("mfusepy") == "mfusepy"
@@ -105,9 +106,7 @@ def test_environment_chooses_and_the_argument_wins(monkeypatch: pytest.MonkeyPat
 
 
 def test_library_of_the_wrong_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {"new": 3, "old": 2}
-    monkeypatch.setattr(binding, "_major", lambda name: versions.get(name, 0))
-    monkeypatch.setattr(binding, "_LIBRARIES", {"mfusepy": (3, ("new",)), "fusepy": (2, ("old",))})
+    installed(monkeypatch, {"libfuse3.so.3": 314, "libfuse.so.2": 29, "old": 29})
     monkeypatch.setenv(binding.LIBRARY_PATH, "old")
-    assert binding.library("mfusepy") == "new"
+    assert binding.library("mfusepy") == "libfuse3.so.3"
     assert binding.library("fusepy") == "old"

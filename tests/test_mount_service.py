@@ -8,13 +8,12 @@ import signal
 import subprocess
 from pathlib import Path
 
-import mounting
 import pytest
+from constants import shrink
 from memory_source import MemorySource
-from mounting import WINKFS, command, mounted, need_fuse, request, serving, watched
+from mounting import WINKFS, command, installed, mounted, need_fuse, request, serving, watched
 
 import winkfs
-from winkmount import service
 from winkmount.binding import MountError
 from winkmount.mounts import canonical, mount_at, mounts, unmount
 from winkmount.operations import Operations
@@ -221,15 +220,15 @@ def test_any_source_mounts_in_the_background(there: Path) -> None:
 
 
 def test_missing_device_says_how_to_get_it(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "choose", lambda _: "mfusepy")
-    monkeypatch.setattr(service, "DEVICE", "/dev/no-fuse")
+    installed(monkeypatch, {"libfuse3.so.3": 314})
+    shrink(monkeypatch, "device of FUSE", "/dev/no-fuse")
     with pytest.raises(MountError, match=r"^/dev/no-fuse is missing: modprobe fuse \(in a cont"):
         check(request(there))
 
 
 def test_missing_helper_is_named(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "choose", lambda _: "mfusepy")
-    monkeypatch.setattr(service, "DEVICE", "/dev/null")
+    installed(monkeypatch, {"libfuse3.so.3": 314})
+    shrink(monkeypatch, "device of FUSE", "/dev/null")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MountError, match=r"^fusermount3 is not installed: apt install fuse3$"):
@@ -290,7 +289,7 @@ def test_failed_background_sync_is_tried_again() -> None:
 
 
 def test_machine_that_cannot_mount_is_an_error_on_ci_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mounting, "library", lambda _: None)
+    installed(monkeypatch, {})
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="CI must be able to mount"):
         need_fuse()

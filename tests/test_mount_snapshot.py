@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from seam import disk_calls, refusing
 from test_mount_names import at, listed, opened, refused, walk
 from test_mount_names import no_view_is_left as no_view_is_left  # a fixture
 
@@ -170,14 +171,14 @@ def test_created_files_are_not_written_before_they_have_to_be(base: str) -> None
     """A file created, written and removed between two syncs leaves nothing in the container."""
     winkfs.create(base).close()
     view = opened(base)
-    end = view._store.kv.end
-    for i in range(100):
-        id = view.create(view.root, b"%d" % i, 0o640, 5, 6).id
-        view.write(id, [(0, b"x" * 1000)], 5)
-        view.rename(view.root, b"%d" % i, view.root, b"r%d" % i)
-    for i in range(99):
-        view.unlink(view.root, b"r%d" % i)
-    assert view._store.kv.end == end
+    with disk_calls() as calls:
+        for i in range(100):
+            id = view.create(view.root, b"%d" % i, 0o640, 5, 6).id
+            view.write(id, [(0, b"x" * 1000)], 5)
+            view.rename(view.root, b"%d" % i, view.root, b"r%d" % i)
+        for i in range(99):
+            view.unlink(view.root, b"r%d" % i)
+    assert not [call for call in calls if call.verb in ("write", "patch")]
     assert view.status()["unsynced_bytes"] == 1000
     view.sync()
     assert view.status()["unsynced_bytes"] == 0
@@ -189,9 +190,7 @@ def test_created_files_are_not_written_before_they_have_to_be(base: str) -> None
         ]
 
 
-def test_a_broken_disk_leaves_no_names_of_lost_files(
-    base: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_disk_leaves_no_names_of_lost_files(base: str) -> None:
     """What could not be written is lost, but the directory it was in can be removed."""
     winkfs.create(base).close()
     view = opened(base)
@@ -199,20 +198,14 @@ def test_a_broken_disk_leaves_no_names_of_lost_files(
     view.sync()
     id = view.create(directory, b"f", 0o644, 0, 0).id
     view.write(id, [(0, b"x" * 1000)], 5)
-    with monkeypatch.context() as broken:
-        broken.setattr(view._store.kv.storage, "write", _fail)
-        with refused(errno.EIO):
-            view.sync()
+    with disk_calls(refusing("write", ".data")), refused(errno.EIO):
+        view.sync()
     assert listed(view, directory) == []
     view.create(view.root, b"h", 0o644, 0, 0)
     view.rmdir(view.root, b"d")
     view.close()
     assert winkfs.verify(base).problems == []
     assert walk(opened(base, "r")) == {b"h"}
-
-
-def _fail(offset: int, buffers: object) -> int:
-    raise OSError(errno.EIO, "broken")
 
 
 MEMORY = """

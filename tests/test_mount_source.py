@@ -7,21 +7,36 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from seam import Call, disk_calls, refusing
 
 import winkfs
+from winkformats.disk.posix import FileStorage
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import read_superblock
 from winkfs import Container
-from winkfs.container.write import Changes
-from winkfs.mounting import sourceview
 from winkfs.mounting.appendonly import AppendOnlySource
 from winkfs.mounting.container import ContainerSource
+from winkfs.mounting.sourceview import RESERVE
 
 
 @pytest.fixture
-def source(tmp_path: os.PathLike[str]) -> Iterator[ContainerSource]:
-    container = winkfs.create(os.path.join(tmp_path, "c"))
+def container(tmp_path: os.PathLike[str]) -> Container:
+    """What `source` serves, and closes."""
+    return winkfs.create(os.path.join(tmp_path, "c"))
+
+
+@pytest.fixture
+def log(tmp_path: os.PathLike[str]) -> Container:
+    """What `ao` serves, and closes."""
+    return winkfs.create(os.path.join(tmp_path, "log"), ao=True)
+
+
+@pytest.fixture
+def source(container: Container) -> Iterator[ContainerSource]:
     made = ContainerSource(container)
     yield made
     made.close()
@@ -29,12 +44,11 @@ def source(tmp_path: os.PathLike[str]) -> Iterator[ContainerSource]:
 
 
 @pytest.fixture
-def ao(tmp_path: os.PathLike[str]) -> Iterator[AppendOnlySource]:
-    container = winkfs.create(os.path.join(tmp_path, "log"), ao=True)
-    made = AppendOnlySource(container)
+def ao(log: Container) -> Iterator[AppendOnlySource]:
+    made = AppendOnlySource(log)
     yield made
     made.close()
-    assert winkfs.verify(container.base).problems == []
+    assert winkfs.verify(log.base).problems == []
 
 
 NOW = 1_700_000_000 * 10**9
@@ -56,14 +70,25 @@ def put(source: ContainerSource, name: bytes, data: bytes) -> int:
     return id
 
 
-def fill_disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+def set_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    """Have the disk say that so many bytes are free."""
     found = os.statvfs("/")
     fields = {name: getattr(found, name) for name in dir(found) if name.startswith("f_")}
     disk = SimpleNamespace(**fields | {"f_bavail": free, "f_frsize": 1})
-    monkeypatch.setattr(sourceview.os, "statvfs", lambda _: disk)
-    monkeypatch.setattr(sourceview, "LOOK", 0)
-    monkeypatch.setattr(Changes, "spare", 0)
-    time.sleep(0.06)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
+
+
+def held_ready(source: ContainerSource) -> int:
+    """Bytes that the file of the container has, and that nobody was promised."""
+    with pytest.MonkeyPatch.context() as patch:
+        set_free(patch, RESERVE)
+        return source.statfs()["f_bavail"]
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, source: ContainerSource, free: int) -> None:
+    """So many bytes are left, with what the container has for itself."""
+    set_free(monkeypatch, free - held_ready(source))
+    time.sleep(0.06)  # it is not asked at each write
 
 
 def refused(code: int) -> pytest.RaisesExc[OSError]:
@@ -74,11 +99,11 @@ def test_full_disk_refuses_writes_but_not_removal(
     source: ContainerSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = put(source, b"f", b"kept")
-    fill_disk(monkeypatch, sourceview.RESERVE + 100)
+    fill_disk(monkeypatch, source, RESERVE + 100)
     source.write(id, [(4, b"x" * 50)], NOW)
     with refused(errno.ENOSPC):
         source.write(id, [(54, bytes(1000))], NOW)
-    fill_disk(monkeypatch, 100)
+    fill_disk(monkeypatch, source, 100)
     for attempt in (
         lambda: source.create(source.root, b"g", 0o644, 0, 0),
         lambda: source.mkdir(source.root, b"d", 0o755, 0, 0),
@@ -93,65 +118,69 @@ def test_full_disk_refuses_writes_but_not_removal(
 
 
 def test_full_disk_is_told_to_the_writer_of_an_append_only_file(
-    ao: AppendOnlySource, monkeypatch: pytest.MonkeyPatch
+    ao: AppendOnlySource, log: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id
     ao.open(id, write=True, truncate=False)
     ao.write(id, [(0, bytes(10_000))], NOW)
-    fill_disk(monkeypatch, sourceview.RESERVE + 5_000)
+    fill_disk(monkeypatch, ao, RESERVE + 5_000)
     with refused(errno.ENOSPC):
         ao.write(id, [(10_000, bytes(10_000))], NOW)
     ao.release(id)  # for what was taken there is room
-    assert ao._container.read("f") == bytes(10_000)
+    assert log.read("f") == bytes(10_000)
 
 
 def test_append_only_file_that_the_disk_refuses_is_stored_by_a_later_sync(
-    ao: AppendOnlySource, monkeypatch: pytest.MonkeyPatch
+    ao: AppendOnlySource, log: Container, tmp_path: Path
 ) -> None:
+    data = bytes(20 << 20)
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id
     ao.open(id, write=True, truncate=False)
-    ao.write(id, [(0, bytes(10_000))], NOW)
-    held = ao._changes.held[id]
-
-    def put_file(*args: object, **kwargs: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(ao._container, "put_file", put_file)
-    with refused(errno.ENOSPC):
-        ao.release(id)
-    assert ao.read(id, 0, 20_000) == bytes(10_000)
-    with refused(errno.ENOSPC):
-        ao.sync()
-    assert ao._changes.held == {id: held}
-    monkeypatch.undo()
+    ao.write(id, [(0, data)], NOW)
+    with disk_calls(refusing("write", ".data", errno.ENOSPC)):
+        with refused(errno.ENOSPC):
+            ao.release(id)
+        assert ao.read(id, 0, len(data) + 1) == data
+        with refused(errno.ENOSPC):
+            ao.sync()
+    assert held_ready(ao) < len(data)  # its room is kept
+    assert nameless(tmp_path)
     ao.sync()  # there is room again
-    assert ao._container.read("f") == bytes(10_000)
-    assert not ao._spools and not ao._changes.held
+    assert log.read("f") == data
+    assert 0 < held_ready(ao) < len(data)  # now it needs none
+    assert not nameless(tmp_path)
 
 
-def test_directory_rename_that_fails_in_the_middle_is_undone(
-    source: ContainerSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("nth", [1, 2, 10])
+def test_directory_rename_that_fails_in_the_middle_is_undone(nth: int, tmp_path: Path) -> None:
+    base = tmp_path / "c"
+    winkfs.create(base).close()
+    with KVSeq.open(FileStorage(f"{base}.data", "w"), writable=True) as kv:
+        kv.sync({"FILEINCR": 0})  # so that each name asks for room
+    container = winkfs.open(base, "a")
+    source = ContainerSource(container)
     directory = source.mkdir(source.root, b"d", 0o755, 0, 0).id
-    for i in range(10):
-        source.create(directory, b"%d" % i, 0o644, 0, 0)
-    rename, calls = source._container.rename, []
+    names = [b"%03d" % i * 60 for i in range(60)]
+    for name in names:
+        source.create(directory, name, 0o644, 0, 0)
+    asked: list[Call] = []
 
-    def failing(old: bytes, new: bytes, *, ctime_ns: int | None = None) -> None:
-        calls.append(old)
-        if len(calls) == 6:
-            raise OSError(errno.ENOSPC, "full")
-        rename(old, new)
+    def full(call: Call) -> None:
+        if call.verb == "preallocate":
+            asked.append(call)
+            if len(asked) == nth:
+                raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(source._container, "rename", failing)
-    with refused(errno.ENOSPC):
+    source.sync()
+    with disk_calls(full), refused(errno.ENOSPC):
         source.rename(source.root, b"d", source.root, b"e")
-    assert set(source._container.names()) == {"d", *(f"d/{i}" for i in range(10))}
+    assert {*container.names()} == {"d", *(f"d/{name.decode()}" for name in names)}
     assert listed(source, source.root) == [b"d"]
-    assert len(listed(source, directory)) == 10
-    monkeypatch.undo()
+    assert sorted(listed(source, directory)) == names
     source.rename(source.root, b"d", source.root, b"e")
-    assert "e/9" in source._container and "d/9" not in source._container
+    assert {*container.names()} == {"e", *(f"e/{name.decode()}" for name in names)}
+    source.close()
+    assert winkfs.verify(base).problems == []
 
 
 def test_rename_to_a_name_too_long_for_a_path_changes_nothing(source: ContainerSource) -> None:
@@ -180,15 +209,15 @@ def test_attributes_of_the_top_directory_last_as_long_as_the_mount(
     assert source.xattrs(source.root) == {b"user.x": b"y"}
 
 
-def test_unchanged_attributes_write_nothing(source: ContainerSource) -> None:
+def test_unchanged_attributes_write_nothing(source: ContainerSource, container: Container) -> None:
     id = put(source, b"f", b"x")
     source.sync()
-    before = source._container.superblock["FILESIZE"]
+    before = container.superblock["FILESIZE"]
     attr = source.stat(id)
     source.chmod(id, stat.S_IMODE(attr.mode))
     source.chown(id, attr.uid, -1)
     source.sync()
-    assert source._container.superblock["FILESIZE"] == before
+    assert container.superblock["FILESIZE"] == before
 
 
 def test_a_directory_that_is_open_is_listed_under_its_new_name(source: ContainerSource) -> None:
@@ -217,7 +246,7 @@ def test_copy_of_a_removed_file_takes_no_room_for_its_holes(
         source.sync()
     source.unlink(source.root, b"f")
     source.sync()
-    fill_disk(monkeypatch, sourceview.RESERVE + (3 << 20))
+    fill_disk(monkeypatch, source, RESERVE + (3 << 20))
     source.write(id, [(1 << 20, b"middle")], NOW)
     assert source.read(id, 0, 6) == b"begin\0"
     assert source.read(id, (1 << 20) - 1, 8) == b"\0middle\0"
@@ -230,7 +259,9 @@ def test_removed_file_whose_entries_may_be_lost_is_not_read(source: ContainerSou
     id = put(source, b"f", b"x" * 100)
     source.open(id, write=True, truncate=False)
     source.unlink(source.root, b"f")
-    source._container.troubles += 1
+    put(source, b"g", b"y")
+    with disk_calls(refusing("write", ".data", errno.ENOSPC)), refused(errno.ENOSPC):
+        source.sync()
     with refused(errno.EIO):
         source.read(id, 0, 10)
     source.truncate(id, 0)
@@ -239,14 +270,16 @@ def test_removed_file_whose_entries_may_be_lost_is_not_read(source: ContainerSou
     source.release(id)
 
 
-def test_room_for_an_unlink_is_held_until_the_file_is_closed(source: ContainerSource) -> None:
+def test_room_for_an_unlink_is_held_until_the_file_is_closed(
+    source: ContainerSource,
+) -> None:
     id = put(source, b"f", b"x")
-    before = source._changes.spare
+    before = held_ready(source)
     source.open(id, write=True, truncate=False)
     source.promise_unlink(id)
-    assert source._changes.spare < before
+    assert held_ready(source) < before
     source.release(id)
-    assert source._changes.spare == before
+    assert held_ready(source) == before
 
 
 FAR = 7955 * 10**15  # nanoseconds: the year 2222
@@ -262,57 +295,60 @@ def test_time_that_no_file_can_have_becomes_the_nearest(source: ContainerSource)
 
 
 def test_time_that_no_file_can_have_does_not_lose_an_append_only_file(
-    ao: AppendOnlySource,
+    ao: AppendOnlySource, log: Container
 ) -> None:
     id = ao.create(ao.root, b"f", 0o644, 0, 0).id
     ao.open(id, write=True, truncate=False)
     ao.write(id, [(0, b"data")], NOW)
     ao.utime(id, TOO_FAR, NOW)
     ao.release(id)
-    assert ao._container.read("f") == b"data"
+    assert log.read("f") == b"data"
     put(ao, b"g", b"later")
-    assert ao._container.read("g") == b"later"
+    assert log.read("g") == b"later"
 
 
-def test_file_that_cannot_be_stored_takes_no_other_along(
-    tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base = os.path.join(tmp_path, "log")
+def test_file_that_cannot_be_stored_takes_no_other_along(tmp_path: Path) -> None:
+    base = tmp_path / "log"
     source = AppendOnlySource(winkfs.create(base, ao=True))
     for name in (b"f", b"g"):
         id = source.create(source.root, name, 0o644, 0, 0).id
         source.open(id, write=True, truncate=False)
-        source.write(id, [(0, name)], NOW)
-    settle = source._put_in_time
-
-    def refuse(name: bytes, *rest: object) -> None:
+        source.write(id, [(0, name * (2 << 20))], NOW)
         if name == b"f":
-            raise ValueError("a fault")
-        settle(name, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(source, "_put_in_time", refuse)
+            (spool,) = nameless(tmp_path)
+            with Path(os.devnull).open("wb") as unreadable:
+                os.dup2(unreadable.fileno(), spool)
     source.close()
     with winkfs.open(base) as container:
         assert [entry.name for entry in container.scan()] == ["g"]
 
 
+def nameless(folder: Path) -> list[int]:
+    """Descriptors of this process for files made without a name in a folder."""
+    opened = [
+        (fd.name, os.readlink(fd)) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()
+    ]
+    return [int(fd) for fd, to in opened if to.startswith(f"{folder}/#")]
+
+
 def test_space_that_is_kept_free_is_not_shown_as_free(
     source: ContainerSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for free, shown in ((sourceview.RESERVE + 5000, 5000), (100, 0)):
-        fill_disk(monkeypatch, free)
+    for free, shown in ((RESERVE + 5000, 5000), (100, 0)):
+        fill_disk(monkeypatch, source, free)
         assert source.statfs()["f_bavail"] == shown
 
 
-def test_a_mount_writes_the_index_though_it_maps_nothing(tmp_path: os.PathLike[str]) -> None:
-    base = os.path.join(tmp_path, "c")
+def test_a_mount_writes_the_index_though_it_maps_nothing(tmp_path: Path) -> None:
+    base = str(tmp_path / "c")
     winkfs.create(base).close()
-    source = ContainerSource(Container(base, "a", mapped=False))
+    container = Container(base, "a", mapped=False)
+    source = ContainerSource(container)
     put(source, b"new", b"1")
-    source.close()
-    assert source._container.notes == []
-    with winkfs.open(base) as reader:
-        store = reader.parts()[0]
-        assert store.index.base is not None
-        assert store.index.base.covered == store.kv.end
+    with disk_calls() as calls:
+        source.close()
+    assert container.notes == []
+    assert not [call for call in calls if call.verb == "map" and call.path == f"{base}.data"]
+    with winkfs.open(base) as reader, FileStorage(f"{base}.idx") as index:
+        assert read_superblock(index)["DATAEND"] == reader.superblock["FILESIZE"]
     assert winkfs.verify(base).problems == []

@@ -211,7 +211,7 @@ sys.stdin.read()
 def test_server_says_that_it_is_ending_only_then() -> None:
     before = Path("/proc/self/comm").read_text()
     assert not service.is_ending(os.getpid())
-    with service._ending():
+    with service.ending():
         assert service.is_ending(os.getpid())
     assert Path("/proc/self/comm").read_text() == before
     assert not service.is_ending(2**30)

@@ -3,14 +3,18 @@
 import errno
 import random
 from bisect import bisect_left
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from constants import shrink
 from container_checks import VARIANTS, assert_sound, path_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupts import Interrupter
 from names_checks import assert_order, check_order, clashes_of, store_of
+from seam import Call, bytes_read, disk_calls, refusing
 
 import winkfs
 from winkformats.arrays import texts_at
@@ -20,10 +24,8 @@ from winkformats.errors import CorruptError
 from winkformats.perm import Perm
 from winkfs import FileType
 from winkfs.archive.pack import pack
-from winkfs.container import namesort
 from winkfs.container.nameorder import NameOrder, open_order, tail
 from winkfs.container.namesort import ClashFinder, NameSorter
-from winkfs.container.ondisk import names as namesfile
 from winkfs.container.ondisk.names import build, merge, save_order
 from winkfs.container.store import Store
 
@@ -83,9 +85,9 @@ def test_an_order_has_all_names_in_byte_order(variant: str, base: Path) -> None:
 def test_runs_that_do_not_fit_into_memory_are_merged(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namesfile, "NameSorter", lambda scratch: NameSorter(scratch, 4000))
-    monkeypatch.setattr(namesfile, "PIECE", 100)
-    monkeypatch.setattr(namesort, "BLOCK", 7)
+    shrink(monkeypatch, "bytes of names sorted in memory", 4000)
+    shrink(monkeypatch, "inodes read together for names", 100)
+    shrink(monkeypatch, "names read back at a time", 7)
     made(base, some_names(3000))
     with store_of(base) as store:
         assert_order(store, build(store), some_names(3000))
@@ -95,8 +97,8 @@ def test_runs_that_do_not_fit_into_memory_are_merged(
 def test_names_are_read_whole_or_one_by_one(
     dense: int, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namesfile, "DENSE", dense)
-    monkeypatch.setattr(namesfile, "SPAN", 1000)
+    shrink(monkeypatch, "bytes a file below which all is read for names", dense)
+    shrink(monkeypatch, "bytes read at once for names", 1000)
     made(base, some_names(500))
     with store_of(base) as store:
         assert_order(store, build(store), some_names(500))
@@ -242,9 +244,8 @@ def changed(container: winkfs.Container, model: dict[bytes, bytes], chance: rand
 def test_an_old_order_and_the_tail_make_the_order_of_today(
     seed: int, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namesfile, "build", None)  # it shall merge
-    monkeypatch.setattr("winkfs.container.ondisk.names.PIECE", 3)
-    monkeypatch.setattr("winkfs.container.ondisk.names.RARE", 1 if seed % 2 else 10**9)
+    shrink(monkeypatch, "pairs merged at a time", 3)
+    shrink(monkeypatch, "names to a rare change", 1 if seed % 2 else 10**9)
     chance, model = random.Random(seed), dict[bytes, bytes]()
     with winkfs.create(base) as container:
         container.put("a/a", b"")
@@ -261,19 +262,48 @@ def test_an_old_order_and_the_tail_make_the_order_of_today(
             assert changes == positions
             in_memory = merge(store, order, changes, save=False)
             assert_order(store, in_memory, model)
-            save_order(store)
+            with disk_calls() as calls:
+                save_order(store)
+            assert pairs_read(calls, order) >= 16 * order.count
         check_order(base, set(model))
         found = open_pairs(base)
         assert found == rebuilt(base)
     assert_sound(base, model)
 
 
-def test_an_empty_order_and_the_tail_make_one_with_clashes(
-    base: Path, monkeypatch: pytest.MonkeyPatch
+def pairs_read(calls: list[Call], order: NameOrder) -> int:
+    """Bytes read of the pairs of BASE.names: an order that is built anew reads none."""
+    end = 4096 + 16 * order.count
+    reads = [c for c in calls if c.verb == "read" and c.path.endswith(".names")]
+    return sum(c.length for c in reads if 4096 <= c.offset < end)
+
+
+@pytest.mark.parametrize("count", [3, 50])
+def test_few_changes_are_merged_and_many_are_not(
+    count: int, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shrink(monkeypatch, "changed names that are merged", 30)
+    old, new = some_names(2000)[: -len(ODD)], [b"new%d" % i for i in range(count)]
+    made(base, old)
+    winkfs.reindex(base)
+    size = path_of(base, ".data").stat().st_size
+    with winkfs.open(base, "a") as container:
+        container.put_many((name, b"") for name in new)
+        container.sync()
+        with disk_calls() as calls:
+            container.save_names()
+    with store_of(base) as store:
+        order = open_order(store)
+        assert order is not None
+        merged = pairs_read(calls, order) >= 16 * len(old)
+    assert merged == (count == 3)
+    assert (bytes_read(calls, ".data", 8192) < size // 4) == merged
+    check_order(base, {*old, *new})
+
+
+def test_an_empty_order_and_the_tail_make_one_with_clashes(base: Path) -> None:
     winkfs.create(base).close()
     winkfs.reindex(base)
-    monkeypatch.setattr(namesfile, "build", None)  # it shall merge
     with winkfs.open(base, "a") as container:
         for name in (b"a/b", b"gone", b"c", b"a", b"gone/f"):
             container.put(name, b"x")
@@ -283,10 +313,9 @@ def test_an_empty_order_and_the_tail_make_one_with_clashes(
         order = open_order(store)
         assert order is not None
         assert order.count == 0
-        assert_order(
-            store, merge(store, order, dict(tail(store, order.covered)), save=False), model
-        )
-        save_order(store)
+        changes = dict(tail(store, order.covered))
+        assert_order(store, merge(store, order, changes, save=False), model)
+        merge(store, order, changes).close()
     assert open_pairs(base) == rebuilt(base)
     assert open_pairs(base)[1] == 1
 
@@ -329,17 +358,6 @@ def test_clashes_that_were_not_known_are_counted_by_a_merge(base: Path) -> None:
     check_order(base, {b"a", b"a/b", b"c", b"c/d"})
 
 
-def test_a_long_tail_is_a_reason_to_build(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(base, [b"a"])
-    winkfs.reindex(base)
-    monkeypatch.setattr(namesfile, "CHANGES", 3)
-    monkeypatch.setattr(namesfile, "merge", None)
-    with winkfs.open(base, "a") as container:
-        container.put_many((f"b{i}", b"") for i in range(9))
-        container.save_names()
-    check_order(base, {b"a", *(b"b%d" % i for i in range(9))})
-
-
 def test_a_current_order_is_not_written_again(base: Path) -> None:
     made(base, [b"a"])
     winkfs.reindex(base)
@@ -370,31 +388,26 @@ def test_an_order_of_a_container_that_was_longer_is_gone_before_it_grows(base: P
     assert not path_of(base, ".names").exists()
 
 
-def test_half_a_rename_is_no_tail_to_go_by(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that fills up between the new inode and the tombstone of the old name."""
-    made(base, [b"a", b"z"])
-    winkfs.reindex(base)
-    with winkfs.open(base, "a") as container:
-        append = container._store.kv.append
-
-        def refuse(key: bytes, value: bytes, *, deleted: bool = False) -> int:
-            if deleted:
-                container._store.kv.broken = True  # type: ignore[misc]
-                raise OSError(errno.ENOSPC, "full")
-            return append(key, value, deleted=deleted)
-
-        monkeypatch.setattr(container._store.kv, "append", refuse)
-        monkeypatch.setattr(type(container._store.kv), "broken", False)
-        with pytest.raises(OSError, match="full"):
-            container.rename("a", "b")
-        monkeypatch.undo()
-        container._unsure = True
-        names = set(container.names())
-    assert names == {"b", "z"}
-    with store_of(base) as store:
-        assert open_order(store) is None
-    winkfs.reindex(base)
-    check_order(base, {b"b", b"z"})
+def test_half_a_rename_is_no_tail_to_go_by(tmp_path: Path) -> None:
+    """An interrupt, also between the new inode and the tombstone of the old name."""
+    half, done, at = False, False, 0
+    while not done:
+        at += 60
+        base = tmp_path / f"{at}"
+        made(base, [b"a", b"z"])
+        winkfs.reindex(base)
+        with winkfs.open(base, "a") as container:
+            with Interrupter(at) as interrupter, suppress(KeyboardInterrupt):
+                container.rename("a", "b")
+            done = not interrupter.fired
+            names = {name.encode() for name in container.names()}
+            container.save_names()
+        check_order(base, names)
+        assert winkfs.verify(base).problems == []
+        with store_of(base) as store:
+            olds = [e for e in store.kv.iterate() if e.key == b"a/I0"]
+        half = half or (b"b" in names and len(olds) == 1)
+    assert half
 
 
 def test_a_rename_without_a_tombstone_is_no_tail_to_go_by(base: Path) -> None:
@@ -477,12 +490,12 @@ def tree_of(folder: Path, names: list[str]) -> Path:
 
 @pytest.mark.parametrize("ao", [False, True])
 def test_pack_writes_the_order_without_reading_names_again(
-    ao: bool, tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+    ao: bool, tmp_path: Path, base: Path
 ) -> None:
-    monkeypatch.setattr(namesfile, "build", None)
-    monkeypatch.setattr(namesfile, "tail", None)
     tree = tree_of(tmp_path / "tree", [f"d{i % 7}/f{i}.txt" for i in range(300)])
-    pack(tree, base, ao=ao)
+    with disk_calls() as calls:
+        pack(tree, base, ao=ao)
+    assert bytes_read(calls, ".data", 8192) < path_of(base, ".data").stat().st_size // 4
     names = {b"d%d/f%d.txt" % (i % 7, i) for i in range(300)} | {b"d%d" % i for i in range(7)}
     check_order(base, names)
     if ao:
@@ -501,23 +514,17 @@ def test_pack_over_an_older_order_brings_it_up_to_date(tmp_path: Path, base: Pat
     check_order(base, {b"b", b"c", b"d"})
 
 
-def test_a_full_disk_leaves_the_old_order(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_order(base: Path) -> None:
     made(base, [b"a"])
     winkfs.reindex(base)
     before = path_of(base, ".names").read_bytes()
     with winkfs.open(base, "a") as container:
         container.put("b", b"1")
         container.sync()
-        write = FileStorage.write
-
-        def full(self: FileStorage, offset: int, buffers: list[bytes]) -> int:
-            if self.name.endswith(".names.tmp"):
-                raise OSError(errno.ENOSPC, "full")
-            return write(self, offset, buffers)
-
-        monkeypatch.setattr(FileStorage, "write", full)
-        container.save_names()
-        assert_order(container._store, build(container._store), [b"a", b"b"])
+        with disk_calls(refusing("write", ".names.tmp", errno.ENOSPC)) as calls:
+            container.save_names()
+        assert any(call.path.endswith(".names.tmp") for call in calls)
+        assert list(container.names()) == ["a", "b"]
     assert path_of(base, ".names").read_bytes() == before
     assert not path_of(base, ".names.tmp").exists()
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import trees
+from seam import disk_calls, once_after
 from trees import VARIANTS, files_beside, names, snapshot
 
 import winkfs
-from winkformats.disk.posix import PosixDirectory
 from winkfs.archive.items import LARGE, Note
 from winkfs.archive.pack import pack
 from winkfs.archive.tree import Tree, listed_names
@@ -240,19 +240,10 @@ def test_nobody_makes_a_container_of_that_name_while_it_is_packed(tmp_path: Path
     assert files_beside(tmp_path / "c") == ["c.data", "c.idx", "c.names"]
 
 
-def test_file_that_came_in_the_last_moment_is_not_replaced(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_came_in_the_last_moment_is_not_replaced(tree: Path, tmp_path: Path) -> None:
     """Made by a program that knows no locks, between the last look and the new name."""
-    rename = PosixDirectory.rename
-
-    def slow(self: PosixDirectory, old: str, new: str) -> None:
-        rename(self, old, new)
-        if new == "c.names":
-            (tmp_path / "c.data").write_bytes(b"mine")
-
-    monkeypatch.setattr(PosixDirectory, "rename", slow)
-    with pytest.raises(FileExistsError, match="meanwhile"):
+    other = once_after("rename", "/c.names", lambda: (tmp_path / "c.data").write_bytes(b"mine"))
+    with disk_calls(other), pytest.raises(FileExistsError, match="meanwhile"):
         pack(tree, tmp_path / "c")
     assert (tmp_path / "c.data").read_bytes() == b"mine"
     assert not [name for name in files_beside(tmp_path / "c") if "partial" in name]

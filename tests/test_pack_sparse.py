@@ -8,9 +8,11 @@ import random
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from names_checks import store_of
 from trees import DIR, LINK
 
 import winkfs
@@ -322,10 +324,11 @@ def test_entry_that_is_claimed_again_and_again_fills_no_disk(tmp_path: Path) -> 
     with winkfs.create(tmp_path / "c") as c:
         c.put("bomb", random.Random(1).randbytes(MIB))
         c.put("z", b"2")
-        changes = c.parts()[1]
-        draft = changes._draft(b"bomb/I0", "test")
-        draft.base = list(draft.base) * 3000
-        draft.body = 3000 * MIB
+    with store_of(tmp_path / "c", writable=True) as store:
+        _, inode, _ = store.inode_at(store.index.lookup(b"bomb/I0"))
+        bomb = replace(inode, extents=[*inode.extents] * 3000, lsize=3000 * MIB)
+        store.kv.append(b"bomb/I0", bomb.encode(store.settings.form, 0))
+        store.sync_data()
     with winkfs.open(tmp_path / "c") as c:
         assert c.stat("bomb").size == 3000 * MIB
         with pytest.raises(OSError, match="in parts"):

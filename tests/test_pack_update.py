@@ -26,7 +26,7 @@ from winkfs.archive.unpack import unpack
 from winkfs.archive.update import now_ns
 from winkfs.container.compact import compact
 from winkfs.container.ondisk.inode import FileType
-from winkfs.dataset.packing import _split, pack_shards
+from winkfs.dataset.packing import pack_shards, split
 
 tree, place = trees.tree, trees.place  # fixtures
 FUTURE = 1 << 62  # ns
@@ -256,7 +256,7 @@ def test_what_somebody_else_changed_in_the_container_is_seen(
 def test_clock_that_lies_is_what_checksum_is_for(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(winkfs.archive.pack, "now_ns", lambda: FUTURE)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: FUTURE)
     pack(tree, tmp_path / "c")
     put_back(tree / "docs/a.html", b"<p>b</p>")
     assert counts(pack(tree, tmp_path / "c", update=True)) == (0, 0, 13)
@@ -489,7 +489,7 @@ def test_names_are_split_among_shards_in_bounded_memory(tmp_path: Path) -> None:
 
     tracemalloc.start()
     try:
-        lists = _split(files(), 4, str(tmp_path), ao=False)
+        lists = split(files(), 4, str(tmp_path), ao=False)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

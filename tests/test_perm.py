@@ -7,17 +7,19 @@ import struct
 import numpy as np
 import oracle_format
 import pytest
+from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from seam import disk_calls, refusing
 
 from winkformats import extsort
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.posix import FileStorage, PosixDirectory
+from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.extsort import ByKey, ByRight, Run, sort_run
 from winkformats.kv.superblock import Superblock
-from winkformats.perm import Perm
+from winkformats.perm import PAIR, Perm
 
 int64s = st.integers(-(2**63), 2**63 - 1)
 rights = st.integers(0, 5) | int64s  # many ties
@@ -176,7 +178,7 @@ def test_merge_keeps_the_order_of_runs_where_pairs_are_equal(runs, count, by_rig
 
 
 def test_merge_in_several_passes_is_still_stable(monkeypatch):
-    monkeypatch.setattr(extsort, "BLOCK", 4)
+    shrink(monkeypatch, "pairs of a sorted block", 4)
     left, right = shuffled(5000, 50)
     storage = MemoryStorage()
     extsort.write_run([np.stack((left, right), axis=1)], storage)
@@ -192,21 +194,19 @@ def test_merge_in_several_passes_is_still_stable(monkeypatch):
     assert len(passes) > 3
 
 
-def test_memory_of_a_sort_stays_within_the_budget(monkeypatch):
+def test_memory_of_a_sort_stays_within_the_budget(tmp_path):
     """No block in hand is larger than the budget allows; a merge holds one for each run."""
     left, right = shuffled(20_000, 1 << 40)
-    seen = []
-    blocks_of = Run.blocks
-    monkeypatch.setattr(
-        Run, "blocks", lambda run, count: (seen.append(count), blocks_of(run, count))[1]
-    )
-    perm = Perm.create(MemoryStorage())
-    perm.append_many(left, right)
-    perm.group(budget=4000 * ByRight.cost)
-    runs = seen[1:]
-    assert seen[0] == 4000
-    assert len(runs) == 5
-    assert sum(runs) <= 4000
+    with Perm.create(FileStorage(tmp_path / "p", "x")) as perm:
+        perm.append_many(left, right)
+        perm.sync()
+        with disk_calls() as calls:
+            perm.group(budget=4000 * ByRight.cost)
+    reads = [call for call in calls if call.verb == "read"]
+    runs = [call.length for call in reads if call.path == str(tmp_path / "p")]
+    merged = [call.length for call in reads if call.path.endswith("(scratch file)")]
+    assert runs.count(4000 * PAIR.size) == 5
+    assert 0 < 5 * max(merged) <= 4000 * PAIR.size == max(runs)
 
 
 def test_comparison_that_raises_leaves_the_perm_as_it_was(tmp_path):
@@ -227,18 +227,14 @@ def test_comparison_that_raises_leaves_the_perm_as_it_was(tmp_path):
     perm.close()
 
 
-def test_sort_that_fails_to_take_the_name_leaves_the_perm(tmp_path, monkeypatch):
+def test_sort_that_fails_to_take_the_name_leaves_the_perm(tmp_path):
     path = tmp_path / "p"
     perm = Perm.create(FileStorage(path, "x"))
     perm.append_many([3, 2, 1], [3, 2, 1])
     perm.sync()
     before = path.read_bytes()
 
-    def fail(*args: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(PosixDirectory, "rename", fail)
-    with pytest.raises(OSError, match="Input/output"):
+    with disk_calls(refusing("rename")), pytest.raises(OSError, match="Input/output"):
         perm.group()
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -284,7 +280,7 @@ def test_appended_pairs_count_only_after_sync():
 
 
 def test_many_single_appends_cross_the_buffer(monkeypatch):
-    monkeypatch.setattr("winkformats.perm.FLUSH", 160)
+    shrink(monkeypatch, "bytes of pairs written at once", 160)
     storage = MemoryStorage()
     with Perm.create(storage) as perm:
         for i in range(1000):

@@ -34,11 +34,16 @@ def storage():
 
 @pytest.fixture
 def behind(storage):
+    before = threads()
     writer = WriteBehind(storage)
     yield writer
     storage.gate.set()
     writer.close()
-    assert not writer._thread.is_alive()
+    assert threads() == before
+
+
+def threads() -> set[threading.Thread]:
+    return set(threading.enumerate())
 
 
 def put_until_refused(behind: WriteBehind, first: int) -> None:
@@ -72,17 +77,18 @@ def test_drain_of_nothing_returns(behind):
 
 def test_put_waits_while_too_much_is_in_flight(behind, storage):
     storage.gate.clear()
-    done = threading.Event()
+    done, taken = threading.Event(), []
 
     def producer():
         for i in range(DEPTH + 2):
             behind.put(i, [b"x"])
+            taken.append(i)
         done.set()
 
     thread = threading.Thread(target=producer)
     thread.start()
     assert not done.wait(0.1)
-    assert len(behind._flying) <= DEPTH + 1
+    assert len(taken) <= DEPTH + 1
     storage.gate.set()
     assert done.wait(10)
     thread.join()
@@ -158,5 +164,10 @@ def test_close_writes_what_was_put(storage):
     assert storage.data == b"abc"
 
 
-def test_the_thread_does_not_keep_a_dying_process_alive(behind):
-    assert behind._thread.daemon
+def test_the_thread_does_not_keep_a_dying_process_alive(storage):
+    before = threads()
+    behind = WriteBehind(storage)
+    behind.put(0, [b"abc"])
+    (thread,) = threads() - before
+    assert thread.daemon
+    behind.close()

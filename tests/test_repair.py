@@ -13,9 +13,9 @@ from commands import Run
 from commands import run as run
 from container_checks import path_of
 from oracle_read import check
+from seam import Call, disk_calls
 
 import winkfs
-from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkfs import WinkError
 from winkfs.container.repair import repair, rollback
@@ -259,29 +259,17 @@ def test_repair_keeps_what_it_takes_out(tmp_path: Path) -> None:
     assert left[: first.size] == bytes(first.size)
 
 
-def interrupted(
-    call: Callable[[], object], base: Path, at: int, monkeypatch: pytest.MonkeyPatch
-) -> bool:
+def interrupted(call: Callable[[], object], base: Path, at: int) -> bool:
     """Run something that is interrupted at its write or sync of BASE.data number `at`."""
-    real_write, real_sync, calls = FileStorage.write, FileStorage.sync, [0]
+    seen: list[Call] = []
 
-    def count(storage: FileStorage) -> None:
-        if storage.name == f"{base}.data":
-            calls[0] += 1
-            if calls[0] == at:
+    def interrupt(call: Call) -> None:
+        if call.verb in ("write", "sync") and call.path == f"{base}.data":
+            seen.append(call)
+            if len(seen) == at:
                 raise KeyboardInterrupt
 
-    def write(storage: FileStorage, offset: int, buffers: Any) -> int:
-        count(storage)
-        return real_write(storage, offset, buffers)
-
-    def sync(storage: FileStorage) -> None:
-        count(storage)
-        real_sync(storage)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FileStorage, "write", write)
-        patch.setattr(FileStorage, "sync", sync)
+    with disk_calls(interrupt):
         try:
             call()
         except KeyboardInterrupt:
@@ -289,9 +277,7 @@ def interrupted(
     return False
 
 
-def test_repair_that_is_killed_can_be_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repair_that_is_killed_can_be_run_again(tmp_path: Path) -> None:
     files = make(tmp_path / "whole")
     damage(tmp_path / "whole", "inode")
     damage(tmp_path / "whole", "first superblock")
@@ -299,7 +285,7 @@ def test_repair_that_is_killed_can_be_run_again(
     for at in range(1, 40):
         base = tmp_path / f"c{at}"
         path_of(base, ".data").write_bytes(broken)
-        if not interrupted(lambda base=base: repair(base, apply=True), base, at, monkeypatch):
+        if not interrupted(lambda base=base: repair(base, apply=True), base, at):
             break
         repair(base, apply=True)
         assert files_of(base).keys() >= files.keys() - {"d/10"}

@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
+from constants import shrink
 from container_checks import VARIANTS, run
 
 import winkfs
@@ -91,7 +92,7 @@ def wishes(rng: random.Random) -> list[Selection]:
 def test_selected_are_those_that_a_loop_finds(
     variant: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columnsfile, "FILES", 20)  # of a chunk
+    shrink(monkeypatch, "rows of a chunk of columns", 20)  # of a chunk
     rng, base = random.Random(variant + state), tmp_path / "c"
     fill(base, rng, **VARIANTS[variant])
     if state != "bare":
@@ -113,7 +114,7 @@ def test_selected_are_those_that_a_loop_finds(
 def test_chunks_of_other_times_are_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columnsfile, "FILES", 10)
+    shrink(monkeypatch, "rows of a chunk of columns", 10)
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many((f"{i}", b"x" * i, T0 + i) for i in range(100))

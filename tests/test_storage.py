@@ -3,17 +3,18 @@
 And a kernel that writes less than it was given, knows no RWF_DONTCACHE, has no room for a reserve.
 """
 
+import ctypes
 import errno
 import mmap
 import os
 
 import numpy as np
 import pytest
+from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from winkformats.disk import pagecache
-from winkformats.disk import posix as module
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import locate, sync_directory
@@ -52,7 +53,9 @@ def resident(path, length: int) -> np.ndarray:
     with path.open("rb") as file, mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ) as view:
         base = np.frombuffer(view, np.uint8)
         vector = np.zeros(-(-length // PAGE), np.uint8)
-        assert pagecache._mincore(base.ctypes.data, length, vector.ctypes.data) == 0
+        mincore = ctypes.CDLL(None).mincore
+        pointers = (ctypes.c_void_p(base.ctypes.data), ctypes.c_size_t(length))
+        assert mincore(*pointers, ctypes.c_void_p(vector.ctypes.data)) == 0
         del base
     return (vector & 1) == 1
 
@@ -421,7 +424,7 @@ def test_pages_seen_go_but_those_that_were_there_stay(cold):
 
 
 def test_of_very_many_gaps_in_the_page_cache_the_longest_are_dropped(cold, monkeypatch):
-    monkeypatch.setattr(module, "RUNS", 1)
+    shrink(monkeypatch, "runs of pages dropped", 1)
     with FileStorage(cold) as storage:
         os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
         storage.read(20 * PAGE, PAGE)

@@ -2,52 +2,55 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
+from seam import Call, disk_calls, refusing
 
 import winkfs
-from winkformats.disk.posix import FileStorage
 
 Files = dict[str, bytes]
 Steps = Generator[Callable[[], None], None, None]
+Watch = Callable[[Path], "Disk"]
 SECTOR = 512
 BLOCKS = 8192  # bytes of the two superblocks
+
+
+@pytest.fixture
+def watch() -> Iterator[Callable[[Path], Disk]]:
+    """-> a function that watches what happens to a file from then on."""
+    with ExitStack() as stack:
+
+        def watch(path: Path) -> Disk:
+            disk = Disk(path)
+            stack.enter_context(disk_calls(disk))
+            return disk
+
+        yield watch
 
 
 class Disk:
     """What is written to BASE.data, and what of it a power cut leaves."""
 
-    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path) -> None:
         self.path, self.durable = path, bytearray(path.read_bytes())
         self.pending: list[tuple[int, bytes]] = []
-        write, change, sync = FileStorage.write, FileStorage.patch, FileStorage.sync
+        self.at_a_sync: Callable[[], None] = lambda: None
 
-        def logged_write(one: FileStorage, offset: int, buffers: Any) -> int:
-            if one.name == str(path):
-                self.pending.append((offset, b"".join(map(bytes, buffers))))
-            return write(one, offset, buffers)
-
-        def logged_patch(one: FileStorage, offset: int, data: Any) -> None:
-            if one.name == str(path):
-                self.pending.append((offset, bytes(data)))
-            change(one, offset, data)
-
-        def logged_sync(one: FileStorage) -> None:
-            sync(one)
-            if one.name == str(path):
-                for offset, data in self.pending:
-                    _lay(self.durable, offset, data)
-                self.pending = []
-
-        patch.setattr(FileStorage, "write", logged_write)
-        patch.setattr(FileStorage, "patch", logged_patch)
-        patch.setattr(FileStorage, "sync", logged_sync)
+    def __call__(self, call: Call) -> None:
+        if call.path != str(self.path):
+            return
+        if call.verb in ("write", "patch"):
+            self.pending.append((call.offset, call.data))
+        elif call.verb == "sync":
+            self.at_a_sync()
+            for offset, data in self.pending:
+                _lay(self.durable, offset, data)
+            self.pending = []
 
     def image(self, dice: random.Random) -> bytes:
         """The durable bytes, and of each later write those sectors that made it. Superblocks come
@@ -104,13 +107,13 @@ def stored(base: Path, mode: str) -> Files:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_power_cut_leaves_what_was_there_when_a_sync_began(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seed: int, watch: Watch
 ) -> None:
     dice, files = random.Random(seed), Files()
     base, other = tmp_path / "c", tmp_path / "cut" / "c"
     other.parent.mkdir()
     winkfs.create(base).close()
-    disk = Disk(tmp_path / "c.data", monkeypatch)
+    disk = watch(tmp_path / "c.data")
     states, acknowledged = [Files()], 0  # as of the begin of each sync
     running: tuple[Steps, Callable[[], None] | None, int] | None = None
     container = winkfs.open(base, "a")
@@ -150,7 +153,7 @@ def test_a_power_cut_leaves_what_was_there_when_a_sync_began(
     assert winkfs.verify(base).problems == []
 
 
-def test_a_failed_step_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_step_is_final(tmp_path: Path) -> None:
     base = tmp_path / "c"
     container = winkfs.create(base)
     container.put("a", b"1")
@@ -158,10 +161,8 @@ def test_a_failed_step_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     container.put("b", b"2")
     steps = container.syncing()
     wait = next(steps)
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "fdatasync", _refuse)
-        with pytest.raises(OSError, match="broken") as caught:
-            wait()
+    with disk_calls(refusing("sync")), pytest.raises(OSError, match="Input/output") as caught:
+        wait()
     with pytest.raises(OSError):
         steps.throw(caught.value)
     for attempt in (container.sync, lambda: container.put("c", b"3"), container.syncing().__next__):
@@ -172,10 +173,6 @@ def test_a_failed_step_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(OSError):
         container.close()
     assert stored(base, "a") == {"a": b"1"}
-
-
-def _refuse(fd: int) -> None:
-    raise OSError(5, "broken")
 
 
 def test_delflags_of_what_came_during_a_sync_wait_for_the_next(tmp_path: Path) -> None:
@@ -204,7 +201,7 @@ def test_delflags_of_what_came_during_a_sync_wait_for_the_next(tmp_path: Path) -
 
 
 def test_what_a_sync_has_published_is_not_marked_by_another_before_its_own_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, watch: Watch
 ) -> None:
     """The second version is durable, but the sync has not ended; the third one is on its way."""
     base, other = tmp_path / "c", tmp_path / "cut" / "c"
@@ -212,23 +209,22 @@ def test_what_a_sync_has_published_is_not_marked_by_another_before_its_own_time(
     container = winkfs.create(base)
     container.put("a", b"1")
     container.sync()
-    disk = Disk(tmp_path / "c.data", monkeypatch)
+    disk = watch(tmp_path / "c.data")
     container.put("a", b"22")
     steps = container.syncing()
     next(steps)()
     next(steps)()
     container.put("a", b"333")
-    sync, images = FileStorage.sync, []
+    images: list[bytes] = []
 
-    def cut(one: FileStorage) -> None:
+    def cut() -> None:
         flags = [(offset, data) for offset, data in disk.pending if len(data) == 1]
         image = bytearray(disk.durable)
         for offset, data in flags:
             _lay(image, offset, data)
         images.append(bytes(image))
-        sync(one)
 
-    monkeypatch.setattr(FileStorage, "sync", cut)
+    disk.at_a_sync = cut
     container.sync()
     for image in images[:1]:
         other.with_name("c.data").write_bytes(image.ljust(1 << 22, b"\0"))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -93,8 +94,8 @@ def check_lookups(storage: MemoryStorage, shape: Shape, bits: list[int], s: list
 @pytest.fixture(params=[1, 4, 16, 1 << 16])
 def bucket(request, monkeypatch):
     """Cells built, and keys sorted, at a time: small ones make borders everywhere."""
-    monkeypatch.setattr(table, "BUCKET", request.param)
-    monkeypatch.setattr(table, "SEGMENT", 3 * request.param)
+    shrink(monkeypatch, "cells of a bucket", request.param)
+    shrink(monkeypatch, "entries of a segment", 3 * request.param)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -134,7 +135,7 @@ def test_a_run_that_wraps_into_a_run_at_the_start(bucket):
 
 
 def test_the_last_bucket_is_shorter_than_what_is_carried_into_it(monkeypatch):
-    monkeypatch.setattr(table, "BUCKET", 8)
+    shrink(monkeypatch, "cells of a bucket", 8)
     bits, s = [7] * 12, list(range(12))  # 11 cells are carried out of the first bucket into one
     shape = Shape(17)
     storage = built(shape, bits, s)

@@ -1,15 +1,13 @@
 """Names with equal hashes: every look-up must compare the names. Real twins of 64 bits are rare."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import container_checks
-import numpy as np
 import pytest
 from container_checks import contents
+from hashes import hash_with
 
 import winkfs
-from winkformats import hashing
 
 base = container_checks.base  # fixture
 
@@ -21,17 +19,7 @@ def few_hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """All keys share so many 64-bit hashes; HTALGO 3, since 2 also has ways of its own."""
     many = request.param
 
-    def hash_key(algorithm: int, key: bytes) -> tuple[int, int]:
-        assert algorithm == 3
-        s = sum(key) % many
-        return s, s
-
-    def hash_keys(algorithm: int, keys: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        s = np.array([hash_key(algorithm, key)[0] for key in keys], np.uint64)
-        return s, s
-
-    monkeypatch.setattr(hashing, "hash_key", hash_key)
-    monkeypatch.setattr(hashing, "hash_keys", hash_keys)
+    hash_with(monkeypatch, lambda key: sum(key) % many)
 
 
 def test_twins_are_told_apart(base: Path) -> None:

@@ -72,9 +72,12 @@ def canonical(directory: str | os.PathLike[str]) -> str:
     return point if mount_at(point) else os.path.realpath(path)
 
 
-def ask(point: str, xattr: str, seconds: float = ANSWER) -> bytes:
-    """What the server of a mount says of itself. Raises OSError: ETIMEDOUT where nothing comes."""
-    return _within(seconds, point, lambda: os.getxattr(point, xattr))
+def ask(point: str, xattr: str, seconds: float | None = None) -> bytes:
+    """What the server of a mount says of itself, within ANSWER where `seconds` is None.
+
+    raises  OSError: ETIMEDOUT where nothing comes
+    """
+    return _within(ANSWER if seconds is None else seconds, point, lambda: os.getxattr(point, xattr))
 
 
 def _within(seconds: float | None, point: str, call: Callable[[], R]) -> R:

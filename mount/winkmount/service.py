@@ -145,7 +145,7 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
             run(binding, operations, point, _fuse_options(request, source))
         finally:
             # a second SIGTERM must not cut the last sync short
-            with _signals(signal.SIG_IGN), _ending():
+            with _signals(signal.SIG_IGN), ending():
                 stop.set()
                 beside.join()
                 operations.close()
@@ -159,7 +159,7 @@ def _tell_of_the_hidden(point: str) -> None:
 
 
 @contextlib.contextmanager
-def _ending() -> Iterator[None]:
+def ending() -> Iterator[None]:
     """Let `is_ending` be true of this process."""
     comm = Path("/proc/self/comm")
     before = comm.read_text().rstrip("\n")

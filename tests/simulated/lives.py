@@ -91,11 +91,11 @@ def differs(found: State, wanted: State) -> str:
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
     """The ids of containers follow from the seed, too."""
-    rng = random.Random(seed)
+    rng, free = random.Random(seed), os.statvfs("/")
     with (
         mock.patch("secrets.randbits", rng.getrandbits),
         mock.patch("secrets.token_hex", lambda n: rng.randbytes(n).hex()),
-        mock.patch.object(ContainerSource, "_disk", lambda _: os.statvfs("/")),
+        mock.patch("os.statvfs", lambda _: free),  # of a path that the kernel does not know
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", DamageWarning)  # faults are told

@@ -108,7 +108,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DamageWarning)  # the commands say what is damaged
-            status = _run(_arguments(list(sys.argv[1:] if args is None else args)))
+            status = _run(arguments(list(sys.argv[1:] if args is None else args)))
         sys.stdout.flush()
     except BrokenPipeError:
         status = PIPE_CLOSED
@@ -130,7 +130,7 @@ def main(args: Sequence[str] | None = None) -> int:
     return status
 
 
-def _arguments(args: list[str]) -> list[str]:
+def arguments(args: list[str]) -> list[str]:
     """`BASE DIR -o OPTIONS` is what mount.fuse runs us with for `mount -t fuse.winkfs`; and
     `help COMMAND` is `COMMAND --help`."""
     if args[:1] == ["help"]:

@@ -214,7 +214,7 @@ def _pack_tree(
             exclude=excluder(job.exclude), names=names,
         )  # fmt: skip
         files = tree.sizes() if changes is None else tree.sizes(changes.update, changes.same)
-        lists = _split(files, shards, scratch, ao=job.ao)
+        lists = split(files, shards, scratch, ao=job.ao)
         if changes is not None and not lists[0][1]:
             return []
         workers = min(len(lists), os.cpu_count() or 1)
@@ -225,7 +225,7 @@ def _pack_tree(
         return _in_processes(job, shares)
 
 
-def _split(files: Iterable[Seen], shards: int, scratch: str, *, ao: bool) -> list[tuple[str, int]]:
+def split(files: Iterable[Seen], shards: int, scratch: str, *, ao: bool) -> list[tuple[str, int]]:
     """Write lists of names, each for one shard, of even size -> their paths and bytes of files."""
     with SortedRecords(scratch) as records:
         left = 0

@@ -260,7 +260,11 @@ class AppendOnlySource(TimeView, ContainerSource):
                     self._settle(id, spool)
             except Exception as error:  # one file must not take the others along
                 log.error("lost at the end: %s", error)
-        super().close()
+        try:
+            super().close()
+        finally:
+            for spool in self._spools.values():
+                spool.close()
 
 
 def mount(path: str, options: Options) -> Source:

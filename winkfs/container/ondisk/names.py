@@ -32,7 +32,7 @@ from winkfs.container.nameorder import (
     order_in,
     tail,
 )
-from winkfs.container.namesort import ClashFinder, NameSorter, Sorted
+from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter, Sorted
 from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys
 
 COPIED: Final = 1 << 16  # pairs copied at a time
@@ -313,7 +313,7 @@ def follow_names(store: Opened) -> None:
 
 def new_sorter(store: Opened) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
-    return NameSorter(store.directory.scratch)
+    return NameSorter(store.directory.scratch, CHUNK)
 
 
 def write_sorted(store: Opened, sorter: NameSorter, covered: int) -> NameOrder:

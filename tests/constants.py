@@ -1,0 +1,60 @@
+"""Constants of the product that tests change, so that little is enough to pass a limit.
+
+    shrink(monkeypatch, "rows of a chunk of columns", 6)
+
+Where one moves, its line here changes and no test.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+PLACES: Final = {
+    # formats
+    "bytes of a scan window": "winkformats.kv.scan.WINDOW",
+    "bytes of the longest scan window": "winkformats.kv.scan.MAX_WINDOW",
+    "bytes read to check a long entry": "winkformats.kv.scan.PIECE",
+    "cells of a bucket": "winkformats.hindex.table.BUCKET",
+    "entries of a segment": "winkformats.hindex.table.SEGMENT",
+    "pairs of a sorted block": "winkformats.extsort.BLOCK",
+    "bytes of pairs written at once": "winkformats.perm.FLUSH",
+    "runs of pages dropped": "winkformats.disk.posix.RUNS",
+    # a container
+    "bytes of a batch of pack": "winkfs.archive.pack.BATCH",
+    "rows of a chunk of columns": "winkfs.container.ondisk.cols.FILES",
+    "inodes read together for names": "winkfs.container.ondisk.names.PIECE",
+    "pairs merged at a time": "winkfs.container.ondisk.names.COPIED",
+    "bytes a file below which all is read for names": "winkfs.container.ondisk.names.DENSE",
+    "bytes read at once for names": "winkfs.container.ondisk.names.SPAN",
+    "bytes of names sorted in memory": "winkfs.container.ondisk.names.CHUNK",
+    "names read back at a time": "winkfs.container.namesort.BLOCK",
+    "changed names that are merged": "winkfs.container.ondisk.names.CHANGES",
+    "names to a rare change": "winkfs.container.ondisk.names.RARE",
+    # a data set
+    "bytes of a process of pack": "winkfs.dataset.packing.PARALLEL",
+    "shards open at once": "winkfs.dataset.reading.OPEN",
+    "manifests to a checkpoint": "winkfs.dataset.manifest.EACH",
+    "bytes of a short manifest": "winkfs.dataset.manifest.SMALL",
+    "manifests to a checkpoint, to vacuum": "winkfs.dataset.maintain.EACH",
+    "parts of an index that are looked up": "winkfs.dataset.hidden.FEW",
+    "rows compared together": "winkfs.dataset.hidden.ROWS",
+    "names sorted at once": "winkfs.mounting.datasetnames.SOME",
+    "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",
+    # a mount
+    "changes to a new name order": "winkfs.mounting.sourceattrs.CHANGES",
+    "inodes read ahead": "winkfs.mounting.container.AHEAD",
+    "ids remembered": "winkfs.mounting.ids.RECENT",
+    "files of a listing looked at one by one": "winkfs.mounting.listing.FEW",
+    "pages that a mount leaves in the cache": "winkfs.mounting.lookup.PAGES",
+    "seconds to the other half of an unlink": "winkmount.openfile._SOON",
+    "seconds to a server's answer": "winkmount.mounts.ANSWER",
+    "device of FUSE": "winkmount.service.DEVICE",
+    "device of wakefulness": "winkmount.guard.LATENCY_DEVICE",
+}
+
+
+def shrink(patch: pytest.MonkeyPatch, what: str, value: float | str) -> None:
+    """Give a constant another value, till the end of the test."""
+    patch.setattr(PLACES[what], value)
