@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from marks import needs
 from memory_source import MemorySource
 
 import winkfs
@@ -37,6 +38,7 @@ PATIENCE = 60.0  # seconds one mount may live before it counts as hung
 
 def need_fuse(binding: str | None = None) -> None:
     """Skip where the machine cannot mount; on CI that is an error."""
+    needs("mount")
     missing = None
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         missing = "/dev/fuse is missing, or not for this user"

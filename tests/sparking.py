@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jvm
 import pytest
+from marks import needs
 
 from examples import word_count
 from winkfs.spark.conf import mount_conf, session_conf
@@ -28,12 +30,14 @@ SETTINGS = (
     | mount_conf()
     | word_count.LOCAL_SETTINGS
     | {"spark.driver.memory": "2g", "spark.log.level": "OFF"}  # an error is looked for in Python
+    | {"spark.executor.extraJavaOptions": jvm.options()}
 )
 PATIENCE = 240.0  # seconds one application may take before it counts as hung
 
 
 def need_spark() -> None:
     """Skip where the machine has no Spark; on CI that is an error."""
+    needs("spark")
     if problem := word_count.missing():
         if os.environ.get("CI"):
             pytest.fail(problem)
@@ -42,7 +46,10 @@ def need_spark() -> None:
 
 def environment(**changes: str) -> dict[str, str]:
     """That of a driver whose workers import what it does."""
-    mine = {"PYTHONPATH": PACKAGES, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    mine = {
+        "PYTHONPATH": PACKAGES, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": jvm.options(), "SPARK_LAUNCHER_OPTS": jvm.LIGHT,
+    }  # fmt: skip
     return os.environ | mine | changes
 
 

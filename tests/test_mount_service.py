@@ -289,6 +289,7 @@ def test_failed_background_sync_is_tried_again() -> None:
     assert not operations.changed.is_set()
 
 
+@pytest.mark.mount
 def test_machine_that_cannot_mount_is_an_error_on_ci_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounting, "library", lambda _: None)
     monkeypatch.setenv("CI", "true")

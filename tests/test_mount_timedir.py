@@ -56,6 +56,7 @@ def test_each_file_is_in_its_hour_once(base: str, mode: str) -> None:
     view.close()
 
 
+@pytest.mark.mount
 def test_a_link_leads_to_the_file(base: str) -> None:
     with mounted(base, "-o", "timedir") as there:
         links = list((there / ".time").rglob("*/*/*"))
