@@ -60,11 +60,11 @@ $(VENV)/.ready-run: pyproject.toml scripts/venv | system-run
 	@touch $@
 
 $(VENV)/.ready-pipeline: pyproject.toml scripts/venv | system-run
-	@scripts/venv $(VENV) spark,pipeline
+	@scripts/venv $(VENV) pipeline
 	@touch $(VENV)/.ready-run $@
 
 $(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
-	@scripts/venv $(VENV) spark,pipeline,dev
+	@scripts/venv $(VENV) dev
 	@touch $(VENV)/.ready-run $(VENV)/.ready-pipeline $@
 
 # Spark's classes, for the JVMs of the tests
@@ -72,5 +72,5 @@ $(CLASSES): tests/jvm.py $(VENV)/.ready-test
 	@$(BIN)/python tests/jvm.py $@
 
 $(VENV)/.ready-bench: pyproject.toml scripts/venv | system-run
-	@scripts/venv $(VENV) spark,bench
+	@scripts/venv $(VENV) bench
 	@touch $@

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from winkmount import binding
@@ -86,6 +88,20 @@ def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> N
         binding.choose()
     with pytest.raises(binding.MountError, match="apt install libfuse2"):
         binding.choose("fusepy")
+
+
+def test_missing_fusepy_is_an_extra_to_install_and_the_default_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
+    monkeypatch.setattr(binding, "library", lambda name: name)
+    monkeypatch.setitem(sys.modules, "fuse", None)
+    with pytest.raises(binding.MountError, match=r"^fusepy .*: pip install 'winkfs\[fuse2\]'$"):
+        binding.choose("fusepy")
+    assert binding.choose() == "mfusepy"
+    monkeypatch.setattr(binding, "library", {"fusepy": "libfuse.so.2"}.get)
+    with pytest.raises(binding.MountError, match="apt install fuse3"):
+        binding.choose()
 
 
 def test_fusepy_serves_where_only_libfuse_2_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
