@@ -178,6 +178,8 @@ def same(left: Path, right: Path) -> None:
 
 
 def winkfs_command(*arguments: str | Path) -> None:
+    if arguments[0] == "mount":
+        need_fuse()
     command = [*WINKFS, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, f"{arguments[0]} failed: {done.stderr}"

@@ -107,11 +107,13 @@ def test_missing_fusepy_is_an_extra_to_install_and_the_default_needs_none(
 def test_fusepy_serves_where_only_libfuse_2_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
     monkeypatch.setattr(binding, "library", {"fusepy": "libfuse.so.2"}.get)
+    monkeypatch.setattr(binding, "installed", lambda name: True)
     assert binding.choose() == "fusepy"
 
 
 def test_environment_chooses_and_the_argument_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "library", lambda name: name)
+    monkeypatch.setattr(binding, "installed", lambda name: True)
     monkeypatch.setenv(binding.ENVIRONMENT, "fusepy")
     assert binding.choose() == "fusepy"
     assert binding.choose("mfusepy") == "mfusepy"

@@ -38,6 +38,9 @@ from winkfs import orders
 from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
 from winkfs.results import store as results
+
+pytest.importorskip("pyspark")
+
 from winkfs.spark.reading.partition import Piece, to_name, to_path, unpack
 from winkfs.spark.reading.plan import Part
 
@@ -45,7 +48,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-pytest.importorskip("pyspark")
 Kinds = dict[str, Path]
 
 
