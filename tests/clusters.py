@@ -32,11 +32,9 @@ from pathlib import Path
 import jvm
 import pytest
 from hosts import Host, hosts
-from sparking import PACKAGES, environment, need_spark
+from sparking import MODULES, environment, need_spark
 
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"  # two executors of a core and 1,024 MiB, on this machine
-TESTS = str(Path(__file__).resolve().parent)
-MODULES = os.pathsep.join((PACKAGES, TESTS))  # PYTHONPATH: `cluster_jobs` runs on workers, too
 CORES = 2  # of each worker of a standalone cluster
 STARTING = 90.0  # seconds
 PATIENCE = 3600.0  # seconds one cluster may live before it counts as hung: a soak takes half

@@ -17,6 +17,7 @@ import jvm
 import pytest
 from marks import needs
 
+import winkfs.spark
 from examples import word_count
 from winkfs.spark.conf import mount_conf, session_conf
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
+TESTS = str(Path(__file__).resolve().parent)
+MODULES = os.pathsep.join((PACKAGES, TESTS))  # PYTHONPATH: `cluster_jobs` runs on workers, too
 SETTINGS = (
     session_conf()
     | mount_conf()
@@ -59,10 +62,11 @@ def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment().items():
+        for name, value in environment(PYTHONPATH=MODULES).items():
             patch.setenv(name, value)
         builder = SparkSession.builder.master("local[2]").appName("winkfs tests")
         session = builder.config(map=SETTINGS).getOrCreate()
+        winkfs.spark.register(session)  # by its name alone: test_spark_found
         yield session
         session.stop()
 
