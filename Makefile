@@ -1,10 +1,11 @@
 # Two commands do all their own set-up: `make demo` and `make test`. `make help` lists the others.
 VENV ?= .venv
 BIN := $(VENV)/bin
+CLASSES := build/spark.jsa
 SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline test soak mutants lint format bench performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline test test-fast soak mutants lint format bench performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -15,8 +16,12 @@ demo: system-run $(VENV)/.ready-run ## pack a directory, mount, grep, Spark, rei
 demo-pipeline: system-run $(VENV)/.ready-pipeline ## the pipeline of Spark, on pages of this machine
 	@$(BIN)/python examples/crawl_pipeline.py $(if $(DIR),"$(DIR)")
 
-test: lint ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
+test: $(VENV)/.ready-test ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
+	@$(MAKE) --no-print-directory -j2 lint $(CLASSES)
+	$(BIN)/python -m pytest -n 2 --durations=25 $(PYTEST)
+
+test-fast: $(VENV)/.ready-test ## formats, containers, data sets: no mount, no JVM
+	$(BIN)/python -m pytest -n 2 -m "not mount and not spark and not slow" $(PYTEST)
 
 lint: system-test $(VENV)/.ready-test ## only format, lint, types
 	$(BIN)/ruff check --quiet .
@@ -58,13 +63,17 @@ $(VENV)/.ready-run: pyproject.toml scripts/venv | system-run
 	@touch $@
 
 $(VENV)/.ready-pipeline: pyproject.toml scripts/venv | system-run
-	@scripts/venv $(VENV) spark,pipeline
+	@scripts/venv $(VENV) pipeline
 	@touch $(VENV)/.ready-run $@
 
 $(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
-	@scripts/venv $(VENV) spark,pipeline,dev
+	@scripts/venv $(VENV) dev
 	@touch $(VENV)/.ready-run $(VENV)/.ready-pipeline $@
 
+# Spark's classes, for the JVMs of the tests
+$(CLASSES): tests/jvm.py $(VENV)/.ready-test
+	@$(BIN)/python tests/jvm.py $@
+
 $(VENV)/.ready-bench: pyproject.toml scripts/venv | system-run
-	@scripts/venv $(VENV) spark,bench
+	@scripts/venv $(VENV) bench
 	@touch $@

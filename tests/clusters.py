@@ -29,17 +29,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import jvm
 import pytest
 from hosts import Host, hosts
-from sparking import PACKAGES, environment, need_spark
+from sparking import MODULES, environment, need_spark
 
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"  # two executors of a core and 1,024 MiB, on this machine
-TESTS = str(Path(__file__).resolve().parent)
-MODULES = os.pathsep.join((PACKAGES, TESTS))  # PYTHONPATH: `cluster_jobs` runs on workers, too
 CORES = 2  # of each worker of a standalone cluster
 STARTING = 90.0  # seconds
 PATIENCE = 3600.0  # seconds one cluster may live before it counts as hung: a soak takes half
-_LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss512k"  # a daemon is up in half the time
+_JAVA = f"{jvm.options()} -Xss512k"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -109,7 +108,7 @@ class Cluster:
             "spark.driver.host": driver,
             "spark.driver.bindAddress": driver,
             "spark.executor.memory": "800m",
-            "spark.executor.extraJavaOptions": _LIGHT,
+            "spark.executor.extraJavaOptions": _JAVA,
             # a pulled cable is noticed after seconds, not minutes
             "spark.executor.heartbeatInterval": "1s",
             "spark.network.timeout": "12s",
@@ -195,7 +194,7 @@ def launch(host: Host, words: list[str], log: Path) -> Daemon:
     command = [*host.prefix, str(spark_class), f"org.apache.spark.deploy.{name}", *arguments]
     env = environment(
         PYTHONPATH=MODULES, SPARK_LOCAL_IP=host.address,
-        SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=_LIGHT,
+        SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=_JAVA,
     )  # fmt: skip
     with log.open("wb") as file:
         process = subprocess.Popen(

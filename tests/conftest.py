@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
+import marks
 import pytest
 from clusters import cluster as cluster  # a fixture
 from sparking import spark as spark  # a fixture
@@ -49,3 +51,35 @@ def amount(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], int]:
         return int(request.config.getoption(f"--{name}") or AMOUNTS[name][soak])
 
     return how_many
+
+
+# --- marks, and who runs what ---
+
+# Files that share what is dear run one after the other, in one process: a cluster of Spark.
+TOGETHER = {"test_spark_kills.py": "test_spark_cluster.py"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at them
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marks.mark(items)
+    marks.longest_first(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marks.begins(item)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class InOrder(LoadScopeScheduling):
+        """A file to a worker, in the order of the collection."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            folder, slash, file = nodeid.partition("::")[0].rpartition("/")
+            return f"{folder}{slash}{TOGETHER.get(file, file)}"
+
+    config.option.loadscopereorder = False
+    return InOrder(config, log)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,11 +22,17 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clusters import MODULES, die_with_parent, in_session, kill, wait_for
+import pytest
+from clusters import die_with_parent, in_session, kill, wait_for
 from mounting import is_readable
-from sparking import SETTINGS, environment, need_spark
+from sparking import MODULES, SETTINGS, environment, need_spark
+
+from winkfs.spark.launcher import SCRIPT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PATIENCE = 240.0  # seconds one call may take before it counts as hung
 # Batches between Python functions are of 10,000 rows else: a task would see all of its own at once.
@@ -45,10 +52,14 @@ class Driver:
         self.place = log.parent  # its working directory
         self.log = log
         self.calls = 0
+        python = log.parent / "python"  # PySpark from pip, not from a zip of sources
+        python.write_text(SCRIPT.format(python=shlex.quote(sys.executable)))
+        python.chmod(0o700)
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, json.dumps(words)],
-                env=environment(PYTHONPATH=MODULES), cwd=log.parent, start_new_session=True,
+                env=environment(PYTHONPATH=MODULES, PYSPARK_PYTHON=str(python)),
+                cwd=log.parent, start_new_session=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
                 preexec_fn=die_with_parent,
             )  # fmt: skip
@@ -106,6 +117,29 @@ class Driver:
 
     def _said(self, what: str) -> str:
         return f"{what}: {self.log.read_text(errors='replace')[-4000:]}"
+
+
+class Here:
+    """The same in this process, with the session of all tests.
+
+    place       the working directory of its calls
+    """
+
+    def __init__(self, spark: SparkSession, place: Path) -> None:
+        self.name, self.spark, self.place = "local", spark, place
+
+    def call(self, function: str, *arguments: object, **options: object) -> Any:
+        """-> what it returned, through JSON as from a driver."""
+        import cluster_jobs
+
+        words = [os.fspath(a) if isinstance(a, Path) else a for a in arguments]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(self.place)
+            found = getattr(cluster_jobs, function)(self.spark, *words, **options)
+        return json.loads(json.dumps(found))
+
+
+Spark = Driver | Here
 
 
 @contextmanager

@@ -148,7 +148,9 @@ Life = Callable[[Container], Files]
 def without_sums() -> Iterator[None]:
     """While it lasts derived files have no checksums of their pages."""
     with (
-        mock.patch("winkfs.container.store.write_base", functools.partial(write_base, sums=False)),
+        mock.patch(
+            "winkfs.container.ondisk.idx.write_base", functools.partial(write_base, sums=False)
+        ),
         mock.patch.object(TimeIndex, "write", functools.partialmethod(TimeIndex.write, sums=False)),
     ):
         yield

@@ -25,10 +25,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from marks import needs
 from memory_source import MemorySource
 
 import winkfs
-from winkmount.binding import BINDINGS, library
+from winkmount.binding import BINDINGS, installed, library
 from winkmount.mounts import Mount, canonical, connection, mount_at
 from winkmount.options import Options
 from winkmount.service import Request
@@ -39,11 +40,14 @@ PATIENCE = 60.0  # seconds one mount may live before it counts as hung
 
 def need_fuse(binding: str | None = None) -> None:
     """Skip where the machine cannot mount; on CI that is an error."""
+    needs("mount")
     missing = None
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         missing = "/dev/fuse is missing, or not for this user"
-    elif not any(library(name) for name in ([binding] if binding else BINDINGS)):
-        missing = f"no libfuse for {binding or 'any binding'}"
+    elif not any(
+        library(name) and installed(name) for name in ([binding] if binding else BINDINGS)
+    ):
+        missing = f"no libfuse for {binding or 'any binding'}, or no package for Python"
     elif os.geteuid() != 0 and not shutil.which("fusermount3"):
         missing = "fusermount3 is missing"
     if missing:
@@ -176,6 +180,8 @@ def same(left: Path, right: Path) -> None:
 
 
 def winkfs_command(*arguments: str | Path) -> None:
+    if arguments[0] == "mount":
+        need_fuse()
     command = [*WINKFS, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, f"{arguments[0]} failed: {done.stderr}"
@@ -245,7 +251,7 @@ def verified(base: str) -> bool:
     return done.returncode == 0
 
 
-def installed(patch: pytest.MonkeyPatch, versions: Mapping[str, int]) -> None:
+def libraries(patch: pytest.MonkeyPatch, versions: Mapping[str, int]) -> None:
     """Have these libraries of libfuse on this machine, with what their `fuse_version` says."""
 
     def load(name: str) -> SimpleNamespace:

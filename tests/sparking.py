@@ -13,8 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jvm
 import pytest
+from marks import needs
 
+import winkfs.spark
 from examples import word_count
 from winkfs.spark.conf import mount_conf, session_conf
 
@@ -23,17 +26,21 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
+TESTS = str(Path(__file__).resolve().parent)
+MODULES = os.pathsep.join((PACKAGES, TESTS))  # PYTHONPATH: `cluster_jobs` runs on workers, too
 SETTINGS = (
     session_conf()
     | mount_conf()
     | word_count.LOCAL_SETTINGS
     | {"spark.driver.memory": "2g", "spark.log.level": "OFF"}  # an error is looked for in Python
+    | {"spark.executor.extraJavaOptions": jvm.options()}
 )
 PATIENCE = 240.0  # seconds one application may take before it counts as hung
 
 
 def need_spark() -> None:
     """Skip where the machine has no Spark; on CI that is an error."""
+    needs("spark")
     if problem := word_count.missing():
         if os.environ.get("CI"):
             pytest.fail(problem)
@@ -42,7 +49,10 @@ def need_spark() -> None:
 
 def environment(**changes: str) -> dict[str, str]:
     """That of a driver whose workers import what it does."""
-    mine = {"PYTHONPATH": PACKAGES, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    mine = {
+        "PYTHONPATH": PACKAGES, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": jvm.options(), "SPARK_LAUNCHER_OPTS": jvm.LIGHT,
+    }  # fmt: skip
     return os.environ | mine | changes
 
 
@@ -52,10 +62,11 @@ def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment().items():
+        for name, value in environment(PYTHONPATH=MODULES).items():
             patch.setenv(name, value)
         builder = SparkSession.builder.master("local[2]").appName("winkfs tests")
         session = builder.config(map=SETTINGS).getOrCreate()
+        winkfs.spark.register(session)  # by its name alone: test_spark_found
         yield session
         session.stop()
 

@@ -126,6 +126,7 @@ def test_a_job_is_a_program(source: Path, tmp_path: Path, way: str, soak: bool) 
     if way == "python -m":
         process = start(*arguments, program=("-m", "winkfs.spark.jobs.digest"))
     else:
+        need_spark()
         from pyspark.find_spark_home import _find_spark_home
 
         script = Path(winkfs.__file__).parent / "spark" / "jobs" / "digest.py"

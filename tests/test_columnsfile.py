@@ -239,7 +239,7 @@ KILLED = """
 import os, sys
 from winkformats.disk.posix import PosixDirectory
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.select import columns_between
+from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.store import Store
 base, at = sys.argv[1:]
 def die(*_, **__):
@@ -249,7 +249,7 @@ if at == "publish":
 else:
     setattr(KVSeq, at, die)
 store = Store(base, writable=True)
-columnsfile.write_columns(store)
+write_columns(store)
 """
 
 

@@ -138,6 +138,7 @@ def test_info_of_a_mounted_directory_is_that_of_its_server(run: Run, corpus: Pat
 
 @pytest.mark.mount
 def test_info_of_a_base_is_not_that_of_its_directory(run: Run, tmp_path: Path) -> None:
+    need_fuse()
     winkfs.create(tmp_path / "same").close()
     (tmp_path / "same").mkdir()
     assert run("mount", "same", "same").status == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
-from mounting import installed
+from mounting import libraries
 
 from winkmount import binding
 from winkmount.options import Options, parse
@@ -82,21 +84,37 @@ def test_bad_option_is_named(text: str, complaint: str) -> None:
 
 def test_missing_library_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
-    installed(monkeypatch, {})
+    libraries(monkeypatch, {})
     with pytest.raises(binding.MountError, match="apt install fuse3"):
         binding.choose()
     with pytest.raises(binding.MountError, match="apt install libfuse2"):
         binding.choose("fusepy")
 
 
+def test_missing_fusepy_is_an_extra_to_install_and_the_default_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
+    monkeypatch.setattr(binding, "library", lambda name: name)
+    monkeypatch.setitem(sys.modules, "fuse", None)
+    with pytest.raises(binding.MountError, match=r"^fusepy .*: pip install 'winkfs\[fuse2\]'$"):
+        binding.choose("fusepy")
+    assert binding.choose() == "mfusepy"
+    monkeypatch.setattr(binding, "library", {"fusepy": "libfuse.so.2"}.get)
+    with pytest.raises(binding.MountError, match="apt install fuse3"):
+        binding.choose()
+
+
 def test_fusepy_serves_where_only_libfuse_2_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
-    installed(monkeypatch, {"libfuse.so.2": 29})
+    libraries(monkeypatch, {"libfuse.so.2": 29})
+    monkeypatch.setattr(binding, "installed", lambda name: True)
     assert binding.choose() == "fusepy"
 
 
 def test_environment_chooses_and_the_argument_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, {"libfuse3.so.3": 314, "libfuse.so.2": 29})
+    libraries(monkeypatch, {"libfuse3.so.3": 314, "libfuse.so.2": 29})
+    monkeypatch.setattr(binding, "installed", lambda name: True)
     monkeypatch.setenv(binding.ENVIRONMENT, "fusepy")
     assert binding.choose() == "fusepy"
     assert binding.choose("mfusepy") == "mfusepy"
@@ -106,7 +124,7 @@ def test_environment_chooses_and_the_argument_wins(monkeypatch: pytest.MonkeyPat
 
 
 def test_library_of_the_wrong_version_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, {"libfuse3.so.3": 314, "libfuse.so.2": 29, "old": 29})
+    libraries(monkeypatch, {"libfuse3.so.3": 314, "libfuse.so.2": 29, "old": 29})
     monkeypatch.setenv(binding.LIBRARY_PATH, "old")
     assert binding.library("mfusepy") == "libfuse3.so.3"
     assert binding.library("fusepy") == "old"

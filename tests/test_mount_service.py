@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from constants import shrink
 from memory_source import MemorySource
-from mounting import WINKFS, command, installed, mounted, need_fuse, request, serving, watched
+from mounting import WINKFS, command, libraries, mounted, need_fuse, request, serving, watched
 
 import winkfs
 from winkmount.binding import MountError
@@ -220,14 +220,14 @@ def test_any_source_mounts_in_the_background(there: Path) -> None:
 
 
 def test_missing_device_says_how_to_get_it(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, {"libfuse3.so.3": 314})
+    libraries(monkeypatch, {"libfuse3.so.3": 314})
     shrink(monkeypatch, "device of FUSE", "/dev/no-fuse")
     with pytest.raises(MountError, match=r"^/dev/no-fuse is missing: modprobe fuse \(in a cont"):
         check(request(there))
 
 
 def test_missing_helper_is_named(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, {"libfuse3.so.3": 314})
+    libraries(monkeypatch, {"libfuse3.so.3": 314})
     shrink(monkeypatch, "device of FUSE", "/dev/null")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "")
@@ -288,8 +288,9 @@ def test_failed_background_sync_is_tried_again() -> None:
     assert not operations.changed.is_set()
 
 
+@pytest.mark.mount
 def test_machine_that_cannot_mount_is_an_error_on_ci_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed(monkeypatch, {})
+    libraries(monkeypatch, {})
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="CI must be able to mount"):
         need_fuse()

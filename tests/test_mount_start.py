@@ -19,6 +19,7 @@ from mounting import (
     command,
     leave_dead,
     mounted,
+    need_fuse,
     request,
     stored,
     watched,
@@ -78,6 +79,7 @@ def test_directory_that_is_not_empty_is_said(base: str, there: Path) -> None:
 
 @pytest.mark.mount
 def test_container_and_directory_of_one_name(base: str) -> None:
+    need_fuse()
     Path(base).mkdir()
     assert command("mount", base, base) == (0, "")
     with watched(Path(base)):

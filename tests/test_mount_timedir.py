@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from mounting import WINKFS, mounted
+from mounting import WINKFS, mounted, need_fuse
 from test_mount_names import refused, walk
 
 import winkfs
@@ -56,6 +56,7 @@ def test_each_file_is_in_its_hour_once(base: str, mode: str) -> None:
     view.close()
 
 
+@pytest.mark.mount
 def test_a_link_leads_to_the_file(base: str) -> None:
     with mounted(base, "-o", "timedir") as there:
         links = list((there / ".time").rglob("*/*/*"))
@@ -133,7 +134,9 @@ def test_listing_an_hour_goes_on_from_every_offset(base: str) -> None:
     view.close()
 
 
+@pytest.mark.mount
 def test_plain_containers_have_no_times_to_walk_by(tmp_path: Path) -> None:
+    need_fuse()
     base, there = str(tmp_path / "plain"), tmp_path / "there"
     winkfs.create(base).close()
     there.mkdir()

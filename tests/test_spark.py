@@ -178,11 +178,13 @@ def assert_one_line(done: subprocess.CompletedProcess[str], *parts: str) -> None
 
 
 def test_missing_java_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
     done = job(sys.executable, EXAMPLE, tmp_path, PATH=str(tmp_path))
     assert_one_line(done, "Java is missing", "apt install openjdk-17-jre-headless")
 
 
 def test_too_old_java_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")

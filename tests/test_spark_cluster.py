@@ -13,7 +13,7 @@ import pytest
 import xxhash
 from cluster_jobs import document, expected, stored
 from clusters import LOCAL_CLUSTER, Cluster
-from drivers import Driver, driver
+from drivers import Here, Spark, driver
 
 import winkfs
 import winkfs.digests
@@ -22,14 +22,23 @@ from winkfs.dataset.manifest import FOLDER, PENDING
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(scope="module", params=["local", "local-cluster", "standalone"])
-def spark_on(request: pytest.FixtureRequest) -> Iterator[Driver]:
+@pytest.fixture(
+    scope="module",
+    params=["local", pytest.param("local-cluster", marks=pytest.mark.soak), "standalone"],
+)
+def spark_on(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, soak: bool
+) -> Iterator[Spark]:
     """A driver, with its tasks in one process, in two on this machine, on two hosts."""
+    if request.param == "local":
+        yield Here(request.getfixturevalue("spark"), tmp_path_factory.mktemp("here"))
+        return
+    master, settings = LOCAL_CLUSTER, {}
     if request.param == "standalone":
         cluster: Cluster = request.getfixturevalue("cluster")
         master, settings = cluster.url, cluster.settings
-    else:
-        master, settings = {"local": "local[2]", "local-cluster": LOCAL_CLUSTER}[request.param], {}
+    elif not soak:
+        pytest.skip("several processes, as standalone: make soak")
     with driver(master, settings) as it:
         it.name = request.param
         yield it
@@ -63,7 +72,7 @@ def clean(root: Path, jobs: int) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"splitBytes": "500k"}, {"prefix": "d3/"}])
 def test_a_container_is_read_as_python_reads_it(
-    spark_on: Driver, corpus: Path, options: dict[str, str]
+    spark_on: Spark, corpus: Path, options: dict[str, str]
 ) -> None:
     found = spark_on.call("read", corpus, options)
     assert found == [row for row in stored(corpus) if row[0].startswith(options.get("prefix", ""))]
@@ -71,12 +80,12 @@ def test_a_container_is_read_as_python_reads_it(
 
 
 def test_a_data_set_is_read_without_what_was_replaced_or_deleted(
-    spark_on: Driver, rewritten: Path
+    spark_on: Spark, rewritten: Path
 ) -> None:
     assert spark_on.call("read", rewritten, {"splitBytes": "64k"}) == stored(rewritten)
 
 
-def test_what_is_written_is_there_once(spark_on: Driver, tmp_path: Path) -> None:
+def test_what_is_written_is_there_once(spark_on: Spark, tmp_path: Path) -> None:
     root = tmp_path / "set"
     spark_on.call("write", root, (0, 700))
     spark_on.call("write", root, (500, 900))
@@ -86,14 +95,14 @@ def test_what_is_written_is_there_once(spark_on: Driver, tmp_path: Path) -> None
     assert stored(root) == expected(range(300, 400))
 
 
-def test_a_relative_path_is_that_of_the_driver(spark_on: Driver) -> None:
+def test_a_relative_path_is_that_of_the_driver(spark_on: Spark) -> None:
     """Executors have folders of their own to run in."""
     spark_on.call("write", "set", (0, 100))
     assert stored(spark_on.place / "set") == expected(range(100))
     assert spark_on.call("read", "set", {}) == expected(range(100))
 
 
-def test_a_stream_hands_on_each_file_once(spark_on: Driver, corpus: Path, tmp_path: Path) -> None:
+def test_a_stream_hands_on_each_file_once(spark_on: Spark, corpus: Path, tmp_path: Path) -> None:
     arguments = (corpus, tmp_path / "set", tmp_path / "checkpoint", None, 600)
     assert spark_on.call("stream", *arguments) == 3
     assert spark_on.call("stream", *arguments) == 0
@@ -107,7 +116,7 @@ PAGES = {f"d{n % 4}/{n}.html": b"<title>%d</title>" % (n % 90) * (n % 90) for n 
 
 
 @pytest.fixture(scope="module")
-def pages(spark_on: Driver, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages(spark_on: Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set made by `ingest`; those below are named as the driver sees them."""
     if spark_on.name == "local":
         pytest.skip("in test_jobs_answers")
@@ -128,21 +137,21 @@ def contents(root: Path) -> dict[str, bytes]:
         return {e.name: e.read() for e in found.scan() if e.ftype in kinds}
 
 
-def test_digests_made_by_several_workers_are_those_of_a_loop(spark_on: Driver, pages: Path) -> None:
+def test_digests_made_by_several_workers_are_those_of_a_loop(spark_on: Spark, pages: Path) -> None:
     assert spark_on.call("job", "digest", "pages", "digests", shards=3)["files"] == 240
     with winkfs.digests.open(spark_on.place / "digests") as found:
         wanted = {name: xxhash.xxh3_64_intdigest(data) for name, data in PAGES.items()}
         assert {name: digest.xxh3 for name, digest in found.items()} == wanted
 
 
-def test_an_order_made_by_several_workers_is_that_of_sorted(spark_on: Driver, pages: Path) -> None:
+def test_an_order_made_by_several_workers_is_that_of_sorted(spark_on: Spark, pages: Path) -> None:
     spark_on.call("job", "sort", "pages", "by-name", "path", parts=3, descending=True)
     parts = spark_on.call("ordered", "pages", "by-name")
     assert [name for part in parts for name in part] == sorted(PAGES, reverse=True)
     assert len(parts) > 1
 
 
-def test_groups_made_by_several_workers_are_whole(spark_on: Driver, pages: Path) -> None:
+def test_groups_made_by_several_workers_are_whole(spark_on: Spark, pages: Path) -> None:
     assert spark_on.call("job", "group", "pages", "groups", "size % 7", parts=3)["groups"] == 7
     names = [name for part in spark_on.call("ordered", "pages", "groups") for name in part]
     assert sorted(names) == sorted(PAGES)
@@ -151,7 +160,7 @@ def test_groups_made_by_several_workers_are_whole(spark_on: Driver, pages: Path)
 
 
 def test_doubles_are_deleted_and_the_rest_is_compacted_and_counted(
-    spark_on: Driver, pages: Path
+    spark_on: Spark, pages: Path
 ) -> None:
     doubles = 240 - len(set(PAGES.values()))
     # an empty document is no double, and every 90th is empty

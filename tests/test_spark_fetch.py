@@ -11,13 +11,16 @@ import pytest
 from sparkfiles import KINDS, damage, documents, flip, plain, read
 
 import winkfs
-from winkfs.names import to_name
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from winkfs.names import to_name  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-pa = pytest.importorskip("pyarrow")
 
 REFS = "name_raw binary, size long, _container string, _contid long, _pos long, _pointer long"
 

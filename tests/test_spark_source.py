@@ -39,13 +39,15 @@ from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
 from winkfs.names import to_name, to_path
 from winkfs.results import store as results
+
+pytest.importorskip("pyspark")
+
 from winkfs.spark.reading.partition import Part, Piece, unpack
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-pytest.importorskip("pyspark")
 Kinds = dict[str, Path]
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = pytest.mark.spark
+pytest.importorskip("pyspark")
 MOMENT = 1_700_000_000
 PATIENCE = 180  # seconds
 limits = pytest.mark.skipif(

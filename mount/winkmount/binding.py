@@ -7,7 +7,7 @@ library is found here and named to them through FUSE_LIBRARY_PATH while they are
 from __future__ import annotations
 
 import ctypes
-import importlib
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +24,8 @@ _LIBRARIES: Final = {
     "fusepy": (2, ("libfuse.so.2",)),
 }
 _PACKAGES: Final = {"mfusepy": "fuse3", "fusepy": "libfuse2"}
+_REQUIREMENTS: Final = {"mfusepy": "mfusepy", "fusepy": "'winkfs[fuse2]'"}  # for pip
+_MODULES: Final = {"mfusepy": "mfusepy", "fusepy": "fuse"}
 
 
 class MountError(OSError):
@@ -35,20 +37,27 @@ class LibfuseError(MountError):
 
 
 def choose(binding: str | None = None) -> str:
-    """-> the binding to use, with its library present.
+    """-> the binding to use, with its library and its package present.
 
     binding     "mfusepy", "fusepy", or None: what the environment says, else the first that works
-    raises      MountError naming the Debian package that is missing
+    raises      MountError naming the package that is missing
     """
     wanted = binding or os.environ.get(ENVIRONMENT)
     if wanted and wanted not in BINDINGS:
         raise MountError(f"{ENVIRONMENT}={wanted}: must be one of {', '.join(BINDINGS)}")
     for name in [wanted] if wanted else BINDINGS:
-        if library(name):
+        if library(name) and installed(name):
             return name
-    missing = _PACKAGES[wanted or "mfusepy"]
-    number = _LIBRARIES[wanted or "mfusepy"][0]
-    raise MountError(f"libfuse {number} is not installed: apt install {missing}")
+    name = wanted or BINDINGS[0]
+    if library(name):
+        raise MountError(f"{name} is not installed: pip install {_REQUIREMENTS[name]}")
+    number = _LIBRARIES[name][0]
+    raise MountError(f"libfuse {number} is not installed: apt install {_PACKAGES[name]}")
+
+
+def installed(binding: str) -> bool:
+    """Whether the Python package of this binding can be imported."""
+    return importlib.util.find_spec(_MODULES[binding]) is not None
 
 
 def library(binding: str) -> str | None:

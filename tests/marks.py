@@ -1,0 +1,42 @@
+"""What a test needs of the machine is told by its marks, so that `-m` can leave it out.
+
+Whatever starts a mount or a JVM asks `needs`, which holds the running test to its mark.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# fixture -> the mark of every test that asks for it
+OF_FIXTURES = {"spark": "spark", "cluster": "spark", "spark_on": "spark", "there": "mount"}
+FIRST = ("spark", "slow", "mount")  # files with such tests take longest
+
+_running: pytest.Item | None = None
+
+
+def needs(mark: str) -> None:
+    """Fail where the running test has no such mark."""
+    if _running is not None and not _running.get_closest_marker(mark):
+        pytest.fail(f"what this test starts needs the mark: @pytest.mark.{mark}")
+
+
+def begins(item: pytest.Item) -> None:
+    global _running
+    _running = item
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Give each test the marks of its fixtures."""
+    for item in items:
+        for fixture in OF_FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(OF_FIXTURES[fixture])
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Two workers end together when the long files are not the last that are handed out."""
+    ranks: dict[str, int] = {}
+    for item in items:
+        rank = next((n for n, m in enumerate(FIRST) if item.get_closest_marker(m)), len(FIRST))
+        file = item.nodeid.partition("::")[0]
+        ranks[file] = min(rank, ranks.get(file, rank))
+    items.sort(key=lambda item: ranks[item.nodeid.partition("::")[0]])
