@@ -73,9 +73,6 @@ class MemorySource:
     def releasedir(self, handle: int) -> None:
         pass
 
-    def parent(self, directory: int) -> int:
-        return self.nodes[directory].parent
-
     def _new(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
         names = self.nodes[parent].names
         if name in names:

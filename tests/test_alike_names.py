@@ -65,7 +65,7 @@ def work(base: str, names: list[bytes]) -> None:
             live = [name for name in names if name in expected]
             assert [c.read(name) for name in live] == [expected[name] for name in live]
             assert list(c.get_many(live)) == [expected[name] for name in live]
-            found = list(map(ContainerSource(c).attr, names))
+            found = list(map(ContainerSource(c).view.attr, names))
             assert [attr and attr.size for attr in found] == [
                 len(expected[name]) if name in expected else None for name in names
             ]

@@ -30,7 +30,7 @@ def names(chance: random.Random, count: int) -> list[str]:
 
 
 def order_of(view: DatasetSource) -> MergedOrder:
-    order = view.tree.since.order
+    order = view.view.tree.overlay.order
     assert isinstance(order, MergedOrder)
     return order
 

@@ -30,7 +30,7 @@ from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.shard import remove_shard
 from winkfs.dataset.snapshot import snapshot
-from winkfs.mounting.dataset import DatasetSource, TimedSource
+from winkfs.mounting.dataset import DatasetSource
 
 LINES = b"of the data set\n" * 100
 
@@ -78,11 +78,12 @@ def test_names_of_many_shards_come_in_one_order(root: Path) -> None:
     shards = [{name: name.encode() for name in names[k::7]} for k in range(7)]
     datasets.add(root, *shards)
     view = DatasetSource(str(root))
-    assert view.tree.since.order.names(0, len(names)) == sorted(name.encode() for name in names)
+    order = view.view.tree.overlay.order
+    assert order.names(0, len(names)) == sorted(name.encode() for name in names)
     shown = walk(view)
     assert {name.encode() for name in names} - shown == {b"d0"}
     assert shown - {name.encode() for name in names} == {b"d0/", b"d1/", b"d2/", b"d1-/"}
-    assert view.tree.since.order.clashes == 1
+    assert view.view.tree.overlay.order.clashes == 1
     view.close()
 
 
@@ -257,7 +258,7 @@ def test_files_of_all_shards_by_the_hour(root: Path) -> None:
     long = "d" * 200 + "/" + "e" * 200
     datasets.commit(root, [at_times({"before": -1, "a/b%": 0, "old": 5, "d/late": 3599})], ao=True)
     datasets.commit(root, [at_times({"a/c": 7, long: 8, "old": 3600, "tomorrow": 86_400})], ao=True)
-    view = TimedSource(str(root))
+    view = DatasetSource(str(root), timedir=True)
     shown = {path for path in walk(view) if path.startswith(b".time/")}
     links = {path[6:] for path in shown if not path.endswith(b"/")}
     cut = next(path for path in links if len(path) > 200)

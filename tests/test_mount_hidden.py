@@ -35,7 +35,7 @@ def test_sync_between_the_two_calls_of_a_rename_takes_no_name_away(operations: O
     assert operations.changed.is_set()
     operations.rename("/new", "/target")
     assert names(operations) == {b"target"}
-    assert operations.look(HIDDEN)[1] == 0
+    assert operations.lookup(HIDDEN)[1] == 0
 
 
 def test_a_later_sync_carries_an_unlink_out(
@@ -45,7 +45,7 @@ def test_a_later_sync_carries_an_unlink_out(
     shrink(monkeypatch, "seconds to the other half of an unlink", 0)
     operations.sync()
     assert names(operations) == {b"new"}
-    assert operations.look(HIDDEN)[1] == 0
+    assert operations.lookup(HIDDEN)[1] == 0
 
 
 def test_the_end_carries_an_unlink_out(operations: Operations) -> None:
@@ -76,14 +76,14 @@ def test_file_of_a_refused_rename_is_found_by_both_its_paths(
         patch.setattr(operations.source, "rename", rename)
         operations.rename("/new", "/target")
     for path in (HIDDEN, "/target"):
-        attr, links = operations.look(path)
+        attr, links = operations.lookup(path)
         assert (attr.id, links) == (ID, 1)
     operations.rename("/target", "/moved")
-    assert operations.look(HIDDEN)[0].id == ID
+    assert operations.lookup(HIDDEN)[0].id == ID
     operations.unlink(HIDDEN)  # as libfuse does when the file is closed for the last time
     assert names(operations) == {b"new", b"moved"}
     operations.rename("/new", "/moved")
-    assert operations.look(HIDDEN)[1] == 0
+    assert operations.lookup(HIDDEN)[1] == 0
 
 
 def test_unlink_that_would_be_refused_is_refused_while_the_user_waits(

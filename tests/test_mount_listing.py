@@ -11,8 +11,8 @@ from memory_source import MemorySource
 
 import winkmount.operations as operations_module
 from winkmount.fuse3 import StatForm
+from winkmount.handles import DOTS
 from winkmount.operations import Operations
-from winkmount.paths import DOTS
 from winkmount.source import Attr, DirEntry
 
 

@@ -333,7 +333,7 @@ def test_200_000_names_listed_while_others_come_go_and_change(
     with winkfs.create(base) as container:
         container.put_many((f"d/{i:06}", b"x") for i in range(count))
     view = opened(base)
-    directory, first = at(view, "d"), view.tree.since
+    directory, first = at(view, "d"), view.names.tree.overlay
     handle, offset = view.opendir(directory), 0
     gone: set[bytes] = set()
     seen: list[bytes] = []
@@ -351,7 +351,7 @@ def test_200_000_names_listed_while_others_come_go_and_change(
             _disturb(view, directory, chance, gone, step)
             if step == 60_000:
                 view.sync()
-    assert view.tree.since is not first
+    assert view.names.tree.overlay is not first
     seen += [entry.name for entry in view.readdir(handle, offset)]
     view.releasedir(handle)
     always = {b"%06d" % i for i in range(count)} - gone

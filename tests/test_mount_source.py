@@ -19,8 +19,7 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import read_superblock
 from winkfs import Container
 from winkfs.mounting.appendonly import AppendOnlySource
-from winkfs.mounting.container import ContainerSource
-from winkfs.mounting.sourceview import RESERVE
+from winkfs.mounting.container import RESERVE, ContainerSource
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from winkmount.handles import FOREVER
 from winkmount.operations import Operations
-from winkmount.options import FOREVER
 
 BINDINGS: Final = ("mfusepy", "fusepy")
 ENVIRONMENT: Final = "WINKMOUNT_BINDING"  # the default of `choose`

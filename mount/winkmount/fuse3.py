@@ -23,9 +23,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from winkmount.handles import DOTS, FOREVER
 from winkmount.operations import Operations
-from winkmount.options import FOREVER
-from winkmount.paths import DOTS
 from winkmount.source import UNREADABLE, Attr, DirEntry
 
 log = logging.getLogger("winkmount")
@@ -210,7 +209,7 @@ def make(mfusepy: Any) -> Any:
 
         def getattr_fuse_3(self, path: bytes | None, buf: Any, fip: Any) -> int:
             name = None if path is None else path.decode("latin-1")
-            attr, links = self.operations.look(name, fip.contents if fip else None)
+            attr, links = self.operations.lookup(name, fip.contents if fip else None)
             pack_into(memoryview(buf.contents).cast("B"), attr, links)
             return 0
 

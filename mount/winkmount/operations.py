@@ -1,16 +1,12 @@
-"""Operations on what a file is, beside its name and its content: attributes, also extended ones.
+"""Operations: what libfuse calls, written to fusepy's interface, over any Source.
 
-Operations on the bytes of files, from `open` or `create` to `release`.
+Both bindings call the methods by name with raw_fi (so `fi` carries flags and the handle) and are
+told that paths are Latin-1: each byte is one character, so any name passes through both. Times are
+nanoseconds (use_ns).
 
-The file system operations, written to fusepy's interface, over any Source.
-
-Both bindings call the methods below by name with raw_fi (so `fi` carries flags and the handle) and
-are told that paths are Latin-1: each byte is one character, so any name passes through both. Times
-are nanoseconds (use_ns). All methods run one at a time under one lock.
-
-libfuse answers an unlink of an open file by a rename to `.fuse_hidden...`, see `hidden`. Here the
-name goes from the Source and the file lives on through its id. So no hidden file is ever listed,
-kept, or in the way of rmdir.
+libfuse answers an unlink of an open file by a rename to `.fuse_hidden...`, see `handles.Hidden`.
+Here the name goes from the Source and the file lives on through its id. So no hidden file is ever
+listed, kept, or in the way of rmdir.
 """
 
 from __future__ import annotations
@@ -20,45 +16,151 @@ import json
 import logging
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from winkmount.guard import change, operation, refuse, waiting
-from winkmount.openfile import Hidden
-from winkmount.paths import NAME_MAX, FileInfo, Listing, Stat, stat_fields
-from winkmount.session import Session
-from winkmount.source import Attr, DirEntry
+from winkmount.durability import Durability
+from winkmount.guard import AwakeLock, change, operation, waiting
+from winkmount.handles import (
+    KNOWN_DIRS,
+    NAME_MAX,
+    Caching,
+    FileInfo,
+    Hidden,
+    Listing,
+    Paths,
+    Stat,
+    stat_fields,
+)
+from winkmount.source import Attr, DirEntry, Source, refuse
 
+RENAME_NOREPLACE: Final = 1
+PLUS: Final = 1 << 15  # entries of a listing with attributes: 1.5 KB each until the kernel forgets
+PLUS_MEMORY: Final = 160 << 20  # bytes of the server's own up to which they do
+LOOK: Final = 64  # directories opened between two looks at that
 _UTIME_NOW: Final = (1 << 30) - 1  # linux/stat.h, in the place of nanoseconds, with 0 seconds
 _UTIME_OMIT: Final = (1 << 30) - 2
 _XATTR_CREATE: Final = 1
 _XATTR_REPLACE: Final = 2
 _XATTR_SPACES: Final = (b"user.", b"trusted.")
+_FALLOC_KEEP_SIZE: Final = 1
+_FALLOC_PUNCH_HOLE: Final = 2
+_FALLOC_ZERO_RANGE: Final = 16
+
+Take = Callable[[list[DirEntry], bool], int]
+"""Gets entries, and whether the kernel shall have their attributes, too -> how many it took."""
+
+log = logging.getLogger("winkmount")
 
 
-class Attributes(Session):
-    """stat and its like, and extended attributes."""
+class Operations:
+    """One mount, from its start to its end. All methods run one at a time under one lock.
+
+    source      what is shown
+    caching     what the kernel may keep
+    paths       from paths and handles to ids, `opened` and `hidden` of it: open files
+    mutex       the lock
+    durable     the syncs; `changed`: there is something for the next
+    context     -> (uid, gid, pid) of the caller; set by the binding
+    beside      how the thread that serves waits for a call; the binding may serve others meanwhile
+    started     the kernel has, or had, the mount
+    version     grows with each change of what is shown
+    """
+
+    use_ns = True
+    flag_utime_omit_ok = 1  # libfuse 2: else it drops a utimensat with UTIME_OMIT
+
+    def __init__(
+        self,
+        source: Source,
+        name: str,
+        on_start: Callable[[], None] | None = None,
+        caching: Caching = Caching(),  # noqa: B008 # it is frozen
+        mutex: AwakeLock | None = None,
+    ) -> None:
+        """`name`: the kind of mount; `user.NAME.pid` of the root is the server's process id.
+        `on_start`: called once when the kernel has the mount."""
+        self.source, self.caching = source, caching
+        self.paths = Paths(source)
+        self.opened, self.hidden, self.dirs = self.paths.opened, self.paths.hidden, self.paths.dirs
+        # not `lock`: libfuse has an operation of that name
+        self.mutex: threading.RLock | AwakeLock = mutex or threading.RLock()
+        self.durable = Durability(source, self.mutex)
+        self.changed = self.durable.changed
+        self.context: Callable[[], tuple[int, int, int]] = lambda: (os.getuid(), os.getgid(), 0)
+        self.beside: Callable[[Callable[[], None]], None] = lambda call: call()
+        # libfuse 2: paths only where nothing is opened; else it could not read unlinked files
+        self.flag_nullpath_ok = int(not caching.fixed)
+        self.started = False
+        self.version = 0
+        self._on_start = on_start
+        self._since = time.time()
+        self._facts = f"user.{name}."
+        self._made: Attr | None = None  # the file that the last `create` made
+        self._groups: dict[int, int | None] = {}  # id of a directory -> what `_handed_on` returned
+        self._refused: set[int] = set()  # files that may have pages of a mapping that nobody took
+        self._listings: dict[int, Listing] = {}
+        self._last_listing = 0
+        self._plus = PLUS  # as of the last look at the memory
+
+    # start, syncs, end
+
+    def init(self, path: str) -> None:
+        """The kernel has the mount."""
+        self.started = True
+        if self._on_start is not None:
+            self._on_start()
+
+    def sync(self) -> None:
+        """Everything written so far is on the disk. Raises OSError. From any thread, without the
+        lock: others are served while the disk is waited for."""
+        self.changed.clear()
+        soon = False
+
+        def begin() -> None:
+            nonlocal soon
+            soon = self.hidden.is_new
+            if not soon:
+                self.carry_out()
+            self.opened.pass_on()
+
+        try:
+            self.durable.sync(begin, None)
+        finally:
+            if soon or self.durable.failed:
+                self.changed.set()
+
+    def close(self) -> None:
+        """After the mount is gone: files that are still open are kept as they stand."""
+        with self.mutex:
+            self.carry_out()
+            self.opened.pass_on()
+        self.source.close()
+        self.opened.raise_error()
+
+    # attributes
 
     @operation
-    def look(self, path: str | None, fi: FileInfo | None = None) -> tuple[Attr, int]:
+    def lookup(self, path: str | None, fi: FileInfo | None = None) -> tuple[Attr, int]:
         """-> the attributes of a file, and its number of links."""
         made, self._made = self._made, None
         if made is not None and fi is not None and fi.fh == made.id:
             return made, 1  # libfuse asks for it at once, in the same request
-        attr = self.attr(path, None if self.caching.fixed else fi)
+        attr = self.paths.attr(path, None if self.caching.fixed else fi)
         return attr, 0 if attr.id in self.hidden.ids.values() else 1
 
     def getattr(self, path: str | None, fi: FileInfo | None = None) -> Stat:
-        attr, links = self.look(path, fi)
+        attr, links = self.lookup(path, fi)
         return stat_fields(attr) | {"st_nlink": links}
 
     @operation
     def access(self, path: str, mode: int) -> int:
         """Not asked for under default_permissions. Whoever may come here may read and write; a
         program is what has an x."""
-        attr = self.attr(path)
+        attr = self.paths.attr(path)
         if mode & os.X_OK and stat.S_ISREG(attr.mode) and not attr.mode & 0o111:
             raise refuse(errno.EACCES)
         if mode & os.W_OK and not self.source.writable:
@@ -67,7 +169,7 @@ class Attributes(Session):
 
     @operation
     def readlink(self, path: str) -> str:
-        return self.source.readlink(self.attr(path).id).decode("latin-1")
+        return self.source.readlink(self.paths.attr(path).id).decode("latin-1")
 
     @operation
     def statfs(self, path: str) -> dict[str, int]:
@@ -76,16 +178,16 @@ class Attributes(Session):
     @change
     def chmod(self, path: str | None, mode: int, fi: FileInfo | None = None) -> int:
         """By a handle it comes with an ftruncate that takes a set-user-ID bit away."""
-        id = self.attr(path, fi).id
+        id = self.paths.attr(path, fi).id
         self.source.chmod(id, stat.S_IMODE(mode))
-        self.groups.pop(id, None)
+        self._groups.pop(id, None)
         return 0
 
     @change
     def chown(self, path: str, uid: int, gid: int) -> int:
-        id = self.attr(path).id
+        id = self.paths.attr(path).id
         self.source.chown(id, uid, gid)
-        self.groups.pop(id, None)
+        self._groups.pop(id, None)
         return 0
 
     @change
@@ -94,7 +196,7 @@ class Attributes(Session):
         mtime = _UTIME_NOW if times is None else times[1]
         if mtime == _UTIME_OMIT:
             return 0
-        id, now = self.settled(path), time.time_ns()  # what waits would move the time again
+        id, now = self.paths.settled(path), time.time_ns()  # what waits would move the time again
         self.source.utime(id, now if mtime == _UTIME_NOW else mtime, now)
         return 0
 
@@ -108,7 +210,7 @@ class Attributes(Session):
             if fact is not None:
                 return fact.encode()
         elif raw.startswith(_XATTR_SPACES):
-            value = self.source.xattrs(self.settled(path)).get(raw)
+            value = self.source.xattrs(self.paths.settled(path)).get(raw)
             if value is not None:
                 return value
         elif raw.startswith(b"system."):
@@ -121,23 +223,23 @@ class Attributes(Session):
             return str(os.getpid())
         if path == "/" and name == "status":
             return json.dumps(self._status())
-        return self.source.facts(self.settled(path)).get(name)
+        return self.source.facts(self.paths.settled(path)).get(name)
 
     def _status(self) -> dict[str, object]:
         waiting = {"open_files": len(self.opened), "waiting_bytes": self.opened.waiting}
         known = {**self.source.status(), "pid": os.getpid(), "since": self._since, **waiting}
-        return known | ({"failed": self.failed} if self.failed else {})
+        return known | ({"failed": self.durable.failed} if self.durable.failed else {})
 
     @operation
     def listxattr(self, path: str) -> list[str]:
-        return [name.decode("latin-1") for name in self.source.xattrs(self.attr(path).id)]
+        return [name.decode("latin-1") for name in self.source.xattrs(self.paths.attr(path).id)]
 
     @change
     def setxattr(self, path: str, name: str, value: bytes, options: int, position: int = 0) -> int:
         raw = name.encode("latin-1")
         if not raw.startswith(_XATTR_SPACES) or name.startswith(self._facts):
             raise refuse(errno.EOPNOTSUPP)
-        id = self.settled(path)
+        id = self.paths.settled(path)
         xattrs = dict(self.source.xattrs(id))
         if options & _XATTR_CREATE and raw in xattrs:
             raise refuse(errno.EEXIST)
@@ -148,85 +250,77 @@ class Attributes(Session):
 
     @change
     def removexattr(self, path: str, name: str) -> int:
-        id = self.settled(path)
+        id = self.paths.settled(path)
         xattrs = dict(self.source.xattrs(id))
         if xattrs.pop(name.encode("latin-1"), None) is None:
             raise refuse(errno.ENODATA)
         self.source.set_xattrs(id, xattrs)
         return 0
 
-
-log = logging.getLogger("winkmount")
-
-_FALLOC_KEEP_SIZE: Final = 1
-_FALLOC_PUNCH_HOLE: Final = 2
-_FALLOC_ZERO_RANGE: Final = 16
-
-
-class Contents(Session):
-    """Open files. The handle of one is its id."""
+    # open files; the handle of one is its id
 
     @operation
     def open(self, path: str, fi: FileInfo) -> int:
         if self.caching.fixed:
             raise refuse(errno.ENOSYS)  # the kernel does not ask again: no open, no release
-        write = _writes(fi)
+        write = fi.flags & os.O_ACCMODE != os.O_RDONLY
         truncate = bool(fi.flags & os.O_TRUNC)
-        attr = self.attr(path)
+        attr = self.paths.attr(path)
         if write or truncate:
             if not self.source.writable or self.source.failed:
                 raise refuse(errno.EROFS)
             if truncate:
                 self.changed.set()
                 self.version += 1
-                self.settled(path)
-        self._opened(attr, fi, write=write, truncate=truncate)
+                self.paths.settled(path)
+        self._open(attr, fi, write=write, truncate=truncate)
         return 0
 
     @change
     def create(self, path: str, mode: int, fi: FileInfo) -> int:
-        parent, name = self.split(path)
+        parent, name = self.paths.split(path)
         truncate = False
         try:
-            attr = self.source.create(parent, name, stat.S_IMODE(mode), *self.owner(parent))
+            attr = self.source.create(parent, name, stat.S_IMODE(mode), *self._owner(parent))
         except FileExistsError:
             if fi.flags & os.O_EXCL:
                 raise
-            attr = self.attr(path)
+            attr = self.paths.attr(path)
             truncate = bool(fi.flags & os.O_TRUNC)
         else:
             self._made = attr
-        self._opened(attr, fi, write=_writes(fi), truncate=truncate)
+        write = fi.flags & os.O_ACCMODE != os.O_RDONLY
+        self._open(attr, fi, write=write, truncate=truncate)
         return 0
 
-    def _opened(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> None:
+    def _open(self, attr: Attr, fi: FileInfo, *, write: bool, truncate: bool) -> None:
         self.source.open(attr.id, write=write, truncate=truncate)
         self.opened.add(attr.id).mappers += self._maps(fi)
         fi.fh = attr.id
         if self.caching.past_cache(attr, fi.flags):
             fi.direct_io = 1
         else:
-            fi.keep_cache = int(attr.id not in self.refused)
-            self.refused.discard(attr.id)
+            fi.keep_cache = int(attr.id not in self._refused)
+            self._refused.discard(attr.id)
 
     @operation
     def read(self, path: str | None, size: int, offset: int, fi: FileInfo) -> bytes:
         if self.caching.fixed:  # nobody has opened it
-            return self.source.read(self.attr(path).id, offset, size)
-        return self.file(fi).read(offset, size)
+            return self.source.read(self.paths.attr(path).id, offset, size)
+        return self.paths.file(fi).read(offset, size)
 
     @change
     def write(self, path: str | None, data: bytes, offset: int, fi: FileInfo) -> int:
         try:
-            self.file(fi).write(offset, data)
+            self.paths.file(fi).write(offset, data)
         except OSError:
-            self.refused.add(fi.fh)
+            self._refused.add(fi.fh)
             raise
         return len(data)
 
     @change
     def truncate(self, path: str | None, length: int, fi: FileInfo | None = None) -> int:
-        self.source.truncate(self.settled(path, fi), length)
+        self.source.truncate(self.paths.settled(path, fi), length)
         return 0
 
     @change
@@ -252,8 +346,8 @@ class Contents(Session):
         """Data and holes. Where a file may be mapped for writing all is data: the kernel may hold
         pages that were written through a mapping and says nothing of them."""
         hole = whence == os.SEEK_HOLE
-        id = self.attr(path).id if self.caching.fixed else self._passed_on(fi)
-        if self.caching.fixed or not self.file(fi).mappers:
+        id = self.paths.attr(path).id if self.caching.fixed else self._passed_on(fi)
+        if self.caching.fixed or not self.paths.file(fi).mappers:
             return self.source.seek(id, offset, hole=hole)
         size = self.source.stat(id).size
         if not 0 <= offset < size:
@@ -271,7 +365,7 @@ class Contents(Session):
     def fsync(self, path: str | None, datasync: int, fi: FileInfo) -> int:
         if self.source.writable:
             id = self._to_sync(fi)
-            self.beside(lambda: self.sync_file(id))
+            self.beside(lambda: self.durable.sync(_nothing, id))
         return 0
 
     @operation
@@ -280,7 +374,7 @@ class Contents(Session):
 
     def _passed_on(self, fi: FileInfo) -> int:
         """-> the id of a file of which the Source knows every byte. Raises what went wrong."""
-        file = self.file(fi)
+        file = self.paths.file(fi)
         file.pass_on()
         file.raise_error()
         return file.id
@@ -292,7 +386,7 @@ class Contents(Session):
     @operation
     def release(self, path: str | None, fi: FileInfo) -> int:
         """The kernel waits for no answer: what goes wrong here is only logged."""
-        file = self.file(fi)
+        file = self.paths.file(fi)
         file.pass_on()
         file.mappers -= self._maps(fi)
         if self.opened.remove(file) and self.hidden.ids:
@@ -303,43 +397,22 @@ class Contents(Session):
             log.error("closing file %d: %s", file.id, error)
         return 0
 
-
-def _writes(fi: FileInfo) -> bool:
-    return fi.flags & os.O_ACCMODE != os.O_RDONLY
-
-
-RENAME_NOREPLACE: Final = 1
-PLUS: Final = 1 << 15  # entries of a listing with attributes: 1.5 KB each until the kernel forgets
-PLUS_MEMORY: Final = 160 << 20  # bytes of the server's own up to which they do
-LOOK: Final = 64  # directories opened between two looks at that
-
-Take = Callable[[list[DirEntry], bool], int]
-"""Gets entries, and whether the kernel shall have their attributes, too -> how many it took."""
-
-
-class Operations(Attributes, Contents):
-    """What libfuse calls, all of it: with directories and names, which are here. See Session."""
-
-    use_ns = True
-    flag_utime_omit_ok = 1  # libfuse 2: else it drops a utimensat with UTIME_OMIT
-    _plus = PLUS  # as of the last look at the memory
-    _last_listing = 0
-
     # directories
 
     @operation
     def opendir(self, path: str) -> int:
-        listing = Listing(self.source, self.directory(path))
+        parent = self.paths.directory(path.rpartition("/")[0])
+        listing = Listing(self.source, self.paths.directory(path), parent)
         if self._last_listing % LOOK == 0:
             self._plus = PLUS if own_memory() < PLUS_MEMORY else 0
         self._last_listing += 1
-        self.listings[self._last_listing] = listing
+        self._listings[self._last_listing] = listing
         return self._last_listing
 
     @operation
     def fill(self, fh: int, offset: int, take: Take) -> int:
         """List from `offset` on until there is no more room."""
-        listing, start = self.listings[fh], offset
+        listing, start = self._listings[fh], offset
         try:
             while entries := self._next(listing, offset):
                 taken = take(entries, listing.given < self._plus)
@@ -362,7 +435,7 @@ class Operations(Attributes, Contents):
     @operation
     def readdir(self, path: str | None, fh: int) -> list[tuple[str, Stat, int]]:
         """All at once, as libfuse 2 has it. libfuse 3: see the binding."""
-        listing, offset, found = self.listings[fh], 0, []
+        listing, offset, found = self._listings[fh], 0, []
         while entries := self._next(listing, offset):
             found += [(e.name.decode("latin-1"), stat_fields(e.attr), 0) for e in entries]
             offset = listing.took(len(entries))
@@ -370,7 +443,7 @@ class Operations(Attributes, Contents):
 
     @operation
     def releasedir(self, path: str | None, fh: int) -> int:
-        self.listings.pop(fh).close()
+        self._listings.pop(fh).close()
         return 0
 
     @waiting
@@ -381,17 +454,17 @@ class Operations(Attributes, Contents):
 
     @change
     def mkdir(self, path: str, mode: int) -> int:
-        parent, name = self.split(path)
-        uid, gid = self.owner(parent)
-        bits = stat.S_IMODE(mode) | (0 if self.handed_on(parent) is None else stat.S_ISGID)
+        parent, name = self.paths.split(path)
+        uid, gid = self._owner(parent)
+        bits = stat.S_IMODE(mode) | (0 if self._handed_on(parent) is None else stat.S_ISGID)
         self.source.mkdir(parent, name, bits, uid, gid)
         return 0
 
     @change
     def rmdir(self, path: str) -> int:
-        self.source.rmdir(*self.split(path))
+        self.source.rmdir(*self.paths.split(path))
         self.dirs.pop(path, None)
-        self.groups.clear()
+        self._groups.clear()
         return 0
 
     # names
@@ -399,8 +472,8 @@ class Operations(Attributes, Contents):
     @change
     def symlink(self, path: str, target: str) -> int:
         """path: the new link, target: where it points (both bindings call in this order)."""
-        parent, name = self.split(path)
-        self.source.symlink(parent, name, target.encode("latin-1"), *self.owner(parent))
+        parent, name = self.paths.split(path)
+        self.source.symlink(parent, name, target.encode("latin-1"), *self._owner(parent))
         return 0
 
     @change
@@ -411,8 +484,8 @@ class Operations(Attributes, Contents):
     def mknod(self, path: str, mode: int, device: int) -> int:
         if not stat.S_ISREG(mode):
             raise refuse(errno.EPERM)
-        parent, name = self.split(path)
-        attr = self.source.create(parent, name, stat.S_IMODE(mode), *self.owner(parent))
+        parent, name = self.paths.split(path)
+        attr = self.source.create(parent, name, stat.S_IMODE(mode), *self._owner(parent))
         self.source.open(attr.id, write=True, truncate=False)
         self.source.release(attr.id)  # a file enters some Sources when it is closed
         return 0
@@ -434,7 +507,7 @@ class Operations(Attributes, Contents):
                 self.hidden.waiting = None
             else:
                 self.carry_out()
-        parent, name = self.split(old)
+        parent, name = self.paths.split(old)
         if Hidden.is_hidden(new):
             id = self.source.lookup(parent, name).id
             if id in self.opened:
@@ -442,12 +515,12 @@ class Operations(Attributes, Contents):
                 self.source.promise_unlink(id)
                 self.hidden.hide(old, new, id)
                 return 0
-        new_parent, new_name = self.split(new)
+        new_parent, new_name = self.paths.split(new)
         if flags & RENAME_NOREPLACE and self._exists(new_parent, new_name):
             raise refuse(errno.EEXIST)
         self.source.rename(parent, name, new_parent, new_name)
         self.dirs.clear()  # paths below a moved directory
-        self.groups.clear()
+        self._groups.clear()
         if self.hidden.names or self.hidden.ids:
             self.hidden.removed(new, self.opened)
             self.hidden.moved(old, new)
@@ -459,6 +532,44 @@ class Operations(Attributes, Contents):
         except FileNotFoundError:
             return False
         return True
+
+    def _owner(self, directory: int) -> tuple[int, int]:
+        """-> (uid, gid) of what the caller makes in a directory."""
+        uid, gid, _ = self.context()
+        known = directory in self._groups
+        group = self._groups[directory] if known else self._handed_on(directory)
+        return uid, gid if group is None else group
+
+    def _handed_on(self, directory: int) -> int | None:
+        """The group that the set-group-ID bit of a directory hands on; None: it has none."""
+        if directory not in self._groups:
+            if len(self._groups) >= KNOWN_DIRS:
+                self._groups.clear()
+            above = self.source.stat(directory)
+            self._groups[directory] = above.gid if above.mode & stat.S_ISGID else None
+        return self._groups[directory]
+
+    def carry_out(self) -> None:
+        """The open file that was hidden last was unlinked, since no rename to its name came."""
+        hidden, self.hidden.waiting = self.hidden.waiting, None
+        if hidden is None:
+            return
+        path, _ = self.hidden.names[hidden]
+        self.changed.set()
+        self.version += 1
+        try:
+            self._unlink(path)
+        except OSError as error:  # the kernel was told another thing
+            log.error("not removed: %s: %s", path, error)
+
+    def _unlink(self, path: str) -> None:
+        self.source.unlink(*self.paths.split(path))
+        if self.hidden.names:
+            self.hidden.removed(path, self.opened)
+
+
+def _nothing() -> None:
+    """Nothing has to be done before a file is synced: the Source knows every byte of it."""
 
 
 def own_memory() -> int:

@@ -31,9 +31,10 @@ from typing import IO, Final
 
 from winkmount import guard
 from winkmount.binding import LibfuseError, MountError, choose, run
+from winkmount.handles import Caching
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.operations import Operations
-from winkmount.options import Caching, Options
+from winkmount.options import Options
 from winkmount.source import Following, Source
 
 log = logging.getLogger("winkmount")
@@ -133,9 +134,8 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     caching = Caching.of(
         source, pages=options.cache == "kernel", follow=options.follow, sync="sync" in options.fuse
     )
-    operations = Operations(source, request.name, on_start, caching)
-    if options.low_latency:
-        operations.mutex = guard.AwakeLock()
+    mutex = guard.AwakeLock() if options.low_latency else None
+    operations = Operations(source, request.name, on_start, caching, mutex)
     stop = threading.Event()
     task, every = _task(operations, options)
     beside = threading.Thread(target=_repeat, args=(task, every, stop), daemon=True)

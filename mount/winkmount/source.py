@@ -13,8 +13,6 @@ file stays the same when it is looked up again, and over a rename.
 Refusals are OSError with the errno the caller of the system call shall see (ENOENT, EEXIST,
 ENOTEMPTY, EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method
 at a time, but not always from the same thread.
-
-The half of a Source that a read-only one does not have.
 """
 
 from __future__ import annotations
@@ -61,12 +59,14 @@ class Source(Protocol):
     """Id of the top directory."""
     writable: bool
     """False: the engine answers every change with EROFS and never calls a method that changes."""
-    failed: str
-    """Why it takes no more changes, since the disk below has failed; "": it does. Then the engine
-    answers every change with EROFS and every fsync with EIO. Reading goes on."""
     gather: bool
     """True: the engine may hold small writes of an open file back and pass them on together.
     False: each write(2) is passed on at once, because it may be refused."""
+
+    @property
+    def failed(self) -> str:
+        """Why it takes no more changes, since the disk below has failed; "": it does. Then the
+        engine answers every change with EROFS and every fsync with EIO. Reading goes on."""
 
     # names
 
@@ -84,9 +84,6 @@ class Source(Protocol):
         """
 
     def releasedir(self, handle: int) -> None: ...
-
-    def parent(self, directory: int) -> int:
-        """Id of the directory above; the root is its own parent."""
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
         """An empty file, not open yet. Raises FileExistsError."""
@@ -239,8 +236,13 @@ class Following(Protocol):
         """Show the last that was synced -> whether that is something new."""
 
 
+def refuse(code: int) -> OSError:
+    """-> the error to raise for an errno."""
+    return OSError(code, os.strerror(code))
+
+
 def _refuse() -> NoReturn:
-    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    raise refuse(errno.EROFS)
 
 
 class ReadOnlySource:

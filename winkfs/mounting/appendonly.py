@@ -16,27 +16,27 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from winkfs.container.container import Container
 from winkfs.container.entry import to_str
+from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NotAllowed
-from winkfs.mounting.container import ContainerSource
-from winkfs.mounting.sourcenames import kept
+from winkfs.mounting.container import ContainerSource, kept
 from winkfs.mounting.spool import Spool
-from winkfs.mounting.timedir import ContainerTimes, TimeDirectory, TimeView, is_inside
+from winkfs.mounting.timedir import ContainerTimes, TimeDirectory
 from winkfs.names import base_of
 from winkmount.binding import MountError
 from winkmount.source import Attr, Source, Steps
 
 if TYPE_CHECKING:
+    from winkfs.container.container import Container
     from winkmount.options import Options
-
-log = logging.getLogger("winkfs.mount")
 
 AO: Final = "the container is append-only"
 
+log = logging.getLogger("winkfs.mount")
 
-class AppendOnlySource(TimeView, ContainerSource):
+
+class AppendOnlySource(ContainerSource):
     """Every write is told at once, since most are refused."""
 
     gather = False
@@ -45,31 +45,30 @@ class AppendOnlySource(TimeView, ContainerSource):
         """`timedir`: show `.time`, in the place of names that begin with it."""
         super().__init__(container)
         if timedir:
-            self._by_time = TimeDirectory(
-                ContainerTimes(self._store, lambda key: self._look.find(key)), self.places.seed
-            )
+            self.view.times = TimeDirectory(ContainerTimes(self.names), self.places.seed)
         self._newest_ns = self._newest()
 
     def _newest(self) -> int:
-        times = self._store.times
-        return 0 if times is None or times.last is None else self._store.settings.ns_of(times.last)
+        store = self.names.store
+        times = store.times
+        return 0 if times is None or times.last is None else store.settings.ns_of(times.last)
 
-    # by time
+    # `.time`
 
-    def _refuse_by_time(self, path: bytes) -> None:
-        if self._by_time is not None and is_inside(path):
+    def _refuse_timed(self, path: bytes) -> None:
+        if self.view.times is not None and self.view.times.has(path):
             raise NotAllowed("what is here follows from the times of files", to_str(path))
 
     def _free(self, parent: int, name: bytes) -> bytes:
-        self._refuse_by_time(self._path(parent, name))
+        self._refuse_timed(self.places.child(parent, name))
         return super()._free(parent, name)
 
     def _place(self, parent: int, name: bytes) -> tuple[bytes, Attr]:
-        self._refuse_by_time(self._path(parent, name))
+        self._refuse_timed(self.places.child(parent, name))
         return super()._place(parent, name)
 
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
-        self._refuse_by_time(self._path(new_parent, new_name))
+        self._refuse_timed(self.places.child(new_parent, new_name))
         super().rename(parent, name, new_parent, new_name)
 
     # names
@@ -77,15 +76,15 @@ class AppendOnlySource(TimeView, ContainerSource):
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
         path = self._free(parent, name)
         self._need_room(0)
-        id = self._store.new_fileid()
+        id = self.names.store.new_fileid()
         self._hold(id, path, 0)
         spool = self._new_spool(mode, uid, gid)
         spool.dirty = True
         spool.fileid = id
-        self._spools[id], self._alias[path], self.places.held[id] = spool, id, path
-        self.tree.add(path)
+        self._spools[id], self.names.alias[path], self.places.held[id] = spool, id, path
+        self.names.tree.add(path)
         self._touch(path)
-        return self._spool_attr(id, spool)
+        return self.view.spool_attr(id)
 
     def _put(self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]) -> None:
         self._need_room(len(data))
@@ -118,7 +117,7 @@ class AppendOnlySource(TimeView, ContainerSource):
 
     def _touch(self, path: bytes) -> None:
         """The time of a directory's entry is fixed."""
-        if self.entry(path.rpartition(b"/")[0]) == FileType.DIR:
+        if self.view.entry(path.rpartition(b"/")[0]) == FileType.DIR:
             self._changed()
         else:
             super()._touch(path)
@@ -136,8 +135,8 @@ class AppendOnlySource(TimeView, ContainerSource):
 
     def _entry_for(self, id: int) -> bytes:
         path = self.places[id]
-        self._refuse_by_time(path)
-        if id != self.root and self._is_directory(id) and self.entry(path) != FileType.DIR:
+        self._refuse_timed(path)
+        if id != self.root and self.view.is_directory(id) and self.view.entry(path) != FileType.DIR:
             raise NotAllowed(f"{AO}: this directory has no entry")
         return super()._entry_for(id)
 
@@ -154,7 +153,7 @@ class AppendOnlySource(TimeView, ContainerSource):
             spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
             spool.truncate(0)
             spool.stored = True
-            self._spools[id], self._alias[self.places[id]] = spool, id
+            self._spools[id], self.names.alias[self.places[id]] = spool, id
 
     def syncing(self, id: int | None) -> Steps:
         spool = None if id is None else self._spools.get(id)
@@ -166,7 +165,7 @@ class AppendOnlySource(TimeView, ContainerSource):
         """What cannot be stored stays a spool; each sync tries again."""
         spool = self._spools.get(id)
         try:
-            if spool is not None and self._users[id] == 1 and not spool.orphan:
+            if spool is not None and self.users[id] == 1 and not spool.orphan:
                 self._settle(id, spool)
         finally:
             super().release(id)
@@ -175,7 +174,7 @@ class AppendOnlySource(TimeView, ContainerSource):
         refused = None
         try:
             for id, spool in list(self._spools.items()):
-                if id not in self._users:
+                if id not in self.users:
                     self._settle(id, spool)
                     self._drop(id)
         except Exception as error:
@@ -189,7 +188,7 @@ class AppendOnlySource(TimeView, ContainerSource):
         if not spool.dirty:
             return
         name = self.places[id]
-        self._changes.let_go(id)
+        self.names.changes.let_go(id)
         self._changed_entry(name)  # before: where that fails, it may have changed all the same
         try:
             self._put_in_time(name, spool)
@@ -213,7 +212,7 @@ class AppendOnlySource(TimeView, ContainerSource):
     def _put_spool(self, name: bytes, spool: Spool, mtime_ns: int | None) -> None:
         file = spool.file
         file.seek(0)
-        base = self._store.index.base
+        base = self.names.store.index.base
         # One from before the last index, that the index does not know, would cost a rebuild.
         fileid = None if spool.stored or (base and spool.fileid < base.nextfid) else spool.fileid
         if self._keeps_attrs:
@@ -227,7 +226,7 @@ class AppendOnlySource(TimeView, ContainerSource):
 
     def _hold(self, id: int, name: bytes, size: int) -> None:
         """Keep room in the container for a spool of this size. Raises ENOSPC."""
-        self._changes.hold(id, self._changes.cost(name + b"/I0", size))
+        self.names.changes.hold(id, self.names.changes.cost(name + SUFFIX, size))
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         spool = self._spools.get(id)
@@ -269,6 +268,8 @@ class AppendOnlySource(TimeView, ContainerSource):
 
 def mount(path: str, options: Options) -> Source:
     """A container as a Source. In the process that serves: a handle does not survive a fork."""
+    from winkfs.container.container import Container
+
     if options.as_of:
         raise MountError(f"{path}: as_of is for data sets: a container has no generations")
     try:

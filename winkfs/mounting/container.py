@@ -1,60 +1,405 @@
-"""ContainerSource: a container as what winkmount serves: attributes and contents change, a sync.
+"""ContainerSource: a container as what winkmount serves.
 
 The entry of a directory is made where a tool sets mode, owner or time of an implied one. Changed
 times of directories reach the container with a sync.
+
+A file that is unlinked while it is open is taken out of the container at once. Its users go on
+reading its entries, which stay, and get a copy of them when one of them writes: see `spool`.
 """
 
 from __future__ import annotations
 
-import logging
+import errno
+import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, ParamSpec
 
 from winkformats.arrays import keep_heap
-from winkformats.errors import DerivedDamage, FormatError
 from winkfs.container.arguments import check_attrs, nearest_ns
-from winkfs.container.container import Container
+from winkfs.container.entry import to_str
+from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import Attrs, FileType
-from winkfs.container.ondisk.names import build, merge
 from winkfs.container.store import NO_ROOM
 from winkfs.container.write import PIECE
-from winkfs.mounting.sourceattrs import longest
-from winkfs.mounting.sourcenames import ContainerNames
-from winkmount.source import Steps, run_steps
+from winkfs.errors import FileExists, NoSuchFile, WinkError
+from winkfs.mounting.ids import Users
+from winkfs.mounting.listing import Listings
+from winkfs.mounting.spool import Spool
+from winkfs.mounting.tree import NameTree
+from winkfs.mounting.view import ContainerView
+from winkfs.names import MAX_PATH, within
+from winkmount.source import Attr, DirEntry, Steps, run_steps
 
-log = logging.getLogger("winkfs.mount")
+if TYPE_CHECKING:
+    from winkfs.container.container import Container
 
-AHEAD: Final = 1024  # inodes that are read ahead of a look at them
-TAIL: Final = 256 << 20  # bytes behind an order, at least, before that happens for their number
+RESERVE: Final = 8 << 20  # bytes of the disk kept free, so that files can be removed and synced
+LOOK: Final = 0.05  # seconds after which it is looked how full the disk is
+TOMBSTONE: Final = 80  # bytes that one takes beside the name, at most
+
+P = ParamSpec("P")
 
 
-class ContainerSource(ContainerNames):
-    """A plain container. Owns it: `close` closes it."""
+class ContainerSource:
+    """A plain container. Owns it: `close` closes it.
+
+    view    what is shown; `names` and `places` are of it
+    users   of files and directories
+    """
 
     gather = True
 
     def __init__(self, container: Container) -> None:
-        super().__init__(container)
+        self.view = ContainerView(container)
+        self.users = Users()
+        self.writable, self.root = container.writable, self.view.root
+        self._container, self.names, self.places = container, self.view.names, self.view.places
+        self._spools, self._mtimes = self.view.spools, self.view.mtimes
+        self._listings = Listings(self.view)
+        self._folder = os.path.dirname(container.base) or "."
+        self._room, self._room_until = 0, 0.0  # bytes left, and how long to believe it
+        self._keeps_attrs = container.superblock.get("ATTRS") == 1
+        self._touched: set[bytes] = set()  # directories whose entries may have an older time
+        self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
+        self._missing: tuple[bytes, NameTree, int] | None = None  # what `lookup` did not find
         keep_heap()
+
+    @property
+    def failed(self) -> str:
+        return self.names.failed
+
+    def heal(self, error: Exception) -> bool:
+        """Get over damage to the index or the order of names -> whether a call may succeed now."""
+        return self.names.heal(error)
+
+    def refresh(self) -> bool:
+        """Follow the writer to its last sync -> whether anything has changed. Read-only."""
+        return self.names.refresh()
+
+    # finding
+
+    def lookup(self, parent: int, name: bytes) -> Attr:
+        path = self.places.child(parent, name)
+        attr = self.view.attr(path)
+        if attr is None:
+            tree = self.names.tree
+            self._missing = path, tree, tree.version
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return attr
+
+    def _free(self, parent: int, name: bytes) -> bytes:
+        """-> the path, where there is nothing yet. The kernel has looked just before."""
+        path, names = self.places.child(parent, name), self.names
+        known = self._missing == (path, names.tree, names.tree.version)
+        known = known and names.container.troubles == names.troubles
+        if not known and self.view.attr(path) is not None:
+            raise FileExists("exists already", to_str(path))
+        if len(path) > MAX_PATH:
+            raise _too_long(path)
+        return path
+
+    def _place(self, parent: int, name: bytes) -> tuple[bytes, Attr]:
+        """-> path and attributes of what is there."""
+        path = self.places.child(parent, name)
+        attr = self.view.attr(path)
+        if attr is None:
+            raise NoSuchFile("no such file", to_str(path))
+        return path, attr
+
+    def opendir(self, directory: int) -> int:
+        handle = self._listings.open(directory, self.places[directory])
+        self._use(directory)
+        return handle
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        listing, times = self._listings[handle], self.view.times
+        return listing.entries(offset) if times is None else times.list(listing, offset)
+
+    def releasedir(self, handle: int) -> None:
+        self._leave(self._listings.close(handle))
+
+    def _use(self, id: int) -> None:
+        """One user more."""
+        if id not in self.users and id not in self._spools:
+            self.places.hold(id)
+        self.users.add(id)
+
+    def _leave(self, id: int) -> bool:
+        """One user less -> whether it was the last."""
+        last = self.users.remove(id)
+        if last and id != self.root and id not in self._spools:
+            self.places.let_go(id)
+        return last
+
+    # what every change notes
+
+    def _touch(self, path: bytes) -> None:
+        """A name came or went: the directory it is in is as new as that."""
+        self._changed()
+        above = path.rpartition(b"/")[0]
+        self._mtimes[above] = time.time_ns()
+        self._touched.add(above)
+
+    def _changed(self) -> None:
+        """Something is not on the disk yet."""
+        if not self._dirty_since:
+            self._dirty_since = time.time()
+
+    def _changed_entry(self, path: bytes) -> None:
+        """A name has another inode."""
+        self._changed()
+        self.names.tree.change(path)
+
+    def _change(
+        self,
+        paths: Iterable[bytes],
+        change: Callable[P, object],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Make a change of these names: where it fails, it may have been made all the same."""
+        try:
+            change(*args, **kwargs)
+        except BaseException:
+            self._changed()
+            self.names.look_again(paths)
+            raise
+
+    # names come
+
+    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
+        return self._new(parent, name, b"", FileType.FILE, (mode, uid, gid))
+
+    def symlink(self, parent: int, name: bytes, target: bytes, uid: int, gid: int) -> Attr:
+        return self._new(parent, name, target, FileType.LINK, (0o777, uid, gid))
+
+    def mkdir(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> Attr:
+        return self._new(parent, name, b"", FileType.DIR, (mode, uid, gid))
+
+    def _new(
+        self, parent: int, name: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
+    ) -> Attr:
+        path = self._free(parent, name)
+        self._change((path,), self._put, path, data, ftype, attrs)
+        self.names.tree.add(path)
+        self._touch(path)
+        return self.view.made(path, len(data))
+
+    def _put(self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]) -> None:
+        """A new entry, with what the container can keep of its attributes."""
+        self._need_room(len(data))
+        mode, uid, gid = attrs
+        if self._keeps_attrs:
+            self._container.begin(path, ftype, mode=mode, uid=uid, gid=gid, free=True)
+        else:
+            self._container.begin(path, kept(ftype, mode), free=True)
+        if data:
+            self._container.write(path, 0, data)
+
+    # they go
+
+    def unlink(self, parent: int, name: bytes) -> None:
+        path, attr = self._place(parent, name)
+        if attr.is_dir:
+            raise _refuse(errno.EISDIR, path)
+        spool = self._spool_if_open(path, attr)
+        self.names.changes.let_go(-attr.id)
+        self._change((path,), self._delete, attr.id, path)
+        self._gone(path, attr.id, spool)
+        self._touch(path)
+
+    def promise_unlink(self, id: int) -> None:
+        path = self.places[id]
+        if self.view.entry(path):
+            self.names.store.need_delflag("deleting a file")
+        self.names.changes.hold(-id, TOMBSTONE + len(path))
+
+    def _delete(self, id: int, path: bytes) -> None:
+        self._container.delete(path)
+
+    def _spool_if_open(self, path: bytes, attr: Attr | None) -> Spool | None:
+        """What the users of a file go on with when its name goes."""
+        if attr is None or attr.id in self._spools or attr.id not in self.users:
+            return None if attr is None else self._spools.get(attr.id)
+        spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
+        read, troubles = self.names.changes.reader(path + SUFFIX), self._container.troubles
+
+        def below(offset: int, size: int) -> bytes:
+            if self._container.troubles != troubles:  # its entries may be lost
+                raise _refuse(errno.EIO, path)
+            self.names.budget.reads(size)
+            return read(offset, size)
+
+        spool.lay_over(below, attr.size, self._need_room)
+        spool.mtime_ns = attr.mtime_ns
+        return spool
+
+    def _new_spool(self, mode: int, uid: int, gid: int) -> Spool:
+        return Spool(self._folder, mode, uid, gid)
+
+    def _gone(self, path: bytes, id: int, spool: Spool | None) -> None:
+        self.names.tree.remove(path)
+        self.names.changes.let_go(id)
+        self.names.alias.pop(path, None)
+        self.places.forget(id)
+        if spool is not None:
+            spool.orphan = True
+            self._spools[id] = spool
+            if id not in self.users:
+                self._drop(id)
+
+    def _drop(self, id: int) -> None:
+        """Let go of a file without users, save for a spool that is still needed."""
+        self.names.changes.let_go(-id)
+        spool = self._spools.get(id) if self._spools else None
+        if spool is not None:
+            if spool.dirty and not spool.orphan:
+                return
+            del self._spools[id]
+            spool.close()
+        alias = self.names.alias
+        for path in [path for path, other in alias.items() if other == id] if alias else ():
+            del alias[path]
+        self.places.let_go(id)
+
+    def rmdir(self, parent: int, name: bytes) -> None:
+        path, attr = self._place(parent, name)
+        tree = self.names.tree
+        if not attr.is_dir:
+            raise _refuse(errno.ENOTDIR, path)
+        if not tree.is_empty(path):
+            raise _refuse(errno.ENOTEMPTY, path)
+        real = self.view.entry(path) == FileType.DIR
+        if real:
+            self._change((path,), self._container.delete, path)
+        self.names.tree.remove_directory(path, entry=real)
+        self._mtimes.pop(path, None)
+        self.places.forget(attr.id)
+        if attr.id in self.users:
+            self.places.renew(path)
+        self._touch(path)
+
+    # they move
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
+        old, attr = self._place(parent, name)
+        new = self.places.child(new_parent, new_name)
+        target, now = self.view.attr(new), time.time_ns()
+        if old == new:
+            return
+        if attr.is_dir:
+            self._rename_directory(old, new, target)
+        elif target is not None and target.is_dir:
+            raise _refuse(errno.EISDIR, new)
+        else:
+            if len(new) > MAX_PATH:
+                raise _too_long(new)
+            spool = self._spool_if_open(new, target)
+            self._change((old, new), self._rename_file, attr.id, old, new, now)
+            if target is not None:
+                self._gone(new, target.id, spool)
+            self._moved(attr.id, old, new)
+        self.view.note_change(attr.id, now)
+        self._touch(old)
+        self._touch(new)
+
+    def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
+        self._container.rename(old, new, ctime_ns=now)
+
+    def _moved(self, id: int, old: bytes, new: bytes) -> None:
+        self.names.move(old, new)
+        self.places.move(id, new)
+
+    def _rename_directory(self, old: bytes, new: bytes, target: Attr | None) -> None:
+        """All names below it, or none. A crash in the middle leaves some under each name."""
+        names, view = self.names, self.view
+        if target is not None and not target.is_dir:
+            raise _refuse(errno.ENOTDIR, new)
+        if target is not None and not names.tree.is_empty(new):
+            raise _refuse(errno.ENOTEMPTY, new)
+        stored = list(names.tree.below(old))
+        real, replaced = view.entry(old) == FileType.DIR, view.entry(new) == FileType.DIR
+        if real:
+            stored.insert(0, old)
+        waiting = [name for name in names.alias if within(name, old)]
+        cut = len(old)
+        for name in (*stored, *waiting):
+            if len(new + name[cut:]) > MAX_PATH:
+                raise _too_long(new + name[cut:])
+        listings = [each for each in self._listings if within(each.path, old)]
+        for listing in listings:
+            listing.fix()
+        moved = [new + name[cut:] for name in stored]
+        self._change((*stored, *moved), self._rename_all, stored, cut, new)
+        for listing in listings:
+            listing.move(new + listing.path[cut:])
+        if real:
+            del stored[0]
+            names.tree.remove(old)
+            if replaced:
+                names.tree.change(new)
+            else:
+                names.tree.add(new, was_there=target is not None)
+        if target is not None:
+            self.places.forget(target.id)
+            self._mtimes.pop(new, None)
+        self._moved_below(old, new, dict.fromkeys((*stored, *waiting)))
+
+    def _moved_below(self, old: bytes, new: bytes, names: Iterable[bytes]) -> None:
+        """The entries and spools of these names are below `new` now: so is all that is known."""
+        for name in names:
+            moved = new + name[len(old) :]
+            self.names.move(name, moved)
+            self.names.tree.stay(moved.rpartition(b"/")[0])
+        self.names.tree.move_directory(old, new)
+        self.places.move_below(old, new)
+        for path in [path for path in self._mtimes if within(path, old)]:
+            moved = new + path[len(old) :]
+            self._mtimes[moved] = self._mtimes.pop(path)
+            self._touched.add(moved)
+
+    def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
+        done: list[bytes] = []
+        try:
+            for name in names:
+                itself = len(name) == cut  # what is below has not changed
+                now = time.time_ns() if itself else None
+                self._container.rename(name, prefix + name[cut:], ctime_ns=now)
+                done.append(name)
+        except OSError:
+            for name in reversed(done):
+                self._container.rename(prefix + name[cut:], name)
+            raise
 
     # attributes
 
+    def stat(self, id: int) -> Attr:
+        return self.view.stat(id)
+
+    def readlink(self, id: int) -> bytes:
+        return self.view.readlink(id)
+
+    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
+        return self.view.xattrs(id)
+
+    def facts(self, id: int) -> Mapping[str, str]:
+        return self.view.facts(id)
+
     def _entry_for(self, id: int) -> bytes:
         """Name in the container of a file or directory; an implied directory gets its entry."""
-        path = self.places[id]
+        path, view = self.places[id], self.view
         self._changed()
-        if self._is_directory(id) and self.entry(path) != FileType.DIR:
-            mtime_ns = self.directory_attr(path).mtime_ns
-            with self._looking_after(path):
-                self._container.put(
-                    path, b"", ftype=FileType.DIR, exclusive=True, mtime_ns=mtime_ns
-                )
-            self.tree.add(path, was_there=True)
-            self._times.pop(path, None)
+        if view.is_directory(id) and view.entry(path) != FileType.DIR:
+            self._change(
+                (path,), self._container.put, path, b"", ftype=FileType.DIR, exclusive=True,
+                mtime_ns=view.directory_attr(path).mtime_ns,
+            )  # fmt: skip
+            self.names.tree.add(path, was_there=True)
+            self._mtimes.pop(path, None)
         else:
-            self.tree.change(path)
+            self.names.tree.change(path)
         return path
 
     def chmod(self, id: int, mode: int) -> None:
@@ -62,10 +407,10 @@ class ContainerSource(ContainerNames):
         if id in self._spools:
             self._spools[id].mode = mode
         elif id == self.root:
-            self._root_mode = mode
+            self.view.root_mode = mode
         elif not same:
             self._container.chmod(self._entry_for(id), mode, ctime_ns=now)
-        self._note_change(id, now)
+        self.view.note_change(id, now)
 
     def chown(self, id: int, uid: int, gid: int) -> None:
         attr, now = self.stat(id), time.time_ns()
@@ -73,32 +418,32 @@ class ContainerSource(ContainerNames):
         if id in self._spools:
             self._spools[id].uid, self._spools[id].gid = uid, gid
         elif id == self.root:
-            self._owner_of_root = uid, gid
+            self.view.root_owner = uid, gid
         elif (attr.uid, attr.gid) != (uid, gid):
             self._container.chown(self._entry_for(id), uid, gid, ctime_ns=now)
-        self._note_change(id, now)
+        self.view.note_change(id, now)
 
     def utime(self, id: int, mtime_ns: int, now_ns: int) -> None:
         mtime_ns = nearest_ns(mtime_ns)
         if id in self._spools:
             self._spools[id].mtime_ns = mtime_ns
         elif id == self.root:
-            self._times[b""] = mtime_ns
+            self._mtimes[b""] = mtime_ns
         else:
             path = self._entry_for(id)
             self._container.utime(path, mtime_ns=mtime_ns, ctime_ns=now_ns)
-            self._times.pop(path, None)
-        self._note_change(id, now_ns)
+            self._mtimes.pop(path, None)
+        self.view.note_change(id, now_ns)
 
     def set_xattrs(self, id: int, xattrs: Mapping[bytes, bytes]) -> None:
         now = time.time_ns()
         if id == self.root:
-            self._root_xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
+            self.view.root_xattrs = check_attrs(Attrs(0, 0, 0, dict(xattrs))).xattrs
         else:
             self._container.setxattrs(self._entry_for(id), dict(xattrs), ctime_ns=now)
-        self._note_change(id, now)
+        self.view.note_change(id, now)
 
-    # content
+    # contents
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
         if truncate:
@@ -109,14 +454,14 @@ class ContainerSource(ContainerNames):
         if self._leave(id):
             self._drop(id)
 
-    def flush(self, id: int) -> None:
-        pass
+    def read(self, id: int, offset: int, size: int) -> bytes:
+        return self.view.read(id, offset, size)
 
-    def fsync(self, id: int) -> None:
-        run_steps(self.syncing(id))
+    def seek(self, id: int, offset: int, *, hole: bool) -> int:
+        return self.view.seek(id, offset, hole=hole)
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
-        if not self._changes.let_go(id):  # nothing was promised
+        if not self.names.changes.let_go(id):  # nothing was promised
             self._need_room(sum(len(data) for _, data in pieces))
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
@@ -143,28 +488,60 @@ class ContainerSource(ContainerNames):
         self._changed_entry(self.places[id])
         self._container.punch(self.places[id], offset, size)
 
+    # room on the disk
+
     def allocate(self, id: int, size: int) -> None:
         self._need_room(size)
 
     def promise(self, id: int, size: int) -> bool:
         """Not for spools, nor where an overwrite may be a copy, or a gap zeros."""
-        settings, changes = self._store.settings, self._changes
+        settings, changes = self.names.store.settings, self.names.changes
         if (self._spools and id in self._spools) or not (settings.pairoff and settings.holes):
             return False
         self._need_room(size)
         held = changes.held.get(id)
         if held is None:
-            held = changes.cost_of_change(self.places[id] + b"/I0")
+            held = changes.cost_of_change(self.places[id] + SUFFIX)
         changes.hold(id, held + size + PIECE)
         return True
+
+    def _disk(self) -> os.statvfs_result:
+        return os.statvfs(self._folder)
+
+    def _need_room(self, size: int) -> None:
+        """Refuse what would leave less than RESERVE of the disk, or of what the container has."""
+        now = time.monotonic()
+        if now > self._room_until or size > self._room:
+            disk = self._disk()
+            self._room = disk.f_bavail * disk.f_frsize + self.names.changes.spare - RESERVE
+            self._room_until = now + LOOK
+            if self._room < size:
+                self._room_until = 0.0
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._room -= size
+
+    def statfs(self) -> Mapping[str, int]:
+        disk = self._disk()
+        fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
+        found = {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
+        if self.writable:  # what `_need_room` refuses is not free
+            room = disk.f_bavail * disk.f_frsize + self.names.changes.spare - RESERVE
+            found["f_bavail"] = max(room, 0) // disk.f_frsize
+        return found
 
     # the whole
 
     def status(self) -> Mapping[str, object]:
-        drafts = sum(len(draft.tail) for draft in self._drafts.values())
-        waiting = self._store.kv.end - self._store.synced + drafts
+        store, drafts = self.names.store, self.names.drafts.values()
+        variant = "append-only" if self._container.ao else "plain"
+        waiting = store.kv.end - store.synced + sum(len(draft.tail) for draft in drafts)
         return {
-            **super().status(),
+            "base": self._container.base,
+            "variant": "classic " + variant if self._container.classic else variant,
+            "writable": self.writable,
+            "files": store.index.count + sum(1 for draft in drafts if not draft.old),
+            "bytes": store.dtotsz + sum(draft.lsize - draft.old_lsize for draft in drafts),
+            "container_bytes": store.kv.end,
             "unsynced_bytes": waiting,
             "unsynced_since": self._dirty_since or None,
         }
@@ -172,14 +549,19 @@ class ContainerSource(ContainerNames):
     def sync(self) -> None:
         run_steps(self.syncing(None))
 
+    def fsync(self, id: int) -> None:
+        run_steps(self.syncing(id))
+
+    def flush(self, id: int) -> None:
+        pass
+
     def syncing(self, id: int | None) -> Steps:
         yield from self._syncing()
-        order = self._name_order
-        many = self._many_changes() or self._store.kv.end - order.covered > longest(order, TAIL)
-        if many and id is None:  # nobody waits for an order of names
-            if self._drafts or self._store.kv.end != self._store.synced:
+        names = self.names
+        if id is None and names.needs_order:  # nobody waits for an order of names
+            if names.drafts or names.store.kv.end != names.store.synced:
                 self._container.sync()  # what came meanwhile: an order is of what is durable
-            self._new_order()
+            names.new_order()
 
     def _syncing(self) -> Steps:
         since, self._dirty_since = self._dirty_since, 0.0
@@ -189,59 +571,43 @@ class ContainerSource(ContainerNames):
         except BaseException as error:
             self._dirty_since = since or self._dirty_since
             if isinstance(error, OSError):
-                self._recheck()
+                self.names.recheck()
             raise
-
-    def _new_order(self) -> None:
-        """What changed in memory goes into a new order, on disk where that can be. After a sync."""
-        if self._container.troubles != self._troubles:
-            self._recheck()
-        since = self.tree.since
-        try:
-            changes = self._positions([*since.names()])
-            try:
-                order = merge(self._store, self._name_order, changes)
-            except DerivedDamage as error:
-                log.warning("%s: made again", error)
-                order = build(self._store)
-            self._renew_tree(order)
-        except (OSError, FormatError) as error:  # the old one goes on, with all that changed
-            log.error("the order of names stays as it is: %s", error)
-
-    def _positions(self, names: list[bytes]) -> dict[bytes, int]:
-        """Where the inodes of names are, 0: none. Asked in their order there, reading ahead: one by
-        one it is 150 us a name that the page cache does not have, and so 10."""
-        index, keys = self._store.index, [name + b"/I0" for name in names]
-        near = index.candidates(keys)
-        order, found = near.argsort(), dict[bytes, int]()
-        for start in range(0, len(order), AHEAD):
-            part = order[start : start + AHEAD]
-            ahead = near[part]
-            if (ahead > 0).any():
-                self.foresee(ahead[ahead > 0])
-            found |= {names[i]: index.lookup(keys[i]) for i in part.tolist()}
-        return found
 
     def _store_times(self) -> None:
         """What changed names in directories did to their times."""
         for path in list(self._touched):
-            if path in self._times and self.entry(path) == FileType.DIR:
-                self.tree.change(path)
+            if path in self._mtimes and self.view.entry(path) == FileType.DIR:
+                self.names.tree.change(path)
                 try:
-                    time_ns = self._times[path]
+                    time_ns = self._mtimes[path]
                     self._container.utime(path, mtime_ns=time_ns, ctime_ns=time_ns)
                 except OSError as error:
                     if error.errno not in NO_ROOM:
                         raise
                     continue  # the contents of files come first
-                del self._times[path]
+                del self._mtimes[path]
             self._touched.discard(path)
 
     def close(self) -> None:
         try:
             if self.writable:
                 run_steps(self._syncing())
-                if self._name_order.covered != self._store.kv.end:
-                    self._new_order()
+                if self.names.order.covered != self.names.store.kv.end:
+                    self.names.new_order()
         finally:
             self._container.close()
+
+
+def kept(ftype: FileType, mode: int) -> FileType:
+    """The ftype that says of a mode what a container without ATTRS can keep."""
+    return FileType.EXEC if ftype == FileType.FILE and mode & 0o100 else ftype
+
+
+def _too_long(name: bytes) -> WinkError:
+    """For a name that the next mount would not show."""
+    return _refuse(errno.ENAMETOOLONG, name[:80])
+
+
+def _refuse(code: int, name: bytes) -> WinkError:
+    return WinkError(os.strerror(code), to_str(name), number=code)

@@ -1,12 +1,8 @@
-"""DatasetView: the names of a data set as a mount's Source has them, as of one generation.
+"""DatasetSource: a data set as what winkmount serves, read-only.
 
 Names, sizes and times are those of the columns of the shards, in one order. The id of a file is the
 number of its shard in this mount and the position of its inode there: it stays the same as long as
 the file is not replaced.
-
-DatasetSource: a data set as what winkmount serves, read-only: contents and attributes.
-
-TimedSource: a data set with `.time`, its files by the hour.
 """
 
 from __future__ import annotations
@@ -30,15 +26,15 @@ from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder, Rows, RowsBatch
-from winkfs.mounting.ids import OWN_IDS
-from winkfs.mounting.listing import Batch
-from winkfs.mounting.pathview import PathView, find_data, text_of
+from winkfs.mounting.ids import OWN_IDS, Places, Users
+from winkfs.mounting.listing import Batch, Listings
+from winkfs.mounting.lookup import find_data, text_of
 from winkfs.mounting.shards import POSITION, Footprint, ShardFiles
-from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory, TimeView
+from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_PATH
 from winkfs.units import NANO
-from winkmount.source import Attr, ReadOnlySource
+from winkmount.source import Attr, DirEntry, ReadOnlySource
 
 if TYPE_CHECKING:
     from winkmount.options import Options
@@ -48,26 +44,36 @@ log = logging.getLogger("winkfs.mount")
 Place = tuple[ShardFiles, Columns, int]
 """Where a file is: its shard, the chunk of the columns, and the row in it."""
 FILES: Final = 3  # open files a shard, and some
+PIECE: Final = 1024  # files at a time
 
 
-class DatasetView(ReadOnlySource, PathView):
-    """Directories and files are found, listed and open; `refresh` goes on to the newest generation.
+class DatasetView:
+    """The files and directories of one generation, by path and by id.
 
     A shard that a later generation does not have stays open as long as one of its files is.
+
+    places   which paths the ids of directories have
+    users    of files and directories
+    shown    path of a shard -> the shard
+    times    what is shown under `.time`, None: nothing
     """
 
-    def __init__(self, root: str, as_of: AsOf = None) -> None:
+    def __init__(self, root: str, as_of: AsOf = None, *, timedir: bool = False) -> None:
         """Raises NoSuchFile, StalePlan, ValueError (`as_of`), FormatError, OSError."""
         self._log, self._fixed = Log(root_of(root)), as_of is not None
         snapshot = snapshot_of(self._log, self._log.at(as_of))
-        super().__init__(min((shard.record.contid for shard in snapshot.shards), default=0))
+        self.places = Places(min((shard.record.contid for shard in snapshot.shards), default=0))
+        self.users = Users()
+        self.left_out: set[bytes] = set()
+        self.times: TimeDirectory | None = None
+        self._timed = timedir
         self._trace, self._told = Footprint(), 0
         self._numbers = itertools.count(1)
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
         self.shown: dict[str, ShardFiles] = {}  # by path
         self._opened: dict[int, Place] = {}  # files that are open
-        self._order = MergedOrder(Rows(()), np.empty(0, np.int64))
-        folder = directory_of(self._log.root).info()
+        self.order = MergedOrder(Rows(()), np.empty(0, np.int64))
+        folder = directory_of(self.folder).info()
         self.owner = (folder.uid, folder.gid) if folder else (0, 0)
         try:
             self._show(snapshot)
@@ -78,8 +84,16 @@ class DatasetView(ReadOnlySource, PathView):
 
     # generations
 
+    @property
+    def folder(self) -> str:
+        return self._log.root
+
+    @property
+    def generation(self) -> int:
+        return self._snapshot.generation
+
     def _show(self, snapshot: Snapshot) -> None:
-        """Show this generation. Cost: 1 us a file of the shards that are not shown already."""
+        """Show this generation. Cost: as `MergedOrder.updated`."""
         _may_open(FILES * (len(snapshot.shards) + len(self._shards)))
         shown = {}
         for shard in snapshot.shards:
@@ -91,14 +105,16 @@ class DatasetView(ReadOnlySource, PathView):
             files.hidden = shard.hidden
             shown[path] = files
         self.shown, self._snapshot = shown, snapshot
-        self._take(self._order.updated(Rows(shown.values())))
+        self._take(self.order.updated(Rows(shown.values())))
         self._sweep()
-        if self._order.clashes:
-            files_that = "files that have" if self._order.clashes > 1 else "file that has"
-            log.warning("not shown: %d %s names below it", self._order.clashes, files_that)
+        if self.order.clashes:
+            files_that = "files that have" if self.order.clashes > 1 else "file that has"
+            log.warning("not shown: %d %s names below it", self.order.clashes, files_that)
+        if self._timed:
+            self.times = TimeDirectory(ShardTimes(self), self.places.seed)
 
     def _take(self, order: MergedOrder) -> None:
-        self._order = order
+        self.order = order
         self.tree = NameTree(order, self.entry)
         self._last: tuple[bytes, int] = b"", -1  # the last name that was found, and its index
         self._recent: tuple[int, Place | None] = 0, None  # the id of the last file, and where it is
@@ -135,7 +151,7 @@ class DatasetView(ReadOnlySource, PathView):
         """Let go of the shards that are neither shown nor in use."""
         if len(self._shards) == len(self.shown):
             return
-        used = {id >> POSITION for id in self._users if id < OWN_IDS}
+        used = {id >> POSITION for id in self.users if id < OWN_IDS}
         used.update(files.number for files in self.shown.values())
         for number in set(self._shards) - used:
             self._shards.pop(number).close()
@@ -148,7 +164,7 @@ class DatasetView(ReadOnlySource, PathView):
         known, last = self._last
         if path == known:
             return last
-        order, at = self._order, last + 1
+        order, at = self.order, last + 1
         if not (at < order.count and order.name(at) == path):
             at = order.find(path)
         if at >= 0:
@@ -160,8 +176,8 @@ class DatasetView(ReadOnlySource, PathView):
         index = self._index(path) if path else -1
         if index < 0:
             return None
-        rows = self._order.rows
-        number, at = rows.place(self._order.row(index))
+        rows = self.order.rows
+        number, at = rows.place(self.order.row(index))
         return rows.owners[number], rows.chunks[number], at
 
     def entry(self, path: bytes) -> int:
@@ -171,6 +187,8 @@ class DatasetView(ReadOnlySource, PathView):
 
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of what is shown under a name; None where nothing is."""
+        if self.times is not None and self.times.has(path):
+            return self.times.noted(path, self.places)
         found = self.find(path)
         if found is None:
             return self.directory_attr(path) if self.tree.implied(path) else None
@@ -201,10 +219,10 @@ class DatasetView(ReadOnlySource, PathView):
             if attr is None or attr.id != id:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             return attr
-        files, chunk, row = self._file(id)
+        files, chunk, row = self.file(id)
         return files.attr(chunk, row)
 
-    def _file(self, id: int) -> Place:
+    def file(self, id: int) -> Place:
         """The file of an id. Raises ESTALE where it is not shown any more, nor open.
 
         Where nothing is opened, each read comes right after a look-up.
@@ -217,14 +235,14 @@ class DatasetView(ReadOnlySource, PathView):
             return opened
         files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
         found = None if files is None else files.locate(pos)
-        if files is None or found is None or not (id in self._users or self._shows(files, pos)):
+        if files is None or found is None or not (id in self.users or self._shows(files, pos)):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         return files, *found
 
     def _shows(self, files: ShardFiles, pos: int) -> bool:
         return self.shown.get(files.record.path) is files and not files.hides(pos)
 
-    # directories
+    # what a listing asks for, see `listing.View`
 
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
         assert isinstance(order, MergedOrder)  # maybe that of an earlier generation
@@ -235,24 +253,24 @@ class DatasetView(ReadOnlySource, PathView):
 
     # users
 
-    def _first_user(self, id: int) -> None:
-        if id >= OWN_IDS:
-            self.places.hold(id)
-        else:
-            self._opened[id] = self._file(id)
+    def use(self, id: int) -> None:
+        """One user more."""
+        if id not in self.users:
+            if id >= OWN_IDS:
+                self.places.hold(id)
+            else:
+                self._opened[id] = self.file(id)
+        self.users.add(id)
 
-    def _last_gone(self, id: int) -> None:
+    def leave(self, id: int) -> None:
+        """One user less."""
+        if not self.users.remove(id):
+            return
         if id < OWN_IDS:
             self._opened.pop(id, None)
             self._sweep()
-        else:
+        elif id != self.places.root:
             self.places.let_go(id)
-
-    def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        self._use(id)
-
-    def release(self, id: int) -> None:
-        self._leave(id)
 
     def close(self) -> None:
         for files in self._shards.values():
@@ -260,36 +278,58 @@ class DatasetView(ReadOnlySource, PathView):
         self._shards.clear()
 
 
-def _is_of(error: Exception, files: ShardFiles) -> bool:
-    """Whether it tells of damage to the columns of this shard."""
-    return isinstance(error, DerivedDamage) and error.file == files.base + ".cols"
+class DatasetSource(ReadOnlySource):
+    """A data set as of one generation; `refresh` goes on to the newest. `view`: what is shown."""
 
+    def __init__(self, root: str, as_of: AsOf = None, *, timedir: bool = False) -> None:
+        """`timedir`: show `.time`, in the place of names that begin with it; the columns tell the
+        times, whether or not the shards only append. Raises as `DatasetView`."""
+        self.view = DatasetView(root, as_of, timedir=timedir)
+        self.root = self.view.places.root
+        self._listings = Listings(self.view)
 
-def _may_open(files: int) -> None:
-    """Let this process have so many files open, as far as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = files + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    def heal(self, error: Exception) -> bool:
+        """Get over damage to the columns of a shard -> whether a call may succeed now."""
+        return self.view.heal(error)
 
+    def refresh(self) -> bool:
+        """Show the newest generation -> whether it is another."""
+        return self.view.refresh()
 
-def mount(path: str, options: Options) -> DatasetSource:
-    """What `winkfs mount` serves of a data set. Raises WinkError, ValueError, FormatError."""
-    if options.timedir:
-        return TimedSource(path, options.as_of or None)
-    return DatasetSource(path, options.as_of or None)
+    # finding
 
+    def lookup(self, parent: int, name: bytes) -> Attr:
+        attr = self.view.attr(self.view.places.child(parent, name))
+        if attr is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return attr
 
-class DatasetSource(DatasetView):
-    """A data set as of one generation."""
+    def opendir(self, directory: int) -> int:
+        handle = self._listings.open(directory, self.view.places[directory])
+        self.view.use(directory)
+        return handle
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        listing, times = self._listings[handle], self.view.times
+        return listing.entries(offset) if times is None else times.list(listing, offset)
+
+    def releasedir(self, handle: int) -> None:
+        self.view.leave(self._listings.close(handle))
+
+    # contents
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        self.view.use(id)
+
+    def release(self, id: int) -> None:
+        self.view.leave(id)
 
     def read(self, id: int, offset: int, size: int) -> bytes:
-        files, chunk, row = self._file(id)
+        files, chunk, row = self.view.file(id)
         return files.read(chunk, row, offset, size)
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        files, chunk, row = self._file(id)
+        files, chunk, row = self.view.file(id)
         size = chunk.size.item(row)
         if not 0 <= offset < size:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
@@ -297,15 +337,34 @@ class DatasetSource(DatasetView):
             return size if hole else offset
         return find_data(files.extents(chunk.pos.item(row)), offset, hole=hole)
 
+    # attributes
+
+    def stat(self, id: int) -> Attr:
+        return self.view.stat(id)
+
     def readlink(self, id: int) -> bytes:
-        files, chunk, row = self._file(id)
+        timed = self._timed(id)
+        if timed is not None:
+            return timed
+        files, chunk, row = self.view.file(id)
         return files.read(chunk, row, 0, chunk.size.item(row))
 
+    def _timed(self, id: int) -> bytes | None:
+        """Where a link below `.time` points to; None for all else."""
+        times = self.view.times
+        if times is None or id < OWN_IDS:
+            return None
+        path = self.view.places[id]
+        return times.target(path) if times.has(path) else None
+
     def _entry_file(self, id: int) -> Place | None:
-        """The same for a directory with an entry, too; None for one without."""
+        """Where a file is, or the entry of a directory; None for one without."""
         if id < OWN_IDS:
-            return self._file(id)
-        found = self.find(self.places[id])
+            return self.view.file(id)
+        path, times = self.view.places[id], self.view.times
+        if times is not None and times.has(path):
+            return None
+        found = self.view.find(path)
         return found if found and found[1].ftype.item(found[2]) == FileType.DIR else None
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
@@ -333,41 +392,32 @@ class DatasetSource(DatasetView):
     # the whole
 
     def status(self) -> Mapping[str, object]:
-        shards = self.shown.values()
+        view, shards = self.view, self.view.shown.values()
         return {
-            "base": self._log.root,
+            "base": view.folder,
             "variant": "data set",
             "writable": False,
-            "generation": self._snapshot.generation,
-            "shards": len(self.shown),
+            "generation": view.generation,
+            "shards": len(view.shown),
             "broken_shards": sum(files.error is not None for files in shards),
-            "files": self._order.count,
+            "files": view.order.count,
             "bytes": sum(files.bytes_shown() for files in shards),
             "container_bytes": sum(files.record.size for files in shards),
         }
 
     def statfs(self) -> Mapping[str, int]:
-        disk = os.statvfs(self._log.root)
+        disk = os.statvfs(self.view.folder)
         fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
         return {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
 
-
-PIECE: Final = 1024  # files at a time
-
-
-class TimedSource(TimeView, DatasetSource):
-    """The columns tell the times, whether or not the shards only append. Names that begin with
-    `.time` are not shown."""
-
-    def _show(self, snapshot: Snapshot) -> None:
-        super()._show(snapshot)
-        self._by_time = TimeDirectory(_Times(self), self.places.seed)
+    def close(self) -> None:
+        self.view.close()
 
 
-class _Times:
+class ShardTimes:
     """The files of all shards, for `timedir`. An offset is the id of a file + 1."""
 
-    def __init__(self, view: DatasetSource) -> None:
+    def __init__(self, view: DatasetView) -> None:
         self._view = view
         self.owner = view.owner
         self._hours: list[int] | None = None
@@ -404,3 +454,22 @@ class _Times:
                 for name, pos, mtime, ftype in zip(part.names(), *columns, strict=True):
                     id = files.id_of(pos)
                     yield Timed(name, id, mtime, ftype, id + 1)
+
+
+def mount(path: str, options: Options) -> DatasetSource:
+    """What `winkfs mount` serves of a data set. Raises WinkError, ValueError, FormatError."""
+    return DatasetSource(path, options.as_of or None, timedir=options.timedir)
+
+
+def _is_of(error: Exception, files: ShardFiles) -> bool:
+    """Whether it tells of damage to the columns of this shard."""
+    return isinstance(error, DerivedDamage) and error.file == files.base + ".cols"
+
+
+def _may_open(files: int) -> None:
+    """Let this process have so many files open, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -1,4 +1,4 @@
-"""Places: where the files and directories are whose ids a mount has handed out."""
+"""Ids that a mount has handed out: where those files and directories are, and who uses them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ def other_id(path: bytes, seed: int) -> int:
 class Places:
     """id -> path: of what is held, of the last that were looked up, and of the last listed.
 
+    The top directory is held for good.
+
     A directory keeps its id when it is renamed, as do those below it. Ids are hashes: where that of
     a path is taken by another one, it gets another id.
 
     seed    see `directory_id`
+    root    id of the top directory
     cost    memory: 3 x RECENT ids, about 15 MB, and 400 bytes a renamed directory
     """
 
@@ -49,6 +52,8 @@ class Places:
         self._listed: dict[int, bytes] = {}  # apart: a listing must not push the others out
         self._origins: dict[bytes, bytes] = {}  # directory -> path for its id, if it is another
         self._strange = (b"\0%d" % number for number in itertools.count())  # no path of anything
+        self.root = self.directory_id(b"")
+        self.held[self.root] = b""
 
     def __getitem__(self, id: int) -> bytes:
         """Raises OSError ESTALE for an id that is forgotten."""
@@ -61,6 +66,13 @@ class Places:
                     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
                 self.note(id, path)
         return path
+
+    def child(self, parent: int, name: bytes) -> bytes:
+        """The path of a name in a directory. Raises as an index does."""
+        above = self.held.get(parent)
+        if above is None:
+            above = self[parent]
+        return above + b"/" + name if above else name
 
     def directory_id(self, path: bytes) -> int:
         """Id of the directory that has, or would have, this path."""
@@ -113,8 +125,8 @@ class Places:
         self._listed.update(zip(ids, paths, strict=True))
 
     def hold(self, id: int) -> None:
-        """Remember it until `let_go`."""
-        self.held[id] = self[id]
+        """Remember it until `let_go`. Raises as an index does."""
+        self.held[id] = self._young.get(id) or self[id]
 
     def let_go(self, id: int) -> None:
         path = self.held.pop(id, None)
@@ -152,3 +164,18 @@ class Places:
                 moved[path] = origin
         self._origins = moved
         self.renew(old)
+
+
+class Users(dict[int, int]):
+    """id -> how often a file or directory is open."""
+
+    def add(self, id: int) -> None:
+        self[id] = self.get(id, 0) + 1
+
+    def remove(self, id: int) -> bool:
+        """One user less -> whether it was the last."""
+        self[id] -= 1
+        if self[id]:
+            return False
+        del self[id]
+        return True

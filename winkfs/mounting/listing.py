@@ -1,6 +1,8 @@
-"""Batch: names of the order one after another as files that a directory shows.
+"""Directories of a mount as they are listed.
 
-Listing: an open directory of a mount, streamed from the name order and what changed since.
+Batch     names of the order one after another as files that a directory shows
+Listing   an open directory, streamed from the name order and what changed since
+Listings  the open directories of a mount, by handle
 
 Offsets: behind the name at index i of the order i + 1, behind the n-th of those that came LATE + n.
 """
@@ -8,6 +10,7 @@ Offsets: behind the name at index i of the order i + 1, behind the n-th of those
 from __future__ import annotations
 
 import bisect
+import itertools
 import logging
 import stat
 from collections.abc import Generator, Iterator
@@ -31,6 +34,11 @@ from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix
 from winkfs.units import NANO
 from winkmount.source import UNREADABLE, Attr, DirEntry
 
+LATE: Final = 1 << 61
+FIRST: Final = 64  # names of the first batch
+BATCH: Final = 1024
+NEAR: Final = 8  # names of the first batch behind a subdirectory
+NAMED: Final = 20  # names that cannot be shown, said by name
 FEW: Final = 64  # names that are cheaper one by one than as columns
 ROUND: Final = 384  # bytes of an entry beside its inode: a name up to 370 bytes
 SPECIAL: Final = 1 << 10  # bytes of the attributes of a file that are read with those of others
@@ -38,7 +46,9 @@ UNKNOWN: Final = (b"", 0, 0, 0, 0)
 MODE_OF: Final = [stat.S_IFREG | default_mode(ftype) for ftype in range(256)]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
 MODES: Final = np.array(MODE_OF, np.int64)
-MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python: 0.2 us less
+MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
+
+log = logging.getLogger("winkfs.mount")
 
 
 class Batch:
@@ -180,20 +190,14 @@ def fine(short: bytes, path: bytes) -> bool:
     return usual and len(short) <= MAX_COMPONENT and len(path) <= MAX_PATH
 
 
-log = logging.getLogger("winkfs.mount")
-
-LATE: Final = 1 << 61
-FIRST: Final = 64  # names of the first batch
-BATCH: Final = 1024
-NEAR: Final = 8  # names of the first batch behind a subdirectory
-NAMED: Final = 20  # names that cannot be shown, said by name
-
-
 class View(Protocol):
     """What a listing asks of the mount."""
 
-    tree: NameTree
     left_out: set[bytes]
+    """Names that cannot be shown, of which the log has told."""
+
+    @property
+    def tree(self) -> NameTree: ...
 
     def attr(self, path: bytes) -> Attr | None:
         """Of a file or directory as of now; None where nothing is shown under this name."""
@@ -225,7 +229,7 @@ class Listing:
         self._pass = _Pass(view, path)
 
     def entries(self, offset: int) -> Iterator[DirEntry]:
-        """See `Source.readdir`. Cost: 2 us a file, a search in the order a subdirectory."""
+        """See `Source.readdir`. Cost: a search in the order a subdirectory."""
         if offset == 0:
             self._pass = _Pass(self._view, self.path)
         return self._pass.entries(offset)
@@ -240,6 +244,31 @@ class Listing:
         self._pass.move(path)
 
 
+class Listings:
+    """The open directories of a mount, by handle."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._open: dict[int, tuple[int, Listing]] = {}  # handle -> id of the directory, listing
+        self._handles = itertools.count(1)
+
+    def open(self, directory: int, path: bytes) -> int:
+        """-> a handle for a directory. `directory`: its id, that `close` returns."""
+        handle = next(self._handles)
+        self._open[handle] = directory, Listing(self._view, path)
+        return handle
+
+    def __getitem__(self, handle: int) -> Listing:
+        return self._open[handle][1]
+
+    def __iter__(self) -> Iterator[Listing]:
+        return (listing for _, listing in self._open.values())
+
+    def close(self, handle: int) -> int:
+        """-> the id of the directory."""
+        return self._open.pop(handle)[0]
+
+
 class _Pass:
     """One time through a directory: names of the order in its order; those that came since behind.
 
@@ -249,7 +278,7 @@ class _Pass:
     def __init__(self, view: View, path: bytes) -> None:
         self.path = path
         self._view = view
-        self._since = view.tree.since
+        self._overlay = view.tree.overlay
         self._prefix = path + b"/" if path else b""
         self._late: list[tuple[int, bytes]] | None = None
         self._fixed: list[tuple[int, bytes]] | None = None  # all names, where the path is another
@@ -269,7 +298,7 @@ class _Pass:
             yield from self._named(self._fixed, offset)
             return
         if self._late is None:
-            added = self._since.of(self.path).added
+            added = self._overlay.of(self.path).added
             self._late = [(LATE + number, short) for short, number in added.items()]
         yield from self._named(self._late, offset)
 
@@ -303,15 +332,15 @@ class _Pass:
             log.warning("%s", what)
 
     def _nameless(self, index: int) -> None:
-        where = self._since.order.positions(index, index + 1)[0]
+        where = self._overlay.order.positions(index, index + 1)[0]
         self._say(b"\0%d" % where, f"not shown: the inode at {where} is damaged, and its name too")
 
     # names of the order
 
     def _ordered(self, offset: int) -> Generator[DirEntry, None, int]:
         """-> an offset behind what was given."""
-        order, tree = self._since.order, self._view.tree
-        low, high = self._since.range(self.path)
+        order, tree = self._overlay.order, self._view.tree
+        low, high = self._overlay.range(self.path)
         at, step, cut = max(offset, low), FIRST, len(self._prefix)
         if at > low:  # behind a subdirectory: pass over the names below it
             child, slash, _ = order.name(at - 1)[cut:].partition(b"/")
@@ -340,8 +369,8 @@ class _Pass:
     def _simple(self) -> bool:
         """Whether the order tells all that there is to know."""
         tree = self._view.tree
-        changed = self._since.of(self.path)
-        return not (changed.states or tree.clashes) and self._since is tree.since
+        changed = self._overlay.of(self.path)
+        return not (changed.states or tree.clashes) and self._overlay is tree.overlay
 
     def _flat(self, batch: Batch, at: int) -> list[DirEntry]:
         """A batch of files of this directory, none of which has changed."""
@@ -356,11 +385,14 @@ class _Pass:
 
     def _mixed(self, batch: Batch, at: int) -> tuple[int, list[DirEntry]]:
         """-> where to go on, and entries. Names below a subdirectory are passed over."""
-        order, found = self._since.order, []
+        order, found = self._overlay.order, []
         names, shorts, attrs = batch.names, batch.shorts, batch.attrs
         odd, k, n = set(batch.odd), 0, len(batch.names)
         self._view.note(batch.ids, batch.known)
-        states, simple = self._since.of(self.path).states, self._since is self._view.tree.since
+        states, simple = (
+            self._overlay.of(self.path).states,
+            self._overlay is self._view.tree.overlay,
+        )
         rising = names  # a damaged name is b"": a search takes the one before it
         if b"" in names:
             rising = list(accumulate(names, _last_name))
@@ -391,26 +423,26 @@ class _Pass:
         """Whether there are names below a file, at its place in the order."""
         if not self._view.tree.clashes:
             return False
-        if path[len(self._prefix) :] in self._since.of(self.path).dirs:
+        if path[len(self._prefix) :] in self._overlay.of(self.path).dirs:
             return True
-        order, prefix = self._since.order, path + b"/"
+        order, prefix = self._overlay.order, path + b"/"
         at = order.lower_bound(prefix, index + 1)
         return at < order.count and order.name(at).startswith(prefix)
 
     def _child(self, short: bytes, name: bytes, index: int) -> Attr | None:
         """A subdirectory at the first of the names below it, unless it has another place."""
-        changed, path = self._since.of(self.path), self._prefix + short
+        changed, path = self._overlay.of(self.path), self._prefix + short
         if short in changed.states or short in changed.added:
             return None
         if short in changed.over:
             return self._attr(path)
-        order = self._since.order
-        if self._since is not self._view.tree.since:
+        order = self._overlay.order
+        if self._overlay is not self._view.tree.overlay:
             at = order.lower_bound(path)
             if order.name(at) == path:
                 return None
         elif self._view.entry(path):
             return None
-        elif bad_prefix(name) is None and not self._since.is_gone(name):
+        elif bad_prefix(name) is None and not self._overlay.is_gone(name):
             return self._view.directory_attr(path)
         return self._attr(path)

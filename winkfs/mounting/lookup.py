@@ -1,19 +1,16 @@
-"""Light: what a mount does to the page cache of its container: it reads ahead, and leaves no trace.
+"""Finding and reading what a container has, for a mount.
 
-The kernel keeps what was read as pages of the mount. So pages of the container go again when some
-thousands have come, save those that were there when the mount began.
-
-Look: files by key, entries by position, for a mount: few steps, and the page cache left alone.
-
-What `put` writes for a file of one extent or none is found by a closure over locals, like that of
-`fastread`; everything else goes the ordinary way. Everything is read by pread, see `DataFile`; see
-`light` for what stays of it in the page cache.
+Lookup       files by key, entries by position
+CacheBudget  what a mount does to the page cache of its container
+find_data, text_of      what extents tell: data and holes, and a text for people
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import xxhash
@@ -25,17 +22,28 @@ from winkformats.hindex.table import PROBED
 from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.ondisk.idx import ALIKE
-from winkfs.container.ondisk.inode import Attrs, Inode, assemble, cut
+from winkfs.container.ondisk.inode import Attrs, Extent, Inode, assemble, cut
 from winkfs.container.read import Content, fitting
 from winkfs.container.store import Store
 
 PAGE: Final = 4096
 PAGES: Final = 8192  # that may come before they go
-SPREAD: Final = 64 << 10  # bytes from one inode to the next, on average
+SPREAD: Final = 64 << 10  # bytes from one inode to the next, on average, that are read with them
+LARGE: Final = 64 << 10  # bytes from which a checked value is kept
+ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
+KEEP: Final = 4  # values kept, for reads in small steps of large files
+INODES: Final = 64  # inodes of several extents kept
+ATTRS: Final = 1 << 10  # attributes kept
+BUFFER: Final = (1 << 20) + (4 << 10)  # bytes of the largest entry read through the buffer
+SHOWN: Final = 64  # extents in a text
 
 
-class Light:
-    """Counts what is read. It changes nothing but the page cache."""
+class CacheBudget:
+    """Keeps what a mount reads of its container from filling the page cache.
+
+    The kernel keeps what was read as pages of the mount. So pages of the container are dropped when
+    PAGES of them have come, except those that were there when the mount began.
+    """
 
     def __init__(self, kv: KVSeq) -> None:
         self._storage = kv.storage
@@ -61,14 +69,6 @@ class Light:
         self.touches(size // PAGE + 1)
 
 
-LARGE: Final = 64 << 10  # bytes from which a checked value is kept
-ROUND: Final = 32  # bytes of an entry beside its value, most: 11, and "<hex of the file id>/D0"
-KEEP: Final = 4  # values kept, for reads in small steps of large files
-INODES: Final = 64  # inodes of several extents kept
-ATTRS: Final = 1 << 10  # attributes kept
-BUFFER: Final = (1 << 20) + (4 << 10)  # bytes of the largest entry read through the buffer
-
-
 class Found(NamedTuple):
     """The inode of a file.
 
@@ -90,8 +90,13 @@ class Found(NamedTuple):
 Find = Callable[[bytes], Found | None]
 
 
-class Look:
-    """Finds and reads what a store has. Drafts are not its affair."""
+class Lookup:
+    """Finds and reads what is in a store; drafts are not.
+
+    What `put` writes for a file of one extent or none is found by a closure over locals, and its
+    content in one read; everything else goes the ordinary way. Everything is read by pread, and
+    `CacheBudget` says what stays of it in the page cache.
+    """
 
     def __init__(self, store: Store, content: Content) -> None:
         self._store, self._content = store, content
@@ -307,3 +312,27 @@ class Look:
             self._buffer = memoryview(bytearray(max(length, LARGE)))
         got = self._store.kv.storage.read_into(self._buffer[:length], pos)
         return self._buffer[:got]
+
+
+def find_data(extents: Sequence[Extent], offset: int, *, hole: bool) -> int:
+    """Offset of the first byte from `offset` on that is (not) in a hole; see `Source.seek`."""
+    at = 0
+    for pointer, _, size in extents:
+        at += size
+        if at > offset and (pointer == 0) == hole:
+            return max(offset, at - size)
+    if hole:
+        return max(offset, at)
+    raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+
+
+def text_of(extents: Sequence[Extent]) -> str:
+    """`bytes@position` each, `bytes+skipped@position` where the first of an entry are not used,
+    `bytes@hole` and `bytes@memory`; the first of many, and how many there are."""
+    parts = []
+    for pointer, skip, size in extents[:SHOWN]:
+        place = "hole" if pointer == 0 else "memory" if pointer < 0 else str(pointer)
+        parts.append(f"{size}+{skip}@{place}" if skip else f"{size}@{place}")
+    if len(extents) > SHOWN:
+        parts.append(f"... {len(extents)} in all")
+    return " ".join(parts)

@@ -28,7 +28,7 @@ from winkfs.container.read import Content
 from winkfs.container.store import Store
 from winkfs.dataset.shard import Shard
 from winkfs.mounting.listing import MODE_OF
-from winkfs.mounting.lookup import PAGE, PAGES, Found, Look
+from winkfs.mounting.lookup import PAGE, PAGES, Found, Lookup
 from winkmount.source import Attr
 
 POSITION: Final = 44  # bits of a file id that are the position of the inode; above: the shard
@@ -106,7 +106,7 @@ class ShardFiles:
         store.frozen = True
         store.kv.storage.remember_resident()
         self._store, self.owner = store, store.owner
-        self._look = Look(store, Content(store))
+        self._lookup = Lookup(store, Content(store))
 
     def _read_columns(self) -> list[Columns] | None:
         """All chunks of BASE.cols, each checked; None where they cannot be believed."""
@@ -194,12 +194,12 @@ class ShardFiles:
         """What the inode says. Raises CorruptError; OSError (EIO) where the data file is lost."""
         self._need()
         self._touch(0)
-        return self._look.at(pos)
+        return self._lookup.at(pos)
 
     def extents(self, pos: int) -> Sequence[Extent]:
         """Where the content lies. Raises as `found`."""
         self._need()
-        return self._look.inode(pos).extents
+        return self._lookup.inode(pos).extents
 
     def bytes_shown(self) -> int:
         """The sizes of the files that are to be seen."""
@@ -216,8 +216,8 @@ class ShardFiles:
             return b""
         self._touch(stop - offset)
         if pointer == BY_INODE:
-            return self._look.read(self._look.at(chunk.pos.item(row)), offset, size)
-        value = self._look.content(pointer, whole)
+            return self._lookup.read(self._lookup.at(chunk.pos.item(row)), offset, size)
+        value = self._lookup.content(pointer, whole)
         return value[offset:stop] if stop - offset < whole else value
 
     def _need(self) -> None:

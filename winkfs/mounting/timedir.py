@@ -6,7 +6,7 @@ In the name of a link a `/` is `%2F` and a `%` is `%25`; one of more than 255 by
 with `~` and the file id. Days and hours of a container are those of the time index; one whose files
 have all been removed is empty.
 
-TimeView: `.time` laid over what a Source shows, in the place of names that begin with it.
+It is laid over what a Source shows, in the place of names that begin with `.time`.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ import calendar
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from winkformats.errors import CorruptError
 from winkfs.container.inodescan import inode_rows
+from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.store import Store
-from winkfs.mounting.ids import OWN_IDS, directory_id, other_id
-from winkfs.mounting.lookup import Found
-from winkfs.mounting.pathview import PathView
+from winkfs.mounting.ids import Places, directory_id, other_id
+from winkfs.mounting.listing import Listing
 from winkfs.names import MAX_COMPONENT, bad_prefix, within
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
+    from winkfs.mounting.lookup import Found
+    from winkfs.mounting.names import ContainerNames
 
 TOP: Final = b".time"
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 UP: Final = b"../../../"
+LAST: Final = 1 << 62  # offset behind `.time` in the top directory
 PATH: Final = re.compile(rb"\.time(?:/(\d{4,}-\d\d-\d\d)(?:/(\d\d)(?:/(.+))?)?)?", re.DOTALL)
-
-
-def is_inside(path: bytes) -> bool:
-    """Whether a path is `.time` or below it."""
-    return within(path, TOP)
 
 
 def link_name(name: bytes, fileid: int) -> bytes:
@@ -83,6 +83,18 @@ class TimeDirectory:
         """`seed`: of the ids, see `Places`."""
         self._files, self._seed = files, seed
 
+    @staticmethod
+    def has(path: bytes) -> bool:
+        """Whether a path is `.time` or below it."""
+        return within(path, TOP)
+
+    def noted(self, path: bytes, places: Places) -> Attr | None:
+        """The same as `attr`, and the id is remembered."""
+        attr = self.attr(path)
+        if attr is not None:
+            places.note(attr.id, path)
+        return attr
+
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of a directory or link, None where there is none."""
         parsed = PATH.fullmatch(path)
@@ -102,8 +114,25 @@ class TimeDirectory:
         *_, name = path.split(b"/", 3)
         return UP + self._name(path, name)
 
+    def list(self, listing: Listing, offset: int) -> Iterator[DirEntry]:
+        """See `Source.readdir`: any directory of the mount, `.time` is the last of the top one."""
+        if self.has(listing.path):
+            return self.entries(listing.path, offset)
+        if listing.path:
+            return listing.entries(offset)
+        return self._top(listing.entries(offset)) if offset < LAST else iter(())
+
+    def _top(self, others: Iterable[DirEntry]) -> Iterator[DirEntry]:
+        for entry in others:
+            if entry.name != TOP:
+                yield entry
+        top = self.attr(TOP)
+        if top is not None:
+            yield DirEntry(TOP, top, LAST)
+
     def entries(self, path: bytes, offset: int) -> Iterator[DirEntry]:
-        """See `Source.readdir`. Behind a link the offset is 1 + the position of its inode."""
+        """Of `.time` or a directory below it. Behind a link the offset is 1 + the position of its
+        inode."""
         day, hour, _ = PATH.fullmatch(path).groups()  # type: ignore[union-attr]
         if hour is not None:
             yield from self._links(path, _seconds(day, hour), offset)
@@ -154,10 +183,17 @@ class TimeDirectory:
 
 
 class ContainerTimes:
-    """The files of an append-only container. `find`: the inode of a key, None: there is none."""
+    """The files of an append-only container."""
 
-    def __init__(self, store: Store, find: Callable[[bytes], Found | None]) -> None:
-        self._store, self._find = store, find
+    def __init__(self, names: ContainerNames) -> None:
+        self._names = names
+
+    @property
+    def _store(self) -> Store:
+        return self._names.store
+
+    def _find(self, key: bytes) -> Found | None:
+        return self._names.lookup.find(key)
 
     @property
     def owner(self) -> tuple[int, int]:
@@ -171,7 +207,7 @@ class ContainerTimes:
         return sorted({n * unit for first, last in spans for n in range(first, last + 1)})
 
     def find(self, name: bytes) -> Timed | None:
-        found = self._find(name + b"/I0")
+        found = self._find(name + SUFFIX)
         return None if found is None else self._timed(name, found)
 
     def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
@@ -188,7 +224,7 @@ class ContainerTimes:
             for key, pos in zip(rows.keys, rows.pos.tolist(), strict=True):
                 found = self._good(key) if pos >= offset else None
                 if found is not None and found.pos == pos:
-                    yield self._timed(key[:-3], found)
+                    yield self._timed(key[: -len(SUFFIX)], found)
 
     def _good(self, key: bytes) -> Found | None:
         try:
@@ -209,55 +245,3 @@ def _seconds(day: bytes, hour: bytes) -> int:
     except ValueError:
         return -1
     return calendar.timegm(parsed)
-
-
-LAST: Final = 1 << 62  # offset behind `.time` in the top directory
-
-
-class TimeView(PathView):
-    """To stand before the class that it is laid over."""
-
-    _by_time: TimeDirectory | None = None  # None: it is not shown
-
-    def attr(self, path: bytes) -> Attr | None:
-        if self._by_time is None or not is_inside(path):
-            return super().attr(path)
-        attr = self._by_time.attr(path)
-        if attr is not None:
-            self.places.note(attr.id, path)
-        return attr
-
-    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
-        path = self._listings[handle].path
-        if self._by_time is None or not (path == b"" or is_inside(path)):
-            return super().readdir(handle, offset)
-        if path:
-            return self._by_time.entries(path, offset)
-        return self._top(super().readdir(handle, offset)) if offset < LAST else iter(())
-
-    def _top(self, others: Iterator[DirEntry]) -> Iterator[DirEntry]:
-        for entry in others:
-            if entry.name != TOP:
-                yield entry
-        top = self.attr(TOP)
-        if top is not None:
-            yield DirEntry(TOP, top, LAST)
-
-    def _timed(self, id: int) -> bytes | None:
-        """The path of what is below `.time`; None for all else."""
-        if self._by_time is None or id < OWN_IDS:
-            return None
-        path = self.places[id]
-        return path if is_inside(path) else None
-
-    def readlink(self, id: int) -> bytes:
-        path = self._timed(id)
-        if path is None or self._by_time is None:
-            return super().readlink(id)
-        return self._by_time.target(path)
-
-    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
-        return super().xattrs(id) if self._timed(id) is None else {}
-
-    def facts(self, id: int) -> Mapping[str, str]:
-        return super().facts(id) if self._timed(id) is None else {}

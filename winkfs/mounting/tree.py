@@ -1,21 +1,13 @@
-"""Since: an order of names, and the changes since by directory.
+"""NameTree: the names of a container or data set as directories, for a mount.
 
-It knows which names the order has, which of them have gone or changed since, and which came. A
-child of a directory has one place for as long as the order lasts: that of its entry in the order,
-else that of the first name below it there, else a number among those that came. So a listing meets
-each exactly once.
-
-GoodOrder: a name order for a mount, where a damaged inode costs its own name and no other.
-
-NameTree: the names of a container as directories, for a mount.
+Overlay    an order of names, and what changed since, by directory
+GoodOrder  a name order for a mount, where a damaged inode costs its own name and no other
+NameTree   which directories there are, and what is in them
 
 A directory is there because of an entry of ftype DIR, because a name below it is (implied), or
 because it was: an implied one stays until it is removed or the mount ends, also when it has become
 empty. Where a name is both a file and the prefix of others, the directory wins. Names that no path
 can have count as if they were not there.
-
-Whether there is an entry of a name the container knows; the tree knows the rest, and notes in
-`since` what it is told.
 """
 
 from __future__ import annotations
@@ -83,10 +75,13 @@ class Changed:
 NOTHING: Final = Changed()
 
 
-class Since:
-    """The names below a directory are a range of the order; changes are kept by directory.
+class Overlay:
+    """An order of names, and which of them are gone or changed since, and which came.
 
-    A listing goes on with the one it began with, also when the tree has a new one.
+    The names below a directory are a range of the order; changes are kept by directory. A child of
+    a directory has one place for as long as the order lasts: that of its entry in the order, else
+    that of the first name below it there, else a number among those that came. So a listing, which
+    goes on with the overlay it began with, meets each exactly once.
 
     cost    a search of the order for a directory that is not remembered
     """
@@ -255,7 +250,8 @@ class GoodOrder:
 
 
 class NameTree:
-    """Which directories there are, and what is in them.
+    """Which directories there are, and what is in them. The container knows which names have an
+    entry; the tree knows the rest, and notes in the overlay what it is told.
 
     entry   tells the FTYPE of the container's entry of this name, 0: there is none
     weight  changes in memory, about 200 bytes each
@@ -263,7 +259,7 @@ class NameTree:
     """
 
     def __init__(self, order: Order, entry: Callable[[bytes], int]) -> None:
-        self.since = Since(order)
+        self.overlay = Overlay(order)
         self._entry = entry
         self._number = 0
         self.weight = self.version = 0
@@ -274,22 +270,22 @@ class NameTree:
     def implied(self, path: bytes) -> bool:
         """Whether a directory is there for another reason than its entry."""
         above, _, short = path.rpartition(b"/")
-        return not path or short in self.since.of(above).dirs or self.since.implies(path)
+        return not path or short in self.overlay.of(above).dirs or self.overlay.implies(path)
 
     def is_empty(self, directory: bytes) -> bool:
         """Whether nothing is shown in it."""
-        changed = self.since.of(directory)
+        changed = self.overlay.of(directory)
         if changed.added or changed.dirs or changed.over:
             return False
-        low, high = self.since.range(directory)
+        low, high = self.overlay.range(directory)
         if high - low <= changed.gone:
             return True
-        return self.since.first(directory + b"/" if directory else b"", low) is None
+        return self.overlay.first(directory + b"/" if directory else b"", low) is None
 
     def below(self, directory: bytes) -> Iterator[bytes]:
         """Names of all entries below a directory."""
-        yield from self.since.remaining(directory)
-        for path, changed in list(self.since.dirs.items()):
+        yield from self.overlay.remaining(directory)
+        for path, changed in list(self.overlay.dirs.items()):
             if within(path, directory):
                 for short in [*changed.added, *changed.over]:
                     if self._entry(path + b"/" + short):
@@ -300,14 +296,14 @@ class NameTree:
     def add(self, path: bytes, *, was_there: bool = False) -> None:
         """An entry came. `was_there`: a directory that was implied has one now."""
         above, _, short = path.rpartition(b"/")
-        changed = self.since.to_change(above)
+        changed = self.overlay.to_change(above)
         self.weight += 1
         self.version += 1
         if short in changed.states:
             self._set(above, short, True)
         elif short in changed.added:
             pass
-        elif was_there or self.since.of(path).gone:
+        elif was_there or self.overlay.of(path).gone:
             changed.over.add(short)
         else:
             self._append(changed, short)
@@ -316,7 +312,7 @@ class NameTree:
         """An entry has another inode than before."""
         self.version += 1
         above, _, short = path.rpartition(b"/")
-        changed = self.since.dirs.get(above) or self.since.to_change(above)
+        changed = self.overlay.dirs.get(above) or self.overlay.to_change(above)
         if not changed.knows(short):
             changed.states[short] = True
             self.weight += 1
@@ -324,7 +320,7 @@ class NameTree:
     def remove(self, path: bytes) -> None:
         """An entry went. The directory it was in stays."""
         above, _, short = path.rpartition(b"/")
-        changed = self.since.to_change(above)
+        changed = self.overlay.to_change(above)
         self.version += 1
         if short in changed.added or short in changed.over:
             changed.forget(short)
@@ -340,12 +336,12 @@ class NameTree:
 
     def _set(self, directory: bytes, short: bytes, there: bool) -> None:
         """Whether an entry of the order is there, now that it has changed."""
-        states = self.since.to_change(directory).states
+        states = self.overlay.to_change(directory).states
         before, states[short] = states.get(short, True), there
         if before == there:
             return
         while True:
-            self.since.to_change(directory).gone += -1 if there else 1
+            self.overlay.to_change(directory).gone += -1 if there else 1
             if not directory:
                 return
             directory = directory.rpartition(b"/")[0]
@@ -357,13 +353,13 @@ class NameTree:
         """
         while directory:
             above, _, short = directory.rpartition(b"/")
-            changed = self.since.to_change(above)
+            changed = self.overlay.to_change(above)
             if short in changed.dirs:
                 return
             changed.dirs.add(short)
             self.weight += 1
             if not exists and not changed.knows(short):
-                low, high = self.since.range(directory)
+                low, high = self.overlay.range(directory)
                 if low == high and not self._entry(directory):
                     self._append(changed, short)
             directory = above
@@ -379,14 +375,15 @@ class NameTree:
     def _let_go(self, directory: bytes) -> None:
         """It does not stay any more."""
         above, _, short = directory.rpartition(b"/")
-        changed = self.since.to_change(above)
+        changed = self.overlay.to_change(above)
         changed.dirs.discard(short)
-        if not self._entry(directory):  # else a file comes to light
+        if not self._entry(directory):  # else a file becomes visible again
             changed.added.pop(short, None)
 
     def move_directory(self, old: bytes, new: bytes) -> None:
         """After its entries have moved one by one: the directories that stay go with them."""
-        moved = [item for item in self.since.dirs.items() if within(item[0], old)]
+        self.version += 1
+        moved = [item for item in self.overlay.dirs.items() if within(item[0], old)]
         self._let_go(old)
         self.stay(old.rpartition(b"/")[0], exists=True)
         self.stay(new)
@@ -399,12 +396,13 @@ class NameTree:
 
     def replay(self, tail: Iterable[bytes]) -> None:
         """Names that came, changed or went since the order was made, whichever."""
-        order = self.since.order
+        self.version += 1
+        order = self.overlay.order
         for name in tail:
             at = order.lower_bound(name)
             known = at < order.count and order.name(at) == name
             above, _, short = name.rpartition(b"/")
-            changed, there = self.since.to_change(above), self._entry(name) != 0
+            changed, there = self.overlay.to_change(above), self._entry(name) != 0
             self.weight += 1
             if known:
                 self._set(above, short, there)
@@ -424,7 +422,7 @@ class NameTree:
     def _came(self, name: bytes, changed: Changed) -> None:
         """A name that the order does not have."""
         above, _, short = name.rpartition(b"/")
-        low, high = self.since.range(name)
+        low, high = self.overlay.range(name)
         if low < high:
             changed.over.add(short)
             self.clashes = self.clashes or self._entry(name) != FileType.DIR
@@ -439,9 +437,9 @@ class NameTree:
     def recheck(self, there: Callable[[bytes], bool]) -> None:
         """Which of the changed entries are there may be another than was noted."""
         self.version += 1
-        for name in list(self.since.names()):
+        for name in list(self.overlay.names()):
             above, _, short = name.rpartition(b"/")
-            changed, found = self.since.to_change(above), there(name)
+            changed, found = self.overlay.to_change(above), there(name)
             if short in changed.states:
                 self._set(above, short, found)
             elif not found:
@@ -449,7 +447,7 @@ class NameTree:
 
     def renew(self, order: Order) -> None:
         """Go on with an order of the names as they are now."""
-        before, self.since = self.since, Since(order)
+        before, self.overlay = self.overlay, Overlay(order)
         self.version += 1
         self.weight, self.clashes = 0, self.clashes or order.clashes != 0
         for directory, changed in before.dirs.items():
