@@ -1,6 +1,4 @@
-"""Sizes and durations as options.
-
-What the commands share: names, times, messages, JSON, the progress bar.
+"""What the commands share: options, names, times, messages, JSON, the progress bar.
 
 Imports nothing that takes time: `--help` has to be quick.
 """
@@ -10,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
@@ -22,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 import click
 
 from winkformats.errors import FormatError
+from winkfs import units
 from winkfs.errors import WinkError
 from winkfs.names import is_glob, matcher, path_fault, raw, text
-from winkfs.units import BYTES
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -40,28 +36,22 @@ if TYPE_CHECKING:
 
     Files = Container | Dataset
 
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 
+class _Quantity(click.ParamType[Any]):
+    """A number with a unit, see `winkfs.units`."""
 
-class _Unit(click.ParamType[Any]):
-    def __init__(self, name: str, form: re.Pattern[str], units: dict[str, int], example: str):
-        self.name, self._form, self._units, self._example = name, form, units, example
+    def __init__(self, name: str, parse: Callable[[str], int | None], example: str) -> None:
+        self.name, self._parse, self._example = name, parse, example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        match = self._form.fullmatch(value.strip())
-        if match is None:
+        found = self._parse(value) if isinstance(value, str) else value
+        if found is None:
             self.fail(f"{value!r} is no {self.name}: {self._example}", param, ctx)
-        return int(float(match[1]) * self._units[match[2].lower()])
+        return found
 
 
-SIZE: Final = _Unit("size", _SIZE, BYTES, "bytes, or 500M, 2G (powers of 1024)")
-DURATION: Final = _Unit("duration", _DURATION, _UNITS, "seconds, or 90m, 36h, 7d, 2w")
-
-
+SIZE: Final = _Quantity("size", units.parse_size, "bytes, or 500M, 2G (powers of 1024)")
+DURATION: Final = _Quantity("duration", units.parse_duration, "seconds, or 90m, 36h, 7d, 2w")
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
 PATIENCE: Final = 0.5  # seconds without a progress bar
@@ -101,7 +91,6 @@ AS_OF = click.option(
     help="For a data set: its files at that generation or time (ISO 8601).",
 )  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-_SECONDS: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 _HINTS: Final = {
     errno.ENOSPC: "free some space and run it again",
     errno.EDQUOT: "free some space and run it again",
@@ -358,20 +347,11 @@ def time_value(written: str) -> float:
 
 
 def parse_time(written: str) -> float | None:
-    """Seconds since the epoch (also negative, or with a fraction), or ISO 8601, in local time
-    where it names no zone -> seconds since the epoch, an int where they are whole, or None.
-
-    A number alone is always seconds: 20240101 is a day in 1970.
-    """
-    written = written.strip()
-    if match := _SECONDS.fullmatch(written):
-        return float(written) if match[1] else int(written)
-    try:
-        when = datetime.fromisoformat(written)
-        seconds = when.timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
-    return seconds if when.microsecond else int(seconds)
+    """-> seconds since the epoch, an int where they are whole, or None: see `units.parse_time`."""
+    ns = units.parse_time(written)
+    if ns is None or ns % units.NANO:
+        return None if ns is None else ns / units.NANO
+    return ns // units.NANO
 
 
 # --- progress ---

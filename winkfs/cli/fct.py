@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from winkfs.names import FILES
+from winkfs.units import time_text
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
@@ -433,11 +434,7 @@ def meaning(block: Superblock, name: str) -> str:
     if name == "INCOMPAT":
         return ", ".join(text for bit, text in INCOMPAT_BITS.items() if value & bit)
     if name == "SYNCTIME":
-        from datetime import UTC, datetime
-
-        with contextlib.suppress(ValueError, OverflowError, OSError):
-            return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return ""
+        return time_text(value) or ""
     text = value_text(value)
     is_text = text.isascii() and text.isprintable() and text and name not in ("SBCKSUM", "CONTID")
     return f'"{text}"' if is_text and value >> 56 > 0 else ""

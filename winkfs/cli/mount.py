@@ -13,13 +13,14 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from winkfs.cli._common import JSON, emit, printable, say
+from winkfs.units import time_text
 
 if TYPE_CHECKING:
     from winkmount.mounts import Mount
@@ -211,7 +212,7 @@ def mount_record(mount: Mount) -> Record:
         record["state"] = STATES.get(error.errno or 0, error.strerror)
     for name in ("since", "unsynced_since"):
         if isinstance(seconds := record.get(name), int | float):
-            record[name] = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            record[name] = time_text(seconds)
     return record
 
 

@@ -25,7 +25,7 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.records import Manifest, State, digest_of, is_whole
 from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
-from winkfs.units import NANO
+from winkfs.units import NANO, parse_iso
 
 DIGITS: Final = 20
 MANIFEST: Final = ".json"
@@ -475,13 +475,12 @@ def parse_as_of(as_of: AsOf) -> tuple[str, int] | None:
     if isinstance(as_of, str):
         if as_of.strip().isdecimal():
             return "generation", int(as_of)
-        try:
-            as_of = datetime.fromisoformat(as_of.strip())
-        except ValueError:
+        if (ns := parse_iso(as_of)) is None:
             raise ValueError(
                 f"{as_of!r} is no generation and no time: a number, or ISO 8601 as "
                 "2026-11-21T08:30Z"
-            ) from None
+            )
+        return "time", ns
     if isinstance(as_of, datetime):
         as_of = as_of.timestamp()
     if isinstance(as_of, float):

@@ -55,15 +55,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkfs.container.selection import Selection
 from winkfs.names import to_name
-from winkfs.units import BYTES, NANO
+from winkfs.units import parse_size, parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -236,8 +234,8 @@ def one_of(**values: Any) -> Callable[[str], Any]:
 
 def size_of(text: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
     """A number of bytes, as 4096, 4k, 128m, 1g. Raises ValueError."""
-    found = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", text.strip().lower())
-    if found is None or not least <= (size := int(found[1]) * BYTES[found[2]]) <= most:
+    size = parse_size(text)
+    if size is None or not least <= size <= most:
         raise ValueError(
             f"a number of bytes from {least} to {most}, as 4096 or 64k or 128m"
             if least or most < 1 << 62 else "a number of bytes, as 4096 or 64k or 128m"
@@ -252,19 +250,11 @@ def count(text: str) -> int:
 
 
 def time_of(text: str) -> int:
-    """Seconds since the epoch, or ISO 8601 (local time without a zone) -> nanoseconds."""
-    text = text.strip()
-    try:
-        number = Decimal(text)
-        if number.is_finite():
-            return max(-(1 << 63), min(int((number * NANO).to_integral_value()), (1 << 63) - 1))
-    except InvalidOperation:
-        pass
-    try:
-        when = datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        raise ValueError("seconds since the epoch, or a time as 2026-11-21T08:30Z") from None
-    return int(when.replace(microsecond=0).timestamp()) * NANO + when.microsecond * 1000
+    """A time -> nanoseconds, as 64 bits hold them. Raises ValueError."""
+    ns = parse_time(text, exponent=True)
+    if ns is None:
+        raise ValueError("seconds since the epoch, or a time as 2026-11-21T08:30Z")
+    return max(-(1 << 63), min(ns, (1 << 63) - 1))
 
 
 def _order(text: str) -> str:
