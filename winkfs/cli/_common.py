@@ -20,7 +20,7 @@ import click
 from winkformats.errors import FormatError
 from winkfs import units
 from winkfs.errors import WinkError
-from winkfs.names import is_glob, matcher, path_fault, raw, text
+from winkfs.names import is_glob, matcher, path_fault, to_bytes, to_str
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -243,7 +243,7 @@ def expand(container: Reader, names: tuple[str, ...], failures: Failures) -> Ite
             found = False
             for found_name in container.names(glob_text(argument), problem=failures.damage):
                 found = True
-                yield raw(found_name)
+                yield to_bytes(found_name)
             if not found:
                 failures.add(argument, "no name matches")
         else:
@@ -274,7 +274,7 @@ def place_fault(container: Reader, name: bytes) -> str | None:
     while at > 0:
         parent = name[:at]
         if parent in container and not is_directory(container, parent):
-            return f"{text(parent)} is a file, and nothing is shown below it: see --force"
+            return f"{to_str(parent)} is a file, and nothing is shown below it: see --force"
         at = name.find(b"/", at + 1)
     return None
 
@@ -287,7 +287,7 @@ def missing(container: Reader) -> str:
 
 def glob_text(argument: str) -> str:
     """A glob from the command line, to be matched with names as the container shows them."""
-    return text(name_bytes(argument))
+    return to_str(name_bytes(argument))
 
 
 def glob_matcher(argument: str) -> Callable[[str], object]:
@@ -298,7 +298,7 @@ def shown(name: str) -> bytes:
     """A name for standard output: escaped for a terminal, its own bytes for a program."""
     if sys.stdout.isatty():
         return printable(name).encode("utf-8", "backslashreplace")
-    return raw(name)
+    return to_bytes(name)
 
 
 # --- JSON ---
@@ -386,7 +386,7 @@ class Progress:
             self._bar = None
         for what, (name, count) in self._often.items():
             more = f" and {count - 1:,} more" if count > 1 else ""
-            self.say(f"{text(name)}{more}: {what}")
+            self.say(f"{to_str(name)}{more}: {what}")
         self._often.clear()
 
     def __call__(self, done: int) -> None:
@@ -402,7 +402,7 @@ class Progress:
             first, count = self._often.get(note.what, (note.name, 0))
             self._often[note.what] = first, count + 1
         else:
-            self.say(f"{text(note.name)}: {note.what}" if note.name else note.what)
+            self.say(f"{to_str(note.name)}: {note.what}" if note.name else note.what)
 
     def say(self, line: str) -> None:
         if self._bar:

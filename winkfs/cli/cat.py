@@ -9,7 +9,7 @@ import click
 
 from winkformats.errors import FormatError
 from winkfs.cli._common import AS_OF, BASE, PIECE, Failures, expand, opened
-from winkfs.names import is_glob, text
+from winkfs.names import is_glob, to_str
 
 if TYPE_CHECKING:
     from winkfs.reader import Reader
@@ -31,9 +31,9 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
             for name in expand(container, (argument,), failures):
                 try:
                     if not _write(container, name) and not is_glob(argument):
-                        failures.add(text(name), "is a directory")
+                        failures.add(to_str(name), "is a directory")
                 except FormatError as error:
-                    failures.add(text(name), str(error))
+                    failures.add(to_str(name), str(error))
     return failures.status
 
 

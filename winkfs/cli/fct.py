@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.names import FILES
+from winkfs.names import FILES, to_str
 from winkfs.units import time_text
 
 if TYPE_CHECKING:
@@ -227,9 +227,9 @@ def kvseq_rows(container: KVSeq) -> Iterator[Row]:
             "pos": entry.pos,
             "size": entry.size,
             "deleted": entry.deleted,
-            "key": text(entry.key),
+            "key": to_str(entry.key),
             "length": len(entry.value),
-            "value": text(entry.value),
+            "value": to_str(entry.value),
         }
 
 
@@ -274,11 +274,6 @@ def line(row: Mapping[str, Any]) -> str:
         else:
             cells.append(f"{value:>12}")
     return "  ".join(cells)
-
-
-def text(data: bytes) -> str:
-    """Bytes as JSON can carry them and Python can give them back."""
-    return data.decode("utf-8", "surrogateescape")
 
 
 def printable(value: str) -> str:
@@ -330,7 +325,7 @@ def find(container: KVSeq, key: bytes) -> bytes:
         if entry.key == key:
             found = found if entry.deleted else entry.value
     if found is None:
-        raise ValueError(f"{container.storage.name}: no key {printable(text(key))}")
+        raise ValueError(f"{container.storage.name}: no key {printable(to_str(key))}")
     return found
 
 

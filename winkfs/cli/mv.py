@@ -15,7 +15,7 @@ from winkfs.cli._common import (
     opened,
     place_fault,
 )
-from winkfs.names import raw, within
+from winkfs.names import to_bytes, within
 
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
@@ -62,7 +62,7 @@ def _below(container: Files, name: bytes) -> list[bytes]:
     """All names below a directory; no scan for what is a file."""
     if name in container and not is_directory(container, name):
         return []
-    return [raw(entry.name) for entry in container.scan(prefix=name + b"/")]
+    return [to_bytes(entry.name) for entry in container.scan(prefix=name + b"/")]
 
 
 def _fault(container: Files, target: bytes) -> str | None:

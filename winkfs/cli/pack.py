@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from winkfs.cli._common import BASE, STDIN, Progress, emit, glob_text, say
+from winkfs.names import to_str
 from winkfs.units import size_text
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def pack(
     def note(noted: Note) -> None:
         bar.note(noted)
         if as_json:
-            name = noted.name.decode("utf-8", "surrogateescape")
+            name = to_str(noted.name)
             lists[noted.failed].append({"name": name, "reason": noted.what})
 
     with contextlib.ExitStack() as stack:

@@ -26,7 +26,7 @@ from winkfs.cli._common import (
     opened,
     place_fault,
 )
-from winkfs.names import text
+from winkfs.names import to_str
 
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
@@ -61,7 +61,7 @@ def check_place(container: Files, name: bytes) -> None:
     if fault is None and is_directory(container, name):
         fault = "is a directory"
     if fault is not None:
-        raise click.ClickException(f"{container.base}: {text(name)}: {fault}")
+        raise click.ClickException(f"{container.base}: {to_str(name)}: {fault}")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from winkfs.cli._common import (
     opened,
     shown,
 )
-from winkfs.names import is_glob, literal_prefix, raw, text
+from winkfs.names import is_glob, literal_prefix, to_bytes, to_str
 
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
@@ -81,7 +81,7 @@ class _Removal:
         for name, is_dir in self._matches(glob):
             found = True
             if is_dir:
-                self._directories[name] = text(name)
+                self._directories[name] = to_str(name)
             else:
                 self._remove(name)
         return found
@@ -92,14 +92,14 @@ class _Removal:
         match, prefix = glob_matcher(glob), literal_prefix(glob_text(glob))
         for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):
             if match(entry.name):
-                yield raw(entry.name), entry.ftype == FileType.DIR
+                yield to_bytes(entry.name), entry.ftype == FileType.DIR
 
     def directories(self, *, recursive: bool) -> None:
         """Remove the directories; those that are not empty only with `recursive`."""
         if not self._directories:
             return
         full: set[bytes] = set()
-        for name in map(raw, self._container.names(problem=self._failures.damage)):
+        for name in map(to_bytes, self._container.names(problem=self._failures.damage)):
             if name in self._gone or name in self._directories:
                 continue
             above = self._above(name)
@@ -126,7 +126,7 @@ class _Removal:
             else:
                 self._container.delete(name)
         except FormatError as error:
-            self._failures.add(text(name), str(error))
+            self._failures.add(to_str(name), str(error))
             return
         if self._dry_run or self._verbose:
-            sys.stdout.buffer.write(shown(text(name)) + b"\n")
+            sys.stdout.buffer.write(shown(to_str(name)) + b"\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from winkfs.cli._common import AS_OF, BASE, Progress, emit, glob_text
-from winkfs.names import text
+from winkfs.names import to_str
 
 if TYPE_CHECKING:
     from winkfs.archive.items import Note
@@ -59,7 +59,7 @@ def unpack(
         def note(noted: Note) -> None:
             bar.note(noted)
             if as_json and noted.failed:
-                problems.append({"name": text(noted.name), "reason": noted.what})
+                problems.append({"name": to_str(noted.name), "reason": noted.what})
 
         report = run(
             base, directory, pattern, force=force, same_permissions=same_permissions,

@@ -25,7 +25,7 @@ from winkformats.errors import FormatError
 from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
-from winkfs.container.entry import Entry, to_bytes
+from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import default_mode, inode_key
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
@@ -38,6 +38,7 @@ from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import DatasetConflict
+from winkfs.names import to_bytes
 
 BATCH: Final = 16 << 20  # bytes of content between two looks at the size of the new shard
 PER_ROW: Final = 200  # bytes of a file in a container beside name and content, about

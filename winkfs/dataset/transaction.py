@@ -35,7 +35,6 @@ from winkformats.errors import FormatError
 from winkfs.container.columns import Columns
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
-from winkfs.container.entry import to_strs
 from winkfs.container.ondisk.cols import ColumnsFile, open_columns, sum_of, write_columns
 from winkfs.container.ondisk.idx import open_base
 from winkfs.container.store import Store
@@ -44,7 +43,7 @@ from winkfs.dataset.manifest import FOLDER, PENDING, Folder, Log, create, next_m
 from winkfs.dataset.records import JOB, NAME, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, remove_shard
 from winkfs.errors import DatasetConflict, FileExists, StalePlan, WinkError
-from winkfs.names import FILES
+from winkfs.names import FILES, to_strs
 
 
 def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:

@@ -17,14 +17,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from winkfs.container.container import Container
-from winkfs.container.entry import to_str
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.sourcenames import kept
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.timedir import ContainerTimes, TimeDirectory, TimeView, is_inside
-from winkfs.names import base_of
+from winkfs.names import base_of, to_str
 from winkmount.binding import MountError
 from winkmount.source import Attr, Source, Steps
 

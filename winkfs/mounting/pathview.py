@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
-from winkfs.container.entry import to_str
 from winkfs.container.ondisk.inode import Extent
 from winkfs.errors import NoSuchFile
 from winkfs.mounting.ids import Places
 from winkfs.mounting.listing import Listing, View
+from winkfs.names import to_str
 from winkmount.source import Attr, DirEntry
 
 SHOWN: Final = 64  # extents in a text

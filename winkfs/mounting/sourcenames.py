@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from winkfs.container.container import Container
-from winkfs.container.entry import to_str
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import FileExists, NoSuchFile, WinkError
 from winkfs.mounting.sourceview import ContainerView
 from winkfs.mounting.spool import Spool
-from winkfs.names import MAX_PATH, within
+from winkfs.names import MAX_PATH, to_str, within
 from winkmount.source import Attr
 
 TOMBSTONE: Final = 80  # bytes that one takes beside the name, at most

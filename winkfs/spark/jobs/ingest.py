@@ -36,7 +36,7 @@ from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import NoSuchFile, WinkError
-from winkfs.names import text
+from winkfs.names import to_bytes, to_str
 from winkfs.spark.jobs.common import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _walk(root: bytes, below: bytes, leave_out: bytes) -> Iterator[tuple[bytes, 
 
 
 def _id(parts: Iterable[tuple[object, ...]], what: str) -> str:
-    state = xxhash.xxh3_128(what.encode("utf-8", "surrogateescape"))
+    state = xxhash.xxh3_128(to_bytes(what))
     for part in parts:
         state.update(repr(part).encode())
     return f"ingest-{state.hexdigest()}"
@@ -339,7 +339,7 @@ class Task:
                 Packer(writer.container, report, notes, None).run(source)
             except FormatError as error:  # what came before it is in the container
                 what = str(error).removeprefix(f"{unit.path}: ")
-                notes(Note(unit.path.encode("utf-8", "surrogateescape"), what, True))
+                notes(Note(to_bytes(unit.path), what, True))
             record = None if writer.empty else writer.finish()
         except BaseException:
             writer.abandon()
@@ -360,7 +360,7 @@ class _Heard:
         if not note.failed:
             self.left_out += 1
             return
-        name = text(note.name)
+        name = to_str(note.name)
         if self._fail_fast:
             raise WinkError(
                 note.what if name == self._where else f"{name}: {note.what}", self._where

@@ -60,7 +60,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkfs.container.selection import Selection
-from winkfs.names import to_name
+from winkfs.names import to_name, to_str
 from winkfs.units import parse_size, parse_time
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _globs(text: str) -> tuple[str, ...]:
     if text.startswith("["):
         with contextlib.suppress(ValueError):  # a glob may begin so, too
             globs = _list(text, "")
-    return tuple(to_name(glob.encode()).decode("utf-8", "surrogateescape") for glob in globs)
+    return tuple(to_str(to_name(glob.encode())) for glob in globs)
 
 
 def _names(text: str) -> tuple[bytes, ...]:
