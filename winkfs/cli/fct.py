@@ -30,6 +30,25 @@ if TYPE_CHECKING:
     from winkformats.perm import Compare, Perm
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
+SHOWN: Final = 60  # characters of a key or value in a listing for people
+Row = dict[str, Any]
+DATA = click.option(
+    "--data",
+    metavar="KVSEQ",
+    type=click.Path(dir_okay=False),
+    help="The kvseq that the pointers refer to: compares keys instead of stored hashes.",
+)
+OPTIONS_OF: Final = {
+    "kvseq": {"keyrepr", "valrepr", "kvdelfl", "align", "kvcksum", "contid", "htalgo"},
+    "hindex": {"htsize", "htalgo", "cellsz", "htfree", "htdel"},
+    "perm": {"htsize", "htalgo"},
+}
+CLASSIC: Final = {
+    "kvseq": {"kvcksum": 0},
+    "hindex": {"htalgo": 1, "cellsz": 1, "sbcksum": False},
+    "perm": {"htalgo": 1, "sbcksum": False},
+}
+FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 
 def integer(text: str) -> int:
@@ -162,17 +181,6 @@ def parse_variable(name: str, value: str) -> tuple[str, int]:
     if not -(1 << 63) <= number < 1 << 63:
         raise click.BadParameter(f"{value} does not fit into 64 bits")
     return name, number
-
-
-SHOWN: Final = 60  # characters of a key or value in a listing for people
-Row = dict[str, Any]
-
-DATA = click.option(
-    "--data",
-    metavar="KVSEQ",
-    type=click.Path(dir_okay=False),
-    help="The kvseq that the pointers refer to: compares keys instead of stored hashes.",
-)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # negative numbers are values
@@ -355,19 +363,6 @@ def comparison(key_at: KeyOf) -> Compare:
         return (one > other) - (one < other)
 
     return compare
-
-
-OPTIONS_OF: Final = {
-    "kvseq": {"keyrepr", "valrepr", "kvdelfl", "align", "kvcksum", "contid", "htalgo"},
-    "hindex": {"htsize", "htalgo", "cellsz", "htfree", "htdel"},
-    "perm": {"htsize", "htalgo"},
-}
-CLASSIC: Final = {
-    "kvseq": {"kvcksum": 0},
-    "hindex": {"htalgo": 1, "cellsz": 1, "sbcksum": False},
-    "perm": {"htalgo": 1, "sbcksum": False},
-}
-FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 
 @click.group()

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("winkfs.mount")
 
 KIND = "winkfs"  # fuse.winkfs in the mount table
+Record = dict[str, Any]
+PATIENCE: Final = 1.0  # seconds a server has to answer
+STATES: Final = {
+    errno.ETIMEDOUT: "no answer",
+    errno.ENOTCONN: "dead",
+    errno.EACCES: "another user's",
+}
 
 
 def _named(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -157,15 +164,6 @@ def umount(directory: str, lazy: bool, force: bool) -> None:
         unmount(directory, KIND, lazy=lazy, force=force)
     except MountError as error:
         raise click.ClickException(str(error)) from None
-
-
-Record = dict[str, Any]
-PATIENCE: Final = 1.0  # seconds a server has to answer
-STATES: Final = {
-    errno.ETIMEDOUT: "no answer",
-    errno.ENOTCONN: "dead",
-    errno.EACCES: "another user's",
-}
 
 
 @click.command()

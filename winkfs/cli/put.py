@@ -31,6 +31,8 @@ from winkfs.names import to_str
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
 
+IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
+
 
 @click.command()
 @BASE
@@ -79,9 +81,6 @@ def refuse_own(container: Files, content: BinaryIO) -> None:
     with contextlib.suppress(OSError):
         if os.path.samestat(os.stat(f"{container.base}.data"), os.fstat(content.fileno())):
             raise click.ClickException(f"{container.base}.data: cannot be put into itself")
-
-
-IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
 
 
 @click.command()

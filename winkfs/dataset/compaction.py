@@ -43,6 +43,11 @@ from winkfs.names import to_bytes
 BATCH: Final = 16 << 20  # bytes of content between two looks at the size of the new shard
 PER_ROW: Final = 200  # bytes of a file in a container beside name and content, about
 Progress = Callable[[int], None]
+SHARD_SIZE: Final = 1 << 30  # bytes of a shard to aim at
+WASTE: Final = 0.25  # hidden files and dead bytes of a shard from which it is worth a rewrite
+PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
+TRIES: Final = 2
+MERGED: Final = 16  # append-only shards merged at a time: each takes 8 MiB of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +210,6 @@ def _has(handles: Handles, number: int, names: list[bytes]) -> Iterable[bool]:
     keys = list(map(inode_key, names))
     found = index.candidates(keys).tolist()
     return [pos > 0 and index.lookup(key) > 0 for pos, key in zip(found, keys, strict=True)]
-
-
-SHARD_SIZE: Final = 1 << 30  # bytes of a shard to aim at
-WASTE: Final = 0.25  # hidden files and dead bytes of a shard from which it is worth a rewrite
-PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
-TRIES: Final = 2
-MERGED: Final = 16  # append-only shards merged at a time: each takes 8 MiB of memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,13 @@ from winkfs.units import NANO
 
 READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 Progress = Callable[[int], None]
+WEEK: Final = 7 * 86400
+SKEW: Final = 300  # seconds by which clocks may differ
+ALL: Final = (*SUFFIXES, *(suffix + end for suffix in SUFFIXES for end in TEMPORARIES))
+"""What may stand behind the name of a shard."""
+DAMAGED: Final = ".damaged"
+Versions = Mapping[str, tuple[bytes, bool]]
+"""Suffix -> bytes, and whether they are whole, of a manifest and of its copy."""
 
 
 def adopt(
@@ -147,12 +154,6 @@ def _alone(base: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-WEEK: Final = 7 * 86400
-SKEW: Final = 300  # seconds by which clocks may differ
-ALL: Final = (*SUFFIXES, *(suffix + end for suffix in SUFFIXES for end in TEMPORARIES))
-"""What may stand behind the name of a shard."""
 
 
 @dataclass(slots=True)
@@ -410,11 +411,6 @@ def _remove_files(root: Directory, job: str, files: list[str]) -> None:
         folder.unlink(MARK)
     with contextlib.suppress(OSError):  # another vacuum has
         root.rmdir(job)
-
-
-DAMAGED: Final = ".damaged"
-Versions = Mapping[str, tuple[bytes, bool]]
-"""Suffix -> bytes, and whether they are whole, of a manifest and of its copy."""
 
 
 @dataclass(slots=True)

@@ -32,6 +32,13 @@ MANIFEST: Final = ".json"
 COPY: Final = ".copy"
 NO_LINK: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 _unsure: set[tuple[str, int]] = set()  # manifests that are there, but perhaps not on the disk
+FOLDER: Final = "_winkfs"
+PENDING: Final = "_pending"
+EACH: Final = 64  # a manifest of them is a checkpoint
+FEW: Final = 200  # shards and streams up to which each may be one,
+SMALL: Final = 64 << 10  # if it has not more bytes
+MEND: Final = "`winkfs dataset repair` says what can be done"
+AsOf = int | float | str | datetime | None
 
 
 class Store(Protocol):
@@ -170,15 +177,6 @@ class Folder:
     def remove(self, number: int) -> None:
         for suffix in (COPY, MANIFEST):  # a reader meanwhile finds it, or that it is gone
             self.files.unlink(self.name(number, suffix))
-
-
-FOLDER: Final = "_winkfs"
-PENDING: Final = "_pending"
-EACH: Final = 64  # a manifest of them is a checkpoint
-FEW: Final = 200  # shards and streams up to which each may be one,
-SMALL: Final = 64 << 10  # if it has not more bytes
-MEND: Final = "`winkfs dataset repair` says what can be done"
-AsOf = int | float | str | datetime | None
 
 
 class Log:

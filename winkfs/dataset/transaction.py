@@ -45,6 +45,13 @@ from winkfs.dataset.shard import copy_bytes, remove_shard
 from winkfs.errors import DatasetConflict, FileExists, StalePlan, WinkError
 from winkfs.names import FILES, to_strs
 
+MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
+Streams = Mapping[str, int]
+LOST: Final = (
+    "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
+    "files again"
+)
+
 
 def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
     """What a manifest says of a container that was closed. Makes BASE.cols where it is missing.
@@ -113,10 +120,6 @@ def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -
 
 def _ends(names: list[bytes]) -> tuple[bytes, bytes]:
     return min(names), max(names)
-
-
-MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
-Streams = Mapping[str, int]
 
 
 def begin(
@@ -420,12 +423,6 @@ def _batch_done(state: State, streams: Streams | None) -> int | None:
     return max(generation for _, generation in known)
 
 
-LOST: Final = (
-    "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
-    "files again"
-)
-
-
 class ShardWriter:
     """One container of an attempt.
 
@@ -433,10 +430,10 @@ class ShardWriter:
     gone       names that it deletes from shards of lower ranks, unless it has a file of that name
     """
 
-    def __init__(self, transaction: Transaction, name: str, *, ao: bool = False) -> None:
-        """Raises StalePlan where the job is over; OSError."""
+    def __init__(self, transaction: Transaction, name: str, **settings: Any) -> None:
+        """`settings`: see `Transaction.create`. Raises StalePlan where the job is over; OSError."""
         self._transaction = transaction
-        self.container: Container = transaction.create(name, ao=ao)
+        self.container: Container = transaction.create(name, **settings)
         self.container.follow_columns()
         self.gone: set[bytes] = set()
         self.complete = False  # nothing can be added any more

@@ -52,6 +52,7 @@ SUFFIXES: Final = {
 UNIT: Final = 128 << 20  # bytes of files of a directory in one unit
 FILES: Final = 20_000  # of a directory in one unit
 BATCH: Final = 1024  # rows of a Parquet file read at a time
+ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +230,6 @@ class Table:
             else:
                 what = "a row without content" if name else "a row without a path"
                 self._note(Note(name or self._path.encode(), what, True))
-
-
-ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
 
 
 class Done(NamedTuple):

@@ -56,6 +56,10 @@ _BLANKS: Final = bytes(byte if byte in _LETTERS else 32 for byte in range(256))
 _GOLD: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MIX: Final = (np.uint64(0xFF51_AFD7_ED55_8CCD), np.uint64(0xC4CE_B9FE_1A85_EC53))
 _SHIFT: Final = np.uint64(33)
+POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
+PARTS: Final = 16  # tasks, at most, that those held against one document are spread over
+PLACES: Final = ("id", "pointer", "size", "other_id", "other_pointer", "other_size")
+SIMILAR: Final = "id bigint, other bigint"
 
 
 def words(data: bytes) -> list[bytes]:
@@ -175,12 +179,6 @@ def kept(count: int, younger: Int64, older: Int64) -> npt.NDArray[np.bool_]:
         if not len(found):
             return ~doubles
         doubles[found] = True
-
-
-POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
-PARTS: Final = 16  # tasks, at most, that those held against one document are spread over
-PLACES: Final = ("id", "pointer", "size", "other_id", "other_pointer", "other_size")
-SIMILAR: Final = "id bigint, other bigint"
 
 
 def compared(pairs: DataFrame, snap: Snapshot, threshold: float, fail_fast: bool) -> DataFrame:

@@ -28,6 +28,10 @@ from winkfs.units import MICRO
 
 TASKS: Final = 3  # modules are imported in the second one too
 _frozen = 0
+ROW: Final = 128  # bytes that a row takes beside its content, about
+AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
+MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def freeze() -> None:
@@ -40,11 +44,6 @@ def freeze() -> None:
     if _frozen < TASKS:
         _frozen += 1
         gc.freeze()
-
-
-ROW: Final = 128  # bytes that a row takes beside its content, about
-AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
-MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +332,6 @@ def _escaped(names: pa.Array, rows: Columns) -> pa.Array:
     return pc.replace_with_mask(names, arrow.column(mask), arrow.binaries(texts))
 
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
     "path": _Batch._paths,
     "name_raw": _Batch._names,

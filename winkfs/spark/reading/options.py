@@ -76,6 +76,25 @@ IN_TABLES: Final = (
     "; of a table in its catalog Spark gives a Python source no options: say t WITH (path = 'DIR') "
     "in the query, or .option('path', DIR) before .table('t') or behind .writeTo('t')"
 )
+SELECTION: Final = frozenset(f.name for f in fields(Selection))
+FIELDS: Final = {
+    "path": "string",
+    "size": "bigint",
+    "mtime": "timestamp",
+    "content": "binary",
+    "name_raw": "binary",
+    "mtime_ns": "bigint",
+    "ftype": "int",
+    "mode": "int",
+    "_error": "string",
+    "_container": "string",
+    "_contid": "bigint",
+    "_pos": "bigint",
+    "_pointer": "bigint",
+    "_generation": "bigint",
+}
+ALIASES: Final = {"length": "size", "modificationtime": "mtime"}
+REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,27 +314,6 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "pushdown": ("pushdown", one_of(off="off", native="native", untried="untried")),
     "schemaStyle": ("binary_file", one_of(winkfs=False, binaryFile=True)),
 }
-SELECTION: Final = frozenset(f.name for f in fields(Selection))
-
-
-FIELDS: Final = {
-    "path": "string",
-    "size": "bigint",
-    "mtime": "timestamp",
-    "content": "binary",
-    "name_raw": "binary",
-    "mtime_ns": "bigint",
-    "ftype": "int",
-    "mode": "int",
-    "_error": "string",
-    "_container": "string",
-    "_contid": "bigint",
-    "_pos": "bigint",
-    "_pointer": "bigint",
-    "_generation": "bigint",
-}
-ALIASES: Final = {"length": "size", "modificationtime": "mtime"}
-REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
 
 def column_of(name: str) -> str:

@@ -37,6 +37,11 @@ SLACK: Final = 64  # bytes of an entry beside its value: an ordinary key and its
 HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
 FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
+ROWS: Final = 1 << 16  # files at a time
+SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols
+SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
+DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
+Problem = Callable[[CorruptError], None]
 
 
 class Contents:
@@ -266,13 +271,6 @@ def _single(value: Any) -> pa.Array:
     return pa.BinaryArray.from_buffers(
         pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)]
     )
-
-
-ROWS: Final = 1 << 16  # files at a time
-SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols
-SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
-DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
-Problem = Callable[[CorruptError], None]
 
 
 def open_planned(base: str, contid: int, size: int, *, grows: bool) -> Store:

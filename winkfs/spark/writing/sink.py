@@ -19,12 +19,12 @@ import numpy as np
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_winkfs import one_line
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.dataset.hidden import hidden_of, hidden_rows
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.transaction import Transaction, begin
+from winkfs.names import name_of
 from winkfs.spark.reading.batches import freeze
 from winkfs.spark.writing.inputs import Inputs
 from winkfs.spark.writing.shard import SinkOptions, conflict
@@ -47,7 +47,7 @@ def refuse_doubles(transaction: Transaction, before: State, records: list[ShardR
         if len(more):
             store = Shard(f"{transaction.root}/{record.path}", record).open()
             try:
-                name = store.key_at(int(more[0]))[: -len(SUFFIX)]
+                name = name_of(store.key_at(int(more[0])))
             finally:
                 store.abandon()
             what = "the data set has this file" if record in old else "two tasks have this path"
