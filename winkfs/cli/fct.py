@@ -1,9 +1,4 @@
-"""What the `fct` commands share: opening a file of any format, arguments, one-line errors.
-
-`winkfs fct add`, `list`, `get`, `group`: entries, cells and pairs of single files.
-
-`winkfs fct`: look into and change a single kvseq, hindex or perm file.
-"""
+"""`winkfs fct`: look into and change a single kvseq, hindex or perm file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""winkfs mount and winkfs umount.
-
-winkfs mounts, and what info says of a mounted directory.
-"""
+"""`winkfs mount`, `umount` and `mounts`, and what `info` says of a mounted directory."""
 
 from __future__ import annotations
 

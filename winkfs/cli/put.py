@@ -1,7 +1,4 @@
-"""`winkfs put`
-
-`winkfs append`
-"""
+"""`winkfs put` and `winkfs append`."""
 
 from __future__ import annotations
 

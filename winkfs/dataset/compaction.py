@@ -1,11 +1,9 @@
-"""Rewrite: the visible files of some shards into new ones, which take their place.
+"""Compact and rebalance: the visible files of some shards are copied into new ones.
 
 The new shards get the highest rank of those they replace. That changes nothing of what is seen:
-a file that is copied is the newest of its name, so no shard in between says anything of that name,
-and shards above still win over it. A tombstone is carried along only where no shard above its own
-has the name, and a shard below, which stays, has a file of it.
-
-Compact and rebalance: the same files in fewer, or more even shards.
+a copied file is the newest of its name, so no shard in between has that name, and shards above
+still win over it. A tombstone is copied only where no shard above its own has the name, and a shard
+below, which stays, has a file of it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
 from winkfs.container.entry import Entry
-from winkfs.container.ondisk.inode import default_mode, inode_key
+from winkfs.container.ondisk.inode import default_mode
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
 from winkfs.dataset.dataset import copy_file
@@ -38,7 +36,7 @@ from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import DatasetConflict
-from winkfs.names import to_bytes
+from winkfs.names import inode_key, to_bytes
 
 BATCH: Final = 16 << 20  # bytes of content between two looks at the size of the new shard
 PER_ROW: Final = 200  # bytes of a file in a container beside name and content, about

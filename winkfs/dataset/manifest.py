@@ -1,9 +1,10 @@
-"""Where the manifests of a data set are kept: in a folder, each with a copy.
+"""The manifests of a data set: one a generation, numbered, in a folder, each with a copy.
 
 N.json   a manifest, made by link(2), which is atomic on POSIX and on NFS
 N.copy   the same bytes again, for when the first are damaged or lost; not synced
 
-The manifests of a data set: read, and published one after another, each all or nothing.
+`Folder` keeps the files, `Log` reads them and publishes the next one: all or nothing, and only
+where nobody else was faster. What they say is in `records`.
 """
 
 from __future__ import annotations

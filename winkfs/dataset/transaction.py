@@ -1,19 +1,18 @@
-"""What a manifest is to say of a container that was closed.
+"""Transaction: containers written beside a data set, and the one commit that makes them shards.
 
-A transaction: containers made beside a data set, and the one commit that makes them shards.
-
-    _pending/JOB/NAME    attempts write here; `seal` looks at each that was closed
+    _pending/JOB/NAME    attempts write here; `seal` checks each container that was closed
     JOB/NAME             after one rename of the folder; nothing is visible yet
     _winkfs/N.json       after one link(2): all of it is
 
-A crash before the link leaves the data set as it was, and files that `vacuum` collects. An attempt
-that lives on after the commit finds no folder to write into.
+A crash before the link leaves the data set as it was, and files that `vacuum` removes. An attempt
+that outlives the commit finds no folder to write into.
 
 After a failed fsync nothing is known of what it covered, and the next one may succeed all the same.
 So a commit that is tried again makes anew what it finds: the folder JOB, with new names for its
 files, or the manifest.
 
-A shard being written: a container of a transaction, and the names that it deletes elsewhere.
+`survey` builds the record of a closed container that the manifest keeps; `ShardWriter` writes one
+container of a transaction, with the names that it deletes from older shards.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ LOST: Final = (
 
 
 def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
-    """What a manifest says of a container that was closed. Makes BASE.cols where it is missing.
+    """Build the manifest record of a closed container. Writes BASE.cols where it is missing.
 
     path      of the shard below the data set
     tombs_at  position from which its tombstones count; 0: it has none
@@ -288,7 +287,7 @@ class Transaction:
         return done
 
     def abort(self) -> None:
-        """Remove everything of the job that no manifest names. A second time does nothing."""
+        """Remove everything of the job that no manifest names. Idempotent."""
         sweep(self.root, self.job)
         # Where a damaged manifest may be that of the job, its files stay.
         with contextlib.suppress(OSError, FormatError):

@@ -1,13 +1,9 @@
-"""What `ingest` takes: directories, tar, WARC and Parquet files, cut into units of work.
+"""Job `ingest`: directories, tar, WARC and Parquet files into a data set.
 
-A unit is what one task reads and, with its shards, what is committed as a whole. Its id says what
-was read (path, size and mtime of each file): an input that changes is another one.
-
-Job `ingest`: directories, tar, WARC and Parquet files into a data set.
-
-Each unit of input (see `inputs`) is read by one task, which writes a shard. When the units of a
-round are done, one commit makes them visible and remembers their ids (as streams of the manifest):
-a run that was broken off goes on with what is missing, and nothing is read twice.
+The input is cut into units. A unit is what one task reads, and writes as a shard; its id is made of
+the path, size and mtime of each file in it, so an input that changes is another unit. When the
+units of a round are done, one commit makes them visible and remembers their ids (as streams of the
+manifest): a run that was broken off goes on with what is missing, and nothing is read twice.
 """
 
 from __future__ import annotations

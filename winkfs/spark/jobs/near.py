@@ -9,12 +9,10 @@
 
 Two documents whose shingles have a Jaccard index s agree in a value with probability s, and in one
 band at least with 1 - (1 - s^ROWS)^bands: with 16 bands 0.9998 at s = 0.8, 0.64 at 0.5. Of those
-that do, MARGIN leaves out the ones whose estimate is so low that comparing them is in vain.
+that do, MARGIN leaves out the ones whose estimate is too low to be worth a comparison.
 
-Pairs of documents that may be similar, compared by what is in them.
-
-Their contents are read again, in the worker that compares them: of the one that several are held
-against once for all of them.
+The contents of the pairs that are left are read again, in the task that compares them, and that of
+a document that several are compared with once for all of them.
 """
 
 from __future__ import annotations

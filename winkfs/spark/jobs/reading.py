@@ -1,9 +1,4 @@
-"""What the jobs compute of documents: hashes and titles. On Arrow columns, without Spark.
-
-Documents as what `digest` and `dedup` know of them: hashes, size, mtime, title; no content.
-
-How the jobs read: columns of a container or data set, as of one generation.
-"""
+"""How the jobs read: columns of a container or data set as of one generation; hashes and titles."""
 
 from __future__ import annotations
 

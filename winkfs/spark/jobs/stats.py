@@ -1,6 +1,4 @@
-"""The picture of what `stats` found: files to the left, bytes to the right.
-
-Job `stats`: what is in a container or data set: types, sizes, days, where it comes from.
+"""Job `stats`: what is in a container or data set by type, size, day and prefix, as text or plot.
 
 No content is read.
 """

@@ -1,7 +1,4 @@
-"""The garbage collector in Spark's Python workers.
-
-A partition as Arrow batches, in exactly the types that Spark takes.
-"""
+"""A partition as Arrow batches, in exactly the types that Spark takes."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from winkfs.container.ondisk.inode import default_mode
 from winkfs.errors import WinkError
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
-from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, cuts, unpack
+from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, batch_ranges, unpack
 from winkfs.spark.reading.rows import Source
 from winkfs.units import MICRO
 
@@ -88,7 +85,7 @@ def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBa
 
 def _cut(reading: Reading, rows: Columns) -> Iterator[Columns]:
     """Rows in parts of batch bytes; what is larger is alone."""
-    return itertools.starmap(rows.slice, cuts(reading.weights(rows.size), reading.batch))
+    return itertools.starmap(rows.slice, batch_ranges(reading.weights(rows.size), reading.batch))
 
 
 # --- an order of its own ---
@@ -135,7 +132,7 @@ def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]
     weight = reading.weights(np.concatenate([part.rows.size for part in parts]))
     order = np.argsort(place)
     place = place[order]
-    for at, stop in cuts(weight[order], reading.batch):
+    for at, stop in batch_ranges(weight[order], reading.batch):
         found, good, places = [], [], []
         for part in parts:
             a, b = np.searchsorted(part.place, [place[at], place[stop - 1] + 1]).tolist()

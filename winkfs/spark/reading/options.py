@@ -1,6 +1,4 @@
-"""Options of the source: names, defaults, checks. Names are in any case.
-
-The values are text, as Spark hands them on.
+"""Options and columns of the source. Options are text; their names are in any case.
 
     option         default     meaning
     path                       containers and data sets: BASE or DIR, several with commas, * ? [..]
@@ -20,7 +18,7 @@ The values are text, as Spark hands them on.
     splitBytes     512m        bytes of a task, at most; fewer where there are idle cores
     minPartitions  1           tasks, at least, where no document is larger than one
     batchBytes     4m          bytes of content in an Arrow batch; a larger document is alone in its
-    maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
+    maxContentBytes 2g - 1     a larger document cannot be read: see mode
     mode           FAILFAST    what is damaged or too large FAILFAST: ends the job; PERMISSIVE: is a
                                row with the reason in `_error`; DROPMALFORMED: is left out
     verify         true        false: do not check the checksums of contents

@@ -1,9 +1,8 @@
-"""Contents of many files of one container at once, as an Arrow column, checked.
+"""What a task reads of one container: its files as columns, and their contents as an Arrow column.
 
-The entries of a batch are read in a few large pieces into one buffer. Their checksums are a `map`
-of C functions; then Arrow copies the contents from between the headers, in one call.
-
-The files of a piece, as columns: from BASE.cols where it has them, else from their inodes.
+`Source` takes the columns from BASE.cols where it can, else from the inodes. `Contents` reads the
+entries of a batch in a few large pieces into one buffer and checks them with a `map` of C
+functions; Arrow then copies the contents from between the headers, in one call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows of a task in order of their mtimes, by way of a scratch file where memory would not do.
+"""A task of the sink: Arrow batches become shards of the attempt.
 
-Options of the sink.
+Options of the sink:
 
 option         default   meaning
 path                     the folder of the data set; `save(path)` and `start(path)` set it
@@ -11,7 +11,7 @@ htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
 maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
 ignoreExtra    false     leave out columns that a file has no place for
 
-A task of the sink: Arrow batches become shards of the attempt.
+Rows of append-only shards are sorted by mtime, by way of a scratch file where memory would not do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from winkfs.spark.reading.options import (
     size_of,
     value_of,
 )
-from winkfs.spark.reading.partition import cuts
+from winkfs.spark.reading.partition import batch_ranges
 from winkfs.spark.writing.inputs import Files, Inputs, blame, shown
 from winkfs.units import MICRO
 
@@ -101,7 +101,7 @@ def in_order(
     sizes = np.concatenate([_sizes(batch.column(content)) for batch in held])
     order = np.argsort(times, kind="stable")
     starts = np.cumsum([0, *map(len, held)])
-    for at, stop in cuts(sizes[order], BYTES, ROWS):
+    for at, stop in batch_ranges(sizes[order], BYTES, ROWS):
         yield _gather(held, starts, order[at:stop])
 
 

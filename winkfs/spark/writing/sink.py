@@ -1,10 +1,8 @@
-"""onConflict=error: nothing is written over.
-
-The sink: df.write.format("winkfs").mode("append" | "overwrite").save(DIR).
+"""The sink: df.write.format("winkfs").mode("append" | "overwrite").save(DIR).
 
 A task writes its rows into shards of its own, durable before it reports them; the driver publishes
 the shards of the winning attempts with one manifest. What a failed, killed or late attempt wrote is
-swept with the folder of the job.
+removed with the folder of the job. With onConflict=error no file is written over.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def refuse_doubles(transaction: Transaction, before: State, records: list[ShardRecord]) -> None:
+def refuse_duplicates(transaction: Transaction, before: State, records: list[ShardRecord]) -> None:
     """Raise FileExists where a file has the name of one in another shard. Cost: 0.5 us a file."""
     old = () if transaction.operation == "overwrite" else before.shards
     place = transaction.location
@@ -144,5 +142,5 @@ def publish(
         records,
         streams,
         metrics,
-        check=lambda before: refuse_doubles(transaction, before, records),
+        check=lambda before: refuse_duplicates(transaction, before, records),
     )
