@@ -8,9 +8,9 @@ from pathlib import Path
 
 import winkfs
 from winkfs.container.columns import Columns
-from winkfs.container.entry import to_bytes
 from winkfs.container.ondisk.cols import ColumnsFile, open_columns
 from winkfs.container.store import Store
+from winkfs.names import to_bytes
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import numpy as np
 from datasets import commit, delete
 
 import winkfs
-from winkfs.container.entry import to_bytes
 from winkfs.dataset import manifest
+from winkfs.names import to_bytes
 
 FEW = 400  # ordinary files of a container
 START = 1_600_000_000  # mtime of the first, seconds

@@ -19,10 +19,10 @@ from winkformats.hashing import MASK63
 from winkformats.hindex import table
 from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs import Container, digests
-from winkfs.container.ondisk.inode import inode_key
 from winkfs.container.verify import verify
 from winkfs.digests import NAME
 from winkfs.mounting.container import ContainerSource
+from winkfs.names import inode_key
 from winkfs.results import store as results
 from winkfs.results.digestshard import Columns, ShardWriter, write_index
 

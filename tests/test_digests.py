@@ -21,9 +21,9 @@ from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import read_superblock
-from winkfs.container.entry import to_str
 from winkfs.digests import NAME, Digest, shard_name, shard_of
 from winkfs.errors import Closed, DamageWarning, NoSuchFile
+from winkfs.names import to_str
 from winkfs.results import digestshard
 from winkfs.results import store as results
 from winkfs.results.digestshard import Columns, ShardWriter

@@ -13,11 +13,11 @@ from container_checks import VARIANTS, run
 import winkfs
 from winkformats.errors import CorruptError
 from winkfs import FileType
-from winkfs.container.entry import Entry, to_bytes
+from winkfs.container.entry import Entry
 from winkfs.container.ondisk import cols as columnsfile
 from winkfs.container.select import Selection, in_file, select
 from winkfs.container.store import Store
-from winkfs.names import matcher
+from winkfs.names import matcher, to_bytes
 
 T0 = 1_700_000_000
 NAMES = [

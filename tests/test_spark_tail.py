@@ -26,7 +26,7 @@ from winkfs.spark.streaming import source as streamsource  # noqa: E402
 from winkfs.spark.streaming.source import (  # noqa: E402
     Limit,
     Offset,
-    open_tail,
+    open_feed,
     stream_reader,
 )
 
@@ -41,12 +41,12 @@ class Stream:
         self.options = Options.of({"path": str(path), **options})
 
     def offset(self, what: str, *args: Any) -> Offset:
-        with open_tail(self.options) as tail:
+        with open_feed(self.options) as tail:
             found: Offset = json.loads(json.dumps(getattr(tail, what)(*args)))
             return found
 
     def rows(self, start: Offset, end: Offset) -> list[tuple[str, bytes]]:
-        with open_tail(self.options) as tail:
+        with open_feed(self.options) as tail:
             planned = tail.partitions(start, end, contents=True)
         reading = Reading(SCHEMA, ["path", "content"], 2 << 20, 1 << 30, "FAILFAST", True, False)
         found = [batch for part in planned for batch in batches(reading, part)]
@@ -273,7 +273,7 @@ def test_large_shards_are_cut_into_tasks(tmp_path: Path) -> None:
     stream = Stream(tmp_path / "set", splitBytes="256k")
     start = stream.offset("earliest")
     end = stream.offset("latest", start)
-    with open_tail(stream.options) as tail:
+    with open_feed(stream.options) as tail:
         assert len(tail.partitions(start, end, contents=True)) >= 8
         half = tail.cut(start, end, Limit(1000, None))
     assert dict(stream.rows(start, half)) == dict(list(files.items())[:1000])

@@ -20,9 +20,8 @@ import numpy as np
 
 from winkformats import hashing
 from winkformats.errors import FormatError
-from winkfs.container.entry import to_bytes
 from winkfs.errors import Closed, warn_of_damage
-from winkfs.names import Name
+from winkfs.names import Name, to_bytes
 from winkfs.results import store as results
 from winkfs.results.digestshard import SUFFIXES, Shard
 from winkfs.results.digestshard import Digest as Digest

@@ -1,9 +1,7 @@
-"""Names of files in a container: globs, and names as paths.
+"""Names: of files in a container, as bytes, text, keys and paths; and of a container's own files.
 
 A glob is the shell's (`*`, `?`, `[...]`) against the whole name; `*` also crosses `/`, as in
 `tar --wildcards` and unzip: `docs/*.html` takes `docs/a.html` and `docs/old/b.html`.
-
-BASE: how a container is named, and its files.
 """
 
 from __future__ import annotations
@@ -15,37 +13,57 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 Name = str | bytes | os.PathLike[str]
-INODE: Final = b"/I0"  # what the key of an inode has behind the name
 MAX_NAME: Final = 65_000  # bytes of a name in a container
 MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesystems
 MAX_PATH: Final = 4095  # bytes of a path: more, no program could say
+
+INODE: Final = b"/I0"  # what the key of an inode has behind the name
+
 ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 MARK: Final = b"\\x"
+
+DATA: Final = ".data"
+DERIVED: Final = (".idx", ".time", ".names", ".cols")
+"""The files that are made again from BASE.data; a new kind belongs here, and nowhere else."""
+FILES: Final = (DATA, *DERIVED)
+LOCK: Final = ".lock"
+SUFFIXES: Final = (*FILES, LOCK)
+TEMPORARIES: Final = (".tmp", ".new")
+"""Behind a suffix: a file that is being written, and takes the place of the other."""
+PARTIAL: Final = ".partial"
+"""Between BASE and a suffix: of a container that `pack` has not finished."""
+
 _WILD: Final = re.compile(r"[*?[]")
 
 
-def text(name: bytes) -> str:
-    """A name as Python has it: UTF-8, other bytes as surrogates."""
-    return name.decode("utf-8", "surrogateescape")
+# --- bytes and text ---
 
 
-def raw(name: str) -> bytes:
-    """The inverse of `text`."""
+def to_bytes(name: Name) -> bytes:
+    """A name as the container has it."""
+    if isinstance(name, bytes):
+        return name
+    if not isinstance(name, str):
+        if not isinstance(name, os.PathLike):
+            raise TypeError(f"a name is str, bytes or a Path, not {type(name).__name__}")
+        return os.fsencode(name)
     return name.encode("utf-8", "surrogateescape")
 
 
-def to_path(name: bytes) -> str:
-    """Also of many names with NULs between them, at once."""
-    if MARK in name:
-        name = ESCAPE.sub(rb"\\x5cx\1", name)
-    return name.decode("utf-8", "backslashreplace")
+def to_str(name: Name) -> str:
+    """A name as Python has it: UTF-8, other bytes as surrogates."""
+    if isinstance(name, bytes):
+        return name.decode("utf-8", "surrogateescape")
+    return os.fspath(name)
 
 
-def to_name(path: bytes) -> bytes:
-    """The inverse, from the UTF-8 of the path. Cost: 40 ns where there is no backslash and x."""
-    if MARK not in path:
-        return path
-    return ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), path)
+def to_strs(names: list[bytes]) -> list[str]:
+    """Many at once: 60 ns a name less."""
+    found = to_str(b"\0".join(names)).split("\0")
+    return found if len(found) == len(names) else list(map(to_str, names))
+
+
+# --- keys ---
 
 
 def inode_key(name: bytes) -> bytes:
@@ -56,6 +74,30 @@ def inode_key(name: bytes) -> bytes:
 def name_of(key: bytes) -> bytes:
     """The name of the file whose inode has this key: the inverse of `inode_key`."""
     return key[:-3]
+
+
+# --- names as paths in Spark: UTF-8, and \xNN for a byte that is no part of it ---
+
+
+def to_path(name: bytes) -> str:
+    r"""A name, or several with NULs between them, as text that gives the name back.
+
+    Where a name itself has a backslash, x and two digits of lower-case hex, its backslash is
+    written as `\x5c`.
+    """
+    if MARK in name:
+        name = ESCAPE.sub(rb"\\x5cx\1", name)
+    return name.decode("utf-8", "backslashreplace")
+
+
+def to_name(path: bytes) -> bytes:
+    """The inverse of `to_path`, from the UTF-8 of the path."""
+    if MARK not in path:
+        return path
+    return ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), path)
+
+
+# --- globs ---
 
 
 def is_glob(pattern: str) -> bool:
@@ -82,6 +124,9 @@ def excluder(patterns: Iterable[str]) -> Callable[[str], object] | None:
     if not parts:
         return None
     return re.compile("(?:^|/)(?:" + "|".join(parts) + r")(?:/|\Z)").search
+
+
+# --- names as paths below a directory ---
 
 
 def path_fault(name: bytes) -> str | None:
@@ -112,16 +157,7 @@ def within(path: bytes, directory: bytes) -> bool:
     return path == directory or path.startswith(directory + b"/")
 
 
-DATA: Final = ".data"
-DERIVED: Final = (".idx", ".time", ".names", ".cols")
-"""The files that are made again from BASE.data; a new kind belongs here, and nowhere else."""
-FILES: Final = (DATA, *DERIVED)
-LOCK: Final = ".lock"
-SUFFIXES: Final = (*FILES, LOCK)
-TEMPORARIES: Final = (".tmp", ".new")
-"""Behind a suffix: a file that is being written, and takes the place of the other."""
-PARTIAL: Final = ".partial"
-"""Between BASE and a suffix: of a container that `pack` has not finished."""
+# --- the files of a container ---
 
 
 def base_of(path: str | os.PathLike[str]) -> str:

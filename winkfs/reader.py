@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import ClassVar, Literal, Protocol, Self, overload
 
 from winkformats.errors import CorruptError
-from winkfs.container.entry import Entry, FileReader, Stat, to_bytes, to_str
+from winkfs.container.entry import Entry, FileReader, Stat
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NoSuchFile, WinkError
-from winkfs.names import Name
+from winkfs.names import Name, to_bytes, to_str
 
 Problem = Callable[[CorruptError], None]
 

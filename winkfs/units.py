@@ -1,13 +1,43 @@
-"""Units that options, times and files are given in."""
+"""Sizes and times as people write them: the one place where they are read and printed."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 NANO: Final = 1_000_000_000  # nanoseconds of a second
 MICRO: Final = 1_000  # nanoseconds of a microsecond
 BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+SIZE: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+DURATION: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([smhdw]?)", re.IGNORECASE)
+NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+FAR: Final = 10**40  # seconds: nobody needs a time beyond
+
+
+# --- sizes and durations ---
+
+
+def parse_size(text: str) -> int | None:
+    """ "4096", "64k", "1.5G", "2 MiB" -> bytes (powers of 1024, rounded down), or None."""
+    return _quantity(text, SIZE, BYTES)
+
+
+def parse_duration(text: str) -> int | None:
+    """ "90", "90m", "36h", "7d", "2w" -> seconds, rounded down, or None."""
+    return _quantity(text, DURATION, SECONDS)
+
+
+def _quantity(text: str, form: re.Pattern[str], units: Mapping[str, int]) -> int | None:
+    found = form.fullmatch(text.strip())
+    if found is None:
+        return None
+    whole, fraction, unit = found[1], found[2] or "", units[found[3].lower()]
+    scale: int = 10 ** len(fraction)
+    return int(whole + fraction) * unit // scale
 
 
 def size_text(size: float) -> str:
@@ -17,3 +47,44 @@ def size_text(size: float) -> str:
             return f"{size:,.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
         size /= 1024
     raise AssertionError
+
+
+# --- times ---
+
+
+def parse_time(text: str, *, exponent: bool = False) -> int | None:
+    """Seconds since the epoch (also negative, or with a fraction), or ISO 8601 -> nanoseconds, any
+    number of bits, or None.
+
+    A number alone is always seconds: 20240101 is a day in 1970.
+    exponent  whether 1e9 is a number, too
+    """
+    text = text.strip()
+    found = NUMBER.fullmatch(text)
+    if found is None:
+        return parse_iso(text)
+    if found[1] and not exponent:
+        return None
+    from decimal import Decimal  # the command line starts without it
+
+    seconds = Decimal(text)
+    return int((min(max(seconds, Decimal(-FAR)), Decimal(FAR)) * NANO).to_integral_value())
+
+
+def parse_iso(text: str) -> int | None:
+    """ISO 8601, in local time where it names no zone -> nanoseconds since the epoch, or None."""
+    try:
+        when = datetime.fromisoformat(text.strip())
+        return int(when.replace(microsecond=0).timestamp()) * NANO + when.microsecond * MICRO
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def time_text(seconds: float | None) -> str | None:
+    """ISO 8601 in UTC; None for None, and for what is no time a calendar knows."""
+    if seconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return None

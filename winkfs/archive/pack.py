@@ -45,12 +45,12 @@ from winkfs.archive.update import (
 from winkfs.container.container import Container, create
 from winkfs.container.container import open as open_container
 from winkfs.container.datafile import give_name
-from winkfs.container.entry import SparseReader, to_bytes
+from winkfs.container.entry import SparseReader
 from winkfs.container.ondisk.inode import FileType, default_mode
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.writemany import Row
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
-from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of, excluder, text
+from winkfs.names import DATA, DERIVED, LOCK, PARTIAL, SUFFIXES, base_of, excluder, to_bytes, to_str
 
 EXECUTABLE: Final = 0o755
 BATCH: Final = 16 << 20  # bytes of content
@@ -455,13 +455,13 @@ class Packer:
     def _copy(self, item: Copy, home: Container) -> None:
         """A hard link in a tar file: the content is in a container already."""
         if item.target not in home:
-            what = f"a hard link to {text(item.target)}, which was not packed"
+            what = f"a hard link to {to_str(item.target)}, which was not packed"
             self._note(Note(item.name, what, True))
             return
         old, meta = home.stat(item.target), item.meta
         if not meta.xattrs:  # GNU tar says them of the first name only
             meta = replace(meta, xattrs=home.getxattrs(item.target))
-        with SparseReader(home, text(item.target), old.size) as file:
+        with SparseReader(home, to_str(item.target), old.size) as file:
             self._put_file(item.name, file, old.ftype, meta)
         self._count(old.ftype, old.size)
 

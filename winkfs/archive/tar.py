@@ -35,10 +35,9 @@ from winkfs.archive.items import (
     Suspect,
 )
 from winkfs.container.arguments import nearest_ns
-from winkfs.container.entry import to_bytes
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
-from winkfs.names import MAX_NAME, raw, text
+from winkfs.names import MAX_NAME, to_bytes, to_str
 from winkfs.units import NANO
 
 STDIN: Final = "-"
@@ -205,9 +204,9 @@ class Tarball:
         if member.isdir():
             return Row(name, b"", mtime, FileType.DIR, mode, *owner, xattrs)
         if member.issym():
-            return Row(name, raw(member.linkname), mtime, FileType.LINK, None, *owner, xattrs)
+            return Row(name, to_bytes(member.linkname), mtime, FileType.LINK, None, *owner, xattrs)
         if member.islnk():
-            return Copy(name, clean(raw(member.linkname)), meta)
+            return Copy(name, clean(to_bytes(member.linkname)), meta)
         if member.type in DEVICES:
             self._note(Note(name, DEVICES[member.type], False))
             return None
@@ -223,8 +222,8 @@ class Tarball:
 
     def _name(self, member: tarfile.TarInfo) -> bytes | None:
         """The name in the container; None, and a note if a person should know, to leave it out."""
-        name = clean(raw(member.name))
-        if not name or (self._exclude and self._exclude(text(name))):
+        name = clean(to_bytes(member.name))
+        if not name or (self._exclude and self._exclude(to_str(name))):
             return None
         if b".." in name.split(b"/"):
             self._note(Note(name, 'its name has a part ".."', True))
@@ -355,7 +354,7 @@ def xattrs_of(member: tarfile.TarInfo, *, everything: bool) -> dict[bytes, bytes
     """Extended attributes, those called user.* or all, as GNU tar, star and bsdtar write them."""
     prefix = XATTR if everything else XATTR + USER
     found = {
-        raw(key.removeprefix(XATTR).replace("%3D", "=").replace("%25", "%")): raw(value)
+        to_bytes(key.removeprefix(XATTR).replace("%3D", "=").replace("%25", "%")): to_bytes(value)
         for key, value in member.pax_headers.items()
         if key.startswith(prefix)
     }

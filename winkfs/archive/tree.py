@@ -35,7 +35,16 @@ from winkfs.archive.items import (
 from winkfs.container.arguments import nearest_ns
 from winkfs.container.ondisk.inode import INT64, FileType
 from winkfs.container.writemany import Row
-from winkfs.names import DATA, MAX_NAME, MAX_PATH, PARTIAL, SUFFIXES, TEMPORARIES, path_fault, text
+from winkfs.names import (
+    DATA,
+    MAX_NAME,
+    MAX_PATH,
+    PARTIAL,
+    SUFFIXES,
+    TEMPORARIES,
+    path_fault,
+    to_str,
+)
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
@@ -291,7 +300,7 @@ class Tree:
                 yield Found(name, root, name, kind)
 
     def _leave_out(self, name: bytes, path: bytes, fd: int, kind: bytes) -> bool:
-        if self._exclude and self._exclude(text(name)):
+        if self._exclude and self._exclude(to_str(name)):
             return True
         try:
             return self._own is not None and self._own.hold(path, fd, kind)

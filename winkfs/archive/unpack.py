@@ -23,7 +23,7 @@ from winkfs.archive.items import PERMISSIONS, USER, Note, Notes
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.errors import NoSuchFile, warn_of_damage
-from winkfs.names import literal_prefix, matcher, path_fault, raw
+from winkfs.names import literal_prefix, matcher, path_fault, to_bytes
 from winkfs.reader import Reader
 from winkfs.registry import open_silently
 
@@ -209,7 +209,7 @@ class Unpacker:
 
     def put(self, entry: Entry) -> None:
         """Write one file; what hinders it becomes a note. Raises OSError where the disk does."""
-        name = raw(entry.name)
+        name = to_bytes(entry.name)
         if fault := path_fault(name):
             self._note(Note(name, fault, True))
             return

@@ -22,12 +22,12 @@ import xxhash
 from winkformats.errors import CorruptError
 from winkfs.archive.items import Item, Large, Meta, Seen, Some
 from winkfs.container.container import Container
-from winkfs.container.entry import SparseReader, Stat, WithExtents, to_bytes, to_str
+from winkfs.container.entry import SparseReader, Stat, WithExtents
 from winkfs.container.ondisk.idx import PACKED
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
-from winkfs.names import Name
+from winkfs.names import Name, to_bytes, to_str
 from winkfs.units import NANO
 
 FEW: Final = 1024  # names that are looked up at once
@@ -306,7 +306,7 @@ def root_of_tree(path: str, exclude: Sequence[str], *, xattrs: bool) -> int:
     """Another directory in its place has another number. Raises OSError."""
     real = os.path.realpath(os.fsencode(path))
     parts = [real, b"%d" % os.stat(path).st_ino, b"%d" % xattrs]
-    parts += [name.encode("utf-8", "surrogateescape") for name in sorted(exclude)]
+    parts += map(to_bytes, sorted(exclude))
     return xxhash.xxh3_64_intdigest(b"\0".join(parts)) >> 1
 
 

@@ -21,11 +21,10 @@ from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import Item, Note, Notes
 from winkfs.container.arguments import nearest_ns
-from winkfs.container.entry import to_bytes
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.errors import WinkError
-from winkfs.names import MAX_NAME
+from winkfs.names import MAX_NAME, to_bytes
 
 ORDER: Final = struct.Struct(">Q?QH")  # mtime_ns + BIAS, whether it is known, number, bytes of name
 GZIP: Final = b"\x1f\x8b\x08"

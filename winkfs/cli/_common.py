@@ -1,6 +1,4 @@
-"""Sizes and durations as options.
-
-What the commands share: names, times, messages, JSON, the progress bar.
+"""What the commands share: options, names, times, messages, JSON, the progress bar.
 
 Imports nothing that takes time: `--help` has to be quick.
 """
@@ -10,11 +8,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
@@ -22,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 import click
 
 from winkformats.errors import FormatError
+from winkfs import units
 from winkfs.errors import WinkError
-from winkfs.names import is_glob, matcher, path_fault, raw, text
-from winkfs.units import BYTES
+from winkfs.names import is_glob, matcher, path_fault, to_bytes, to_str
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -40,28 +36,22 @@ if TYPE_CHECKING:
 
     Files = Container | Dataset
 
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 
+class _Quantity(click.ParamType[Any]):
+    """A number with a unit, see `winkfs.units`."""
 
-class _Unit(click.ParamType[Any]):
-    def __init__(self, name: str, form: re.Pattern[str], units: dict[str, int], example: str):
-        self.name, self._form, self._units, self._example = name, form, units, example
+    def __init__(self, name: str, parse: Callable[[str], int | None], example: str) -> None:
+        self.name, self._parse, self._example = name, parse, example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        match = self._form.fullmatch(value.strip())
-        if match is None:
+        found = self._parse(value) if isinstance(value, str) else value
+        if found is None:
             self.fail(f"{value!r} is no {self.name}: {self._example}", param, ctx)
-        return int(float(match[1]) * self._units[match[2].lower()])
+        return found
 
 
-SIZE: Final = _Unit("size", _SIZE, BYTES, "bytes, or 500M, 2G (powers of 1024)")
-DURATION: Final = _Unit("duration", _DURATION, _UNITS, "seconds, or 90m, 36h, 7d, 2w")
-
-
+SIZE: Final = _Quantity("size", units.parse_size, "bytes, or 500M, 2G (powers of 1024)")
+DURATION: Final = _Quantity("duration", units.parse_duration, "seconds, or 90m, 36h, 7d, 2w")
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
 PATIENCE: Final = 0.5  # seconds without a progress bar
@@ -101,7 +91,6 @@ AS_OF = click.option(
     help="For a data set: its files at that generation or time (ISO 8601).",
 )  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-_SECONDS: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 _HINTS: Final = {
     errno.ENOSPC: "free some space and run it again",
     errno.EDQUOT: "free some space and run it again",
@@ -254,7 +243,7 @@ def expand(container: Reader, names: tuple[str, ...], failures: Failures) -> Ite
             found = False
             for found_name in container.names(glob_text(argument), problem=failures.damage):
                 found = True
-                yield raw(found_name)
+                yield to_bytes(found_name)
             if not found:
                 failures.add(argument, "no name matches")
         else:
@@ -285,7 +274,7 @@ def place_fault(container: Reader, name: bytes) -> str | None:
     while at > 0:
         parent = name[:at]
         if parent in container and not is_directory(container, parent):
-            return f"{text(parent)} is a file, and nothing is shown below it: see --force"
+            return f"{to_str(parent)} is a file, and nothing is shown below it: see --force"
         at = name.find(b"/", at + 1)
     return None
 
@@ -298,7 +287,7 @@ def missing(container: Reader) -> str:
 
 def glob_text(argument: str) -> str:
     """A glob from the command line, to be matched with names as the container shows them."""
-    return text(name_bytes(argument))
+    return to_str(name_bytes(argument))
 
 
 def glob_matcher(argument: str) -> Callable[[str], object]:
@@ -309,7 +298,7 @@ def shown(name: str) -> bytes:
     """A name for standard output: escaped for a terminal, its own bytes for a program."""
     if sys.stdout.isatty():
         return printable(name).encode("utf-8", "backslashreplace")
-    return raw(name)
+    return to_bytes(name)
 
 
 # --- JSON ---
@@ -358,20 +347,11 @@ def time_value(written: str) -> float:
 
 
 def parse_time(written: str) -> float | None:
-    """Seconds since the epoch (also negative, or with a fraction), or ISO 8601, in local time
-    where it names no zone -> seconds since the epoch, an int where they are whole, or None.
-
-    A number alone is always seconds: 20240101 is a day in 1970.
-    """
-    written = written.strip()
-    if match := _SECONDS.fullmatch(written):
-        return float(written) if match[1] else int(written)
-    try:
-        when = datetime.fromisoformat(written)
-        seconds = when.timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
-    return seconds if when.microsecond else int(seconds)
+    """-> seconds since the epoch, an int where they are whole, or None: see `units.parse_time`."""
+    ns = units.parse_time(written)
+    if ns is None or ns % units.NANO:
+        return None if ns is None else ns / units.NANO
+    return ns // units.NANO
 
 
 # --- progress ---
@@ -406,7 +386,7 @@ class Progress:
             self._bar = None
         for what, (name, count) in self._often.items():
             more = f" and {count - 1:,} more" if count > 1 else ""
-            self.say(f"{text(name)}{more}: {what}")
+            self.say(f"{to_str(name)}{more}: {what}")
         self._often.clear()
 
     def __call__(self, done: int) -> None:
@@ -422,7 +402,7 @@ class Progress:
             first, count = self._often.get(note.what, (note.name, 0))
             self._often[note.what] = first, count + 1
         else:
-            self.say(f"{text(note.name)}: {note.what}" if note.name else note.what)
+            self.say(f"{to_str(note.name)}: {note.what}" if note.name else note.what)
 
     def say(self, line: str) -> None:
         if self._bar:

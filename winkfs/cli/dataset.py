@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from winkfs.cli._common import DURATION, JSON, SIZE, Progress, emit, printable, say
+from winkfs.units import NANO, time_text
 
 if TYPE_CHECKING:
     from winkfs.dataset.compaction import Rewritten
@@ -133,11 +134,10 @@ def history(root: str, as_json: bool) -> int:
 
 
 def _record(manifest: Manifest) -> dict[str, Any]:
-    from winkfs.dataset.verify import time_text
 
     return {
         "generation": manifest.generation,
-        "time": time_text(manifest.time_ns),
+        "time": time_text(manifest.time_ns // NANO),
         "time_ns": manifest.time_ns,
         "operation": manifest.operation,
         "job": manifest.job,

@@ -1,9 +1,4 @@
-"""What the `fct` commands share: opening a file of any format, arguments, one-line errors.
-
-`winkfs fct add`, `list`, `get`, `group`: entries, cells and pairs of single files.
-
-`winkfs fct`: look into and change a single kvseq, hindex or perm file.
-"""
+"""`winkfs fct`: look into and change a single kvseq, hindex or perm file."""
 
 from __future__ import annotations
 
@@ -18,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from winkfs.names import FILES
+from winkfs.names import FILES, to_str
+from winkfs.units import time_text
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
@@ -29,6 +25,25 @@ if TYPE_CHECKING:
     from winkformats.perm import Compare, Perm
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
+SHOWN: Final = 60  # characters of a key or value in a listing for people
+Row = dict[str, Any]
+DATA = click.option(
+    "--data",
+    metavar="KVSEQ",
+    type=click.Path(dir_okay=False),
+    help="The kvseq that the pointers refer to: compares keys instead of stored hashes.",
+)
+OPTIONS_OF: Final = {
+    "kvseq": {"keyrepr", "valrepr", "kvdelfl", "align", "kvcksum", "contid", "htalgo"},
+    "hindex": {"htsize", "htalgo", "cellsz", "htfree", "htdel"},
+    "perm": {"htsize", "htalgo"},
+}
+CLASSIC: Final = {
+    "kvseq": {"kvcksum": 0},
+    "hindex": {"htalgo": 1, "cellsz": 1, "sbcksum": False},
+    "perm": {"htalgo": 1, "sbcksum": False},
+}
+FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 
 def integer(text: str) -> int:
@@ -163,17 +178,6 @@ def parse_variable(name: str, value: str) -> tuple[str, int]:
     return name, number
 
 
-SHOWN: Final = 60  # characters of a key or value in a listing for people
-Row = dict[str, Any]
-
-DATA = click.option(
-    "--data",
-    metavar="KVSEQ",
-    type=click.Path(dir_okay=False),
-    help="The kvseq that the pointers refer to: compares keys instead of stored hashes.",
-)
-
-
 @click.command(context_settings={"ignore_unknown_options": True})  # negative numbers are values
 @FILE
 @click.argument("key")
@@ -226,9 +230,9 @@ def kvseq_rows(container: KVSeq) -> Iterator[Row]:
             "pos": entry.pos,
             "size": entry.size,
             "deleted": entry.deleted,
-            "key": text(entry.key),
+            "key": to_str(entry.key),
             "length": len(entry.value),
-            "value": text(entry.value),
+            "value": to_str(entry.value),
         }
 
 
@@ -273,11 +277,6 @@ def line(row: Mapping[str, Any]) -> str:
         else:
             cells.append(f"{value:>12}")
     return "  ".join(cells)
-
-
-def text(data: bytes) -> str:
-    """Bytes as JSON can carry them and Python can give them back."""
-    return data.decode("utf-8", "surrogateescape")
 
 
 def printable(value: str) -> str:
@@ -329,7 +328,7 @@ def find(container: KVSeq, key: bytes) -> bytes:
         if entry.key == key:
             found = found if entry.deleted else entry.value
     if found is None:
-        raise ValueError(f"{container.storage.name}: no key {printable(text(key))}")
+        raise ValueError(f"{container.storage.name}: no key {printable(to_str(key))}")
     return found
 
 
@@ -359,19 +358,6 @@ def comparison(key_at: KeyOf) -> Compare:
         return (one > other) - (one < other)
 
     return compare
-
-
-OPTIONS_OF: Final = {
-    "kvseq": {"keyrepr", "valrepr", "kvdelfl", "align", "kvcksum", "contid", "htalgo"},
-    "hindex": {"htsize", "htalgo", "cellsz", "htfree", "htdel"},
-    "perm": {"htsize", "htalgo"},
-}
-CLASSIC: Final = {
-    "kvseq": {"kvcksum": 0},
-    "hindex": {"htalgo": 1, "cellsz": 1, "sbcksum": False},
-    "perm": {"htalgo": 1, "sbcksum": False},
-}
-FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 
 @click.group()
@@ -433,11 +419,7 @@ def meaning(block: Superblock, name: str) -> str:
     if name == "INCOMPAT":
         return ", ".join(text for bit, text in INCOMPAT_BITS.items() if value & bit)
     if name == "SYNCTIME":
-        from datetime import UTC, datetime
-
-        with contextlib.suppress(ValueError, OverflowError, OSError):
-            return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return ""
+        return time_text(value) or ""
     text = value_text(value)
     is_text = text.isascii() and text.isprintable() and text and name not in ("SBCKSUM", "CONTID")
     return f'"{text}"' if is_text and value >> 56 > 0 else ""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from winkfs.cli._common import JSON, complete_file, emit, printable, say
-from winkfs.container.info import time_text, variables_of
+from winkfs.container.info import variables_of
 from winkfs.names import DATA
+from winkfs.units import time_text
 
 if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock

@@ -1,7 +1,4 @@
-"""winkfs mount and winkfs umount.
-
-winkfs mounts, and what info says of a mounted directory.
-"""
+"""`winkfs mount`, `umount` and `mounts`, and what `info` says of a mounted directory."""
 
 from __future__ import annotations
 
@@ -13,13 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from winkfs.cli._common import JSON, emit, printable, say
+from winkfs.units import time_text
 
 if TYPE_CHECKING:
     from winkmount.mounts import Mount
@@ -28,6 +26,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("winkfs.mount")
 
 KIND = "winkfs"  # fuse.winkfs in the mount table
+Record = dict[str, Any]
+PATIENCE: Final = 1.0  # seconds a server has to answer
+STATES: Final = {
+    errno.ETIMEDOUT: "no answer",
+    errno.ENOTCONN: "dead",
+    errno.EACCES: "another user's",
+}
 
 
 def _named(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -158,15 +163,6 @@ def umount(directory: str, lazy: bool, force: bool) -> None:
         raise click.ClickException(str(error)) from None
 
 
-Record = dict[str, Any]
-PATIENCE: Final = 1.0  # seconds a server has to answer
-STATES: Final = {
-    errno.ETIMEDOUT: "no answer",
-    errno.ENOTCONN: "dead",
-    errno.EACCES: "another user's",
-}
-
-
 @click.command()
 @JSON
 def mounts(as_json: bool) -> None:
@@ -211,7 +207,7 @@ def mount_record(mount: Mount) -> Record:
         record["state"] = STATES.get(error.errno or 0, error.strerror)
     for name in ("since", "unsynced_since"):
         if isinstance(seconds := record.get(name), int | float):
-            record[name] = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            record[name] = time_text(seconds)
     return record
 
 

@@ -14,6 +14,7 @@ import click
 from winkformats.errors import FormatError
 from winkfs.cli._common import emit, name_bytes, printable, say
 from winkfs.cli.dataset import SHARD_SIZE
+from winkfs.names import to_str
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -360,7 +361,7 @@ def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
     missing = 0
     with winkfs.digests.open(digests) as found:
         for name, digest in zip(names, _look_up(found, names), strict=True):
-            shown = name.decode("utf-8", "surrogateescape")
+            shown = to_str(name)
             if not isinstance(digest, winkfs.digests.Digest):
                 missing += 1
                 say(f"{digests}: {shown}: {digest or 'no such document'}")

@@ -6,10 +6,9 @@ import errno
 import math
 from typing import Any
 
-from winkfs.container.entry import to_bytes, to_str
 from winkfs.container.ondisk.inode import CTIME, INT64, UINT32, Attrs, FileType
 from winkfs.errors import WinkError
-from winkfs.names import Name
+from winkfs.names import Name, to_bytes, to_str
 from winkfs.units import NANO
 
 

@@ -26,7 +26,7 @@ from winkfs.container.arguments import (
     to_ns,
 )
 from winkfs.container.datafile import create_files
-from winkfs.container.entry import Entry, Stat, to_bytes, to_str
+from winkfs.container.entry import Entry, Stat
 from winkfs.container.handle import Handle
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import Attrs, Extent, FileType
@@ -37,7 +37,7 @@ from winkfs.container.scan import scan
 from winkfs.container.store import Store
 from winkfs.container.writemany import BulkPut, Row
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
-from winkfs.names import Name, base_of
+from winkfs.names import Name, base_of, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 
 if TYPE_CHECKING:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from winkfs.names import Name
 from winkfs.units import NANO
 
 if TYPE_CHECKING:
@@ -22,30 +20,6 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
     from winkfs.container.ondisk.inode import Extent
-
-
-def to_bytes(name: Name) -> bytes:
-    """A name as the container has it."""
-    if isinstance(name, bytes):
-        return name
-    if not isinstance(name, str):
-        if not isinstance(name, os.PathLike):
-            raise TypeError(f"a name is str, bytes or a Path, not {type(name).__name__}")
-        return os.fsencode(name)
-    return name.encode("utf-8", "surrogateescape")
-
-
-def to_str(name: Name) -> str:
-    """A name as Python has it: UTF-8, other bytes as surrogates."""
-    if isinstance(name, bytes):
-        return name.decode("utf-8", "surrogateescape")
-    return os.fspath(name)
-
-
-def to_strs(names: list[bytes]) -> list[str]:
-    """Many at once: 60 ns a name less."""
-    found = to_str(b"\0".join(names)).split("\0")
-    return found if len(found) == len(names) else list(map(to_str, names))
 
 
 @dataclass(frozen=True, slots=True)

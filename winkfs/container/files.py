@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.draft import Draft
-from winkfs.container.entry import Stat, to_str
+from winkfs.container.entry import Stat
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, cut, default_mode, joined
 from winkfs.container.read import Content
 from winkfs.container.store import MERGE_OVERLAY, Store
 from winkfs.errors import NoSuchFile
+from winkfs.names import to_str
 
 
 class Files:

@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any, Final, Self
 
 from winkformats.disk.paths import absolute
-from winkfs.container.entry import to_bytes, to_str
 from winkfs.container.ondisk.data import SUFFIX, UNNAMED
 from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
-from winkfs.names import Name
+from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import tell_of_forks
 
 FORKED: Final = "of the parent process"

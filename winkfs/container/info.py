@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from winkfs.names import FILES
+from winkfs.units import time_text
 
 if TYPE_CHECKING:
     from winkformats.kv.sequence import KVSeq
@@ -115,13 +115,3 @@ def _sizes(base: str) -> Record:
 
 def variables_of(block: Superblock) -> Record:
     return {**block, "PURPOSE": block.purpose}
-
-
-def time_text(seconds: int | None) -> str | None:
-    """ISO 8601 in UTC; None for none, and for what is no time a calendar knows."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -31,7 +31,6 @@ from winkformats.arrays import Int64, column, rows_at
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63, XXH3
 from winkformats.kv.entry import KVEntry
-from winkfs.container.entry import to_bytes, to_str
 from winkfs.container.ondisk.idx import ALIKE, Base
 from winkfs.container.ondisk.inode import (
     INT64,
@@ -45,7 +44,7 @@ from winkfs.container.ondisk.inode import (
     default_mode,
 )
 from winkfs.container.store import Store
-from winkfs.names import Name
+from winkfs.names import Name, to_bytes, to_str
 
 KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
 LARGE: Final = 64 << 10  # bytes from which an entry is kept

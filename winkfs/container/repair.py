@@ -23,15 +23,14 @@ from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create, reindex
-from winkfs.container.entry import to_str
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.data import SUFFIX, Settings
-from winkfs.container.ondisk.inode import Inode, attr_key, data_key, inode_key
+from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store
 from winkfs.errors import NoSuchFile, WinkError
-from winkfs.names import DERIVED, base_of
+from winkfs.names import DERIVED, base_of, inode_key, to_str
 
 FILLER: Final = b"removed/X"  # key of the dead entry in the place of a damaged range
 _COUNT: Final = ("", *(f"-{i}" for i in range(2, 1000)))

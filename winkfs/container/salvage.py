@@ -22,11 +22,11 @@ from winkformats.kv.entry import Layout
 from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
 from winkfs.container.container import Container, create
-from winkfs.container.entry import Entry, to_bytes, to_str
+from winkfs.container.entry import Entry
 from winkfs.container.ondisk.data import SUFFIX, Settings, new_superblock
 from winkfs.container.ondisk.inode import Inode
 from winkfs.errors import NoSuchFile
-from winkfs.names import DERIVED, Name, base_of
+from winkfs.names import DERIVED, Name, base_of, to_bytes, to_str
 
 SCHEME: Final = "salvage"
 LOST: Final = "lost+found"

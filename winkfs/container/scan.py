@@ -28,7 +28,7 @@ from winkformats.arrays import Int64, column, rows_at
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry, Layout
 from winkfs.container.arguments import to_ns
-from winkfs.container.entry import Entry, SpecialEntry, entries, to_str, to_strs
+from winkfs.container.entry import Entry, SpecialEntry, entries
 from winkfs.container.inodescan import InodeColumns
 from winkfs.container.ondisk.data import SUFFIX, Settings
 from winkfs.container.ondisk.inode import (
@@ -45,6 +45,7 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.read import attributes
 from winkfs.container.store import Store
+from winkfs.names import to_str, to_strs
 from winkfs.units import NANO
 
 SPAN: Final = 8 << 20  # bytes read at once

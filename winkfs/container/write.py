@@ -21,13 +21,13 @@ import numpy as np
 
 from winkfs.container.arguments import check_attrs, check_directory, check_size
 from winkfs.container.draft import CHUNK, Draft, DraftWriter, with_ctime, with_mode
-from winkfs.container.entry import to_str
 from winkfs.container.files import Files
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, default_mode, joined
 from winkfs.container.read import Content
 from winkfs.container.store import MERGE_OVERLAY, Store
 from winkfs.container.writemany import OneFile, append_drafts, can_append
 from winkfs.errors import NotAllowed, WinkError
+from winkfs.names import to_str
 from winkfs.units import NANO
 
 TAILS: Final = 64 << 20  # bytes of drafts' tails in memory

@@ -24,11 +24,10 @@ from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.sequence import LARGE as UNCOPIED
 from winkfs.container.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.container.draft import CHUNK, Draft
-from winkfs.container.entry import to_bytes
 from winkfs.container.ondisk.inode import CK_XXH3, Attrs, FileType, InodeForm
 from winkfs.container.store import Store
 from winkfs.errors import NameTooLong, NotAllowed, WinkError
-from winkfs.names import Name
+from winkfs.names import Name, to_bytes
 
 BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
 HEADS: Final = 64  # bytes of two entries without inode key, content and inode, at most

@@ -1,11 +1,9 @@
-"""Rewrite: the visible files of some shards into new ones, which take their place.
+"""Compact and rebalance: the visible files of some shards are copied into new ones.
 
 The new shards get the highest rank of those they replace. That changes nothing of what is seen:
-a file that is copied is the newest of its name, so no shard in between says anything of that name,
-and shards above still win over it. A tombstone is carried along only where no shard above its own
-has the name, and a shard below, which stays, has a file of it.
-
-Compact and rebalance: the same files in fewer, or more even shards.
+a copied file is the newest of its name, so no shard in between has that name, and shards above
+still win over it. A tombstone is copied only where no shard above its own has the name, and a shard
+below, which stays, has a file of it.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from winkformats.errors import FormatError
 from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
-from winkfs.container.entry import Entry, to_bytes
-from winkfs.container.ondisk.inode import default_mode, inode_key
+from winkfs.container.entry import Entry
+from winkfs.container.ondisk.inode import default_mode
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
 from winkfs.dataset.dataset import copy_file
@@ -38,10 +36,16 @@ from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import DatasetConflict
+from winkfs.names import inode_key, to_bytes
 
 BATCH: Final = 16 << 20  # bytes of content between two looks at the size of the new shard
 PER_ROW: Final = 200  # bytes of a file in a container beside name and content, about
 Progress = Callable[[int], None]
+SHARD_SIZE: Final = 1 << 30  # bytes of a shard to aim at
+WASTE: Final = 0.25  # hidden files and dead bytes of a shard from which it is worth a rewrite
+PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
+TRIES: Final = 2
+MERGED: Final = 16  # append-only shards merged at a time: each takes 8 MiB of memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +208,6 @@ def _has(handles: Handles, number: int, names: list[bytes]) -> Iterable[bool]:
     keys = list(map(inode_key, names))
     found = index.candidates(keys).tolist()
     return [pos > 0 and index.lookup(key) > 0 for pos, key in zip(found, keys, strict=True)]
-
-
-SHARD_SIZE: Final = 1 << 30  # bytes of a shard to aim at
-WASTE: Final = 0.25  # hidden files and dead bytes of a shard from which it is worth a rewrite
-PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
-TRIES: Final = 2
-MERGED: Final = 16  # append-only shards merged at a time: each takes 8 MiB of memory
 
 
 @dataclass(frozen=True, slots=True)

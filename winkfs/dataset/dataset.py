@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from winkfs.container.container import Container, Data
-from winkfs.container.entry import Entry, SparseReader, to_bytes, to_str
+from winkfs.container.entry import Entry, SparseReader
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import AsOf
@@ -15,7 +15,7 @@ from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, _checked
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
-from winkfs.names import Name
+from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import Problem
 
 WHOLE = "a data set takes whole files only: put the file anew"

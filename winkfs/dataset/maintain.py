@@ -1,16 +1,17 @@
-"""Adopt: containers that somebody made become shards, by a copy of their files.
+"""Maintenance of a data set: adopt, vacuum, repair.
 
-Vacuum: old generations, and what no generation has, are removed for good.
+adopt   makes shards of containers that somebody else wrote, by a copy of their files
+vacuum  removes old generations, and files that no generation names
+repair  makes damaged and lost manifests anew
 
-Nothing behind a symbolic link is removed: whoever may write to the folder may have put one there.
-All that goes is reached from the folder of the data set through directories that are held open.
+Vacuum removes nothing behind a symbolic link: whoever may write to the folder may have put one
+there. It reaches all that it removes through directories that it holds open, from the folder of the
+data set down.
 
-Repair: manifests that are damaged or lost are made whole.
-
-Each is made from its copy. Where the newest one and its copy are both damaged nothing can be
-committed, for what follows it would not know what it did. It is then made anew from what is left of
-its text, if the shards prove that; else the generation is given up, and the one before is the
-newest. What was damaged is kept beside, as `*.damaged`.
+Repair makes a manifest from its copy. Where the newest one and its copy are both damaged, nothing
+can be committed, for a new manifest says what changed since. Repair then makes it from what is left
+of its text, if the shards agree; else it gives that generation up, and the one before is the
+newest. It keeps the damaged files, as `*.damaged`.
 """
 
 from __future__ import annotations
@@ -60,6 +61,13 @@ from winkfs.units import NANO
 
 READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 Progress = Callable[[int], None]
+WEEK: Final = 7 * 86400
+SKEW: Final = 300  # seconds by which clocks may differ
+ALL: Final = (*SUFFIXES, *(suffix + end for suffix in SUFFIXES for end in TEMPORARIES))
+"""What may stand behind the name of a shard."""
+DAMAGED: Final = ".damaged"
+Versions = Mapping[str, tuple[bytes, bool]]
+"""Suffix -> bytes, and whether they are whole, of a manifest and of its copy."""
 
 
 def adopt(
@@ -147,12 +155,6 @@ def _alone(base: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-WEEK: Final = 7 * 86400
-SKEW: Final = 300  # seconds by which clocks may differ
-ALL: Final = (*SUFFIXES, *(suffix + end for suffix in SUFFIXES for end in TEMPORARIES))
-"""What may stand behind the name of a shard."""
 
 
 @dataclass(slots=True)
@@ -410,11 +412,6 @@ def _remove_files(root: Directory, job: str, files: list[str]) -> None:
         folder.unlink(MARK)
     with contextlib.suppress(OSError):  # another vacuum has
         root.rmdir(job)
-
-
-DAMAGED: Final = ".damaged"
-Versions = Mapping[str, tuple[bytes, bool]]
-"""Suffix -> bytes, and whether they are whole, of a manifest and of its copy."""
 
 
 @dataclass(slots=True)

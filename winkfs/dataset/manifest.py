@@ -1,9 +1,10 @@
-"""Where the manifests of a data set are kept: in a folder, each with a copy.
+"""The manifests of a data set: one a generation, numbered, in a folder, each with a copy.
 
 N.json   a manifest, made by link(2), which is atomic on POSIX and on NFS
 N.copy   the same bytes again, for when the first are damaged or lost; not synced
 
-The manifests of a data set: read, and published one after another, each all or nothing.
+`Folder` keeps the files, `Log` reads them and publishes the next one: all or nothing, and only
+where nobody else was faster. What they say is in `records`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.records import Manifest, State, digest_of, is_whole
 from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
-from winkfs.units import NANO
+from winkfs.units import NANO, parse_iso
 
 DIGITS: Final = 20
 MANIFEST: Final = ".json"
 COPY: Final = ".copy"
 NO_LINK: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 _unsure: set[tuple[str, int]] = set()  # manifests that are there, but perhaps not on the disk
+FOLDER: Final = "_winkfs"
+PENDING: Final = "_pending"
+EACH: Final = 64  # a manifest of them is a checkpoint
+FEW: Final = 200  # shards and streams up to which each may be one,
+SMALL: Final = 64 << 10  # if it has not more bytes
+MEND: Final = "`winkfs dataset repair` says what can be done"
+AsOf = int | float | str | datetime | None
 
 
 class Store(Protocol):
@@ -170,15 +178,6 @@ class Folder:
     def remove(self, number: int) -> None:
         for suffix in (COPY, MANIFEST):  # a reader meanwhile finds it, or that it is gone
             self.files.unlink(self.name(number, suffix))
-
-
-FOLDER: Final = "_winkfs"
-PENDING: Final = "_pending"
-EACH: Final = 64  # a manifest of them is a checkpoint
-FEW: Final = 200  # shards and streams up to which each may be one,
-SMALL: Final = 64 << 10  # if it has not more bytes
-MEND: Final = "`winkfs dataset repair` says what can be done"
-AsOf = int | float | str | datetime | None
 
 
 class Log:
@@ -475,13 +474,12 @@ def parse_as_of(as_of: AsOf) -> tuple[str, int] | None:
     if isinstance(as_of, str):
         if as_of.strip().isdecimal():
             return "generation", int(as_of)
-        try:
-            as_of = datetime.fromisoformat(as_of.strip())
-        except ValueError:
+        if (ns := parse_iso(as_of)) is None:
             raise ValueError(
                 f"{as_of!r} is no generation and no time: a number, or ISO 8601 as "
                 "2026-11-21T08:30Z"
-            ) from None
+            )
+        return "time", ns
     if isinstance(as_of, datetime):
         as_of = as_of.timestamp()
     if isinstance(as_of, float):

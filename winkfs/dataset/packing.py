@@ -41,7 +41,6 @@ from winkfs.archive.pack import (
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import OwnFolder, Tree, listed_names
 from winkfs.archive.update import Finder, Known, Update, differences, now_ns, same_content
-from winkfs.container.entry import to_bytes
 from winkfs.container.writemany import Row
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.dataset import open as open_dataset
@@ -50,7 +49,7 @@ from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile
-from winkfs.names import Name, excluder
+from winkfs.names import Name, excluder, to_bytes
 
 PARALLEL: Final = 32 << 20  # bytes from which it is worth to start processes, 0.3 s each
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do

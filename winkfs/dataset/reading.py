@@ -1,7 +1,4 @@
-"""The containers of a snapshot, opened when they are asked for.
-
-What can be asked of an open data set, by name: as of a container, see `container.reading`.
-"""
+"""Read API of a data set, as that of a container. Shards are opened when they are first needed."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ from winkformats.errors import CorruptError, FormatError
 from winkfs.container.arguments import to_ns
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
-from winkfs.container.entry import Entry, Stat, to_bytes, to_str
-from winkfs.container.ondisk.inode import Extent, inode_key
+from winkfs.container.entry import Entry, Stat
+from winkfs.container.ondisk.inode import Extent
 from winkfs.container.read import BulkGet
 from winkfs.container.scan import scan
 from winkfs.dataset.manifest import AsOf, Log, root_of
@@ -30,7 +27,7 @@ from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
-from winkfs.names import Name
+from winkfs.names import Name, inode_key, to_bytes, to_str
 from winkfs.reader import Problem, Reader, tell_of_forks
 
 OPEN: Final = 100  # containers kept open, with four or five descriptors each

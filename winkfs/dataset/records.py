@@ -27,6 +27,7 @@ from typing import Any, Final, Self
 import xxhash
 
 from winkformats.errors import CorruptError, FormatError
+from winkfs.names import to_bytes
 
 FORMAT: Final = "winkfs-dataset"
 VERSION: Final = 1
@@ -93,7 +94,7 @@ class ShardRecord:
             raise TypeError(f"a field of {made.path}")
         for end in (made.first, made.last):
             if end is not None and not end.isascii():
-                _raw(end)  # must be such as can be encoded
+                to_bytes(end)  # must be such as can be encoded
         return made
 
     @property
@@ -101,7 +102,7 @@ class ShardRecord:
         """The least and the greatest name; None where they are not known."""
         if self.first is None or self.last is None:
             return None
-        return _raw(self.first), _raw(self.last)
+        return to_bytes(self.first), to_bytes(self.last)
 
 
 RECORD_FIELDS: Final = [f.name for f in fields(ShardRecord)]
@@ -268,7 +269,3 @@ def _state(values: Mapping[str, Any], digest: str) -> State | None:
     return State(
         values["generation"], values["time_ns"], shards, streams, values["oldest"], digest
     )  # fmt: skip
-
-
-def _raw(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

@@ -1,19 +1,18 @@
-"""What a manifest is to say of a container that was closed.
+"""Transaction: containers written beside a data set, and the one commit that makes them shards.
 
-A transaction: containers made beside a data set, and the one commit that makes them shards.
-
-    _pending/JOB/NAME    attempts write here; `seal` looks at each that was closed
+    _pending/JOB/NAME    attempts write here; `seal` checks each container that was closed
     JOB/NAME             after one rename of the folder; nothing is visible yet
     _winkfs/N.json       after one link(2): all of it is
 
-A crash before the link leaves the data set as it was, and files that `vacuum` collects. An attempt
-that lives on after the commit finds no folder to write into.
+A crash before the link leaves the data set as it was, and files that `vacuum` removes. An attempt
+that outlives the commit finds no folder to write into.
 
 After a failed fsync nothing is known of what it covered, and the next one may succeed all the same.
 So a commit that is tried again makes anew what it finds: the folder JOB, with new names for its
 files, or the manifest.
 
-A shard being written: a container of a transaction, and the names that it deletes elsewhere.
+`survey` builds the record of a closed container that the manifest keeps; `ShardWriter` writes one
+container of a transaction, with the names that it deletes from older shards.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from winkformats.errors import FormatError
 from winkfs.container.columns import Columns
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
-from winkfs.container.entry import to_strs
 from winkfs.container.ondisk.cols import ColumnsFile, open_columns, sum_of, write_columns
 from winkfs.container.ondisk.idx import open_base
 from winkfs.container.store import Store
@@ -44,11 +42,18 @@ from winkfs.dataset.manifest import FOLDER, PENDING, Folder, Log, create, next_m
 from winkfs.dataset.records import JOB, NAME, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, remove_shard
 from winkfs.errors import DatasetConflict, FileExists, StalePlan, WinkError
-from winkfs.names import FILES
+from winkfs.names import FILES, to_strs
+
+MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
+Streams = Mapping[str, int]
+LOST: Final = (
+    "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
+    "files again"
+)
 
 
 def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
-    """What a manifest says of a container that was closed. Makes BASE.cols where it is missing.
+    """Build the manifest record of a closed container. Writes BASE.cols where it is missing.
 
     path      of the shard below the data set
     tombs_at  position from which its tombstones count; 0: it has none
@@ -114,10 +119,6 @@ def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -
 
 def _ends(names: list[bytes]) -> tuple[bytes, bytes]:
     return min(names), max(names)
-
-
-MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
-Streams = Mapping[str, int]
 
 
 def begin(
@@ -286,7 +287,7 @@ class Transaction:
         return done
 
     def abort(self) -> None:
-        """Remove everything of the job that no manifest names. A second time does nothing."""
+        """Remove everything of the job that no manifest names. Idempotent."""
         sweep(self.root, self.job)
         # Where a damaged manifest may be that of the job, its files stay.
         with contextlib.suppress(OSError, FormatError):
@@ -421,12 +422,6 @@ def _batch_done(state: State, streams: Streams | None) -> int | None:
     return max(generation for _, generation in known)
 
 
-LOST: Final = (
-    "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
-    "files again"
-)
-
-
 class ShardWriter:
     """One container of an attempt.
 
@@ -434,10 +429,10 @@ class ShardWriter:
     gone       names that it deletes from shards of lower ranks, unless it has a file of that name
     """
 
-    def __init__(self, transaction: Transaction, name: str, *, ao: bool = False) -> None:
-        """Raises StalePlan where the job is over; OSError."""
+    def __init__(self, transaction: Transaction, name: str, **settings: Any) -> None:
+        """`settings`: see `Transaction.create`. Raises StalePlan where the job is over; OSError."""
         self._transaction = transaction
-        self.container: Container = transaction.create(name, ao=ao)
+        self.container: Container = transaction.create(name, **settings)
         self.container.follow_columns()
         self.gone: set[bytes] = set()
         self.complete = False  # nothing can be added any more

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +23,7 @@ from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.dataset.transaction import MARK, describe
 from winkfs.errors import WinkError
-from winkfs.units import NANO
+from winkfs.units import NANO, time_text
 
 Progress = Callable[[int], None]
 FAULTS: Final = (FormatError, WinkError)
@@ -204,7 +203,7 @@ def info(root: str) -> dict[str, Any]:
         "variant": "data set",
         "generation": state.generation,
         "oldest_generation": state.oldest,
-        "committed": time_text(state.time_ns),
+        "committed": time_text(state.time_ns // NANO),
         "files": files,
         "hidden_files": sum(len(shard.hidden) for shard in shards),
         "tombstones": sum(shard.record.tombstones for shard in shards),
@@ -220,16 +219,6 @@ def info(root: str) -> dict[str, Any]:
 
 
 def _mtimes(state: State, field: str) -> list[int]:
+    """In seconds."""
     found = [getattr(record, field) for record in state.shards]
-    return [mtime for mtime in found if mtime is not None]
-
-
-def time_text(ns: int | None) -> str | None:
-    """ISO 8601 in UTC; None for none, and for what is no time a calendar knows."""
-    if ns is None:
-        return None
-    try:
-        when = datetime.fromtimestamp(ns // NANO, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [mtime // NANO for mtime in found if mtime is not None]

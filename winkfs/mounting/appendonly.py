@@ -16,14 +16,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from winkfs.container.entry import to_str
 from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource, kept
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.timedir import ContainerTimes, TimeDirectory
-from winkfs.names import base_of
+from winkfs.names import base_of, to_str
 from winkmount.binding import MountError
 from winkmount.source import Attr, Source, Steps
 

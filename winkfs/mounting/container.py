@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 
 from winkformats.arrays import keep_heap
 from winkfs.container.arguments import check_attrs, nearest_ns
-from winkfs.container.entry import to_str
 from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.store import NO_ROOM
@@ -29,7 +28,7 @@ from winkfs.mounting.listing import Listings
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerView
-from winkfs.names import MAX_PATH, within
+from winkfs.names import MAX_PATH, to_str, within
 from winkmount.source import Attr, DirEntry, Steps, run_steps
 
 if TYPE_CHECKING:

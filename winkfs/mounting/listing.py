@@ -22,7 +22,6 @@ import numpy as np
 from winkformats.arrays import Int64, fetch
 from winkformats.errors import CorruptError
 from winkfs.container.arguments import nearest_ns
-from winkfs.container.entry import to_str
 from winkfs.container.ondisk.data import nearest_many
 from winkfs.container.ondisk.inode import Attrs, FileType, default_mode
 from winkfs.container.scan import PlainInodes, few_inodes, good_inodes
@@ -30,7 +29,7 @@ from winkfs.container.store import Store
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix
+from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, to_str
 from winkfs.units import NANO
 from winkmount.source import UNREADABLE, Attr, DirEntry
 

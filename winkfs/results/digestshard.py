@@ -44,8 +44,8 @@ from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock
-from winkfs.container.entry import to_strs
 from winkfs.container.ondisk.idx import Base, doubles, spread
+from winkfs.names import to_strs
 
 HEAD: Final = struct.Struct(">Q16s2q")
 assert HEAD.size == 40

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from winkformats.errors import CorruptError
-from winkfs.container.entry import to_bytes
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.verify import Report
 from winkfs.errors import NoSuchFile, WinkError
+from winkfs.names import to_bytes
 from winkfs.reader import Reader
 from winkfs.registry import kind_of, open_silently
 from winkmount.source import Attr, DirEntry, ReadOnlySource

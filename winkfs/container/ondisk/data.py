@@ -21,6 +21,7 @@ from winkformats.kv.entry import Layout
 from winkformats.kv.sequence import FILEINCR
 from winkformats.kv.superblock import HALF, KVSEQ, SBSIZE, Superblock
 from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
+from winkfs.names import INODE
 from winkfs.units import NANO
 
 PURPOSE_DATA: Final = "FSYSDATA"
@@ -141,7 +142,7 @@ def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) 
     return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)
 
 
-SUFFIX: Final = b"/I0"  # what the key of an inode has behind the name
+SUFFIX: Final = INODE
 SUFFIX_BYTES: Final = np.frombuffer(SUFFIX, np.uint8)
 
 

@@ -465,11 +465,6 @@ def _impossible(extents: Sequence[Extent], lsize: int) -> bool:
     )
 
 
-def inode_key(name: bytes) -> bytes:
-    """The key of a file's inode."""
-    return name + b"/I0"
-
-
 def data_key(fileid: int, number: int) -> bytes:
     """The key of a file's data entry `number`."""
     return b"%x/D%d" % (fileid, number)

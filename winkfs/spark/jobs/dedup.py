@@ -24,7 +24,7 @@ from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import ShardWriter, begin
 from winkfs.errors import FileExists, NotAllowed
-from winkfs.names import text, to_path
+from winkfs.names import to_path, to_str
 from winkfs.spark import arrow
 from winkfs.spark.jobs import near
 from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
@@ -84,7 +84,7 @@ def run(
             doubles = kept(_near(spark, snap, near_ones, threshold, fail_fast))
         summary |= _counts(every, doubles, min_size)
         for row in every.where("error is not null").select("name", "error").toLocalIterator():
-            bad(Bad(snap.root, text(bytes(row[0])), row[1]))
+            bad(Bad(snap.root, to_str(bytes(row[0])), row[1]))
         if table is not None:
             _write_table(doubles, table)
             summary["table"] = os.path.abspath(table)

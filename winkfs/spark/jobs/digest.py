@@ -19,7 +19,7 @@ from winkformats import hashing
 from winkfs import digests
 from winkfs.dataset.snapshot import snapshot
 from winkfs.digests import MAX_SHARDS, shard_name, shard_of
-from winkfs.names import text
+from winkfs.names import to_str
 from winkfs.results import store as results
 from winkfs.results.digestshard import Columns, ShardWriter
 from winkfs.spark import arrow
@@ -75,7 +75,7 @@ def run(
         raise
     wrong = [row for row in rows if row["error"] is not None]
     for row in wrong:
-        bad(Bad(snap.root, text(bytes(row["name"])), row["error"]))
+        bad(Bad(snap.root, to_str(bytes(row["name"])), row["error"]))
     return {
         "job": "digest", **summary, "output": os.path.abspath(target),
         "files": sum(row["entries"] for row in made), "bytes": sum(row["content"] for row in made),

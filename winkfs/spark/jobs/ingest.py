@@ -1,13 +1,9 @@
-"""What `ingest` takes: directories, tar, WARC and Parquet files, cut into units of work.
+"""Job `ingest`: directories, tar, WARC and Parquet files into a data set.
 
-A unit is what one task reads and, with its shards, what is committed as a whole. Its id says what
-was read (path, size and mtime of each file): an input that changes is another one.
-
-Job `ingest`: directories, tar, WARC and Parquet files into a data set.
-
-Each unit of input (see `inputs`) is read by one task, which writes a shard. When the units of a
-round are done, one commit makes them visible and remembers their ids (as streams of the manifest):
-a run that was broken off goes on with what is missing, and nothing is read twice.
+The input is cut into units. A unit is what one task reads, and writes as a shard; its id is made of
+the path, size and mtime of each file in it, so an input that changes is another unit. When the
+units of a round are done, one commit makes them visible and remembers their ids (as streams of the
+manifest): a run that was broken off goes on with what is missing, and nothing is read twice.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import NoSuchFile, WinkError
-from winkfs.names import text
+from winkfs.names import to_bytes, to_str
 from winkfs.spark.jobs.common import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 
 if TYPE_CHECKING:
@@ -52,6 +48,7 @@ SUFFIXES: Final = {
 UNIT: Final = 128 << 20  # bytes of files of a directory in one unit
 FILES: Final = 20_000  # of a directory in one unit
 BATCH: Final = 1024  # rows of a Parquet file read at a time
+ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,7 @@ def _walk(root: bytes, below: bytes, leave_out: bytes) -> Iterator[tuple[bytes, 
 
 
 def _id(parts: Iterable[tuple[object, ...]], what: str) -> str:
-    state = xxhash.xxh3_128(what.encode("utf-8", "surrogateescape"))
+    state = xxhash.xxh3_128(to_bytes(what))
     for part in parts:
         state.update(repr(part).encode())
     return f"ingest-{state.hexdigest()}"
@@ -229,9 +226,6 @@ class Table:
             else:
                 what = "a row without content" if name else "a row without a path"
                 self._note(Note(name or self._path.encode(), what, True))
-
-
-ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
 
 
 class Done(NamedTuple):
@@ -339,7 +333,7 @@ class Task:
                 Packer(writer.container, report, notes, None).run(source)
             except FormatError as error:  # what came before it is in the container
                 what = str(error).removeprefix(f"{unit.path}: ")
-                notes(Note(unit.path.encode("utf-8", "surrogateescape"), what, True))
+                notes(Note(to_bytes(unit.path), what, True))
             record = None if writer.empty else writer.finish()
         except BaseException:
             writer.abandon()
@@ -360,7 +354,7 @@ class _Heard:
         if not note.failed:
             self.left_out += 1
             return
-        name = text(note.name)
+        name = to_str(note.name)
         if self._fail_fast:
             raise WinkError(
                 note.what if name == self._where else f"{name}: {note.what}", self._where

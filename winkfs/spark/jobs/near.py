@@ -9,12 +9,10 @@
 
 Two documents whose shingles have a Jaccard index s agree in a value with probability s, and in one
 band at least with 1 - (1 - s^ROWS)^bands: with 16 bands 0.9998 at s = 0.8, 0.64 at 0.5. Of those
-that do, MARGIN leaves out the ones whose estimate is so low that comparing them is in vain.
+that do, MARGIN leaves out the ones whose estimate is too low to be worth a comparison.
 
-Pairs of documents that may be similar, compared by what is in them.
-
-Their contents are read again, in the worker that compares them: of the one that several are held
-against once for all of them.
+The contents of the pairs that are left are read again, in the task that compares them, and that of
+a document that several are compared with once for all of them.
 """
 
 from __future__ import annotations
@@ -56,6 +54,10 @@ _BLANKS: Final = bytes(byte if byte in _LETTERS else 32 for byte in range(256))
 _GOLD: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MIX: Final = (np.uint64(0xFF51_AFD7_ED55_8CCD), np.uint64(0xC4CE_B9FE_1A85_EC53))
 _SHIFT: Final = np.uint64(33)
+POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
+PARTS: Final = 16  # tasks, at most, that those held against one document are spread over
+PLACES: Final = ("id", "pointer", "size", "other_id", "other_pointer", "other_size")
+SIMILAR: Final = "id bigint, other bigint"
 
 
 def words(data: bytes) -> list[bytes]:
@@ -175,12 +177,6 @@ def kept(count: int, younger: Int64, older: Int64) -> npt.NDArray[np.bool_]:
         if not len(found):
             return ~doubles
         doubles[found] = True
-
-
-POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
-PARTS: Final = 16  # tasks, at most, that those held against one document are spread over
-PLACES: Final = ("id", "pointer", "size", "other_id", "other_pointer", "other_size")
-SIMILAR: Final = "id bigint, other bigint"
 
 
 def compared(pairs: DataFrame, snap: Snapshot, threshold: float, fail_fast: bool) -> DataFrame:

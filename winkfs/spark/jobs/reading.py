@@ -1,9 +1,4 @@
-"""What the jobs compute of documents: hashes and titles. On Arrow columns, without Spark.
-
-Documents as what `digest` and `dedup` know of them: hashes, size, mtime, title; no content.
-
-How the jobs read: columns of a container or data set, as of one generation.
-"""
+"""How the jobs read: columns of a container or data set as of one generation; hashes and titles."""
 
 from __future__ import annotations
 
@@ -40,6 +35,15 @@ _SPACE: Final = re.compile(r"\s+")
 _MMH3: Final[Callable[[Any], bytes]] = getattr(mmh3, "mmh3_x64_128_digest", None) or (
     lambda data: mmh3.hash_bytes(bytes(data), 0, True)
 )  # mmh3 4
+COLUMNS: Final = ("name_raw", "size", "mtime_ns")
+SCHEMA: Final = (
+    "name binary, size bigint, mtime_ns bigint, xxh3 bigint, mmh3 binary, title binary, "
+    "error string"
+)
+Batches = Iterator["pa.RecordBatch"]
+Change = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
+TASK: Final = 128 << 20  # bytes of content for a task
+WORTH: Final = 4 << 20  # bytes of content that are worth a task of their own
 
 
 def hashes(column: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
@@ -75,13 +79,6 @@ def _title(data: memoryview, start: int, stop: int) -> bytes:
     return cut.decode("utf-8", "ignore").encode()  # no character cut in two
 
 
-COLUMNS: Final = ("name_raw", "size", "mtime_ns")
-SCHEMA: Final = (
-    "name binary, size bigint, mtime_ns bigint, xxh3 bigint, mmh3 binary, title binary, "
-    "error string"
-)
-
-
 def hashed(spark: SparkSession, source: Snapshot, *, title: bool, fail_fast: bool) -> DataFrame:
     """A row of SCHEMA for each document.
 
@@ -108,12 +105,6 @@ def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
     ]  # fmt: skip
     names = ["name", "size", "mtime_ns", "xxh3", "mmh3", "title", "error"]
     return pa.RecordBatch.from_arrays(columns, names)
-
-
-Batches = Iterator["pa.RecordBatch"]
-Change = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
-TASK: Final = 128 << 20  # bytes of content for a task
-WORTH: Final = 4 << 20  # bytes of content that are worth a task of their own
 
 
 class Kept(ExitStack):

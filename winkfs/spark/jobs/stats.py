@@ -1,6 +1,4 @@
-"""The picture of what `stats` found: files to the left, bytes to the right.
-
-Job `stats`: what is in a container or data set: types, sizes, days, where it comes from.
+"""Job `stats`: what is in a container or data set by type, size, day and prefix, as text or plot.
 
 No content is read.
 """
@@ -32,6 +30,14 @@ COUNTED: Final = ("files", "bytes")
 STRIPES: Final = 90  # bars of the time axis, at most
 ROOM: Final = 1.15  # of an axis, beside its longest bar, for the number behind it
 Row = dict[str, Any]
+TOP: Final = 20  # types and prefixes
+# What stands behind the last dot of the last part of a path, in lower case.
+TYPE: Final = r"lower(regexp_extract(path, '[^/]\\.([A-Za-z0-9]{1,10})$', 1))"
+# The site of a URL, or the first directory.
+PREFIX: Final = r"regexp_extract(path, '^([A-Za-z][A-Za-z0-9+.-]*://[^/]*|[^/]*(?=/)|)', 1)"
+# 0 for an empty file, n for 2^(n-1) .. 2^n - 1 bytes.
+SIZE: Final = "if(size = 0, 0, length(bin(size)))"
+DAY: Final = "cast(to_date(mtime) as string)"
 
 
 def need_matplotlib() -> None:
@@ -168,16 +174,6 @@ def _bars(axes: Any, title: str, rows: list[tuple[str, Row]]) -> None:
         axis.invert_yaxis()
         axis.set_title(f"{name} {title}")
         axis.set_xlabel(label)
-
-
-TOP: Final = 20  # types and prefixes
-# What stands behind the last dot of the last part of a path, in lower case.
-TYPE: Final = r"lower(regexp_extract(path, '[^/]\\.([A-Za-z0-9]{1,10})$', 1))"
-# The site of a URL, or the first directory.
-PREFIX: Final = r"regexp_extract(path, '^([A-Za-z][A-Za-z0-9+.-]*://[^/]*|[^/]*(?=/)|)', 1)"
-# 0 for an empty file, n for 2^(n-1) .. 2^n - 1 bytes.
-SIZE: Final = "if(size = 0, 0, length(bin(size)))"
-DAY: Final = "cast(to_date(mtime) as string)"
 
 
 def run(

@@ -1,7 +1,4 @@
-"""The garbage collector in Spark's Python workers.
-
-A partition as Arrow batches, in exactly the types that Spark takes.
-"""
+"""A partition as Arrow batches, in exactly the types that Spark takes."""
 
 from __future__ import annotations
 
@@ -22,12 +19,16 @@ from winkfs.container.ondisk.inode import default_mode
 from winkfs.errors import WinkError
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
-from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, cuts, unpack
+from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, batch_ranges, unpack
 from winkfs.spark.reading.rows import Source
 from winkfs.units import MICRO
 
 TASKS: Final = 3  # modules are imported in the second one too
 _frozen = 0
+ROW: Final = 128  # bytes that a row takes beside its content, about
+AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
+MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def freeze() -> None:
@@ -40,11 +41,6 @@ def freeze() -> None:
     if _frozen < TASKS:
         _frozen += 1
         gc.freeze()
-
-
-ROW: Final = 128  # bytes that a row takes beside its content, about
-AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
-MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBa
 
 def _cut(reading: Reading, rows: Columns) -> Iterator[Columns]:
     """Rows in parts of batch bytes; what is larger is alone."""
-    return itertools.starmap(rows.slice, cuts(reading.weights(rows.size), reading.batch))
+    return itertools.starmap(rows.slice, batch_ranges(reading.weights(rows.size), reading.batch))
 
 
 # --- an order of its own ---
@@ -136,7 +132,7 @@ def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]
     weight = reading.weights(np.concatenate([part.rows.size for part in parts]))
     order = np.argsort(place)
     place = place[order]
-    for at, stop in cuts(weight[order], reading.batch):
+    for at, stop in batch_ranges(weight[order], reading.batch):
         found, good, places = [], [], []
         for part in parts:
             a, b = np.searchsorted(part.place, [place[at], place[stop - 1] + 1]).tolist()
@@ -333,7 +329,6 @@ def _escaped(names: pa.Array, rows: Columns) -> pa.Array:
     return pc.replace_with_mask(names, arrow.column(mask), arrow.binaries(texts))
 
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
     "path": _Batch._paths,
     "name_raw": _Batch._names,

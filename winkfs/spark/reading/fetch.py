@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkfs.spark.reading.options import FIELDS, REFS
-from winkfs.spark.reading.partition import cuts
+from winkfs.spark.reading.partition import batch_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +107,7 @@ class _Fetch:
         """Parts of which the contents fit in memory; no row without a part."""
         from winkfs.spark.arrow import numbers
 
-        for at, stop in cuts(numbers(batch.column("size")), self.batch):
+        for at, stop in batch_ranges(numbers(batch.column("size")), self.batch):
             yield batch.slice(at, stop - at)
 
     def _fetch(self, part: pa.RecordBatch, opened: dict[tuple[str, int], Contents]) -> Any:

@@ -1,6 +1,4 @@
-"""Options of the source: names, defaults, checks. Names are in any case.
-
-The values are text, as Spark hands them on.
+"""Options and columns of the source. Options are text; their names are in any case.
 
     option         default     meaning
     path                       containers and data sets: BASE or DIR, several with commas, * ? [..]
@@ -20,7 +18,7 @@ The values are text, as Spark hands them on.
     splitBytes     512m        bytes of a task, at most; fewer where there are idle cores
     minPartitions  1           tasks, at least, where no document is larger than one
     batchBytes     4m          bytes of content in an Arrow batch; a larger document is alone in its
-    maxContentBytes 2g - 1     a larger document is one that cannot be had: see mode
+    maxContentBytes 2g - 1     a larger document cannot be read: see mode
     mode           FAILFAST    what is damaged or too large FAILFAST: ends the job; PERMISSIVE: is a
                                row with the reason in `_error`; DROPMALFORMED: is left out
     verify         true        false: do not check the checksums of contents
@@ -55,15 +53,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkfs.container.selection import Selection
-from winkfs.names import to_name
-from winkfs.units import BYTES, NANO
+from winkfs.names import to_name, to_str
+from winkfs.units import parse_size, parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -78,6 +74,25 @@ IN_TABLES: Final = (
     "; of a table in its catalog Spark gives a Python source no options: say t WITH (path = 'DIR') "
     "in the query, or .option('path', DIR) before .table('t') or behind .writeTo('t')"
 )
+SELECTION: Final = frozenset(f.name for f in fields(Selection))
+FIELDS: Final = {
+    "path": "string",
+    "size": "bigint",
+    "mtime": "timestamp",
+    "content": "binary",
+    "name_raw": "binary",
+    "mtime_ns": "bigint",
+    "ftype": "int",
+    "mode": "int",
+    "_error": "string",
+    "_container": "string",
+    "_contid": "bigint",
+    "_pos": "bigint",
+    "_pointer": "bigint",
+    "_generation": "bigint",
+}
+ALIASES: Final = {"length": "size", "modificationtime": "mtime"}
+REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +222,7 @@ def _globs(text: str) -> tuple[str, ...]:
     if text.startswith("["):
         with contextlib.suppress(ValueError):  # a glob may begin so, too
             globs = _list(text, "")
-    return tuple(to_name(glob.encode()).decode("utf-8", "surrogateescape") for glob in globs)
+    return tuple(to_str(to_name(glob.encode())) for glob in globs)
 
 
 def _names(text: str) -> tuple[bytes, ...]:
@@ -236,8 +251,8 @@ def one_of(**values: Any) -> Callable[[str], Any]:
 
 def size_of(text: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
     """A number of bytes, as 4096, 4k, 128m, 1g. Raises ValueError."""
-    found = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", text.strip().lower())
-    if found is None or not least <= (size := int(found[1]) * BYTES[found[2]]) <= most:
+    size = parse_size(text)
+    if size is None or not least <= size <= most:
         raise ValueError(
             f"a number of bytes from {least} to {most}, as 4096 or 64k or 128m"
             if least or most < 1 << 62 else "a number of bytes, as 4096 or 64k or 128m"
@@ -252,19 +267,11 @@ def count(text: str) -> int:
 
 
 def time_of(text: str) -> int:
-    """Seconds since the epoch, or ISO 8601 (local time without a zone) -> nanoseconds."""
-    text = text.strip()
-    try:
-        number = Decimal(text)
-        if number.is_finite():
-            return max(-(1 << 63), min(int((number * NANO).to_integral_value()), (1 << 63) - 1))
-    except InvalidOperation:
-        pass
-    try:
-        when = datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        raise ValueError("seconds since the epoch, or a time as 2026-11-21T08:30Z") from None
-    return int(when.replace(microsecond=0).timestamp()) * NANO + when.microsecond * 1000
+    """A time -> nanoseconds, as 64 bits hold them. Raises ValueError."""
+    ns = parse_time(text, exponent=True)
+    if ns is None:
+        raise ValueError("seconds since the epoch, or a time as 2026-11-21T08:30Z")
+    return max(-(1 << 63), min(ns, (1 << 63) - 1))
 
 
 def _order(text: str) -> str:
@@ -305,27 +312,6 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "pushdown": ("pushdown", one_of(off="off", native="native", untried="untried")),
     "schemaStyle": ("binary_file", one_of(winkfs=False, binaryFile=True)),
 }
-SELECTION: Final = frozenset(f.name for f in fields(Selection))
-
-
-FIELDS: Final = {
-    "path": "string",
-    "size": "bigint",
-    "mtime": "timestamp",
-    "content": "binary",
-    "name_raw": "binary",
-    "mtime_ns": "bigint",
-    "ftype": "int",
-    "mode": "int",
-    "_error": "string",
-    "_container": "string",
-    "_contid": "bigint",
-    "_pos": "bigint",
-    "_pointer": "bigint",
-    "_generation": "bigint",
-}
-ALIASES: Final = {"length": "size", "modificationtime": "mtime"}
-REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
 
 def column_of(name: str) -> str:

@@ -32,7 +32,7 @@ WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)  # of packed numbers
 # --- rows ---
 
 
-def cuts(sizes: Int64, limit: int, most: int = 1 << 62) -> Iterator[tuple[int, int]]:
+def batch_ranges(sizes: Int64, limit: int, most: int = 1 << 62) -> Iterator[tuple[int, int]]:
     """Parts [a, b) of at most `limit` bytes and `most` rows; a larger row is alone in its own.
 
     sizes   of the rows, bytes

@@ -1,4 +1,4 @@
-"""Filters of a query that choose files, where that is safe.
+"""Filters of a query that select files, where that is safe.
 
 Up to Spark 4.3 what a reader is told to leave out holds for all scans of one load(): a second query
 on the same DataFrame lacks rows. Python cannot see it happen. So it is refused where the reader

@@ -1,9 +1,8 @@
-"""Contents of many files of one container at once, as an Arrow column, checked.
+"""What a task reads of one container: its files as columns, and their contents as an Arrow column.
 
-The entries of a batch are read in a few large pieces into one buffer. Their checksums are a `map`
-of C functions; then Arrow copies the contents from between the headers, in one call.
-
-The files of a piece, as columns: from BASE.cols where it has them, else from their inodes.
+`Source` takes the columns from BASE.cols where it can, else from the inodes. `Contents` reads the
+entries of a batch in a few large pieces into one buffer and checks them with a `map` of C
+functions; Arrow then copies the contents from between the headers, in one call.
 """
 
 from __future__ import annotations
@@ -37,6 +36,11 @@ SLACK: Final = 64  # bytes of an entry beside its value: an ordinary key and its
 HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
 FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
+ROWS: Final = 1 << 16  # files at a time
+SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols
+SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
+DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
+Problem = Callable[[CorruptError], None]
 
 
 class Contents:
@@ -266,13 +270,6 @@ def _single(value: Any) -> pa.Array:
     return pa.BinaryArray.from_buffers(
         pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)]
     )
-
-
-ROWS: Final = 1 << 16  # files at a time
-SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols
-SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
-DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
-Problem = Callable[[CorruptError], None]
 
 
 def open_planned(base: str, contid: int, size: int, *, grows: bool) -> Store:

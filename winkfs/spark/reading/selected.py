@@ -1,4 +1,4 @@
-"""The part of a plan that looks into containers: which files are chosen, in which order."""
+"""The part of a plan that opens containers: which files are selected, and in which order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from winkfs.spark.reading.stores import shards_of
 
 
 def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
-    """-> the shard as of now, positions of its chosen files, and their sizes, about."""
+    """-> the shard as of now, positions of its selected files, and their sizes, about."""
     with _opened(shard) as store:
         shard = replace(shard, record=replace(shard.record, size=store.kv.end))
         if not options.selection.everything:
@@ -68,8 +68,8 @@ def _positions(store: Store) -> Int64:
     return store.index.positions()
 
 
-def _chosen(options: Options, shard: Shard) -> Columns:
-    """The chosen files of a shard that can be seen."""
+def _selected(options: Options, shard: Shard) -> Columns:
+    """The selected files of a shard that can be seen."""
     with _opened(shard) as store:
         return _visible(options, shard, store)
 
@@ -91,7 +91,7 @@ def in_order(
     options: Options, contents: bool, shards: list[tuple[Shard, int]]
 ) -> list[Scan | Ordered]:
     """All files by path or mtime, those of equal ones as they come."""
-    found = [(shard, number, _chosen(options, shard)) for shard, number in shards]
+    found = [(shard, number, _selected(options, shard)) for shard, number in shards]
     found = [(shard, number, rows) for shard, number, rows in found if len(rows)]
     if not found:
         return []
@@ -146,7 +146,7 @@ def by_order(options: Options, contents: bool, stores: list[OpenStore]) -> list[
     size = np.zeros(len(pos), np.int64)
     by_base = {shard.base: shard for shard, _ in shards}
     for number, piece in enumerate(pieces):
-        found = _chosen(options, by_base[piece.base])
+        found = _selected(options, by_base[piece.base])
         mine = np.flatnonzero(shard == number)
         mine = mine[np.isin(pos[mine], found.pos)]
         chosen[mine] = True

@@ -15,7 +15,7 @@ import numpy as np
 
 from winkfs.container.ondisk.inode import default_mode
 from winkfs.errors import NoSuchFile
-from winkfs.names import DATA, base_of, raw
+from winkfs.names import DATA, base_of, to_bytes
 from winkfs.registry import Kind, find_kind
 from winkfs.spark.reading.partition import OPEN, Named, Part, weights_of
 
@@ -98,7 +98,7 @@ def _columns(stats: Sequence[Stat]) -> Columns:
     """Their positions are their numbers."""
     from winkfs.container.columns import Columns
 
-    names = [raw(stat.name) for stat in stats]
+    names = [to_bytes(stat.name) for stat in stats]
 
     def column(value: Callable[[Stat], int], kind: type[Any] = np.int64) -> Any:
         return np.array([value(stat) for stat in stats], kind)

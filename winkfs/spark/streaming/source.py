@@ -1,4 +1,14 @@
-"""What came to a container or a data set between two offsets: of each name in it the newest.
+"""The streaming source: spark.readStream.format("winkfs").load(PATH).
+
+PATH is that of an append-only container or of a data set.
+
+    option              default
+    startingOffset      earliest   what is there now, then what comes; latest: only what comes
+    maxFilesPerTrigger             files of a batch, at most
+    maxBytesPerTrigger             bytes of their content, at most, but one file at least
+
+A batch is what came between two offsets, of each name the newest. The reader on the driver keeps
+nothing but offsets, and each trigger asks the disk anew.
 
     of a container   {"contid": .., "position": ..}: bytes of the data file; all before it was read
     of a data set    {"snapshot": G, "generation": g, "shard": i, "position": p}: all generations
@@ -9,16 +19,6 @@
 The rows of a range do not change, whatever happens after it: of several entries with one name, the
 last one in the range counts, a file that was deleted in it is left out, and what is replaced or
 deleted behind it is still there. So a file that is replaced comes again with a later batch.
-
-The streaming source: spark.readStream.format("winkfs").load(an ao container or a data set).
-
-A batch is what came between two offsets, of each name the newest; see `tail`. The reader on the
-driver keeps nothing but offsets, and each trigger asks the disk anew.
-
-    option              default
-    startingOffset      earliest   what is there now, then what comes; latest: only what comes
-    maxFilesPerTrigger             files of a batch, at most
-    maxBytesPerTrigger             bytes of their content, at most, but one file at least
 """
 
 from __future__ import annotations
@@ -107,18 +107,18 @@ class Limit:
         )
 
 
-def open_tail(options: Options) -> ContainerTail | DatasetTail:
+def open_feed(options: Options) -> ContainerFeed | DatasetFeed:
     """To be used in a `with`. Raises NoSuchFile; ValueError for a plain container; FormatError."""
     kind, path = stores_of(options.sources)[0]
     if not kind.has("shards"):
         raise ValueError(f"{path}: is a {kind.name}: a stream reads a container or a data set")
-    return DatasetTail(options, path) if kind.versions else ContainerTail(options, path)
+    return DatasetFeed(options, path) if kind.versions else ContainerFeed(options, path)
 
 
 # --- a container ---
 
 
-class ContainerTail:
+class ContainerFeed:
     """An append-only container as a log."""
 
     def __init__(self, options: Options, base: str) -> None:
@@ -188,7 +188,7 @@ class ContainerTail:
         if not len(pos):
             return []
         last = self._last_of_name(pos, np.concatenate(keys)) & ~np.concatenate(gone)
-        pos, size = self._chosen(pos[last])
+        pos, size = self._selected(pos[last])
         if not len(pos):
             return []
         piece = Piece(self._base, self._store.settings.contid, high, True, low, high)
@@ -217,16 +217,16 @@ class ContainerTail:
                 names[key] = max(i, before or 0)
         return last
 
-    def _chosen(self, pos: Int64) -> tuple[Int64, Int64]:
+    def _selected(self, pos: Int64) -> tuple[Int64, Int64]:
         """-> those that the options choose, and the sizes of their contents."""
-        rows = _chosen(self._options, Columns.of(self._store, pos), NOTHING)
+        rows = _selected(self._options, Columns.of(self._store, pos), NOTHING)
         return rows.pos, rows.size
 
 
 # --- a data set ---
 
 
-class DatasetTail:
+class DatasetFeed:
     """The generations of a data set as a log."""
 
     def __init__(self, options: Options, root: str) -> None:
@@ -324,7 +324,7 @@ class DatasetTail:
                 share = (high - low) / shard.record.size
                 parts.append(Part(piece, OPEN + int(share * weight_of(shard, contents)), gone))
                 continue
-            rows = _chosen(self._options, columns_between(shard.base, low, high), gone)
+            rows = _selected(self._options, columns_between(shard.base, low, high), gone)
             if len(rows):
                 parts.append(Part.of_rows(piece, rows.pos, rows.size, contents))
         return scans(self._options, parts) if parts else []
@@ -347,7 +347,7 @@ def _key(offset: Offset) -> tuple[int, int, int]:
     return int(offset["generation"]), int(offset["shard"]), int(offset["position"])
 
 
-def _chosen(options: Options, rows: Columns, gone: Int64) -> Columns:
+def _selected(options: Options, rows: Columns, gone: Int64) -> Columns:
     """The files that the options choose, without those whose inodes are `gone`."""
     rows = rows.take(options.selection.chosen(rows))
     return rows.visible(gone, include_dirs=options.include_dirs)
@@ -410,7 +410,7 @@ class _Limits:
 
 
 class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """One query's reader. An offset: see `tail`."""
+    """One query's reader. An offset: see the module."""
 
     def __init__(self, options: Options, schema: StructType, limits: _Limits) -> None:
         self._batches = WinkfsReader(options, schema)
@@ -419,21 +419,21 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     @one_line
     def initialOffset(self) -> Offset:
-        with open_tail(self._options) as tail:
-            return tail.latest(None) if self._limits.latest else tail.earliest()
+        with open_feed(self._options) as feed:
+            return feed.latest(None) if self._limits.latest else feed.earliest()
 
     @one_line
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:
         """Spark 4.1 gives neither argument."""
         limits = self._limits
         free = limit is None or isinstance(limit, ReadAllAvailable)
-        with open_tail(self._options) as tail:
-            end = self._target or tail.latest(start)
+        with open_feed(self._options) as feed:
+            end = self._target or feed.latest(start)
             if start is not None and "snapshot" in start and "snapshot" in end:
                 end = end | {"snapshot": start["snapshot"]}  # equal offsets are equal as JSON
             if start is None or free or (limits.files is None and limits.bytes is None):
                 return end
-            return tail.cut(start, end, Limit(limits.files, limits.bytes))
+            return feed.cut(start, end, Limit(limits.files, limits.bytes))
 
     def getDefaultReadLimit(self) -> Any:
         if self._limits.files is not None:
@@ -444,19 +444,19 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
 
     @one_line
     def prepareForTriggerAvailableNow(self) -> None:
-        with open_tail(self._options) as tail:
-            self._target = tail.latest(None)
+        with open_feed(self._options) as feed:
+            self._target = feed.latest(None)
 
     @one_line
     def reportLatestOffset(self) -> Offset:
-        with open_tail(self._options) as tail:
-            return tail.latest(None)
+        with open_feed(self._options) as feed:
+            return feed.latest(None)
 
     @one_line
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         contents = "content" in self._batches.columns
-        with open_tail(self._options) as tail:
-            return tail.partitions(start, end, contents=contents)
+        with open_feed(self._options) as feed:
+            return feed.partitions(start, end, contents=contents)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with one_line:

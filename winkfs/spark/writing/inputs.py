@@ -1,7 +1,7 @@
 r"""The rows that Spark hands to the sink: which columns are what, and Arrow batches as files.
 
     column                      type              meaning
-    path or name_raw            string or binary  the name; in a path \xNN is a byte, see `paths`
+    path or name_raw            string or binary  the name; in a path \xNN is a byte, see `names`
     content                     binary, string    the bytes of the file
     mtime (modificationTime)    timestamp, bigint bigint: nanoseconds; null: now
     mtime_ns                    bigint            the same; it goes before mtime
@@ -24,7 +24,7 @@ from winkformats.arrays import Int64
 from winkfs.container.arguments import check_directory, check_ftype
 from winkfs.container.ondisk.inode import FileType
 from winkfs.names import MARK, to_name, to_path
-from winkfs.spark.reading.partition import cuts
+from winkfs.spark.reading.partition import batch_ranges
 from winkfs.units import MICRO
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Inputs:
         ns = self._times(batch, now)
         name_at, name_bytes = layout(names)
         at, content = layout(contents)
-        for start, stop in cuts(np.diff(at), BYTES, ROWS):
+        for start, stop in batch_ranges(np.diff(at), BYTES, ROWS):
             some: list[bytes] = names.slice(start, stop - start).to_pylist()
             if not self.raw and MARK in bytes(name_bytes[name_at[start] : name_at[stop]]):
                 some = list(map(to_name, some))

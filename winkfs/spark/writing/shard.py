@@ -1,6 +1,6 @@
-"""Rows of a task in order of their mtimes, by way of a scratch file where memory would not do.
+"""A task of the sink: Arrow batches become shards of the attempt.
 
-Options of the sink.
+Options of the sink:
 
 option         default   meaning
 path                     the folder of the data set; `save(path)` and `start(path)` set it
@@ -11,12 +11,11 @@ htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
 maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
 ignoreExtra    false     leave out columns that a file has no place for
 
-A task of the sink: Arrow batches become shards of the attempt.
+Rows of append-only shards are sorted by mtime, by way of a scratch file where memory would not do.
 """
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import mmap
 import os
@@ -35,7 +34,9 @@ from winkformats import hashing
 from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.writemany import NAME_LIMIT, BulkPut
+from winkfs.dataset.transaction import ShardWriter
 from winkfs.errors import FileExists, WinkError
+from winkfs.names import INODE, name_of
 from winkfs.spark.reading.options import (
     IN_TABLES,
     check_names,
@@ -47,7 +48,7 @@ from winkfs.spark.reading.options import (
     size_of,
     value_of,
 )
-from winkfs.spark.reading.partition import cuts
+from winkfs.spark.reading.partition import batch_ranges
 from winkfs.spark.writing.inputs import Files, Inputs, blame, shown
 from winkfs.units import MICRO
 
@@ -60,6 +61,16 @@ if TYPE_CHECKING:
 MEMORY: Final = 128 << 20  # bytes of rows that are kept in memory
 ROWS: Final = 2048  # of a batch handed on
 BYTES: Final = 8 << 20  # of their content, about
+OF_SPARK: Final = ("checkpointLocation", "queryName")
+LEAST_SHARD: Final = 1 << 20  # bytes
+READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "onConflict": ("error_on_conflict", one_of(newest=False, error=True)),
+    "ao": ("ao", flag),
+    "timemp": ("timemp", count),
+    "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
+    "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
+    "ignoreExtra": ("ignore_extra", flag),
+}
 
 
 def in_order(
@@ -90,7 +101,7 @@ def in_order(
     sizes = np.concatenate([_sizes(batch.column(content)) for batch in held])
     order = np.argsort(times, kind="stable")
     starts = np.cumsum([0, *map(len, held)])
-    for at, stop in cuts(sizes[order], BYTES, ROWS):
+    for at, stop in batch_ranges(sizes[order], BYTES, ROWS):
         yield _gather(held, starts, order[at:stop])
 
 
@@ -151,10 +162,6 @@ def _gather(held: list[Any], starts: Int64, rows: Int64) -> Any:
     return joined.take(arrow.column(back))
 
 
-OF_SPARK: Final = ("checkpointLocation", "queryName")
-LEAST_SHARD: Final = 1 << 20  # bytes
-
-
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """What was asked for, checked.
@@ -185,26 +192,14 @@ class SinkOptions:
         return cls(**values, checkpoint=given.get("checkpointlocation", ""))
 
 
-READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "onConflict": ("error_on_conflict", one_of(newest=False, error=True)),
-    "ao": ("ao", flag),
-    "timemp": ("timemp", count),
-    "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
-    "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
-    "ignoreExtra": ("ignore_extra", flag),
-}
-
-
 class NewShard:
-    """One container of an attempt, being written."""
+    """A shard of an attempt, written by columns."""
 
     def __init__(self, transaction: Transaction, name: str, options: SinkOptions) -> None:
-        self._container = transaction.create(
-            name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo
+        self._writer = ShardWriter(
+            transaction, name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo
         )
-        self.base = self._container.base
-        self._container.follow_columns()
-        self._store, self._changes, _ = self._container.parts()
+        self._store, self._changes, _ = self._writer.container.parts()
         self._bulk = BulkPut(self._store, self._changes)
         self._strict = options.error_on_conflict
 
@@ -234,21 +229,19 @@ class NewShard:
             asked(kind, mode, None, None) for kind, mode in zip(kinds, files.modes, strict=False)
         ]
 
-    def close(self) -> None:
-        """Durable and whole on return. Raises FileExists for two rows of one name (error)."""
+    def finish(self) -> ShardRecord:
+        """Close it -> its record. Raises FileExists for two rows of one name (error); OSError."""
         if self._strict:
             self._changes.settle()
             for pos in self._store.doomed:
                 key = self._store.key_at(pos)
-                if key.endswith(b"/I0"):
-                    raise conflict(key[:-3], "two rows of a task have this path")
-        self._container.save_columns()
-        self._container.close()
+                if key.endswith(INODE):
+                    raise conflict(name_of(key), "two rows of a task have this path")
+        return self._writer.finish()
 
     def abandon(self) -> None:
-        """Let go of the files as they are; whoever owns the folder removes them."""
-        with contextlib.suppress(OSError):
-            self._container.abort()
+        """Close it as it is, and remove it."""
+        self._writer.abandon()
 
 
 def conflict(name: bytes, what: str) -> FileExists:
@@ -300,8 +293,7 @@ class Attempt:
 
     def _seal(self) -> None:
         if self._shard is not None:
-            self._shard.close()
-            self.records.append(self._transaction.seal(self._shard.base))
+            self.records.append(self._shard.finish())
             self._shard = None
 
     def _remove(self) -> None:

@@ -1,10 +1,8 @@
-"""onConflict=error: nothing is written over.
-
-The sink: df.write.format("winkfs").mode("append" | "overwrite").save(DIR).
+"""The sink: df.write.format("winkfs").mode("append" | "overwrite").save(DIR).
 
 A task writes its rows into shards of its own, durable before it reports them; the driver publishes
 the shards of the winning attempts with one manifest. What a failed, killed or late attempt wrote is
-swept with the folder of the job.
+removed with the folder of the job. With onConflict=error no file is written over.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ import numpy as np
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from pyspark_winkfs import one_line
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.dataset.hidden import hidden_of, hidden_rows
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.transaction import Transaction, begin
+from winkfs.names import name_of
 from winkfs.spark.reading.batches import freeze
 from winkfs.spark.writing.inputs import Inputs
 from winkfs.spark.writing.shard import SinkOptions, conflict
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def refuse_doubles(transaction: Transaction, before: State, records: list[ShardRecord]) -> None:
+def refuse_duplicates(transaction: Transaction, before: State, records: list[ShardRecord]) -> None:
     """Raise FileExists where a file has the name of one in another shard. Cost: 0.5 us a file."""
     old = () if transaction.operation == "overwrite" else before.shards
     place = transaction.location
@@ -47,7 +45,7 @@ def refuse_doubles(transaction: Transaction, before: State, records: list[ShardR
         if len(more):
             store = Shard(f"{transaction.root}/{record.path}", record).open()
             try:
-                name = store.key_at(int(more[0]))[: -len(SUFFIX)]
+                name = name_of(store.key_at(int(more[0])))
             finally:
                 store.abandon()
             what = "the data set has this file" if record in old else "two tasks have this path"
@@ -144,5 +142,5 @@ def publish(
         records,
         streams,
         metrics,
-        check=lambda before: refuse_doubles(transaction, before, records),
+        check=lambda before: refuse_duplicates(transaction, before, records),
     )

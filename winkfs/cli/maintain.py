@@ -1,4 +1,4 @@
-"""`winkfs repair`, `winkfs rollback` and `winkfs salvage`"""
+"""Commands for a container as a whole: verify, reindex, compact, repair, rollback, salvage."""
 
 from __future__ import annotations
 
@@ -14,6 +14,93 @@ CONTID = click.option(
     metavar="N",
     help="CONTID of the container, if the superblock is lost and no other file has it.",
 )
+
+
+@click.command()
+@BASE
+@JSON
+def verify(base: str, as_json: bool) -> int:
+    """Check every entry, inode, counter and index cell. Changes nothing.
+
+    For a digest set or an order: its record, and every digest or row.
+
+    Prints one line per problem; the exit status is 1 if there is any.
+    """
+    import winkfs
+
+    with Progress("verifying", "bytes", size_of(base)) as bar:
+        report = winkfs.verify(base, progress=bar)
+    if as_json:
+        counts = {"files": report.files, "entries": report.entries, "bytes": report.bytes}
+        more = report.more
+        emit(
+            {"base": base, **counts, "problems": report.problems, "more_problems": more}
+            | ({"notes": report.notes} if report.notes else {})
+        )
+    else:
+        for note in report.notes:
+            say(note)
+        for problem in report.problems:
+            sys.stdout.buffer.write(shown(problem) + b"\n")
+        if report.more:
+            click.echo(f"and {report.more} more problems")
+        click.echo(_summary(base, report.files, report.entries, len(report.problems)))
+    return 1 if report.problems else 0
+
+
+def _summary(base: str, files: int, entries: int, problems: int) -> str:
+    state = f"{problems} problems" if problems else "sound"
+    return f"{base}: {files} files, {entries} entries: {state}"
+
+
+@click.command()
+@BASE
+@click.option("--cols", is_flag=True, help="Write BASE.cols too, from which Spark lists files.")
+@JSON
+def reindex(base: str, cols: bool, as_json: bool) -> int:
+    """Rebuild BASE.idx, BASE.names (and BASE.time) from BASE.data alone.
+
+    An existing BASE.cols is rebuilt too. For a data set, all shards are indexed; for a digest set,
+    the indexes of its shards are rebuilt. Damage is reported and skipped; the exit status is then
+    1.
+    """
+    import winkfs
+
+    problems: list[str] = []
+    with Progress("reindexing", "bytes", size_of(base)) as bar:
+        files = winkfs.reindex(base, progress=bar, cols=cols, problem=problems.append)
+        for problem in problems:
+            bar.say(problem)
+    if as_json:
+        emit({"base": base, "files": files, "problems": problems})
+    else:
+        click.echo(f"{files} files indexed")
+    return 1 if problems else 0
+
+
+@click.command()
+@BASE
+@click.option("--order", type=click.Choice(["disk", "name"]), default="disk", show_default=True,
+              help="Order of the files in the new BASE.data.")  # fmt: skip
+@click.option("-n", "--dry-run", is_flag=True, help="Only print how many bytes it would reclaim.")
+@JSON
+def compact(base: str, order: str, dry_run: bool, as_json: bool) -> None:
+    """Reclaim the space of deleted and replaced files.
+
+    The live files are copied to a new BASE.data, which replaces the old one when it is durable: the
+    disk needs space for both. No other process may write to the container; readers continue. A run
+    that is killed leaves the container unchanged. For a data set: `winkfs dataset compact`.
+    """
+    from winkfs.container.compact import compact as run
+
+    with Progress("compacting", "bytes", size_of(base)) as bar:
+        done = run(base, order=order, dry_run=dry_run, progress=bar)
+    if as_json:
+        counts = {"bytes_before": done.before, "bytes_after": done.after, "files": done.files}
+        emit({"base": base, "dry_run": dry_run, **counts})
+        return
+    verb = "would become" if dry_run else "became"
+    click.echo(f"{base}: {done.before} bytes {verb} {done.after}, {done.files} files")
 
 
 @click.command()

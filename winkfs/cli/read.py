@@ -1,4 +1,4 @@
-"""`winkfs ls`"""
+"""Commands that read files: ls, cat, stat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import stat as modes
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +15,12 @@ from winkformats.errors import FormatError
 from winkfs.cli._common import (
     AS_OF,
     BASE,
+    JSON,
+    PIECE,
     Failures,
     as_path,
     emit,
+    expand,
     glob_matcher,
     glob_text,
     is_directory,
@@ -28,7 +31,7 @@ from winkfs.cli._common import (
     stat_record,
     time_value,
 )
-from winkfs.names import is_glob, literal_prefix
+from winkfs.names import is_glob, literal_prefix, to_str
 
 if TYPE_CHECKING:
     from winkfs.container.entry import Stat
@@ -178,3 +181,62 @@ def _group(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except (KeyError, OverflowError):
         return str(gid)
+
+
+@click.command()
+@BASE
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@AS_OF
+def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
+    """Write the content of files to standard output, one after another.
+
+    A NAME may be a glob: * matches / too. The content of a symbolic link is its target. A missing
+    or damaged file is an error (exit status 1); all others are written.
+    """
+    failures = Failures(base)
+    with opened(base, as_of=as_of) as container:
+        for argument in names:
+            for name in expand(container, (argument,), failures):
+                try:
+                    if not _write(container, name) and not is_glob(argument):
+                        failures.add(to_str(name), "is a directory")
+                except FormatError as error:
+                    failures.add(to_str(name), str(error))
+    return failures.status
+
+
+def _write(container: Reader, name: bytes) -> bool:
+    """-> False for a directory."""
+    from winkfs.container.ondisk.inode import FileType
+
+    if container.stat(name).ftype == FileType.DIR:
+        return False
+    with container.open_file(name) as file:
+        while data := file.read(PIECE):
+            sys.stdout.buffer.write(data)
+    return True
+
+
+@click.command()
+@BASE
+@click.argument("name")
+@AS_OF
+@JSON
+def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
+    """Show the metadata of a file."""
+    import winkfs
+
+    with opened(base, as_of=as_of) as container:
+        found = container.stat(name_bytes(name))
+        record = stat_record(found)
+        if found.ftype == winkfs.FileType.LINK:
+            record["target"] = container.readlink(found.name)
+        _print(record, as_json)
+
+
+def _print(record: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        emit(record)
+        return
+    for key, value in record.items():
+        sys.stdout.buffer.write(f"{key + ':':10}".encode() + shown(str(value)) + b"\n")

@@ -1,0 +1,317 @@
+"""Commands that change a container: create, put, append, rm, mv."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
+
+import click
+
+from winkformats.errors import FormatError
+from winkfs.cli._common import (
+    BASE,
+    PIECE,
+    STDIN,
+    Failures,
+    as_path,
+    complete_file,
+    glob_matcher,
+    glob_text,
+    is_directory,
+    missing,
+    name_bytes,
+    opened,
+    place_fault,
+    shown,
+)
+from winkfs.names import is_glob, literal_prefix, to_bytes, to_str, within
+
+if TYPE_CHECKING:
+    from winkfs.cli._common import Files
+
+IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
+TAKEN = "is a directory: give the new name in full"
+
+
+@click.command()
+@BASE
+@click.option("--ao", is_flag=True, help="Append-only: files in order of mtime.")
+@click.option(
+    "--timemp", type=click.IntRange(1), metavar="N",
+    help="Seconds between two time marks (with --ao). [default: 60]",
+)  # fmt: skip
+@click.option("--classic", is_flag=True, help="Use only the original format: MD5, whole seconds.")
+@click.option(
+    "--htalgo", type=click.IntRange(1, 3), metavar="N",
+    help="Hash algorithm: 1 MD5, 2 XXH3-64, 3 MurmurHash3. [default: 2; classic: 1]",
+)  # fmt: skip
+def create(base: str, ao: bool, timemp: int | None, classic: bool, htalgo: int | None) -> None:
+    """Make an empty container.
+
+    BASE must not exist yet. The files are BASE.data, BASE.idx and, if append-only, BASE.time.
+    """
+    if timemp is not None and not ao:
+        raise click.UsageError("--timemp goes with --ao")
+    import winkfs
+
+    winkfs.create(
+        base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo
+    ).close()
+
+
+@click.command()
+@BASE
+@click.argument("name")
+@click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
+@click.option("--force", is_flag=True, help="Accept a name that a mount cannot show.")
+def put(base: str, name: str, file: str, force: bool) -> None:
+    """Create or replace the file NAME with the content of FILE, or of standard input.
+
+    The mtime is set to now; the executable bit is copied from FILE. A NAME that is not a path
+    (dir/, ../a, /a, a//b), or is below the name of a file, is refused.
+    """
+    import winkfs
+
+    with source(file) as content, opened(base, "a") as container:
+        executable = file != STDIN and os.fstat(content.fileno()).st_mode & stat.S_IXUSR
+        refuse_own(container, content)
+        ftype = winkfs.FileType.EXEC if executable else winkfs.FileType.FILE
+        key = name_bytes(name)
+        if not force:
+            check_place(container, key)
+        container.put_file(key, content, ftype=ftype)
+
+
+def check_place(container: Files, name: bytes) -> None:
+    """Refuse a name that a mount would not show as a file."""
+    fault = place_fault(container, name)
+    if fault is None and is_directory(container, name):
+        fault = "is a directory"
+    if fault is not None:
+        raise click.ClickException(f"{container.base}: {to_str(name)}: {fault}")
+
+
+@contextlib.contextmanager
+def source(file: str) -> Iterator[BinaryIO]:
+    """The file to read, or standard input for `-`."""
+    if file == STDIN:
+        yield sys.stdin.buffer
+    else:
+        with Path(file).open("rb") as content:
+            yield content
+
+
+def refuse_own(container: Files, content: BinaryIO) -> None:
+    """Refuse BASE.data itself, which would grow as it is read."""
+    with contextlib.suppress(OSError):
+        if os.path.samestat(os.stat(f"{container.base}.data"), os.fstat(content.fileno())):
+            raise click.ClickException(f"{container.base}.data: cannot be put into itself")
+
+
+@click.command()
+@BASE
+@click.argument("name")
+@click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
+def append(base: str, name: str, file: str) -> None:
+    """Append the content of FILE, or of standard input, to the file NAME.
+
+    The file is created if it does not exist. In an append-only container only the last file can
+    grow, and only until the next sync.
+    """
+    import tempfile  # takes longer than the rest
+
+    with source(file) as content, tempfile.SpooledTemporaryFile(IN_MEMORY) as spool:
+        whole = _read(content, cast(BinaryIO, spool)) if file == STDIN else content
+        with opened(base, "a") as container:
+            refuse_own(container, content)
+            key = name_bytes(name)
+            if key not in container:
+                check_place(container, key)
+                container.put_file(key, whole)
+                return
+            while data := whole.read(PIECE):  # where that fails, nothing is appended
+                container.append(key, data)
+
+
+def _read(content: BinaryIO, spool: BinaryIO) -> BinaryIO:
+    """All of standard input first: it may take hours, and may be interrupted."""
+    while data := content.read(PIECE):
+        spool.write(data)
+    spool.seek(0)
+    return spool
+
+
+@click.command()
+@BASE
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("-r", "recursive", is_flag=True, help="Remove directories and everything below.")
+@click.option("-n", "--dry-run", is_flag=True, help="Only list the files that would be removed.")
+@click.option("-v", "--verbose", is_flag=True, help="List removed files.")
+def rm(base: str, names: tuple[str, ...], recursive: bool, dry_run: bool, verbose: bool) -> int:
+    """Remove files. A NAME may be a glob: * matches / too.
+
+    Without -r a directory must be empty. A missing name is an error (exit status 1); all others are
+    removed. An interrupted run removes nothing.
+    """
+    failures = Failures(base)
+    mode: str = "r" if dry_run else "a"
+    with opened(base, mode) as container:
+        removal = _Removal(container, failures, dry_run=dry_run, verbose=verbose)
+        for argument in names:
+            removal.take(argument)
+        removal.directories(recursive=recursive)
+    return failures.status
+
+
+class _Removal:
+    """Removes files at once, and directories when all files are gone."""
+
+    def __init__(
+        self, container: Files, failures: Failures, *, dry_run: bool, verbose: bool
+    ) -> None:
+        self._container, self._failures = container, failures
+        self._dry_run, self._verbose = dry_run, verbose
+        self._gone: set[bytes] = set()  # of a dry run
+        self._directories: dict[bytes, str] = {}  # name -> as it was given; perhaps none of it
+
+    def take(self, argument: str) -> None:
+        """Remove a file, or all that match; note directories."""
+        name, container = name_bytes(argument), self._container
+        try:
+            if name in container or not is_glob(argument):
+                name = name if name in container else as_path(argument) or name
+                if name in container and not is_directory(container, name):
+                    self._remove(name)
+                else:
+                    self._directories[name] = argument
+            elif not self._take_all(argument):
+                self._failures.add(argument, "no name matches")
+        except FormatError as error:
+            self._failures.add(argument, str(error))
+
+    def _take_all(self, glob: str) -> bool:
+        """-> whether any name matches."""
+        found = False
+        for name, is_dir in self._matches(glob):
+            found = True
+            if is_dir:
+                self._directories[name] = to_str(name)
+            else:
+                self._remove(name)
+        return found
+
+    def _matches(self, glob: str) -> Iterator[tuple[bytes, bool]]:
+        from winkfs.container.ondisk.inode import FileType
+
+        match, prefix = glob_matcher(glob), literal_prefix(glob_text(glob))
+        for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):
+            if match(entry.name):
+                yield to_bytes(entry.name), entry.ftype == FileType.DIR
+
+    def directories(self, *, recursive: bool) -> None:
+        """Remove the directories; those that are not empty only with `recursive`."""
+        if not self._directories:
+            return
+        full: set[bytes] = set()
+        for name in map(to_bytes, self._container.names(problem=self._failures.damage)):
+            if name in self._gone or name in self._directories:
+                continue
+            above = self._above(name)
+            full.update(above)
+            if above and recursive:
+                self._remove(name)
+        for name, argument in sorted(self._directories.items(), reverse=True):
+            if name in full and not recursive:
+                self._failures.add(argument, "is a directory that is not empty: see -r")
+            elif name in self._container:
+                self._remove(name)
+            elif name not in full:
+                self._failures.add(argument, missing(self._container))
+
+    def _above(self, name: bytes) -> list[bytes]:
+        """Those of the directories that a name is below."""
+        ends = [at for at in range(len(name)) if name[at] == ord("/")]
+        return [name[:at] for at in ends if name[:at] in self._directories]
+
+    def _remove(self, name: bytes) -> None:
+        try:
+            if self._dry_run:
+                self._gone.add(name)
+            else:
+                self._container.delete(name)
+        except FormatError as error:
+            self._failures.add(to_str(name), str(error))
+            return
+        if self._dry_run or self._verbose:
+            sys.stdout.buffer.write(shown(to_str(name)) + b"\n")
+
+
+@click.command()
+@BASE
+@click.argument("old")
+@click.argument("new")
+@click.option("--force", is_flag=True, help="Accept a name that a mount cannot show.")
+def mv(base: str, old: str, new: str, force: bool) -> None:
+    """Rename a file, or a directory with everything below it.
+
+    If NEW is a file, it is replaced; if NEW is a directory, the command fails. An interrupted run
+    changes nothing.
+    """
+    with opened(base, "a") as container:
+        source, target = _name(container, old), name_bytes(new).rstrip(b"/")
+        below = _below(container, source)
+        exists = source in container
+        if not exists and not below:
+            raise _error(base, old, missing(container))
+        if below and within(target, source):
+            raise _error(base, old, "a directory cannot be moved into itself")
+        fault = TAKEN if is_directory(container, target) else None
+        if target != source and not force:
+            fault = fault or _fault(container, target)
+        if fault:
+            raise _error(base, new, fault)
+        if exists:
+            container.rename(source, target)
+        for name in below:
+            container.rename(name, target + name[len(source) :])
+
+
+def _name(container: Files, argument: str) -> bytes:
+    name = name_bytes(argument).rstrip(b"/")
+    return name if name in container else as_path(argument) or name
+
+
+def _below(container: Files, name: bytes) -> list[bytes]:
+    """All names below a directory; no scan for what is a file."""
+    if name in container and not is_directory(container, name):
+        return []
+    return [to_bytes(entry.name) for entry in container.scan(prefix=name + b"/")]
+
+
+def _fault(container: Files, target: bytes) -> str | None:
+    """Why no mount would show what gets this name."""
+    fault = place_fault(container, target)
+    if fault is None and target not in container and _has_below(container, target):
+        return TAKEN
+    return fault
+
+
+def _has_below(container: Files, name: bytes) -> bool:
+    """Whether any name is below this one. Cost: without BASE.names a pass over all inodes."""
+    from winkfs.container.container import Container
+    from winkfs.container.select import by_prefix
+
+    if isinstance(container, Container):
+        found = by_prefix(container.parts()[0], name + b"/")
+        if found is not None:
+            return len(found) > 0
+    return any(True for _ in container.scan(prefix=name + b"/"))
+
+
+def _error(base: str, name: str, what: str) -> click.ClickException:
+    return click.ClickException(f"{base}: {name}: {what}")
