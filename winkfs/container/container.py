@@ -72,7 +72,8 @@ class Reading(Handle, Reader):
                 return found if whole else found[offset : offset + size if size >= 0 else None]
         with self._lock:
             self._check()
-            if whole and not self._closed:
+            again = whole or self._fast is None or self._store.frozen
+            if again and not self._closed:
                 self._fast = fast_reader(self._store, self._changes.drafts, often=True)
             return self._changes.read(self._key(name), offset, size)
 

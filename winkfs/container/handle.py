@@ -301,7 +301,7 @@ class Handle:
             return
         now = time.monotonic()
         if store.moved() or now - self._looked > LOOK or self._unsure:
-            self._looked = now
+            self._looked, self._fast = now, None
             refresh, self._unsure = (store.reopen if self._unsure else store.refresh), True
             refresh()
             self._unsure = False

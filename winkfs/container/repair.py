@@ -419,6 +419,5 @@ class _Rollback:
 
     def _value(self, pos: int) -> bytes:
         """The value of the entry at a position."""
-        size = self._layout.reach(self._storage.read(pos, min(PIECE, self._target - pos)))
-        data = self._storage.read(pos, size)
-        return self._layout.decode(data, 0, pos, self._storage.name).value
+        storage = self._storage
+        return self._layout.read(storage.read, pos, self._target, storage.name).value
