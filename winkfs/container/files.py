@@ -119,7 +119,7 @@ class Files:
         """-> reads (offset, size) of the file as it stands now, also when it has changed or gone.
 
         For as long as the handle is open, but for entries that a failed write took along: see
-        `Handle.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
+        `Engine.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
         """
         extents, body, tail = self._stands(key)
         tail = bytes(tail)

@@ -185,7 +185,7 @@ class ContainerSource(ContainerNames):
         since, self._dirty_since = self._dirty_since, 0.0
         try:
             self._store_times()
-            yield from self._container.syncing()
+            yield from self._container.engine.syncing()
         except BaseException as error:
             self._dirty_since = since or self._dirty_since
             if isinstance(error, OSError):
@@ -194,7 +194,7 @@ class ContainerSource(ContainerNames):
 
     def _new_order(self) -> None:
         """What changed in memory goes into a new order, on disk where that can be. After a sync."""
-        if self._container.troubles != self._troubles:
+        if self._container.engine.troubles != self._troubles:
             self._recheck()
         since = self.tree.since
         try:

@@ -55,7 +55,7 @@ class ContainerAttrs(PathView):
         self._container = container
         self.writable, self.failed = container.writable, ""
         if not self.writable:
-            container.freeze()
+            container.engine.freeze()
         self._attach()
         data = self._store.kv.storage.info()
         self._owner = data.uid, data.gid
@@ -73,9 +73,10 @@ class ContainerAttrs(PathView):
 
     def _attach(self) -> None:
         """Take up what is behind the handle: also after a recovery it may be another."""
-        self._store, self._changes, self._content = self._container.parts()
+        engine = self._container.engine
+        self._store, self._changes, self._content = engine.store, engine.changes, engine.content
         self._generation = self._store.generation
-        self._troubles = self._container.troubles
+        self._troubles = self._container.engine.troubles
         self._light = Light(self._store.kv)
         self._look = Look(self._store, self._content)
         self._drafts = self._changes.drafts
@@ -120,14 +121,14 @@ class ContainerAttrs(PathView):
 
         As long as it refuses, what can be read is read; changes meet the refusal themselves.
         """
-        known = self._container.troubles
+        known = self._container.engine.troubles
         with contextlib.suppress(OSError):
-            self._container.check()
+            self._container.engine.check()
             self._troubles = known
         if self.writable and not self._container.writable and not self.failed:
             self.failed = "the disk below has failed: nothing can be written any more"
             log.error("%s: %s", self._container.base, self.failed)
-        if self._container.parts()[0].generation != self._generation:
+        if self._container.engine.store.generation != self._generation:
             self._attach()
             self._add_unstored()
         elif self._troubles == known:
@@ -162,10 +163,10 @@ class ContainerAttrs(PathView):
     def refresh(self) -> bool:
         """Follow the writer to its last sync -> whether anything has changed. Read-only."""
         covered = self._store.kv.end
-        if self.writable or not self._container.follow():
+        if self.writable or not self._container.engine.follow():
             return False
         self._found = b"", None
-        if self._container.parts()[0].generation != self._generation:
+        if self._container.engine.store.generation != self._generation:
             self._attach()
         else:
             self.tree.version += 1
@@ -215,7 +216,7 @@ class ContainerAttrs(PathView):
 
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of what is shown under a name, whose id is known from now on."""
-        if self._container.troubles != self._troubles:
+        if self._container.engine.troubles != self._troubles:
             self._recheck()
         key = path + b"/I0"
         alias = self._alias.get(path) if self._alias else None

@@ -105,9 +105,9 @@ class ContainerNames(ContainerView):
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
-            self._container.begin(path, ftype, mode=mode, uid=uid, gid=gid, free=True)
+            self._container.engine.begin(path, ftype, mode=mode, uid=uid, gid=gid, free=True)
         else:
-            self._container.begin(path, kept(ftype, mode), free=True)
+            self._container.engine.begin(path, kept(ftype, mode), free=True)
         if data:
             self._container.write(path, 0, data)
 
@@ -138,10 +138,10 @@ class ContainerNames(ContainerView):
         if attr is None or attr.id in self._spools or attr.id not in self._users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
-        read, troubles = self._changes.reader(path + b"/I0"), self._container.troubles
+        read, troubles = self._changes.reader(path + b"/I0"), self._container.engine.troubles
 
         def below(offset: int, size: int) -> bytes:
-            if self._container.troubles != troubles:  # its entries may be lost
+            if self._container.engine.troubles != troubles:  # its entries may be lost
                 raise _refuse(errno.EIO, path)
             self._light.reads(size)
             return read(offset, size)

@@ -93,7 +93,7 @@ class ContainerView(ContainerAttrs):
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:
             return spool.read(offset, size)
-        if self._container.troubles != self._troubles:
+        if self._container.engine.troubles != self._troubles:
             self._recheck()
         key = self.places[id] + b"/I0"
         if key in self._drafts:

@@ -203,8 +203,9 @@ class NewShard:
             name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo
         )
         self.base = self._container.base
-        self._container.follow_columns()
-        self._store, self._changes, _ = self._container.parts()
+        self._container.engine.follow_columns()
+        engine = self._container.engine
+        self._store, self._changes = engine.store, engine.changes
         self._bulk = BulkPut(self._store, self._changes)
         self._strict = options.error_on_conflict
 
@@ -242,7 +243,7 @@ class NewShard:
                 key = self._store.key_at(pos)
                 if key.endswith(b"/I0"):
                     raise conflict(key[:-3], "two rows of a task have this path")
-        self._container.save_columns()
+        self._container.engine.save_columns()
         self._container.close()
 
     def abandon(self) -> None:
