@@ -205,12 +205,12 @@ class Container(Reader):
                 self._engine.fast = fast_reader(
                     self._engine.store, self._engine.changes.drafts, often=True
                 )
-            return self._engine.changes.read(self._engine.key(name), offset, size)
+            return self._engine.files.read(self._engine.key(name), offset, size)
 
     def read_into(self, name: Name, offset: int, into: memoryview) -> int:
         with self._engine.lock:
             self._engine.catch_up()
-            return self._engine.changes.read_into(self._engine.key(name), offset, into)
+            return self._engine.files.read_into(self._engine.key(name), offset, into)
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
         """The contents of many files, in the order of the names.
@@ -230,7 +230,7 @@ class Container(Reader):
         """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
         with self._engine.lock:
             self._engine.catch_up()
-            return self._engine.changes.extents(self._engine.key(name))
+            return self._engine.files.extents(self._engine.key(name))
 
     # --- metadata ---
 
@@ -238,13 +238,13 @@ class Container(Reader):
         """raises  FileNotFoundError; CorruptError"""
         with self._engine.lock:
             self._engine.catch_up()
-            return self._engine.changes.stat(self._engine.key(name))
+            return self._engine.files.stat(self._engine.key(name))
 
     def getxattrs(self, name: Name) -> dict[bytes, bytes]:
         """Extended attributes."""
         with self._engine.lock:
             self._engine.catch_up()
-            return dict(self._engine.changes.attrs(self._engine.key(name)).xattrs)
+            return dict(self._engine.files.attrs(self._engine.key(name)).xattrs)
 
     # --- names ---
 
@@ -257,7 +257,7 @@ class Container(Reader):
                 key = self._engine.key(name)
             except (ValueError, NameTooLong):
                 return False
-            return self._engine.changes.find(key)
+            return self._engine.files.find(key)
 
     def __len__(self) -> int:
         with self._engine.lock:
@@ -311,7 +311,7 @@ class Container(Reader):
             check_directory(ftype, name, len(content))
         with self._engine.lock:
             self._engine.need_writable()
-            if exclusive and self._engine.changes.find(key):
+            if exclusive and self._engine.files.find(key):
                 raise FileExists("exists already", to_str(name))
             if mtime is not None or mtime_ns is not None:
                 mtime_ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
@@ -427,7 +427,7 @@ class Container(Reader):
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
-            if offset < 0 or size < 0 or offset + size > self._engine.changes.stat(key).size:
+            if offset < 0 or size < 0 or offset + size > self._engine.files.stat(key).size:
                 raise ValueError(f"no {size} bytes from {offset} on are inside the file")
             if size:
                 self._engine.run(self._engine.changes.punch, key, offset, size)
@@ -487,7 +487,7 @@ class Container(Reader):
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
-            attrs = check_attrs(change(self._engine.changes.attrs(key)))
+            attrs = check_attrs(change(self._engine.files.attrs(key)))
             self._engine.run(self._engine.changes.set_attrs, key, attrs, ctime_ns)
 
     # --- names ---

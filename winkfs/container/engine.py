@@ -36,7 +36,8 @@ Moment = tuple[int, int]  # CONTID and FILESIZE
 class Engine:
     """One writer or one of many readers; threads may share it.
 
-    store, changes, content  what reads and writes: other objects after `fall_back`, or a fork
+    store, content           what is read: other objects after a failed sync, or a fork
+    files, changes           what is seen of files by name, and what changes them
     lock                     of all calls, reentrant
     closed                   "" while it is open, else what became of it
     fast                     the short way to the content of plain files; None: see `catch_up`
@@ -74,6 +75,7 @@ class Engine:
         self._generation = self.store.generation
         self.content = Content(self.store)
         self.changes = Changes(self.store, self.content)
+        self.files = self.changes.files
         self.bulkget = BulkGet(self.store, self.content)
         self.fast: Read | None = fast_reader(self.store, self.changes.drafts)
 
@@ -98,7 +100,7 @@ class Engine:
         key = self.key(name)
         with self.lock:
             self.need_writable()
-            if not free and self.changes.find(key):
+            if not free and self.files.find(key):
                 raise FileExists("exists already", to_str(name))
             owner = self.changes.attrs_for(check_ftype(ftype), mode, uid, gid)
             fileid: int = self.run(self.changes.begin, key, None, ftype, owner)
@@ -138,7 +140,7 @@ class Engine:
         keys = [self.key(name) for name in names]
         with self.lock:
             self.need_writable()
-            if not keys or any(map(self.changes.find, keys)):
+            if not keys or any(map(self.files.find, keys)):
                 raise ValueError("tombstones are for names that have no file here")
             pos: int = self.run(self.changes.entomb, keys)
             return pos

@@ -74,7 +74,8 @@ class ContainerAttrs(PathView):
     def _attach(self) -> None:
         """Take up what is behind the handle: also after a recovery it may be another."""
         engine = self._container.engine
-        self._store, self._changes, self._content = engine.store, engine.changes, engine.content
+        self._store, self._content = engine.store, engine.content
+        self._files, self._changes = engine.files, engine.changes
         self._generation = self._store.generation
         self._troubles = self._container.engine.troubles
         self._light = Light(self._store.kv)
@@ -300,7 +301,7 @@ class ContainerAttrs(PathView):
             mode, (uid, gid) = self._root_mode, self._owner_of_root
         elif key in self._drafts:
             if self._drafts[key].ftype == FileType.DIR:
-                stored = self._changes.stat(key)
+                stored = self._files.stat(key)
                 mode, uid, gid, mtime_ns = stored.mode, stored.uid, stored.gid, stored.mtime_ns
                 ctime_ns = stored.ctime_ns
         elif (found := found or self._find(path, key)) and found.ftype == FileType.DIR:

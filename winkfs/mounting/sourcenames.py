@@ -138,7 +138,7 @@ class ContainerNames(ContainerView):
         if attr is None or attr.id in self._spools or attr.id not in self._users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
-        read, troubles = self._changes.reader(path + b"/I0"), self._container.engine.troubles
+        read, troubles = self._files.reader(path + b"/I0"), self._container.engine.troubles
 
         def below(offset: int, size: int) -> bytes:
             if self._container.engine.troubles != troubles:  # its entries may be lost

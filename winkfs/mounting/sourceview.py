@@ -61,7 +61,7 @@ class ContainerView(ContainerAttrs):
     # attributes
 
     def readlink(self, id: int) -> bytes:
-        return self._changes.read(self.places[id] + b"/I0", 0, -1)
+        return self._files.read(self.places[id] + b"/I0", 0, -1)
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
         if id == self.root:
@@ -71,7 +71,7 @@ class ContainerView(ContainerAttrs):
         path = self.places[id]
         if self._is_directory(id) and self.entry(path) != FileType.DIR:
             return {}
-        return self._changes.attrs(path + b"/I0").xattrs
+        return self._files.attrs(path + b"/I0").xattrs
 
     def facts(self, id: int) -> Mapping[str, str]:
         if id in self._spools:
@@ -82,9 +82,9 @@ class ContainerView(ContainerAttrs):
             return {}
         key = path + b"/I0"
         return {
-            "fileid": str(self._changes.stat(key).fileid),
+            "fileid": str(self._files.stat(key).fileid),
             "ftype": chr(ftype) if 32 < ftype < 127 else str(ftype),
-            "extents": text_of(self._changes.extents(key)),
+            "extents": text_of(self._files.extents(key)),
         }
 
     # contents
@@ -97,7 +97,7 @@ class ContainerView(ContainerAttrs):
             self._recheck()
         key = self.places[id] + b"/I0"
         if key in self._drafts:
-            return self._changes.read(key, offset, size)
+            return self._files.read(key, offset, size)
         # Where nothing is opened, each read comes right after a look-up: 5 us less.
         fresh = not self.writable and self._found[0] == key
         found = self._found[1] if fresh else self._look.find(key)
@@ -112,7 +112,7 @@ class ContainerView(ContainerAttrs):
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         if id in self._spools:
             return size if hole else offset
-        extents = self._changes.extents(self.places[id] + b"/I0")
+        extents = self._files.extents(self.places[id] + b"/I0")
         return find_data(extents, offset, hole=hole)
 
     # the whole
