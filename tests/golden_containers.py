@@ -168,7 +168,7 @@ def with_sums(base: Path, live: Life, *, names: bool = False, **options: bool | 
         files = live(c)
         tick()
         if names:
-            c.save_names()
+            c.engine.save_names()
     return files
 
 

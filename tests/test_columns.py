@@ -76,13 +76,13 @@ def test_columns_of_what_was_put_are_those_of_the_data_file(
     base = tmp_path / "c"
     with winkfs.create(base, ao=ao) as c:
         random_life(c, rng, range(5))
-        c.follow_columns()
+        c.engine.follow_columns()
         random_life(c, rng, range(5, 30))
-        c.save_columns()
+        c.engine.save_columns()
         with opened(base) as found:
             assert rows(found.slice(0, len(found))) == listing(base)
         random_life(c, rng, range(30, 45))
-        c.save_columns()
+        c.engine.save_columns()
     with store_of(base) as store, opened(base) as found:
         wanted = Columns.of(store)
         whole = found.slice(0, len(found))
@@ -96,11 +96,11 @@ def test_columns_of_what_was_put_are_those_of_the_data_file(
 def test_renamed_in_place_before_the_sync_is_not_the_old_name(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base, ao=True) as c:
-        c.follow_columns()
+        c.engine.follow_columns()
         c.put_many((f"name{i}", b"x", i) for i in range(5))
         c.rename("name4", "other")
         c.put_many((f"name{i}", b"x", i) for i in range(5, 9))
-        c.save_columns()
+        c.engine.save_columns()
     with opened(base) as found:
         assert b"other" in found.slice(0, len(found)).names()
         assert rows(found.slice(0, len(found))) == listing(base)
@@ -141,7 +141,7 @@ def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
         c.sync()
         c.truncate("1", 5)
         c.sync()
-        store = c.parts()[0]
+        store = c.engine.store
         skipped = Inode(9, 6, FileType.FILE, 0, [Extent(8192, 4, 6)])
         first = Inode(10, 10, FileType.FILE, 0, [Extent(8192, 0, 10)])
         for name, inode in ((b"skipped", skipped), (b"first", first)):

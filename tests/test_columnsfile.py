@@ -148,7 +148,7 @@ def test_those_of_another_container_are_not_believed(tmp_path: Path) -> None:
     for name in ("one", "other"):
         with winkfs.create(tmp_path / name) as c:
             c.put("a", name.encode()[:3])
-            c.save_columns()
+            c.engine.save_columns()
     sizes = {path.stat().st_size for path in tmp_path.glob("*.data")}
     assert len(sizes) == 1
     (tmp_path / "one.cols").replace(tmp_path / "other.cols")
@@ -179,7 +179,7 @@ def test_container_put_back_from_a_copy_does_not_grow_into_old_columns(tmp_path:
     saved = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with winkfs.open(base, "a") as c:
         c.put("b", b"2")
-        c.save_columns()
+        c.engine.save_columns()
     for path, data in saved.items():
         path.write_bytes(data)
     assert open_columns(str(base)) is None
@@ -219,7 +219,7 @@ def test_writer_that_has_not_synced_cannot_write_them(tmp_path: Path) -> None:
     with winkfs.create(tmp_path / "c") as c:
         c.put_many([("a", b"x")])
         with pytest.raises(ValueError, match="synced"):
-            write_columns(c.parts()[0])
+            write_columns(c.engine.store)
 
 
 @pytest.mark.parametrize("at", ["create", "append", "sync", "publish"])

@@ -173,11 +173,11 @@ def test_an_update_that_is_interrupted_keeps_what_it_put(
 NESTED = VERBS | {
     "sync": lambda c: c.sync(),
     "close": lambda c: c.close(),
-    "save_names": lambda c: c.save_names(),
-    "begin": lambda c: c.begin("new"),
+    "save_names": lambda c: c.engine.save_names(),
+    "begin": lambda c: c.engine.begin("new"),
     "write_many": lambda c: c.write_many("a", [(0, b"x")]),
     "punch": lambda c: c.punch("a", 0, 1),
-    "entomb": lambda c: c.entomb(["none"]),
+    "entomb": lambda c: c.engine.entomb(["none"]),
 }
 
 

@@ -354,8 +354,8 @@ def test_a_rename_in_place_that_fails_half_way_leaves_the_old_inode(tmp_path: Pa
     c = winkfs.create(tmp_path / "c", ao=True)
     c.put("aa", b"content", mtime=1)
     c.put("bb", b"b", mtime=2)
-    c.parts()[0].kv.flush()
-    c.parts()[0].kv.drain()
+    c.engine.store.kv.flush()
+    c.engine.store.kv.drain()
     torn: list[Call] = []
 
     def tear(call: Call) -> None:

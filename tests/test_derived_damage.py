@@ -276,7 +276,7 @@ def test_a_cell_of_an_older_inode_is_not_believed(base: Path) -> None:
     rows = select(str(base), Selection(paths=(b"d1/file 4",)))
     assert rows.size.tolist() == [5]
     with winkfs.open(base) as c:
-        c.freeze()
+        c.engine.freeze()
         assert c.read("d1/file 4") == b"again"
 
 
@@ -331,7 +331,7 @@ def test_a_frozen_reader_keeps_its_moment_when_the_index_is_made_anew(base: Path
     (at,) = cells_of(base, "d1/file 7")
     patch(Path(f"{base}.idx"), at, bytes(16))
     reader = winkfs.open(base)
-    reader.freeze()
+    reader.engine.freeze()
     with winkfs.open(base, "a") as c:
         c.put("d1/file 10", b"later")
         c.delete("d2/file 11")
@@ -388,7 +388,7 @@ def test_an_order_that_is_merged_and_is_damaged_is_made_from_the_index(base: Pat
     patch(path, at, bytes(16))
     with winkfs.open(base, "a") as c:
         c.put("d1/file 70", b"")
-        c.save_names()
+        c.engine.save_names()
         assert any("made.names" in note for note in c.notes)
     assert winkfs.verify(base).problems == []
 

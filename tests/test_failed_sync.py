@@ -249,8 +249,8 @@ def test_a_failure_that_the_wait_for_pages_to_drop_was_told_is_one_of_the_sync(
     files = {f"n{i}": os.urandom(1 << 19) for i in range(40)}
     for i, (name, data) in enumerate(files.items()):
         c.put(name, data)
-        c.parts()[0].kv.flush()
-        c.parts()[0].kv.drain()
+        c.engine.store.kv.flush()
+        c.engine.store.kv.drain()
         if i == 8:
             time.sleep(1)  # it is being written back, in vain
             thin.filler.unlink()

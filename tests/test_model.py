@@ -283,7 +283,7 @@ class Life(RuleBasedStateMachine):
     @rule()
     def save_names(self) -> None:
         self.flags = self._flags_on_disk()
-        self.writer.save_names()
+        self.writer.engine.save_names()
         self.synced = dict(self.files)
         if not self.writer.classic:
             check_order(self.base, set(self.files))

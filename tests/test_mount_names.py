@@ -520,7 +520,7 @@ def test_every_kind_of_inode_is_listed_as_it_is_found(
         container.put("folder", b"", ftype=DIR)
         container.put("damaged", b"which has a bad inode")
         container.sync()
-        at = container.parts()[0].index.lookup(b"damaged/I0")
+        at = container.engine.store.index.lookup(b"damaged/I0")
     with Path(base + ".data").open("r+b") as data:
         data.seek(at + 60)
         data.write(b"\xff")

@@ -238,7 +238,7 @@ def test_a_million_names_cost_little_memory(base: str) -> None:
     with winkfs.create(base) as container:
         container.put_many((f"many/{i:07}", b"x") for i in range(1_000_000))
         container.put_many((f"deep/{i}/{j}", b"x") for i in range(100) for j in range(20))
-        container.save_names()
+        container.engine.save_names()
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, base], capture_output=True, text=True, check=True
     )

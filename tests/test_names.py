@@ -131,7 +131,7 @@ def test_an_order_outlives_the_file_that_replaces_its_own(base: Path) -> None:
         old = build(store)
     with winkfs.open(base, "a") as container:
         container.put("c", b"1")
-        container.save_names()
+        container.engine.save_names()
     assert old.names(0, 9) == [b"a", b"b"]
     check_order(base, {b"a", b"b", b"c"})
 
@@ -160,7 +160,7 @@ def patched(base: Path, **variables: int) -> None:
 def test_an_order_that_cannot_be_believed_is_none(change: str, base: Path) -> None:
     made(base, [b"a"])
     with winkfs.open(base, "a") as container:
-        container.save_names()
+        container.engine.save_names()
     path = path_of(base, ".names")
     if change == "cut":
         path.write_bytes(path.read_bytes()[:-1])
@@ -175,7 +175,7 @@ def test_an_order_that_cannot_be_believed_is_none(change: str, base: Path) -> No
     problems = winkfs.verify(base).problems
     assert len(problems) == (change == "cut") and all("c.names" in line for line in problems)
     with winkfs.open(base, "a") as container:
-        container.save_names()
+        container.engine.save_names()
     check_order(base, {b"a"})
 
 
@@ -291,7 +291,7 @@ def test_few_changes_are_merged_and_many_are_not(
         container.put_many((name, b"") for name in new)
         container.sync()
         with disk_calls() as calls:
-            container.save_names()
+            container.engine.save_names()
     with store_of(base) as store:
         order = open_order(store)
         assert order is not None
@@ -337,13 +337,13 @@ def test_directories_with_an_entry_are_no_clashes(base: Path) -> None:
     with winkfs.open(base, "a") as container:
         container.put("d", b"now a file")
         container.put("f/g", b"")
-        container.save_names()
+        container.engine.save_names()
     assert open_pairs(base)[1] == 2
     assert winkfs.verify(base).problems == []
     with winkfs.open(base, "a") as container:
         for name in ("d", "f"):
             container.put(name, b"", ftype=FileType.DIR)
-        container.save_names()
+        container.engine.save_names()
     assert open_pairs(base)[1] == 0
     assert winkfs.verify(base).problems == []
 
@@ -354,7 +354,7 @@ def test_clashes_that_were_not_known_are_counted_by_a_merge(base: Path) -> None:
     patched(base, CLASHES=-2)  # 1 - 2: what a foreign file without it says
     with winkfs.open(base, "a") as container:
         container.put("c/d", b"")
-        container.save_names()
+        container.engine.save_names()
     check_order(base, {b"a", b"a/b", b"c", b"c/d"})
 
 
@@ -363,7 +363,7 @@ def test_a_current_order_is_not_written_again(base: Path) -> None:
     winkfs.reindex(base)
     before = path_of(base, ".names").stat().st_ino
     with winkfs.open(base, "a") as container:
-        container.save_names()
+        container.engine.save_names()
     assert path_of(base, ".names").stat().st_ino == before
 
 
@@ -401,7 +401,7 @@ def test_half_a_rename_is_no_tail_to_go_by(tmp_path: Path) -> None:
                 container.rename("a", "b")
             done = not interrupter.fired
             names = {name.encode() for name in container.names()}
-            container.save_names()
+            container.engine.save_names()
         check_order(base, names)
         assert winkfs.verify(base).problems == []
         with store_of(base) as store:
@@ -522,7 +522,7 @@ def test_a_full_disk_leaves_the_old_order(base: Path) -> None:
         container.put("b", b"1")
         container.sync()
         with disk_calls(refusing("write", ".names.tmp", errno.ENOSPC)) as calls:
-            container.save_names()
+            container.engine.save_names()
         assert any(call.path.endswith(".names.tmp") for call in calls)
         assert list(container.names()) == ["a", "b"]
     assert path_of(base, ".names").read_bytes() == before

@@ -59,7 +59,7 @@ def files_of(base: Path | str) -> Files:
 def entry_of(base: Path, key: bytes) -> tuple[int, int]:
     """Start and end of the last entry with a key."""
     with winkfs.open(base) as c:
-        found = [e for e in c.parts()[0].kv.iterate() if e.key == key]
+        found = [e for e in c.engine.store.kv.iterate() if e.key == key]
     return found[-1].pos, found[-1].pos + found[-1].size
 
 
@@ -321,7 +321,7 @@ def test_rollback_of_what_was_not_synced(variant: str, tmp_path: Path) -> None:
     base = tmp_path / "c"
     files = make(base, **VARIANTS[variant])
     with winkfs.open(base, "a") as c:
-        kv = c.parts()[0].kv
+        kv = c.engine.store.kv
         c.put("new", b"x", mtime=5000)
         kv.flush()
         image = path_of(base, ".data").read_bytes()  # as a kill leaves it
@@ -337,7 +337,7 @@ def test_rollback_to_the_sync_before(tmp_path: Path) -> None:
     base = tmp_path / "c"
     files = make(base)
     c = winkfs.open(base, "a")
-    kv = c.parts()[0].kv
+    kv = c.engine.store.kv
     c.put("d/01", b"replaced")
     c.delete("d/02")
     c.rename("d/04", "renamed")

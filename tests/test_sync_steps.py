@@ -123,7 +123,7 @@ def test_a_power_cut_leaves_what_was_there_when_a_sync_began(
         act = dice.random()
         if running is None and act < 0.5:
             states.append(dict(files))
-            steps = container.syncing()
+            steps = container.engine.syncing()
             running = steps, next(steps, None), len(states) - 1
         elif running is not None and act < 0.6:
             steps, wait, number = running
@@ -159,13 +159,17 @@ def test_a_failed_step_is_final(tmp_path: Path) -> None:
     container.put("a", b"1")
     container.sync()
     container.put("b", b"2")
-    steps = container.syncing()
+    steps = container.engine.syncing()
     wait = next(steps)
     with disk_calls(refusing("sync")), pytest.raises(OSError, match="Input/output") as caught:
         wait()
     with pytest.raises(OSError):
         steps.throw(caught.value)
-    for attempt in (container.sync, lambda: container.put("c", b"3"), container.syncing().__next__):
+    for attempt in (
+        container.sync,
+        lambda: container.put("c", b"3"),
+        container.engine.syncing().__next__,
+    ):
         with pytest.raises(OSError):
             attempt()
     assert container.read("a") == b"1"
@@ -181,10 +185,10 @@ def test_delflags_of_what_came_during_a_sync_wait_for_the_next(tmp_path: Path) -
     container = winkfs.create(base)
     container.put("a", b"1")
     container.sync()
-    store = container.parts()[0]
+    store = container.engine.store
     old = store.index.lookup(b"a/I0")
     container.put("b", b"2")
-    steps = container.syncing()
+    steps = container.engine.syncing()
     wait = next(steps)
     container.put("a", b"11")
     while True:
@@ -211,7 +215,7 @@ def test_what_a_sync_has_published_is_not_marked_by_another_before_its_own_time(
     container.sync()
     disk = watch(tmp_path / "c.data")
     container.put("a", b"22")
-    steps = container.syncing()
+    steps = container.engine.syncing()
     next(steps)()
     next(steps)()
     container.put("a", b"333")

@@ -209,7 +209,7 @@ class ContainerStore(Store):
 
 def places(base: Path) -> list[tuple[int, int, str]]:
     with winkfs.open(base) as container:
-        store = container.parts()[0]  # type: ignore[union-attr]
+        store = container.engine.store  # type: ignore[union-attr]
         found = []
         for entry in container.scan():
             pos = store.index.lookup(entry.name.encode() + b"/I0")

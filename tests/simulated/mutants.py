@@ -146,8 +146,8 @@ MUTANTS = (
         "no tombstone at a delete", CHANGES,
         '        self._kv.append(key, b"", deleted=True)\n'
         "        self._pop(key)\n"
-        "        self._doom(draft.old",
-        "        self._pop(key)\n        self._doom(draft.old",
+        "        self.files.doom(draft.old",
+        "        self._pop(key)\n        self.files.doom(draft.old",
         f"{CUTS}[plain]",
     ),
     Mutant(

@@ -145,13 +145,13 @@ def pack(
             chosen = Packer(container, report, count, progress).update(
                 reader, Mark.of(container, root), checksum=checksum
             )
-            container.save_names()
+            container.engine.save_names()
             if whole and not report.failed and worth_keeping(container, report, chosen):
                 Mark(root, began, 0).keep(container)
     else:
         with _partial(target, ao=ao, classic=classic) as container:
             Packer(container, report, count, progress).run(reader)
-            container.save_names()
+            container.engine.save_names()
             if whole and not report.failed:
                 Mark(root, began, 0).keep(container)
     return report
@@ -160,7 +160,7 @@ def pack(
 def worth_keeping(container: Container, report: PackReport, chosen: Update) -> bool:
     """Whether a new mark saves the next update more than it takes to write: an index, which is
     written anew in any case where files were stored."""
-    base = container.parts()[0].index.base
+    base = container.engine.store.index.base
     return bool(
         report.files + report.directories + report.links + report.updated
         or (base is not None and chosen.suspected > base.size)
@@ -279,7 +279,7 @@ class Packer:
         self._note = note
         self._progress = progress or (lambda done: None)
         self._unordered = False
-        settings = container.parts()[0].settings
+        settings = container.engine.store.settings
         self._attrs, self._holes = settings.attrs, settings.holes
         status = Path(container.base + DATA).stat()
         self._owner = status.st_uid, status.st_gid
@@ -291,7 +291,7 @@ class Packer:
 
     def run(self, source: Source) -> None:
         """Raises what the source or the container raises; files put until then stay put."""
-        self._container.follow_names()
+        self._container.engine.follow_names()
         # A tree has every name once, and its order is only for the eye.
         self._unordered = isinstance(source, Tree) and not self._container.ao
         with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:
@@ -310,7 +310,7 @@ class Packer:
 
         raises  as `run`
         """
-        self._container.follow_names()
+        self._container.engine.follow_names()
         self._unordered = isinstance(source, Tree) and not self._container.ao
         finder, ao = Finder(self._container, mark.end), self._container.ao
         again = self._waiting.__contains__

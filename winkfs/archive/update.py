@@ -130,7 +130,7 @@ class Finder:
     def __init__(self, container: Container, end: int) -> None:
         self.container, self._end = container, end
         self._coarse = unit_of(container) > 1
-        self._storage = container.parts()[0].kv.storage
+        self._storage = container.engine.store.kv.storage
         self._storage.remember_resident()
         self._calls = 0
 
@@ -138,7 +138,7 @@ class Finder:
         self._calls += 1
         if self._calls % DROP == 0:
             self._storage.drop_seen()
-        rows = self.container.columns_of(names)
+        rows = self.container.engine.columns_of(names)
         found = rows.names()
         file = (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
         kinds = np.where(file, int(FileType.FILE), rows.ftype)
@@ -156,7 +156,7 @@ class Finder:
 
 def unit_of(container: Container) -> int:
     """What an mtime in the container is a multiple of, nanoseconds."""
-    return 1 if container.parts()[0].settings.nanoseconds else NANO
+    return 1 if container.engine.store.settings.nanoseconds else NANO
 
 
 # --- comparing ---
@@ -258,7 +258,7 @@ def differences(item: Item, container: Container) -> set[str]:
     it can hold them."""
     name, meta = to_bytes(item.name), said_of(item)
     old, unit = container.stat(name), unit_of(container)
-    link, settings = old.ftype == FileType.LINK, container.parts()[0].settings
+    link, settings = old.ftype == FileType.LINK, container.engine.store.settings
     found = {"mtime"} if old.mtime_ns != meta.mtime_ns // unit * unit else set()
     if settings.attrs:
         if not link and old.mode != meta.mode:
@@ -290,7 +290,7 @@ class Mark(NamedTuple):
     @classmethod
     def of(cls, container: Container, root: int) -> Mark:
         """The mark that the container has of this tree; of another: all are suspects."""
-        packed = container.parts()[0].idx.packed
+        packed = container.engine.store.idx.packed
         if packed.get("PACKROOT") != root:
             return cls(root, 0, 0)
         return cls(root, packed.get("PACKTIME", 0), packed.get("PACKEND", 0))
@@ -298,8 +298,8 @@ class Mark(NamedTuple):
     def keep(self, container: Container) -> None:
         """Note it in the container. Raises OSError."""
         container.sync()
-        end = container.parts()[0].kv.end
-        container.keep_mark(dict(zip(PACKED, (self.root, self.since, end), strict=True)))
+        end = container.engine.store.kv.end
+        container.engine.keep_mark(dict(zip(PACKED, (self.root, self.since, end), strict=True)))
 
 
 def root_of_tree(path: str, exclude: Sequence[str], *, xattrs: bool) -> int:

@@ -307,7 +307,7 @@ def _has_below(container: Files, name: bytes) -> bool:
     from winkfs.container.select import by_prefix
 
     if isinstance(container, Container):
-        found = by_prefix(container.parts()[0], name + b"/")
+        found = by_prefix(container.engine.store, name + b"/")
         if found is not None:
             return len(found) > 0
     return any(True for _ in container.scan(prefix=name + b"/"))

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, UInt8, column, rows_at, texts_at
+from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
 from winkformats.errors import CorruptError
-from winkformats.kv.entry import Field
+from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import SUFFIX, SUFFIX_BYTES
 from winkfs.container.ondisk.inode import HEAD, FileType, Inode
@@ -86,31 +86,6 @@ def pieces(store: Opened, positions: Int64, problem: Problem | None) -> Iterator
         storage.close()
 
 
-class _Rows(NamedTuple):
-    """n entries that may be ordinary inodes, as rows of one matrix.
-
-    which              int64[n]  their indices among the positions
-    pos                int64[n]  kv_pointers
-    matrix, raw        uint8[n, width], and the same as bytes
-    begin              int64[n]  where in `raw` each begins
-    key_len            int64[n]  bytes of the key
-    value, value_len   int64[n]  where in the entry its value begins, and its bytes
-    size               int64[n]  bytes of the entry
-    fields             int64[n, 11 or 13]  CKSUM .. DCOUNT, two pairs, which may lie behind its end
-    """
-
-    which: Int64
-    pos: Int64
-    matrix: UInt8
-    raw: bytes
-    begin: Int64
-    key_len: Int64
-    value: Int64
-    value_len: Int64
-    size: Int64
-    fields: Int64
-
-
 class InodeScan:
     """Decodes the inodes of a container.
 
@@ -152,22 +127,26 @@ class InodeScan:
 
     def _rows(self, data: memoryview, at: Int64, positions: Int64) -> tuple[Piece, Int64]:
         """-> the ordinary and good ones, and their indices among the positions."""
-        rows = self._gathered(data, at, positions)
+        rows = entry_rows(data, at, self._layout, (1 + len(SUFFIX), KEYS), (HEAD.size, VALUES))
         if not len(rows.which):
             return NONE, rows.which
-        fields, lsize = rows.fields, rows.fields[:, 3]
+        pos, words = positions[rows.which], 8 * (7 + 2 * self._words)
+        wide = rows_at(rows.raw + bytes(words), rows.begin + rows.value, words)
+        # CKSUM .. DCOUNT and two pairs, which may lie behind the end of an inode
+        fields = wide.view(">i8").astype(np.int64)
+        lsize = fields[:, 3]
         special, extents, extent = self._extents(fields)
         skip = extent[:, 1] if self._form.pairoff else np.zeros_like(lsize)
         one = (extents == 1) & (extent[:, -1] >= lsize) & (skip >= 0)
-        good = self._sound(rows) & (one | ((extents == 0) & (lsize == 0)))
+        good = self._sound(rows, pos, fields) & (one | ((extents == 0) & (lsize == 0)))
         plain = one & (extent[:, -1] == lsize) & (skip == 0) & (extent[:, 0] > 0) & (lsize > 0)
         plain &= good
-        plain &= self._is_value(extent[:, 0], lsize, rows.pos, fields[:, 2], plain)
+        plain &= self._is_value(extent[:, 0], lsize, pos, fields[:, 2], plain)
         pointer = np.where(lsize == 0, 0, np.where(plain, extent[:, 0], -1))
         ftype = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4])
         lengths = rows.key_len - len(SUFFIX)
         columns = [
-            rows.pos, pointer, lsize, self._ns(fields[:, 5]), ftype.astype(np.uint8),
+            pos, pointer, lsize, self._ns(fields[:, 5]), ftype.astype(np.uint8),
             special.astype(np.uint8), lengths,
         ]  # fmt: skip
         if not good.all():
@@ -175,49 +154,21 @@ class InodeScan:
         names = self._names(rows.matrix, lengths, good)
         return Piece._make([*columns, names]), rows.which[good]
 
-    def _gathered(self, data: memoryview, at: Int64, positions: Int64) -> _Rows:
-        """Those of the entries at offsets `at` of `data` that may be ordinary inodes."""
-        layout, limit = self._layout, len(data)
-        which = np.flatnonzero((at >= 0) & (at + self._key_at < limit))
-        at = at[which]
-        key_len = _lengths(data, at + layout.delflag, layout.key)
-        value = self._key_at + _room(layout.key, key_len) + layout.value.prefix
-        near = (key_len > len(SUFFIX)) & (key_len <= KEYS) & (at + value <= limit)
-        at, which, key_len, value = at[near], which[near], key_len[near], value[near]
-        value_len = _lengths(data, at + value - layout.value.prefix, layout.value)
-        size = value + _room(layout.value, value_len) + layout.checksum
-        fits = (value_len >= HEAD.size) & (value_len <= VALUES) & (at + size <= limit)
-        width = int(size[fits].max(initial=1))
-        fits &= at + width <= limit
-        which, value = which[fits], value[fits]
-        matrix = rows_at(data, at[fits], width)
-        raw = matrix.tobytes()  # slices of bytes cost half of those of a view, and hash faster
-        begin = np.arange(0, len(raw), width)
-        words = 8 * (7 + 2 * self._words)
-        fields = rows_at(raw + bytes(words), begin + value, words).view(">i8").astype(np.int64)
-        return _Rows(which, positions[which], matrix, raw, begin, key_len[fits], value,
-                     value_len[fits], size[fits], fields)  # fmt: skip
-
-    def _sound(self, rows: _Rows) -> Bools:
+    def _sound(self, rows: EntryRows, pos: Int64, fields: Int64) -> Bools:
         """Which are inodes with a name and a right checksum, and fields that can be: bool[n]."""
-        layout, form, raw, fields = self._layout, self._form, rows.raw, rows.fields
-        tails = rows_at(raw, rows.begin + self._key_at + rows.key_len - 4, 4)
+        layout, form = self._layout, self._form
+        tails = rows_at(rows.raw, rows.begin + self._key_at + rows.key_len - 4, 4)
         good: Bools = (tails[:, 1:] == SUFFIX_BYTES).all(1) & (tails[:, 0] != 0)
         count = fields[:, 6]
         pairs_end = HEAD.size + count * form.pair
         good &= (count >= 0) & (count <= VALUES) & (pairs_end <= rows.value_len)
         good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0)
         good &= (fields[:, 4] >= 0) & (fields[:, 4] <= 255)
-        if layout.delflag:
-            good &= rows.matrix[:, 0] <= 1
-        if layout.checksum:
-            ends = rows.begin + rows.size - 4
-            bodies = _slices(raw, rows.begin + layout.delflag, ends)
-            good &= layout.sums(rows.pos, bodies) == column(rows_at(raw, ends, 4), ">u4", 0)
-        else:
+        good &= rows.good(layout, pos)
+        if not layout.checksum:
             where = rows.begin + rows.value
             stops = where + np.clip(pairs_end, 8, rows.value_len)
-            sums = np.fromiter(map(form.sum, _slices(raw, where + 8, stops)), np.uint64, len(good))
+            sums = np.fromiter(map(form.sum, rows.slices(where + 8, stops)), np.uint64, len(good))
             good &= sums.view(np.int64) == fields[:, 0]
         return good
 
@@ -267,11 +218,11 @@ class InodeScan:
             self._read(pos, APART).ljust(APART, b"\0") for pos in pointer[which].tolist()
         )
         at = np.arange(0, len(data), APART) + layout.delflag
-        length = _lengths(data, at, layout.key)
-        value = at + layout.key.prefix + _room(layout.key, length)
+        length = lengths_at(data, at, layout.key)
+        value = at + layout.key.size(0) + (length if layout.key.room < 0 else 0)
         near = (length >= 0) & (length <= KEYS)
         near &= pointer[which] + value - at + layout.delflag + layout.value.prefix <= limit
-        found[which[near]] = _lengths(data, value[near], layout.value)
+        found[which[near]] = lengths_at(data, value[near], layout.value)
         return found
 
     def _ns(self, mtime: Int64) -> Int64:
@@ -310,22 +261,6 @@ class InodeScan:
             np.array([inode.ftype], np.uint8), np.array([inode.attrs is not None], np.uint8),
             np.array([len(name)]), np.frombuffer(name, np.uint8),
         )  # fmt: skip
-
-
-def _lengths(data: Any, at: Int64, field: Field) -> Int64:
-    """Bytes of the strings of a field whose prefixes stand at `at`; what is no number: negative."""
-    if not field.prefix or not len(at):
-        return np.full(len(at), field.room, np.int64)
-    return rows_at(data, at, field.prefix).view(f">u{field.prefix}")[:, 0].astype(np.int64)
-
-
-def _room(field: Field, lengths: Int64) -> Int64:
-    """Bytes that the strings of a field take behind their prefixes."""
-    return lengths if field.room < 0 else np.full(len(lengths), field.room, np.int64)
-
-
-def _slices(raw: bytes, starts: Int64, stops: Int64) -> list[bytes]:
-    return [raw[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
 def _merged(rows: Piece, alone: list[Piece]) -> Piece:

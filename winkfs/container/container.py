@@ -26,8 +26,8 @@ from winkfs.container.arguments import (
     to_ns,
 )
 from winkfs.container.datafile import create_files
+from winkfs.container.engine import Engine, Moment
 from winkfs.container.entry import Entry, Stat
-from winkfs.container.handle import Handle
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import Attrs, Extent, FileType
 from winkfs.container.ondisk.names import new_sorter, save_order
@@ -41,140 +41,7 @@ from winkfs.names import Name, base_of, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 
 if TYPE_CHECKING:
-    from winkfs.container.columns import Columns
-
-
-class Reading(Handle, Reader):
-    """The reading half of a container. A writer sees what it has not synced yet."""
-
-    changed_by = "put, write and append"
-
-    @property
-    def stored_bytes(self) -> int:
-        return self._store.kv.end
-
-    # --- content ---
-
-    def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
-        """The content, or `size` bytes of it from `offset`; short at the end of the file.
-
-        raises  FileNotFoundError; CorruptError where a checksum is wrong
-        """
-        fast = self._fast
-        whole = size < 0 and offset == 0
-        if fast is not None and offset >= 0:
-            try:
-                key = (name + "/I0").encode()  # type: ignore[operator,union-attr]
-            except (TypeError, UnicodeEncodeError):
-                key = to_bytes(name) + b"/I0"
-            found = fast(key) if whole else fast(key, LARGE)
-            if found is not None:
-                return found if whole else found[offset : offset + size if size >= 0 else None]
-        with self._lock:
-            self._check()
-            if whole and not self._closed:
-                self._fast = fast_reader(self._store, self._changes.drafts, often=True)
-            return self._changes.read(self._key(name), offset, size)
-
-    def read_into(self, name: Name, offset: int, into: memoryview) -> int:
-        with self._lock:
-            self._check()
-            return self._changes.read_into(self._key(name), offset, into)
-
-    def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
-        """The contents of many files, in the order of the names.
-
-        raises  FileNotFoundError at a missing name; CorruptError
-        cost    1.3 us a file of 1 KiB from warm memory, in batches of 1,024
-        """
-        for batch in self._bulkget.batches(names):
-            with self._lock:
-                self._check()
-                if self.writable:
-                    self._guard(self._changes.settle)
-                found, missing = self._bulkget.get(batch)
-            yield from found
-            if missing is not None:
-                raise NoSuchFile("no such file in the container", missing)
-
-    def get_some(self, names: Sequence[Name]) -> list[bytes]:
-        """The contents of a few thousand files at most, up to the first that is missing."""
-        with self._lock:
-            self._check()
-            if self.writable:
-                self._guard(self._changes.settle)
-            return self._bulkget.get(list(names))[0]
-
-    def extents(self, name: Name) -> Sequence[Extent]:
-        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
-        with self._lock:
-            self._check()
-            return self._changes.extents(self._key(name))
-
-    # --- metadata ---
-
-    def stat(self, name: Name) -> Stat:
-        """raises  FileNotFoundError; CorruptError"""
-        with self._lock:
-            self._check()
-            return self._changes.stat(self._key(name))
-
-    def getxattrs(self, name: Name) -> dict[bytes, bytes]:
-        """Extended attributes."""
-        with self._lock:
-            self._check()
-            return dict(self._changes.attrs(self._key(name)).xattrs)
-
-    def columns_of(self, names: Sequence[bytes]) -> Columns:
-        """What is to say of the files with these names, in order of their inodes; those that are
-        not there, or damaged, are left out. Cost: 3 us a name."""
-        from winkfs.container.select import by_paths
-
-        with self._lock:
-            self._check()
-            if self.writable:
-                self._guard(self._changes.settle)
-            return by_paths(self._store, tuple(names), self._store.note)
-
-    # --- names ---
-
-    def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str | bytes | os.PathLike):
-            return False
-        with self._lock:
-            self._check()
-            try:
-                key = self._key(name)
-            except (ValueError, NameTooLong):
-                return False
-            return self._changes.find(key)
-
-    def __len__(self) -> int:
-        with self._lock:
-            self._check()
-            if self.writable:
-                self._guard(self._changes.settle)
-            return self._store.index.count
-
-    def scan(
-        self,
-        since: float | None = None,
-        until: float | None = None,
-        prefix: Name = "",
-        *,
-        problem: Problem | None = None,
-    ) -> Iterator[Entry]:
-        """The files in disk order, as of the call: what happens later does not change it.
-
-        since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
-        prefix        only names that start with it
-        problem       is told of each damaged inode, which is passed over; None: CorruptError
-        """
-        with self._lock:
-            self._check()
-            if self.writable:
-                self._guard(self._changes.settle)
-        return scan(self._store, self._lock, since, until, to_bytes(prefix), problem)
+    pass
 
 
 Data = bytes | bytearray | memoryview
@@ -214,7 +81,7 @@ def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
     return Container(base_of(base), mode)
 
 
-class Container(Reading):
+class Container(Reader):
     """A filesystem in a few files. One writer, any number of readers; threads may share a handle.
 
     Names are str (surrogateescape) or bytes. Changes are durable, and seen by other processes,
@@ -222,7 +89,198 @@ class Container(Reading):
 
     A `with` block that ends with an exception drops what was changed since the last sync. `close`
     syncs in any case. Where some 100,000 changes have gathered, the handle may sync by itself.
+
+    engine  what is behind the handle, for this library: it is no part of the interface
     """
+
+    changed_by = "put, write and append"
+
+    def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
+        """See `open`; `mapped`: see `DataFile`."""
+        super().__init__(base)
+        self._engine = Engine(base, mode, mapped=mapped)
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    # --- the handle ---
+
+    @property
+    def base(self) -> str:
+        """The path without .data."""
+        return self._engine.store.base
+
+    @property
+    def writable(self) -> bool:
+        return self._engine.store.writable
+
+    @property
+    def ao(self) -> bool:
+        """Whether it is the append-only variant."""
+        return self._engine.store.settings.ao
+
+    @property
+    def classic(self) -> bool:
+        return self._engine.store.settings.classic
+
+    @property
+    def superblock(self) -> dict[str, int]:
+        """The variables of the data file, as of the last sync."""
+        return dict(self._engine.store.kv.superblock)
+
+    @property
+    def problems(self) -> list[str]:
+        """The damage that was met and got round, a line each: what, in which file, at which byte.
+
+        Files whose inodes are damaged are not listed. Empty does not mean sound: see `verify`.
+        """
+        return list(self._engine.store.notes)
+
+    @property
+    def notes(self) -> list[str]:
+        """Problems, and what was found wrong with derived files, which costs no file."""
+        return self._engine.store.notes + self._engine.store.remarks
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        """Close; after an exception without a sync: the container stays as of the last one."""
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __repr__(self) -> str:
+        state = self._engine.closed or ("writing" if self.writable else "reading")
+        return f"<winkfs container {self.base} ({state})>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A reader that is copied or pickled is opened anew, where it stays if it is frozen."""
+        return _again, (type(self), *self._engine.pickled())
+
+    def close(self) -> None:
+        """Sync, write the index, let go of the lock. A second time does nothing.
+
+        raises  OSError, also where an earlier sync failed; the handle is closed all the same
+        """
+        self._engine.close()
+
+    def abort(self) -> None:
+        """Close, and drop what was changed since the last sync."""
+        self._engine.abort()
+
+    def sync(self) -> None:
+        """Make everything durable; other processes see it from now on.
+
+        raises  OSError. Where the disk refuses to sync, it may have dropped anything written since
+                the last sync: from then on the handle reads what that one left, and refuses to
+                write; open the container again to go on
+        """
+        self._engine.sync()
+
+    @property
+    def stored_bytes(self) -> int:
+        return self._engine.store.kv.end
+
+    # --- content ---
+
+    def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
+        """The content, or `size` bytes of it from `offset`; short at the end of the file.
+
+        raises  FileNotFoundError; CorruptError where a checksum is wrong
+        """
+        fast = self._engine.fast
+        whole = size < 0 and offset == 0
+        if fast is not None and offset >= 0:
+            try:
+                key = (name + "/I0").encode()  # type: ignore[operator,union-attr]
+            except (TypeError, UnicodeEncodeError):
+                key = to_bytes(name) + b"/I0"
+            found = fast(key) if whole else fast(key, LARGE)
+            if found is not None:
+                return found if whole else found[offset : offset + size if size >= 0 else None]
+        with self._engine.lock:
+            self._engine.catch_up()
+            again = whole or self._engine.fast is None or self._engine.store.frozen
+            if again and not self._engine.closed:
+                self._engine.fast = fast_reader(
+                    self._engine.store, self._engine.changes.drafts, often=True
+                )
+            return self._engine.files.read(self._engine.key(name), offset, size)
+
+    def read_into(self, name: Name, offset: int, into: memoryview) -> int:
+        with self._engine.lock:
+            self._engine.catch_up()
+            return self._engine.files.read_into(self._engine.key(name), offset, into)
+
+    def get_many(self, names: Iterable[Name]) -> Iterator[bytes]:
+        """The contents of many files, in the order of the names.
+
+        raises  FileNotFoundError at a missing name; CorruptError
+        cost    1.3 us a file of 1 KiB from warm memory, in batches of 1,024
+        """
+        for batch in self._engine.bulkget.batches(names):
+            with self._engine.lock:
+                self._engine.settled()
+                found, missing = self._engine.bulkget.get(batch)
+            yield from found
+            if missing is not None:
+                raise NoSuchFile("no such file in the container", missing)
+
+    def extents(self, name: Name) -> Sequence[Extent]:
+        """Where the content lies: (kv_pointer, bytes skipped, bytes), 0: a hole, -1: in memory."""
+        with self._engine.lock:
+            self._engine.catch_up()
+            return self._engine.files.extents(self._engine.key(name))
+
+    # --- metadata ---
+
+    def stat(self, name: Name) -> Stat:
+        """raises  FileNotFoundError; CorruptError"""
+        with self._engine.lock:
+            self._engine.catch_up()
+            return self._engine.files.stat(self._engine.key(name))
+
+    def getxattrs(self, name: Name) -> dict[bytes, bytes]:
+        """Extended attributes."""
+        with self._engine.lock:
+            self._engine.catch_up()
+            return dict(self._engine.files.attrs(self._engine.key(name)).xattrs)
+
+    # --- names ---
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str | bytes | os.PathLike):
+            return False
+        with self._engine.lock:
+            self._engine.catch_up()
+            try:
+                key = self._engine.key(name)
+            except (ValueError, NameTooLong):
+                return False
+            return self._engine.files.find(key)
+
+    def __len__(self) -> int:
+        with self._engine.lock:
+            self._engine.settled()
+            return self._engine.store.index.count
+
+    def scan(
+        self,
+        since: float | None = None,
+        until: float | None = None,
+        prefix: Name = "",
+        *,
+        problem: Problem | None = None,
+    ) -> Iterator[Entry]:
+        """The files in disk order, as of the call: what happens later does not change it.
+
+        since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
+        prefix        only names that start with it
+        problem       is told of each damaged inode, which is passed over; None: CorruptError
+        """
+        with self._engine.lock:
+            self._engine.settled()
+        return scan(self._engine.store, self._engine.lock, since, until, to_bytes(prefix), problem)
 
     # --- whole files ---
 
@@ -247,45 +305,20 @@ class Container(Reading):
                    name that is empty, too long or has NUL); OSError
         cost       buffered; durable after `sync`
         """
-        key = self._key(name)
+        key = self._engine.key(name)
         content = data if type(data) is bytes else as_content(data)
         if ftype != FileType.FILE:
             check_directory(ftype, name, len(content))
-        with self._lock:
-            self._check_write()
-            if exclusive and self._changes.find(key):
+        with self._engine.lock:
+            self._engine.need_writable()
+            if exclusive and self._engine.files.find(key):
                 raise FileExists("exists already", to_str(name))
             if mtime is not None or mtime_ns is not None:
                 mtime_ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
             if ftype != FileType.FILE:
                 check_ftype(ftype)
-            owner = self._changes.attrs_for(ftype, mode, uid, gid)
-            self._guard(self._changes.put, key, content, mtime_ns, ftype, owner)
-
-    def begin(
-        self,
-        name: Name,
-        ftype: int = FileType.FILE,
-        *,
-        mode: int | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        free: bool = False,
-    ) -> int:
-        """Create an empty file, to be written to -> its file id. See `put` for the rest.
-
-        free       the caller has looked: there is no file of this name
-        raises     FileExistsError
-        cost       8 us; nothing is written before there is content, or a sync
-        """
-        key = self._key(name)
-        with self._lock:
-            self._check_write()
-            if not free and self._changes.find(key):
-                raise FileExists("exists already", to_str(name))
-            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid)
-            fileid: int = self._guard(lambda: self._changes.begin(key, None, ftype, owner))
-            return fileid
+            owner = self._engine.changes.attrs_for(ftype, mode, uid, gid)
+            self._engine.run(self._engine.changes.put, key, content, mtime_ns, ftype, owner)
 
     def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
         """Create or replace many files: (name, data) or (name, data, mtime) each -> how many.
@@ -295,18 +328,18 @@ class Container(Reading):
 
         raises  Busy where `files` does
         """
-        with self._lock:
-            self._check_write()
-            bulk = BulkPut(self._store, self._changes)
-            result: int = self._consume("put_many", lambda: bulk.put(files))
+        with self._engine.lock:
+            self._engine.need_writable()
+            bulk = BulkPut(self._engine.store, self._engine.changes)
+            result: int = self._engine.consume("put_many", lambda: bulk.put(files))
             return result
 
     def put_rows(self, rows: Iterable[Row]) -> int:
         """Create or replace many files with all their metadata -> how many. See `put_many`."""
-        with self._lock:
-            self._check_write()
-            bulk = BulkPut(self._store, self._changes)
-            result: int = self._consume("put_rows", lambda: bulk.put_rows(rows))
+        with self._engine.lock:
+            self._engine.need_writable()
+            bulk = BulkPut(self._engine.store, self._engine.changes)
+            result: int = self._engine.consume("put_rows", lambda: bulk.put_rows(rows))
             return result
 
     def put_file(
@@ -320,26 +353,17 @@ class Container(Reading):
         uid: int | None = None,
         gid: int | None = None,
         xattrs: Mapping[bytes, bytes] | None = None,
-        fileid: int | None = None,
     ) -> int:
         """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB.
 
         source  may have a method `skip_hole`, called before each read: it passes over a hole at
                 this place -> its bytes, 0: there is none; the container keeps it as one, if it
                 knows holes
-        fileid  one from `Store.new_fileid` that no file had; None: a new one
         """
-        key = self._key(name)
-        check_directory(ftype, name, 0)
-        with self._lock:
-            self._check_write()
-            owner = self._changes.attrs_for(check_ftype(ftype), mode, uid, gid, xattrs)
-            ns = checked_ns(mtime_ns)
-            size: int = self._consume(
-                "put_file",
-                lambda: self._changes.put_stream(key, source, ns, ftype, owner, fileid),
-            )
-            return size
+        return self._engine.put_file(
+            name, source, mtime_ns=mtime_ns, ftype=ftype, mode=mode, uid=uid, gid=gid,
+            xattrs=xattrs,
+        )  # fmt: skip
 
     def mkdir(self, name: Name) -> None:
         """Make an entry for a directory. Directories also exist through the names below them."""
@@ -357,10 +381,10 @@ class Container(Reading):
         raises  FileNotFoundError; PermissionError (ao: not the last file, synced, or no room)
         """
         content = as_content(data)
-        with self._lock:
-            self._check_write()
-            key = self._key(name)
-            self._guard(lambda: self._changes.append(key, content))
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(name)
+            self._engine.run(self._engine.changes.append, key, content)
 
     def write(self, name: Name, offset: int, data: Data, *, mtime_ns: int | None = None) -> None:
         """Write a part of a file; a gap behind its end reads as zeros.
@@ -372,10 +396,10 @@ class Container(Reading):
             raise ValueError(f"offset must not be negative, {offset} is")
         content = as_content(data)
         check_size(offset + len(content), name)
-        with self._lock:
-            self._check_write()
-            key = self._key(name)
-            self._guard(lambda: self._changes.write(key, offset, content, mtime_ns))
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(name)
+            self._engine.run(self._engine.changes.write, key, offset, content, mtime_ns)
 
     def write_many(
         self, name: Name, pieces: Sequence[tuple[int, Data]], *, mtime_ns: int | None = None
@@ -390,33 +414,33 @@ class Container(Reading):
             if offset < 0:
                 raise ValueError(f"offset must not be negative, {offset} is")
             check_size(offset + len(content), name)
-        with self._lock:
-            self._check_write()
-            key = self._key(name)
-            self._guard(lambda: self._changes.write_many(key, contents, mtime_ns))
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(name)
+            self._engine.run(self._engine.changes.write_many, key, contents, mtime_ns)
 
     def punch(self, name: Name, offset: int, size: int) -> None:
         """Zeros in the place of `size` bytes inside the file, as a hole where it knows holes.
 
         raises  ValueError where they are not inside it; FileNotFoundError; PermissionError (ao)
         """
-        with self._lock:
-            self._check_write()
-            key = self._key(name)
-            if offset < 0 or size < 0 or offset + size > self._changes.stat(key).size:
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(name)
+            if offset < 0 or size < 0 or offset + size > self._engine.files.stat(key).size:
                 raise ValueError(f"no {size} bytes from {offset} on are inside the file")
             if size:
-                self._guard(lambda: self._changes.punch(key, offset, size))
+                self._engine.run(self._engine.changes.punch, key, offset, size)
 
     def truncate(self, name: Name, size: int) -> None:
         """Cut or grow a file to `size` bytes; what grows is zeros."""
         if size < 0:
             raise ValueError(f"size must not be negative, {size} is")
         check_size(size, name)
-        with self._lock:
-            self._check_write()
-            key = self._key(name)
-            self._guard(lambda: self._changes.truncate(key, size))
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(name)
+            self._engine.run(self._engine.changes.truncate, key, size)
 
     # --- metadata ---
 
@@ -432,12 +456,12 @@ class Container(Reading):
 
         ctime_ns  when it was set; None: now
         """
-        with self._lock:
-            self._check_write()
-            key = self._key(name)
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(name)
             ns, now = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns), time.time_ns()
             changed = now if ctime_ns is None else ctime_ns
-            self._guard(lambda: self._changes.utime(key, now if ns is None else ns, changed))
+            self._engine.run(self._engine.changes.utime, key, now if ns is None else ns, changed)
 
     def chmod(self, name: Name, mode: int, *, ctime_ns: int | None = None) -> None:
         """Set the permission bits. Raises PermissionError (ao), OSError ENOTSUP (no ATTRS).
@@ -460,46 +484,44 @@ class Container(Reading):
     def _attributes(
         self, name: Name, change: Callable[[Attrs], Attrs], ctime_ns: int | None
     ) -> None:
-        with self._lock:
-            self._check_write()
-            key = self._key(name)
-            attrs = check_attrs(change(self._changes.attrs(key)))
-            self._guard(lambda: self._changes.set_attrs(key, attrs, ctime_ns))
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(name)
+            attrs = check_attrs(change(self._engine.files.attrs(key)))
+            self._engine.run(self._engine.changes.set_attrs, key, attrs, ctime_ns)
 
     # --- names ---
 
     def delete(self, name: Name) -> None:
         """Remove a file. Raises FileNotFoundError; PermissionError (no delflags)."""
-        with self._lock:
-            self._check_write()
-            key = self._key(name)
-            self._guard(lambda: self._changes.delete(key))
-
-    def entomb(self, names: Iterable[Name]) -> int:
-        """Append tombstones of names that this container does not have -> position of the first.
-
-        They say nothing here: a shard deletes files of other shards so, see `winkfs.dataset`.
-        raises  ValueError where there are none, or there is a file of such a name
-        """
-        keys = [self._key(name) for name in names]
-        with self._lock:
-            self._check_write()
-            if not keys or any(map(self._changes.find, keys)):
-                raise ValueError("tombstones are for names that have no file here")
-            pos: int = self._guard(lambda: self._changes.entomb(keys))
-            return pos
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(name)
+            self._engine.run(self._engine.changes.delete, key)
 
     def rename(self, old: Name, new: Name, *, ctime_ns: int | None = None) -> None:
         """Give a file another name, over a file of that name. Raises FileNotFoundError.
 
         ctime_ns  when that was; None: it is not noted
         """
-        target = self._key(new)
-        with self._lock:
-            self._check_write()
-            key = self._key(old)
+        target = self._engine.key(new)
+        with self._engine.lock:
+            self._engine.need_writable()
+            key = self._engine.key(old)
             if key != target:
-                self._guard(lambda: self._changes.rename(key, target, ctime_ns))
+                self._engine.run(self._engine.changes.rename, key, target, ctime_ns)
+
+
+def _again(kind: type[Container], path: str, mapped: bool, moment: Moment | None) -> Container:
+    """A reader that was pickled or copied."""
+    handle = kind(path, "r", mapped=mapped)
+    if moment is not None:
+        try:
+            handle.engine.stay(moment)
+        except BaseException:
+            handle.close()
+            raise
+    return handle
 
 
 def reindex(

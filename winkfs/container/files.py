@@ -1,4 +1,4 @@
-"""Files: what can be seen of files by their inode keys, with the drafts of a writer laid over."""
+"""Files: what is seen of files by their inode keys, with the drafts of a writer laid over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from winkfs.names import to_str
 
 
 class Files:
-    """The looking side of a container. All raise NoSuchFile for a missing key, save `find`."""
+    """The looking side of a container. All raise NoSuchFile for a missing key, save `find`.
+
+    drafts   files that `Changes` has begun to change, by key
+    """
 
     def __init__(self, store: Store, content: Content) -> None:
         self._store, self._content = store, content
@@ -33,12 +36,12 @@ class Files:
             return
         for pos in index.settle():
             _, inode, _ = self._store.inode_at(pos)
-            self._doom(pos, inode.size, inode.lsize, set(inode.pointers))
+            self.doom(pos, inode.size, inode.lsize, set(inode.pointers))
         if index.must_merge or len(index.overlay) > MERGE_OVERLAY:
             self._store.sync_data()
             self._store.merge()
 
-    def _doom(
+    def doom(
         self, pos: int, size: int, lsize: int, pointers: set[int], *, delete: bool = False
     ) -> None:
         """Count an inode and its entries as gone, and have their delflags set after the sync."""
@@ -48,9 +51,10 @@ class Files:
         if pos and (delete or not store.settings.havedups):
             store.doomed.append(pos)
             self._kv.aentries -= 1
-        self._doom_entries(pointers, delete=delete)
+        self.doom_entries(pointers, delete=delete)
 
-    def _doom_entries(self, pointers: set[int], *, delete: bool = False) -> None:
+    def doom_entries(self, pointers: set[int], *, delete: bool = False) -> None:
+        """The same for entries that no inode names any more."""
         if self._kv.layout.delflag and (delete or not self._store.settings.havedups):
             self._store.doomed += sorted(pointers)
             self._kv.aentries -= len(pointers)
@@ -60,7 +64,8 @@ class Files:
         self.settle_bulk()
         return key in self.drafts or self._content.inode(key) is not None
 
-    def _inode(self, key: bytes) -> tuple[int, Inode]:
+    def inode(self, key: bytes) -> tuple[int, Inode]:
+        """The inode of a file as it was last settled, and its position."""
         self.settle_bulk()
         found = self._content.inode(key)
         if found is None:
@@ -73,7 +78,7 @@ class Files:
             attrs, size = self._draft_attrs(draft), draft.lsize
             fileid, mtime, ftype = draft.fileid, draft.mtime, draft.ftype
         else:
-            inode = self._inode(key)[1]
+            inode = self.inode(key)[1]
             attrs, size = self._content.attrs(inode), inode.lsize
             fileid, mtime, ftype = inode.fileid, inode.mtime, inode.ftype
         ns = self._store.settings.ns_of(mtime)
@@ -85,7 +90,7 @@ class Files:
         """Mode, owner and extended attributes, the defaults where nothing is stored."""
         draft = self.drafts.get(key)
         if draft is None:
-            return self._content.attrs(self._inode(key)[1])
+            return self._content.attrs(self.inode(key)[1])
         return self._draft_attrs(draft)
 
     def _draft_attrs(self, draft: Draft) -> Attrs:
@@ -95,7 +100,7 @@ class Files:
         """Where the content lies, in order; what is in memory only with pointer -1."""
         draft = self.drafts.get(key)
         if draft is None:
-            inode = self._inode(key)[1]
+            inode = self.inode(key)[1]
             return cut(inode.extents, 0, inode.lsize)
         tail = [Extent(-1, 0, len(draft.tail))] if draft.tail else []
         return joined(draft.extents, tail)
@@ -120,7 +125,7 @@ class Files:
         """-> reads (offset, size) of the file as it stands now, also when it has changed or gone.
 
         For as long as the handle is open, but for entries that a failed write took along: see
-        `Handle.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
+        `Engine.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
         """
         extents, body, tail = self._stands(key)
         tail = bytes(tail)
@@ -131,7 +136,7 @@ class Files:
         draft = self.drafts.get(key)
         if draft is not None:
             return draft.extents, draft.body, draft.tail
-        inode = self._inode(key)[1]
+        inode = self.inode(key)[1]
         return inode.extents, inode.lsize, b""
 
     def _read(

@@ -168,7 +168,7 @@ class _Repair:
     def _find_lost(self, found: Repair) -> None:
         """Files whose inode is good and of whose content a part is damaged."""
         with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
-            store = source.parts()[0]
+            store = source.engine.store
             for pos in store.index.positions().tolist() if self._ranges else []:
                 key, inode, _ = store.inode_at(pos)
                 if any(map(self._is_damaged, inode.pointers)):
@@ -197,7 +197,7 @@ class _Repair:
 
     def _keep_replaced(self, source: Container, kept: Container) -> None:
         """Files marked deleted whose tombstone or successor is lost: nobody can tell which."""
-        store, _, content = source.parts()
+        store, content = source.engine.store, source.engine.content
         for name, (pos, flagged) in self._ends.items():
             if flagged:
                 with contextlib.suppress(CorruptError):
@@ -418,6 +418,5 @@ class _Rollback:
 
     def _value(self, pos: int) -> bytes:
         """The value of the entry at a position."""
-        size = self._layout.reach(self._storage.read(pos, min(PIECE, self._target - pos)))
-        data = self._storage.read(pos, size)
-        return self._layout.decode(data, 0, pos, self._storage.name).value
+        storage = self._storage
+        return self._layout.read(storage.read, pos, self._target, storage.name).value

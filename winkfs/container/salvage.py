@@ -75,7 +75,7 @@ def salvage(
     found = Salvaged(guessed=guessed)
     base = served(path, head)
     with Container(base, "r", mapped=False) as source:
-        if not source.parts()[0].kv.layout.checksum:
+        if not source.engine.store.kv.layout.checksum:
             _find_inodes(source)
         target = base_of(out)
         with create(target, ao=source.ao, timemp=head.get("TIMEMP", 60)) as made:
@@ -296,7 +296,7 @@ def _copy_part(source: Container, made: Container, entry: Entry, found: Salvaged
 
 def left_of(source: Container, name: Name) -> tuple[bytes, int]:
     """-> the content of a file with zeros in the place of what is damaged, bytes that are not."""
-    store, pieces, left = source.parts()[0], [], 0
+    store, pieces, left = source.engine.store, [], 0
     for extent in source.extents(name):
         piece = b""
         if extent.pointer > 0:
@@ -309,7 +309,7 @@ def left_of(source: Container, name: Name) -> tuple[bytes, int]:
 
 def _copy_orphans(source: Container, made: Container, found: Salvaged) -> None:
     """Content that no inode names and nobody has deleted."""
-    store = source.parts()[0]
+    store = source.engine.store
     owned: set[int] = set()
     for pos in store.index.positions().tolist():
         with contextlib.suppress(CorruptError):
@@ -326,7 +326,7 @@ def _copy_orphans(source: Container, made: Container, found: Salvaged) -> None:
 
 def _find_inodes(source: Container) -> None:
     """Where entries have no checksums, find inodes behind broken lengths by their own ones."""
-    store = source.parts()[0]
+    store = source.engine.store
     live = set(store.index.positions().tolist())
     newest: dict[bytes, int] = {}
     kv = store.kv

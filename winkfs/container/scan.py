@@ -24,9 +24,10 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 from xxhash import xxh3_64_intdigest as xxh3
 
-from winkformats.arrays import Int64, column, rows_at
+from winkformats.arrays import Int64, rows_at
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry, Layout
+from winkformats.kv.scan import entry_rows
 from winkfs.container.arguments import to_ns
 from winkfs.container.entry import Entry, SpecialEntry, entries
 from winkfs.container.inodescan import InodeColumns
@@ -163,16 +164,7 @@ class Window:
                     found = layout.decode(data, at, pos, name)
                     if data is self._data:  # else another thread moved the window on meanwhile
                         return found
-        head = self._storage.read(pos, min(INODE_READ, self._end - pos))
-        span = layout.locate(head, 0)
-        if span is None:  # a long key
-            head = self._storage.read(pos, min(INODE_READ + layout.key.limit, self._end - pos))
-            span = layout.locate(head, 0)
-        if span is None or pos + span.end > self._end:
-            raise CorruptError("entry reaches past the end", file=name, offset=pos)
-        if span.end > len(head):
-            head = self._storage.read(pos, span.end)
-        return layout.decode(head, 0, pos, name)
+        return layout.read(self._storage.read, pos, self._end, name, INODE_READ)
 
     def attrs(self, inode: Inode, owner: tuple[int, int]) -> Attrs:
         """The attributes of a file. Raises CorruptError."""
@@ -295,37 +287,17 @@ def good_inodes(
     """
     words = (HEAD.size + form.pair) // 8
     none = PlainInodes(np.empty(0, np.int64), [], np.empty((0, words), np.int64))
-    which = np.flatnonzero((at >= 0) & (at < len(data) - 7))
-    if not layout.standard or not len(which):
+    if not layout.standard:
         return none
-    at = at[which]
-    key_len = column(rows_at(data, at, 3), ">u2", 1).astype(np.int64)
-    near = (key_len > 3) & (key_len <= KEYS) & (at + 7 + key_len <= len(data))
-    at, which, key_len = at[near], which[near], key_len[near]
-    value_len = column(rows_at(data, at + 3 + key_len, 4), ">u4", 0).astype(np.int64)
-    size = 11 + key_len + value_len  # of the entry
-    fits = (value_len >= 8 * words) & (value_len <= VALUES)
-    width = int(size[fits].max(initial=11))
-    fits &= at + width <= len(data)
-    at, which, key_len, size = at[fits], which[fits], key_len[fits], size[fits]
-    if not len(at):
+    rows = entry_rows(data, at, layout, (1 + len(SUFFIX), KEYS), (8 * words, VALUES))
+    if not len(rows.which):
         return none
-
-    rows = rows_at(data, at, width)
-    raw = rows.tobytes()  # slices of bytes cost half of those of a view, and hash faster
-    begin = np.arange(0, len(raw), width)
-    ends = (begin + size - 4).tolist()
-    bodies = [raw[a:b] for a, b in zip((begin + 1).tolist(), ends, strict=True)]
-    good = layout.sums(positions[which], bodies) == column(
-        rows_at(raw, begin + size - 4, 4), ">u4", 0
-    )
-    good &= rows[:, 0] <= 1
-    values = rows_at(raw, begin + 7 + key_len, 8 * words)
+    good = rows.good(layout, positions[rows.which])
+    values = rows_at(rows.raw, rows.begin + rows.value, 8 * words)
     fields = values.view(">i8").astype(np.int64)
     good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0) & (fields[:, 6] >= 0)
-    stops = (begin + key_len).tolist()
-    names = [raw[a:b] for a, b in zip((begin + 3).tolist(), stops, strict=True)]
-    found = PlainInodes(which, names, fields)
+    names = rows.slices(rows.begin + 3, rows.begin + rows.key_len)
+    found = PlainInodes(rows.which, names, fields)
     return found if good.all() else found.take(good)
 
 

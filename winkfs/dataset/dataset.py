@@ -86,7 +86,7 @@ class Dataset(DatasetReading):
             self._check()
             if self._writer is None or self._transaction is None:
                 return self.generation
-            self._writer.container.check_idle()
+            self._writer.container.engine.check_idle()
             if self._writer.empty:
                 self.abort()
                 return self.generation
@@ -100,7 +100,7 @@ class Dataset(DatasetReading):
         """Forget what was changed since the last sync."""
         with self._lock:
             if self._writer is not None:
-                self._writer.container.check_idle()
+                self._writer.container.engine.check_idle()
                 self._writer.abandon()
             if self._transaction is not None:
                 self._transaction.abort()
@@ -130,7 +130,7 @@ class Dataset(DatasetReading):
         if self._writer is None:
             self._transaction = begin(self.base)
             self._writer = ShardWriter(self._transaction, "00000", ao=self._made_ao)
-        self._writer.container.check_idle()
+        self._writer.container.engine.check_idle()
         self._writer.check()
         return self._writer
 

@@ -55,13 +55,13 @@ class Handles:
         except NoSuchFile:
             raise StalePlan("a shard is gone: it was vacuumed, or lost", shard.base) from None
         try:
-            shard.check(found.parts()[0])
+            shard.check(found.engine.store)
             if number not in self._problems:
                 warn_of_damage(found.base, found.problems)
         except BaseException:
             found.close()
             raise
-        found.freeze()
+        found.engine.freeze()
         self._problems[number] = found.problems
         self._open[number] = found
         if len(self._open) > OPEN:
@@ -91,7 +91,7 @@ class Handles:
             if not self._may_have(number, name, name):
                 continue
             try:
-                pos = self.container(number).parts()[0].index.lookup(key)
+                pos = self.container(number).engine.store.index.lookup(key)
             except FormatError as error:
                 damage = self._note(number, error)
                 continue
@@ -118,7 +118,7 @@ class Handles:
             if not self._may_have(number, low, high):
                 continue
             try:
-                index = self.container(number).parts()[0].index
+                index = self.container(number).engine.store.index
                 pos = index.candidates([keys[i] for i in todo.tolist()])
             except FormatError as error:
                 damaged[number] = self._note(number, error)
@@ -343,7 +343,7 @@ class DatasetReading(Reader):
         got: dict[int, bytes] = {}
         for number in np.unique(homes[homes >= 0]).tolist():
             rows = np.flatnonzero(homes == number).tolist()
-            some = self._handles.container(number).get_some([names[i] for i in rows])
+            some = self._handles.container(number).engine.get_some([names[i] for i in rows])
             got.update(zip(rows, some, strict=False))
         if len(got) < len(names):  # missing, or two names with one hash
             for i in [i for i in range(len(names)) if i not in got]:
@@ -432,7 +432,7 @@ class DatasetReading(Reader):
                 continue
             try:
                 with self._lock:
-                    store = handles.container(number).parts()[0]
+                    store = handles.container(number).engine.store
                     found = scan(
                         store, self._lock, since, until, start, problem, without=shard.hidden
                     )

@@ -433,7 +433,7 @@ class ShardWriter:
         """`settings`: see `Transaction.create`. Raises StalePlan where the job is over; OSError."""
         self._transaction = transaction
         self.container: Container = transaction.create(name, **settings)
-        self.container.follow_columns()
+        self.container.engine.follow_columns()
         self.gone: set[bytes] = set()
         self.complete = False  # nothing can be added any more
         self._tried = False
@@ -443,7 +443,7 @@ class ShardWriter:
     @property
     def size(self) -> int:
         """Bytes of the container so far."""
-        return self.container.parts()[0].kv.end
+        return self.container.engine.store.kv.end
 
     @property
     def empty(self) -> bool:
@@ -473,7 +473,9 @@ class ShardWriter:
     @property
     def _lost(self) -> bool:
         """Whether a write or a sync has failed, and the container goes on without what it lost."""
-        return not self.complete and (self.container.losses > 0 or not self.container.writable)
+        return not self.complete and (
+            self.container.engine.losses > 0 or not self.container.writable
+        )
 
     def _complete(self) -> None:
         """Put everything into the container, durable, and close it."""
@@ -482,8 +484,8 @@ class ShardWriter:
         try:
             gone = [name for name in sorted(self.gone) if name not in self.container]
             # Behind all else, and anew after a try that failed: those from then do not count.
-            self._tombs_at = self.container.entomb(gone) if gone else 0
-            self.container.save_columns()
+            self._tombs_at = self.container.engine.entomb(gone) if gone else 0
+            self.container.engine.save_columns()
         except OSError as error:
             if self._lost:
                 raise WinkError(LOST, self.container.base, number=error.errno) from None

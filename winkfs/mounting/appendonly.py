@@ -215,13 +215,14 @@ class AppendOnlySource(ContainerSource):
         # One from before the last index, that the index does not know, would cost a rebuild.
         fileid = None if spool.stored or (base and spool.fileid < base.nextfid) else spool.fileid
         if self._keeps_attrs:
-            self._container.put_file(
+            self._container.engine.put_file(
                 name, file, mtime_ns=mtime_ns, fileid=fileid,
                 mode=spool.mode, uid=spool.uid, gid=spool.gid,
             )  # fmt: skip
         else:
             ftype = kept(FileType.FILE, spool.mode)
-            self._container.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype, fileid=fileid)
+            engine = self._container.engine
+            engine.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype, fileid=fileid)
 
     def _hold(self, id: int, name: bytes, size: int) -> None:
         """Keep room in the container for a spool of this size. Raises ENOSPC."""

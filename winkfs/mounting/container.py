@@ -92,7 +92,7 @@ class ContainerSource:
         """-> the path, where there is nothing yet. The kernel has looked just before."""
         path, names = self.places.child(parent, name), self.names
         known = self._missing == (path, names.tree, names.tree.version)
-        known = known and names.container.troubles == names.troubles
+        known = known and names.container.engine.troubles == names.troubles
         if not known and self.view.attr(path) is not None:
             raise FileExists("exists already", to_str(path))
         if len(path) > MAX_PATH:
@@ -191,9 +191,9 @@ class ContainerSource:
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
-            self._container.begin(path, ftype, mode=mode, uid=uid, gid=gid, free=True)
+            self._container.engine.begin(path, ftype, mode=mode, uid=uid, gid=gid, free=True)
         else:
-            self._container.begin(path, kept(ftype, mode), free=True)
+            self._container.engine.begin(path, kept(ftype, mode), free=True)
         if data:
             self._container.write(path, 0, data)
 
@@ -223,10 +223,10 @@ class ContainerSource:
         if attr is None or attr.id in self._spools or attr.id not in self.users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
-        read, troubles = self.names.changes.reader(path + SUFFIX), self._container.troubles
+        read, troubles = self.names.files.reader(path + SUFFIX), self._container.engine.troubles
 
         def below(offset: int, size: int) -> bytes:
-            if self._container.troubles != troubles:  # its entries may be lost
+            if self._container.engine.troubles != troubles:  # its entries may be lost
                 raise _refuse(errno.EIO, path)
             self.names.budget.reads(size)
             return read(offset, size)
@@ -566,7 +566,7 @@ class ContainerSource:
         since, self._dirty_since = self._dirty_since, 0.0
         try:
             self._store_times()
-            yield from self._container.syncing()
+            yield from self._container.engine.syncing()
         except BaseException as error:
             self._dirty_since = since or self._dirty_since
             if isinstance(error, OSError):

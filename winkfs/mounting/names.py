@@ -45,18 +45,19 @@ class ContainerNames:
         self.container, self.writable, self.failed = container, container.writable, ""
         self.alias: dict[bytes, int] = {}
         if not self.writable:
-            container.freeze()
+            container.engine.freeze()
         self._attach()
 
     def _attach(self) -> None:
         """Take up what is behind the handle: after a recovery it may be another."""
         self.recent: tuple[bytes, Found | None] = b"", None
-        self.store, self.changes, content = self.container.parts()
+        engine = self.container.engine
+        self.store, self.changes, self.files = engine.store, engine.changes, engine.files
         self.drafts = self.changes.drafts
         self._generation = self.store.generation
-        self.troubles = self.container.troubles  # as of the last check of the names
+        self.troubles = engine.troubles  # as of the last check of the names
         self.budget = CacheBudget(self.store.kv)
-        self.lookup = Lookup(self.store, content)
+        self.lookup = Lookup(self.store, engine.content)
         self._new_tree()
         conflicts = self.tree.overlay.order.clashes
         if conflicts:
@@ -144,7 +145,7 @@ class ContainerNames:
 
     def new_order(self) -> None:
         """What changed in memory goes into a new order, on disk where that can be. After a sync."""
-        if self.container.troubles != self.troubles:
+        if self.container.engine.troubles != self.troubles:
             self.recheck()
         try:
             changes = self._positions([*self.tree.overlay.names()])
@@ -189,14 +190,14 @@ class ContainerNames:
 
         As long as it refuses, what can be read is read; changes meet the refusal themselves.
         """
-        known = self.container.troubles
+        known = self.container.engine.troubles
         with contextlib.suppress(OSError):
-            self.container.check()
+            self.container.engine.check()
             self.troubles = known
         if self.writable and not self.container.writable and not self.failed:
             self.failed = "the disk below has failed: nothing can be written any more"
             log.error("%s: %s", self.container.base, self.failed)
-        if self.container.parts()[0].generation != self._generation:
+        if self.container.engine.store.generation != self._generation:
             self._attach()
             self._add_unstored()
         elif self.troubles == known:
@@ -215,10 +216,10 @@ class ContainerNames:
     def refresh(self) -> bool:
         """Follow the writer to its last sync -> whether anything has changed. Read-only."""
         covered = self.store.kv.end
-        if self.writable or not self.container.follow():
+        if self.writable or not self.container.engine.follow():
             return False
         self.recent = b"", None
-        if self.container.parts()[0].generation != self._generation:
+        if self.container.engine.store.generation != self._generation:
             self._attach()
         else:
             self.tree.version += 1

@@ -90,7 +90,7 @@ class ContainerView:
         if self.times is not None and self.times.has(path):
             return self.times.noted(path, self.places)
         names = self.names
-        if names.container.troubles != names.troubles:
+        if names.container.engine.troubles != names.troubles:
             names.recheck()
         key = path + SUFFIX
         alias = names.alias.get(path) if names.alias else None
@@ -162,7 +162,7 @@ class ContainerView:
             mode, (uid, gid) = self.root_mode, self.root_owner
         elif key in names.drafts:
             if names.drafts[key].ftype == FileType.DIR:
-                stored = names.changes.stat(key)
+                stored = names.files.stat(key)
                 mode, uid, gid, mtime_ns = stored.mode, stored.uid, stored.gid, stored.mtime_ns
                 ctime_ns = stored.ctime_ns
         elif (found := found or names.find(path, key)) and found.ftype == FileType.DIR:
@@ -211,7 +211,7 @@ class ContainerView:
         path = self.places[id]
         if self.times is not None and self.times.has(path):
             return self.times.target(path)
-        return self.names.changes.read(path + SUFFIX, 0, -1)
+        return self.names.files.read(path + SUFFIX, 0, -1)
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
         if id == self.root:
@@ -221,20 +221,20 @@ class ContainerView:
         path = self.places[id]
         if self.is_directory(id) and self.entry(path) != FileType.DIR:
             return {}
-        return self.names.changes.attrs(path + SUFFIX).xattrs
+        return self.names.files.attrs(path + SUFFIX).xattrs
 
     def facts(self, id: int) -> Mapping[str, str]:
         if id in self.spools or self._is_timed(id):
             return {}
-        path, changes = self.places[id], self.names.changes
+        path, files = self.places[id], self.names.files
         ftype = self.entry(path)
         if not ftype or (ftype != FileType.DIR) == self.is_directory(id):
             return {}
         key = path + SUFFIX
         return {
-            "fileid": str(changes.stat(key).fileid),
+            "fileid": str(files.stat(key).fileid),
             "ftype": chr(ftype) if 32 < ftype < 127 else str(ftype),
-            "extents": text_of(changes.extents(key)),
+            "extents": text_of(files.extents(key)),
         }
 
     def _is_timed(self, id: int) -> bool:
@@ -248,11 +248,11 @@ class ContainerView:
         if spool is not None:
             return spool.read(offset, size)
         names = self.names
-        if names.container.troubles != names.troubles:
+        if names.container.engine.troubles != names.troubles:
             names.recheck()
         key = self.places[id] + SUFFIX
         if key in names.drafts:
-            return names.changes.read(key, offset, size)
+            return names.files.read(key, offset, size)
         # where nothing is opened, each read comes right after a lookup
         fresh = not names.writable and names.recent[0] == key
         found = names.recent[1] if fresh else names.lookup.find(key)
@@ -268,7 +268,7 @@ class ContainerView:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         if id in self.spools:
             return size if hole else offset
-        extents = self.names.changes.extents(self.places[id] + SUFFIX)
+        extents = self.names.files.extents(self.places[id] + SUFFIX)
         return find_data(extents, offset, hole=hole)
 
 

@@ -258,20 +258,22 @@ class PosixDirectory(Directory):
 
     def __init__(self, path: str, fd: int | None = None) -> None:
         self.path, self._fd = path, fd
+        self._before = "" if path == "." else f"{path.rstrip('/')}/"
 
     def _at(self, name: str) -> str:
         """What a system call with `dir_fd` takes for a name."""
-        return name if self._fd is not None else self._full(name)
+        return name if self._fd is not None else self._before + name or "."
 
     def _full(self, name: str) -> str:
-        return f"{self.path.rstrip('/')}/{name}" if self.path != "." else name or "."
+        return self._before + name or "."
 
     def open(
         self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
     ) -> FileStorage:
         flags = MODES[mode] | (0 if follow else os.O_NOFOLLOW)
-        fd = _open_regular(self._at(name), flags, self._full(name), self._fd)
-        return FileStorage.of(fd, self._full(name), uncached)
+        path = self._full(name)
+        fd = _open_regular(path if self._fd is None else name, flags, path, self._fd)
+        return FileStorage.of(fd, path, uncached)
 
     def create_new(
         self, name: str, *, like: Storage | None = None, uncached: bool = False
@@ -280,10 +282,11 @@ class PosixDirectory(Directory):
         # Never more than the model's mode, not for a moment: names and contents are in there.
         mode = 0o666 if model is None else model.mode & 0o666
         flags = MODES["x"] | os.O_NOFOLLOW
-        fd = os.open(self._at(name), flags, mode, dir_fd=self._fd)
+        path = self._full(name)
+        fd = os.open(path if self._fd is None else name, flags, mode, dir_fd=self._fd)
         if model is not None:
             _take_after(fd, model)
-        return FileStorage.of(fd, self._full(name), uncached)
+        return FileStorage.of(fd, path, uncached)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(self._at(old), self._at(new), src_dir_fd=self._fd, dst_dir_fd=self._fd)

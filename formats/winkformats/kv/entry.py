@@ -18,7 +18,7 @@ Big-endian. Under ALIGN a an entry starts at a multiple of a; skipped bytes are 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
@@ -35,6 +35,10 @@ PREFIXES: Final = (
     struct.Struct(">I"),
     struct.Struct(">Q"),
 )
+PROBE: Final = 4096  # bytes read first of an entry of unknown length
+Read = Callable[[int, int], bytes | memoryview]
+"""Offset and length -> the bytes from there on, fewer only at the end of the file."""
+from_bytes: Final = int.from_bytes
 MASK64: Final = (1 << 64) - 1
 MAX_ALIGN: Final = 1 << 26  # bytes; a larger claim is damage, not zeros to write
 
@@ -191,13 +195,13 @@ class Layout:
         limit = len(data)
         if at + self.key.prefix > limit:
             return None
-        key_len = self._length(self.key, data, at)
         key = at + self.key.prefix
+        key_len = from_bytes(data[at:key], "big") if self.key.prefix else self.key.room
         at = key + (key_len if self.key.room < 0 else self.key.room)
-        if at + self.value.prefix > limit:
-            return None
-        value_len = self._length(self.value, data, at)
         value = at + self.value.prefix
+        if value > limit:
+            return None
+        value_len = from_bytes(data[at:value], "big") if self.value.prefix else self.value.room
         stop = value + (value_len if self.value.room < 0 else self.value.room)
         return Span(key, key_len, value, value_len, stop + self.checksum)
 
@@ -210,15 +214,8 @@ class Layout:
         at = self.delflag + self.key.prefix
         if at > len(data):
             return at
-        key_len = self._length(self.key, data, self.delflag)
-        return at + (key_len if self.key.room < 0 else self.key.room) + self.value.prefix
-
-    @staticmethod
-    def _length(field: Field, data: bytes | memoryview, at: int) -> int:
-        if field.prefix == 0:
-            return field.room
-        length: int = PREFIXES[field.prefix.bit_length() - 1].unpack_from(data, at)[0]
-        return length
+        room = self.key.room if self.key.room >= 0 else from_bytes(data[self.delflag : at], "big")
+        return at + room + self.value.prefix
 
     def decode(self, data: bytes | memoryview, at: int, pos: int, file: str) -> KVEntry:
         """The entry whose bytes start at data[at] and which stands at file position `pos`.
@@ -228,10 +225,33 @@ class Layout:
         span = self.locate(data, at)
         if span is None or span.end > len(data):
             raise CorruptError("entry reaches past the end", file=file, offset=pos)
+        return self._decode(data, at, span, pos, file)
+
+    def _decode(
+        self, data: bytes | memoryview, at: int, span: Span, pos: int, file: str
+    ) -> KVEntry:
         self.check(data, at, span, pos, file)
         key = bytes(data[span.key : span.key + span.key_len])
         value = bytes(data[span.value : span.value + span.value_len])
         return KVEntry(pos, bool(self.delflag and data[at]), key, value, span.end - at)
+
+    def read(self, read: Read, pos: int, end: int, file: str, first: int = PROBE) -> KVEntry:
+        """The entry at position `pos` of a file, checked: the one way to an entry of any size.
+
+        read    see `Read`
+        end     where the last entry ends
+        first   bytes that are read first: most entries have no more
+        raises  CorruptError, as `decode`
+        """
+        data = read(pos, min(first, end - pos))
+        span = self.locate(data, 0)
+        while span is None or span.end > len(data):
+            need = self.reach(data) if span is None else span.end
+            data = read(pos, need) if pos + need <= end else b""
+            if len(data) < need:
+                raise CorruptError("entry reaches past the end", file=file, offset=pos)
+            span = self.locate(data, 0)
+        return self._decode(data, 0, span, pos, file)
 
     def check(self, data: bytes | memoryview, at: int, span: Span, pos: int, file: str) -> None:
         """Raise CorruptError unless the entry at data[at] is good."""

@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from winkformats.arrays import Int64, UInt8, keep_heap, rows_at
+from winkformats.arrays import Bools, Int64, UInt8, column, keep_heap, rows_at
 from winkformats.disk.posix import WINDOW
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DamagedRange, FormatError
 from winkformats.kv.entry import MASK64, PREFIXES, Field, KVEntry, Layout
 
+Bounds = tuple[int, int]
 MAX_WINDOW: Final = 64 << 20  # bytes; a larger entry is handed out as its head alone
 PIECE: Final = 4 << 20  # bytes read at once to check such an entry
 NEAR: Final = 64 << 10  # bytes searched first behind damage, and
@@ -149,6 +150,82 @@ class Batch:
             state.update(piece)
             at += len(piece)
         return state.intdigest() & 0xFFFFFFFF
+
+
+class EntryRows(NamedTuple):
+    """n entries as rows of one matrix.
+
+    which              int64[n]  their indices among those asked for
+    matrix, raw        uint8[n, width], and the same as bytes
+    begin              int64[n]  where in `raw` each begins
+    key_len            int64[n]  bytes of the key
+    value, value_len   int64[n]  where in the entry its value begins, and its bytes
+    size               int64[n]  bytes of the entry
+    """
+
+    which: Int64
+    matrix: UInt8
+    raw: bytes
+    begin: Int64
+    key_len: Int64
+    value: Int64
+    value_len: Int64
+    size: Int64
+
+    def good(self, layout: Layout, pos: Int64) -> Bools:
+        """Which have a right delflag and checksum, bool[n]. `pos`: int64[n], their positions."""
+        found = np.ones(len(pos), bool)
+        if layout.delflag:
+            found &= self.matrix[:, 0] <= 1
+        if layout.checksum:
+            ends = self.begin + self.size - 4
+            bodies = self.slices(self.begin + layout.delflag, ends)
+            found &= layout.sums(pos, bodies) == column(rows_at(self.raw, ends, 4), ">u4", 0)
+        return found
+
+    def slices(self, starts: Int64, stops: Int64) -> list[bytes]:
+        """raw[starts[i]:stops[i]]: of bytes it costs half of what it does of a view."""
+        raw = self.raw
+        return [raw[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def entry_rows(
+    data: memoryview | bytes, at: Int64, layout: Layout, keys: Bounds, values: Bounds
+) -> EntryRows:
+    """Those of the entries at offsets `at` of `data` whose key and value have such lengths.
+
+    at            int64[n]; outside of `data`: not there
+    keys, values  least and most bytes; they bound the memory, for all rows have one width
+    """
+    limit, key_at = len(data), layout.delflag + layout.key.prefix
+    which = np.flatnonzero((at >= 0) & (at + key_at < limit))
+    at = at[which]
+    key_len = lengths_at(data, at + layout.delflag, layout.key)
+    value = key_at + _taken(layout.key, key_len) + layout.value.prefix
+    near = (key_len >= keys[0]) & (key_len <= keys[1]) & (at + value <= limit)
+    at, which, key_len, value = at[near], which[near], key_len[near], value[near]
+    value_len = lengths_at(data, at + value - layout.value.prefix, layout.value)
+    size = value + _taken(layout.value, value_len) + layout.checksum
+    fits = (value_len >= values[0]) & (value_len <= values[1]) & (at + size <= limit)
+    width = int(size[fits].max(initial=1))
+    fits &= at + width <= limit
+    matrix = rows_at(data, at[fits], width)
+    raw = matrix.tobytes()
+    begin = np.arange(0, len(raw), width)
+    return EntryRows(which[fits], matrix, raw, begin, key_len[fits], value[fits], value_len[fits],
+                     size[fits])  # fmt: skip
+
+
+def lengths_at(data: memoryview | bytes, at: Int64, field: Field) -> Int64:
+    """Bytes of the strings of a field whose prefixes stand at `at`; what is no number: negative."""
+    if not field.prefix or not len(at):
+        return np.full(len(at), field.room, np.int64)
+    return rows_at(data, at, field.prefix).view(f">u{field.prefix}")[:, 0].astype(np.int64)
+
+
+def _taken(field: Field, lengths: Int64) -> Int64:
+    """Bytes that the strings of a field take behind their prefixes."""
+    return lengths if field.room < 0 else np.full(len(lengths), field.room, np.int64)
 
 
 def scan(
@@ -353,14 +430,8 @@ def _lengths_at(raw: UInt8, where: Int64, field: Field) -> tuple[Int64, Int64]:
 
 def _is_good(storage: Storage, layout: Layout, pos: int, stop: int) -> bool:
     """Whether a good entry stands at `pos` and ends at or before `stop`."""
-    head = storage.read(pos, min(OVERLAP, stop - pos))
-    span = layout.locate(head, 0)
-    if span is None or pos + span.end > stop:
-        return False
-    if span.end > len(head):
-        head = storage.read(pos, span.end)
     try:
-        layout.decode(head, 0, pos, storage.name)
+        layout.read(storage.read, pos, stop, storage.name, OVERLAP)
     except CorruptError:
         return False
     return True

@@ -345,7 +345,6 @@ class GrowingFile:
 LARGE: Final = 32 << 10  # bytes of a value that is not copied
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower
 FILEINCR: Final = 4 << 20
-PROBE: Final = 4096  # bytes read first for an entry of unknown length
 
 
 class KVSeq(GrowingFile):
@@ -571,13 +570,9 @@ class KVSeq(GrowingFile):
             raise CorruptError("no entry", file=self.storage.name, offset=pos)
         if pos >= self._written:
             self.flush()
-        self.drain()
-        head = self.storage.read(pos, min(PROBE, self.end - pos))
-        while (need := self.layout.reach(head)) > len(head):
-            head = self.storage.read(pos, need) if pos + need <= self.end else b""
-            if len(head) < need:
-                raise CorruptError("entry reaches past the end", file=self.storage.name, offset=pos)
-        return self.layout.decode(head, 0, pos, self.storage.name)
+        if self._behind:
+            self._behind.drain()
+        return self.layout.read(self.storage.read, pos, self.end, self.storage.name)
 
     def get_many(self, positions: Sequence[int]) -> list[KVEntry]:
         """The entries at `positions`, in that order. Cost: read in file order."""

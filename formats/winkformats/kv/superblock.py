@@ -104,7 +104,8 @@ class Superblock(dict[str, int]):
 
         raises  ValueError where the variables do not fit or are no int64
         """
-        size = HALF if self.double else self["SBSIZE"]
+        double = self.double
+        size = HALF if double else self["SBSIZE"]
         if 8 + 16 * len(self) + 8 > size:
             raise ValueError(f"{len(self)} variables do not fit into SBSIZE {size}")
         out = bytearray(size)
@@ -117,7 +118,7 @@ class Superblock(dict[str, int]):
                 PAIR.pack_into(out, 8 + 16 * i, key, value)
             except struct.error:
                 raise ValueError(f"{name}={value} does not fit into 64 bits") from None
-        if self.double and self["SBSIZE"] != 2 * HALF:
+        if double and self["SBSIZE"] != 2 * HALF:
             raise ValueError(f"two superblocks need SBSIZE {2 * HALF}, not {self['SBSIZE']}")
         if "SBCKSUM" in self:
             at = 16 + 16 * list(self).index("SBCKSUM")
@@ -175,25 +176,25 @@ class Superblock(dict[str, int]):
             raise CorruptError(
                 "SBSIZE is not a sane first variable", file=file, offset=8, found=data[8:24].hex()
             )
-        cut = CorruptError("superblock cut short", file=file, offset=len(whole), expected=size)
         if len(whole) < min(size, HALF):
-            raise cut
+            raise _cut(whole, size, file)
         block._take_variables(data[:size], file, at)
         if list(block)[:3] != ["SBSIZE", "FORMAT", "PURPOSE"]:
             raise CorruptError(
                 "first variables must be SBSIZE, FORMAT, PURPOSE",
                 file=file, offset=at + 8, found=", ".join(list(block)[:3]),
             )  # fmt: skip
-        if block.double and (size != 2 * HALF or "SBCKSUM" not in block):
+        double = block.double
+        if double and (size != 2 * HALF or "SBCKSUM" not in block):
             raise CorruptError("two superblocks need SBSIZE 8192 and SBCKSUM", file=file, offset=at,
                                found=size)  # fmt: skip
-        if block.double and not 0 <= block["SBSEQ"] < MAX_SBSEQ:
+        if double and not 0 <= block["SBSEQ"] < MAX_SBSEQ:
             raise CorruptError("SBSEQ", file=file, offset=at, found=block["SBSEQ"])
-        if len(data) < (HALF if block.double else size):
-            raise cut
-        if at and not block.double:
+        if len(data) < (HALF if double else size):
+            raise _cut(whole, size, file)
+        if at and not double:
             raise CorruptError("no second superblock", file=file, offset=at)
-        block._check_sum(data[: HALF if block.double else size], file, at)
+        block._check_sum(data[: HALF if double else size], file, at)
         return block
 
     def _take_variables(self, data: bytes, file: str, start: int) -> None:
@@ -236,6 +237,10 @@ class Superblock(dict[str, int]):
             raise FormatError(
                 f"{file}: needs extension {bit} ({name}), which this version of winkfs cannot read"
             )
+
+
+def _cut(whole: bytes, size: int, file: str) -> CorruptError:
+    return CorruptError("superblock cut short", file=file, offset=len(whole), expected=size)
 
 
 def read_superblock(storage: Storage, *, tries: int = 100) -> Superblock:

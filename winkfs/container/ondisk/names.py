@@ -247,7 +247,7 @@ def save_order(store: Opened, names: NameSorter | None = None) -> None:
 
     Nothing is done where it is current, in classic layout, and where the disk is full.
 
-    names   all live names, where they are known, and maybe others
+    names   all live names, and maybe others: the file is made of them; None: see `_save`
     raises  ValueError (there is something to sync); OSError
     cost    as `merge` where little happened since it was written, else as `build`
     """
@@ -255,7 +255,7 @@ def save_order(store: Opened, names: NameSorter | None = None) -> None:
         return
     if not store.writable or store.kv.end != store.synced:
         raise ValueError("a name order is saved by a writer that has synced")
-    order = open_order(store)
+    order = open_order(store) if names is None else None
     try:
         if order is None or order.covered != store.kv.end:
             _save_or_build(store, order, names)

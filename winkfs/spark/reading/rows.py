@@ -199,12 +199,7 @@ class Contents:
         """Any entry, checked; `least`: bytes of its value, about."""
         if not 0 < pos < self._end:
             raise CorruptError("no entry", file=self._name, offset=pos)
-        data = self._bytes(pos, least + SLACK)
-        while len(data) < (reach := self._layout.reach(data)):
-            if pos + reach > self._end:
-                raise CorruptError("entry reaches past the end", file=self._name, offset=pos)
-            data = self._bytes(pos, reach)
-        return self._layout.decode(data, 0, pos, self._name)
+        return self._layout.read(self._bytes, pos, self._end, self._name, least + SLACK)
 
     def _bytes(self, offset: int, length: int) -> memoryview:
         view = np.empty(max(min(length, self._end - offset), 0), np.uint8).data

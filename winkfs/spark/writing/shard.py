@@ -199,7 +199,8 @@ class NewShard:
         self._writer = ShardWriter(
             transaction, name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo
         )
-        self._store, self._changes, _ = self._writer.container.parts()
+        engine = self._writer.container.engine
+        self._store, self._changes = engine.store, engine.changes
         self._bulk = BulkPut(self._store, self._changes)
         self._strict = options.error_on_conflict
 

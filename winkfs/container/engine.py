@@ -1,4 +1,7 @@
-"""Handle: a container that is open. Its life, its lock between threads, and what ends a call."""
+"""Engine: a container that is open. Its life, its lock between threads, begin and end of a call.
+
+`Container` is what a user holds; the rest of this library asks the engine for more.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,21 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from winkformats.disk.paths import absolute
+from winkfs.container.arguments import check_directory, check_ftype, checked_ns
+from winkfs.container.columns import Columns
 from winkfs.container.ondisk.data import SUFFIX, UNNAMED
+from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
+from winkfs.container.select import by_paths
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
-from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
+from winkfs.errors import Busy, Closed, FileExists, NameTooLong, NotAllowed, ReadOnly, StalePlan
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import tell_of_forks
 
@@ -25,8 +32,16 @@ FORKED: Final = "of the parent process"
 Moment = tuple[int, int]  # CONTID and FILESIZE
 
 
-class Handle:
+class Engine:
     """One writer or one of many readers; threads may share it.
+
+    store, content           what is read: other objects after a failed sync, or a fork
+    files, changes           what is seen of files by name, and what changes them
+    lock                     of all calls, reentrant
+    closed                   "" while it is open, else what became of it
+    fast                     the short way to the content of plain files; None: see `catch_up`
+    losses                   how often a write failed: of what was not synced some is lost
+    troubles                 how often that, or an interrupt, came: what was not synced may be lost
 
     A reader that is copied, pickled, or used in a forked child opens the container anew there. A
     writer refuses: what it has not synced is known to it alone.
@@ -34,50 +49,137 @@ class Handle:
 
     def __init__(self, base: str, mode: str, *, mapped: bool = True) -> None:
         """`mapped`: see `DataFile`."""
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._path = absolute(base)  # for processes that run in other folders
-        self._store = Store(base, writable=mode == "a", mapped=mapped)
-        if mode == "a" and UNNAMED in self._store.kv.superblock:
-            self._store.abandon()
+        self.store = Store(base, writable=mode == "a", mapped=mapped)
+        if mode == "a" and UNNAMED in self.store.kv.superblock:
+            self.store.abandon()
             what = (
                 "the disk failed at the end of a compaction, and after a power cut the older file "
                 "may be back, without what is written from now on: run winkfs compact again"
             )
             raise NotAllowed(what, base)
-        self._dropped = weakref.finalize(self, _let_go, self._store)
+        self._dropped = weakref.finalize(self, _let_go, self.store)
         self._attach()
-        self._closed = ""
+        self.closed = ""
         self._running = ""  # the call that is taking files from a generator or a source
         self._unsure = False  # whether the last call was broken off half-way
         self._lost: OSError | None = None  # a sync failed, and what was not synced is gone
-        self.losses = 0  # how often a write failed: of what was not synced some is lost
-        self.troubles = 0  # how often that happened: what was not synced may be lost
+        self.losses = 0
+        self.troubles = 0
         self._looked = time.monotonic()
         tell_of_forks(self)
 
     def _attach(self) -> None:
-        self._generation = self._store.generation
-        self._content = Content(self._store)
-        self._changes = Changes(self._store, self._content)
-        self._bulkget = BulkGet(self._store, self._content)
-        self._fast: Read | None = fast_reader(self._store, self._changes.drafts)
+        self._generation = self.store.generation
+        self.content = Content(self.store)
+        self.changes = Changes(self.store, self.content)
+        self.files = self.changes.files
+        self.bulkget = BulkGet(self.store, self.content)
+        self.fast: Read | None = fast_reader(self.store, self.changes.drafts)
+
+    # --- calls of this library ---
+
+    def begin(
+        self,
+        name: Name,
+        ftype: int = FileType.FILE,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        free: bool = False,
+    ) -> int:
+        """Create an empty file, to be written to -> its file id. See `Container.put` for the rest.
+
+        free       the caller has looked: there is no file of this name
+        raises     FileExistsError
+        cost       nothing is written before there is content, or a sync
+        """
+        key = self.key(name)
+        with self.lock:
+            self.need_writable()
+            if not free and self.files.find(key):
+                raise FileExists("exists already", to_str(name))
+            owner = self.changes.attrs_for(check_ftype(ftype), mode, uid, gid)
+            fileid: int = self.run(self.changes.begin, key, None, ftype, owner)
+            return fileid
+
+    def put_file(
+        self,
+        name: Name,
+        source: Any,
+        *,
+        mtime_ns: int | None = None,
+        ftype: int = FileType.FILE,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        xattrs: Mapping[bytes, bytes] | None = None,
+        fileid: int | None = None,
+    ) -> int:
+        """See `Container.put_file`. `fileid`: of `Store.new_fileid`, used by no file; None: new."""
+        key = self.key(name)
+        check_directory(ftype, name, 0)
+        with self.lock:
+            self.need_writable()
+            owner = self.changes.attrs_for(check_ftype(ftype), mode, uid, gid, xattrs)
+            ns = checked_ns(mtime_ns)
+            size: int = self.consume(
+                "put_file", lambda: self.changes.put_stream(key, source, ns, ftype, owner, fileid)
+            )
+            return size
+
+    def entomb(self, names: Iterable[Name]) -> int:
+        """Append tombstones of names that this container does not have -> position of the first.
+
+        They say nothing here: a shard deletes files of other shards so, see `winkfs.dataset`.
+        raises  ValueError where there are none, or there is a file of such a name
+        """
+        keys = [self.key(name) for name in names]
+        with self.lock:
+            self.need_writable()
+            if not keys or any(map(self.files.find, keys)):
+                raise ValueError("tombstones are for names that have no file here")
+            pos: int = self.run(self.changes.entomb, keys)
+            return pos
+
+    def settled(self) -> Store:
+        """The store, where its index has all that was put. The caller has the lock."""
+        self.catch_up()
+        if self.store.writable:
+            self.run(self.changes.settle)
+        return self.store
+
+    def get_some(self, names: Sequence[Name]) -> list[bytes]:
+        """The contents of a few thousand files at most, up to the first that is missing."""
+        with self.lock:
+            self.settled()
+            return self.bulkget.get(list(names))[0]
+
+    def columns_of(self, names: Sequence[bytes]) -> Columns:
+        """What is to say of the files with these names, in order of their inodes; those that are
+        not there, or damaged, are left out."""
+        with self.lock:
+            store = self.settled()
+            return by_paths(store, tuple(names), store.note)
 
     # --- other processes ---
 
     def after_fork(self) -> None:
         """In a child: what the parent has in memory, and its lock, are not ours."""
         self._dropped.detach()
-        self._lock = threading.RLock()
-        self._fast = None
-        self._closed = self._closed or FORKED
-        if self._store.lock:
-            self._store.lock.forget()
+        self.lock = threading.RLock()
+        self.fast = None
+        self.closed = self.closed or FORKED
+        if self.store.lock:
+            self.store.lock.forget()
 
     def _renew(self) -> None:
         """In a forked child: open anew what the parent was reading. Else raises Closed."""
-        old = self._store
-        if self._closed != FORKED:
-            raise Closed(f"the container is {self._closed}", old.base)
+        old = self.store
+        if self.closed != FORKED:
+            raise Closed(f"the container is {self.closed}", old.base)
         if old.writable:
             raise Closed("a writer does not survive fork: open it anew in the child", old.base)
         store = Store(self._path, writable=False, mapped=old.mapped)
@@ -88,83 +190,45 @@ class Handle:
             store.abandon()
             raise
         old.abandon()
-        self._store, self._closed, self._unsure = store, "", False
+        self.store, self.closed, self._unsure = store, "", False
         self._dropped = weakref.finalize(self, _let_go, store)
         self._attach()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def pickled(self) -> tuple[str, bool, Moment | None]:
+        """What a reader elsewhere is made of: path, whether it is mapped, where it stays."""
         if self.writable:
             raise TypeError(
                 f"{self.base}: a writer cannot be pickled or copied: sync, and open it for reading"
             )
-        if self._closed not in ("", FORKED):
-            raise Closed(f"the container is {self._closed}", self.base)
-        store = self._store
-        moment = _moment(store) if store.frozen else None
-        return _again, (type(self), self._path, store.mapped, moment)
+        if self.closed not in ("", FORKED):
+            raise Closed(f"the container is {self.closed}", self.base)
+        return self._path, self.store.mapped, _moment(self.store) if self.store.frozen else None
+
+    def stay(self, moment: Moment) -> None:
+        """Freeze it. Raises StalePlan where it is not as it was at that moment."""
+        _stay(self.store, moment)
 
     # --- the handle ---
 
     @property
     def base(self) -> str:
         """The path without .data."""
-        return self._store.base
+        return self.store.base
 
     @property
     def writable(self) -> bool:
-        return self._store.writable
-
-    @property
-    def ao(self) -> bool:
-        """Whether it is the append-only variant."""
-        return self._store.settings.ao
-
-    @property
-    def classic(self) -> bool:
-        return self._store.settings.classic
-
-    @property
-    def superblock(self) -> dict[str, int]:
-        """The variables of the data file, as of the last sync."""
-        return dict(self._store.kv.superblock)
-
-    @property
-    def problems(self) -> list[str]:
-        """The damage that was met and got round, a line each: what, in which file, at which byte.
-
-        Files whose inodes are damaged are not listed. Empty does not mean sound: see `verify`.
-        """
-        return list(self._store.notes)
-
-    @property
-    def notes(self) -> list[str]:
-        """Problems, and what was found wrong with derived files, which costs no file."""
-        return self._store.notes + self._store.remarks
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        """Close; after an exception without a sync: the container stays as of the last one."""
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-    def __repr__(self) -> str:
-        state = self._closed or ("writing" if self.writable else "reading")
-        return f"<winkfs container {self.base} ({state})>"
+        return self.store.writable
 
     def close(self) -> None:
         """Sync, write the index, let go of the lock. A second time does nothing.
 
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """
-        with self._lock:
-            if self._closed == FORKED:  # the child's descriptors: the parent keeps its own
-                self._store.abandon()
-                self._closed = "closed"
-            if self._closed:
+        with self.lock:
+            if self.closed == FORKED:  # the child's descriptors: the parent keeps its own
+                self.store.abandon()
+                self.closed = "closed"
+            if self.closed:
                 return
             self.check_idle()
             try:
@@ -172,23 +236,23 @@ class Handle:
                 if self.writable:
                     if self._unsure:
                         self._recover()
-                    self._changes.close()
-                    self._store.close()
+                    self.changes.close()
+                    self.store.close()
             finally:
-                self._fast = None
+                self.fast = None
                 self._dropped.detach()
-                self._store.abandon()
-                self._closed = "closed"
+                self.store.abandon()
+                self.closed = "closed"
 
     def abort(self) -> None:
-        """Close, and drop what was changed since the last sync."""
-        with self._lock:
-            if self._closed:
+        """See `Container.abort`."""
+        with self.lock:
+            if self.closed:
                 return
             self.check_idle()
             self._dropped.detach()
-            self._fast, self._closed = None, "closed"
-            self._store.close()
+            self.fast, self.closed = None, "closed"
+            self.store.close()
 
     def sync(self) -> None:
         """Make everything durable; other processes see it from now on.
@@ -197,12 +261,12 @@ class Handle:
                 the last sync: from then on the handle reads what that one left, and refuses to
                 write; open the container again to go on
         """
-        with self._lock:
-            self._check()
+        with self.lock:
+            self.catch_up()
             self._check_lost()
             self.check_idle()
             if self.writable:
-                self._guard(self._changes.sync)
+                self.run(self.changes.sync)
 
     def syncing(self) -> Generator[Callable[[], None], None, None]:
         """`sync` in steps, for one that serves others meanwhile: each thing that this gives waits
@@ -210,88 +274,86 @@ class Handle:
 
         raises  OSError, as `sync`; so does what it gives, and that is to be thrown in here
         """
-        with self._lock:
-            self._check()
+        with self.lock:
+            self.catch_up()
             self._check_lost()
-            steps = self._changes.syncing() if self.writable else iter(())
-        kv, more = self._store.kv, object()
+            steps = self.changes.syncing() if self.writable else iter(())
+        kv, more = self.store.kv, object()
         while True:
-            with self._lock:
-                if self._guard(lambda: next(steps, more)) is more:
+            with self.lock:
+                if self.run(lambda: next(steps, more)) is more:
                     return
             try:
                 yield kv.sync_storage
             except OSError as error:
-                with self._lock:
-                    self._guard(partial(_raise, error))
-
-    def parts(self) -> tuple[Store, Changes, Content]:
-        """What is behind the handle, for one that has it for itself: a mount."""
-        return self._store, self._changes, self._content
+                with self.lock:
+                    self.run(partial(_raise, error))
 
     def check(self) -> None:
         """Get over a call that was broken off."""
-        with self._lock:
-            self._check()
+        with self.lock:
+            self.catch_up()
 
     def freeze(self) -> None:
         """Follow the writer no more: the files stay those of now, whatever it does to them.
 
         For a reader. Memory and cost: none.
         """
-        with self._lock:
-            self._check()
-            self._store.frozen = not self.writable
+        with self.lock:
+            self.catch_up()
+            self.store.frozen = not self.writable
 
     def follow(self) -> bool:
         """Go on to the writer's last sync, and stay there -> whether anything has changed."""
-        with self._lock:
-            store = self._store
+        with self.lock:
+            store = self.store
             before = store.synced, store.generation
             store.frozen = False
             try:
                 self._looked = -LOOK  # also whether other files are in the place of ours
-                self._check()
+                self.catch_up()
             finally:
                 store.frozen = True
             return before != (store.synced, store.generation)
 
     def follow_names(self) -> None:
         """Before many files are put: keep their names for `save_names`."""
-        with self._lock:
-            self._check()
-            follow_names(self._store)
+        with self.lock:
+            self.catch_up()
+            follow_names(self.store)
 
     def save_names(self) -> None:
         """Sync, and bring BASE.names up to date. Raises OSError, but not where the disk is full."""
-        with self._lock:
+        with self.lock:
             self.sync()
-            self._guard(self._store.names.save)
+            self.run(self.store.names.save)
 
     def keep_mark(self, packed: dict[str, int]) -> None:
         """Sync, and write an index that says when a tree was packed: see `archive.update`."""
-        with self._lock:
+        with self.lock:
             self.sync()
-            self._store.idx.packed = packed
-            self._guard(self._store.merge)
+            self.store.idx.packed = packed
+            self.run(self.store.merge)
 
     def follow_columns(self) -> None:
         """Before many files are put: keep what `save_columns` writes of them."""
-        with self._lock:
-            self._check()
-            self._store.columns.follow()
+        with self.lock:
+            self.catch_up()
+            self.store.columns.follow()
 
     def save_columns(self) -> None:
         """Sync, and write BASE.cols. Raises OSError, but not where the disk is full."""
-        with self._lock:
+        with self.lock:
             self.sync()
-            self._guard(self._store.columns.save)
+            self.run(self.store.columns.save)
 
-    def _check(self) -> None:
+    # --- begin and end of a call: the caller has the lock ---
+
+    def catch_up(self) -> None:
         """Refuse a dead handle; get over an interrupted call; catch up with the writer."""
-        if self._closed:
+        if self.closed:
             self._renew()
-        store = self._store
+        store = self.store
         if store.writable:
             if self._unsure:
                 self._recover()
@@ -300,7 +362,7 @@ class Handle:
             return
         now = time.monotonic()
         if store.moved() or now - self._looked > LOOK or self._unsure:
-            self._looked = now
+            self._looked, self.fast = now, None
             refresh, self._unsure = (store.reopen if self._unsure else store.refresh), True
             refresh()
             self._unsure = False
@@ -311,13 +373,13 @@ class Handle:
         if self._lost is not None:
             raise OSError(self._lost.errno, self._lost.strerror, self._lost.filename)
 
-    def _check_write(self) -> None:
+    def need_writable(self) -> None:
         """Refuse what cannot write now; get over a call that was broken off."""
-        if self._closed or self._unsure or not self._store.writable:
-            self._check()
+        if self.closed or self._unsure or not self.store.writable:
+            self.catch_up()
         if self._lost is not None:
             self._check_lost()
-        if not self._store.writable:
+        if not self.store.writable:
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
         if self._running:
             self.check_idle()
@@ -328,15 +390,15 @@ class Handle:
             what = f"{self._running} is running on this handle: what it reads from cannot change it"
             raise Busy(what, self.base)
 
-    def _consume(self, call: str, action: Callable[[], Any]) -> Any:
+    def consume(self, call: str, action: Callable[[], Any]) -> Any:
         """Run a change that calls the user's code meanwhile. The caller has checked the handle."""
         try:
             self._running = call
-            return self._guard(action)
+            return self.run(action)
         finally:
             self._running = ""
 
-    def _guard(self, action: Callable[..., Any], *args: Any) -> Any:
+    def run(self, action: Callable[..., Any], *args: Any) -> Any:
         """Run a change. Where the disk refuses or a signal interrupts it, the next call recovers.
 
         Ctrl-C, a signal handler that raises and MemoryError come anywhere.
@@ -344,10 +406,10 @@ class Handle:
         try:
             return action(*args)
         except BaseException as error:
-            kv = self._store.kv
+            kv = self.store.kv
             sure = isinstance(error, Exception) and not isinstance(error, MemoryError)
             if not sure or kv.broken:
-                self._unsure, self._fast = True, None
+                self._unsure, self.fast = True, None
                 self.troubles += 1
             self.losses += kv.broken
             if kv.lost is not None:
@@ -357,20 +419,20 @@ class Handle:
     def _fall_back(self) -> None:
         """After a failed sync: read on, as the last sync left everything."""
         try:
-            self._store.kv.check_lost()
+            self.store.kv.check_lost()
         except OSError as error:
             self._lost = error
-        self._store.fall_back()
+        self.store.fall_back()
         self._attach()
         self._unsure = False
 
     def _recover(self) -> None:
-        self._changes.recover()
+        self.changes.recover()
         self._unsure = False
 
-    def _key(self, name: Name) -> bytes:
+    def key(self, name: Name) -> bytes:
         raw = name.encode("utf-8", "surrogateescape") if type(name) is str else to_bytes(name)
-        limit = min(65_000, self._store.kv.layout.key.limit - 3)
+        limit = min(65_000, self.store.kv.layout.key.limit - 3)
         if not raw or b"\0" in raw:
             raise ValueError(f"a name must not be empty or have NUL in it: {name!r}")
         if len(raw) > limit:
@@ -390,18 +452,6 @@ def _let_go(store: Store) -> None:
         store.close()
     what = "writer: what was not synced is lost" if store.writable else "container"
     warnings.warn(f"unclosed {what}: {store.base}", ResourceWarning, stacklevel=3)
-
-
-def _again(kind: type[Handle], path: str, mapped: bool, moment: Moment | None) -> Handle:
-    """A reader that was pickled or copied."""
-    handle = kind(path, "r", mapped=mapped)
-    if moment is not None:
-        try:
-            _stay(handle._store, moment)
-        except BaseException:
-            handle.close()
-            raise
-    return handle
 
 
 def _stay(store: Store, moment: Moment) -> None:
