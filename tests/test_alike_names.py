@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +66,9 @@ def work(base: str, names: list[bytes]) -> None:
             live = [name for name in names if name in expected]
             assert [c.read(name) for name in live] == [expected[name] for name in live]
             assert list(c.get_many(live)) == [expected[name] for name in live]
-            found = list(map(ContainerSource(c).view.attr, names))
+            source = ContainerSource(c)
+            found = list(map(source.view.attr, names))
+            source.close()
             assert [attr and attr.size for attr in found] == [
                 len(expected[name]) if name in expected else None for name in names
             ]
@@ -129,7 +132,10 @@ def test_paths_of_a_digest_set_with_one_hash_cost_no_more_than_others(tmp_path: 
     assert cost(tmp_path / "alike", [name + b"/I0" for name in ALIKE]) < 4 * honest + 1
 
 
-def test_paths_of_a_digest_set_made_for_one_slot_are_spread(tmp_path: Path) -> None:
+def test_paths_of_a_digest_set_made_for_one_slot_are_spread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(secrets, "randbelow", lambda count: 0)  # the least that can be drawn
     storage = MemoryStorage()
     htsize = table.size_for(600)
     s = np.arange(1, 601, dtype=np.uint64) * np.uint64(htsize)

@@ -550,7 +550,7 @@ def spread(storage: Storage, n: int, write: Callable[[int], tuple[Made, int]]) -
     made, passed = write(size)
     if passed > FAR:  # take one that nobody can know
         storage.truncate(0)
-        made, _ = write(size + 2 * secrets.randbelow(size // 4))
+        made, _ = write(size + 2 * (1 + secrets.randbelow(size // 4)))
     return made
 
 
