@@ -76,7 +76,7 @@ class Life:
                     model[name.encode()] = data
             return dict(model)
 
-        many = {f"many{i}": b"%d" % i * 900 for i in range(300)}
+        many = {f"many{i}": b"%d" % i * 4500 for i in range(60)}
         large = b"large" * 500_000
         yield lambda: c.put("new", b"1"), after(new=b"1")
         yield lambda: c.put_many(many.items()), after(**many)
