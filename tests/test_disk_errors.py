@@ -16,6 +16,8 @@ from seam import Call, disk_calls
 import winkfs
 from winkfs import Container
 
+pytestmark = pytest.mark.slow
+
 base = container_checks.base  # fixture
 
 Model = dict[bytes, bytes]
