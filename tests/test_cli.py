@@ -24,6 +24,8 @@ from winkfs.cli import COMMANDS, cli
 from winkfs.cli._common import explain, parse_time, printable
 from winkfs.names import is_glob, literal_prefix
 
+pytestmark = pytest.mark.slow
+
 run, base = commands.run, commands.base  # fixtures
 
 HEAVY = {"numpy", "xxhash", "mmh3", "rich", "winkfs.container.container", "tarfile"}

@@ -17,6 +17,8 @@ from commands import PROGRAM, Run, listed, one_line
 
 import winkfs
 
+pytestmark = pytest.mark.slow
+
 run, base = commands.run, commands.base  # fixtures
 
 # --- create, pack, unpack ---

@@ -21,6 +21,8 @@ from private import packages
 import winkfs
 from winkfs.dataset import packing
 
+pytestmark = pytest.mark.slow
+
 run = commands.run  # a fixture
 
 

@@ -88,6 +88,7 @@ def read_every_way(base: Path, wanted: Columns) -> int:
     return refused
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_refused_or_means_nothing(
     small_chunks: None, tmp_path: Path, soak: bool
 ) -> None:

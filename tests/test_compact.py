@@ -235,6 +235,7 @@ compact(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_kill_at_any_moment_is_harmless(tmp_path: Path) -> None:
     base, dice = tmp_path / "c", random.Random(4)
     with winkfs.create(base) as c:

@@ -594,6 +594,7 @@ def test_put_many_across_widths_of_the_file_number(base: Path) -> None:
     assert_sound(base, model)
 
 
+@pytest.mark.slow
 def test_put_many_from_the_container_itself(base: Path) -> None:
     model = {f"n{i}".encode(): b"%d" % i for i in range(3000)}
     with winkfs.create(base) as container:
@@ -605,6 +606,7 @@ def test_put_many_from_the_container_itself(base: Path) -> None:
     assert_sound(base, model)
 
 
+@pytest.mark.slow
 def test_more_files_than_the_index_keeps_in_memory(base: Path) -> None:
     """70,000 in one call, with doubles: within the call, against memory, against the disk."""
     count = 70_000

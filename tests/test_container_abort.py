@@ -54,6 +54,7 @@ def holds(base: Path, model: dict[bytes, bytes]) -> None:
         assert (contents(c), c.problems) == (model, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("variant", ["plain", "classic", "ao"])
 def test_a_block_that_raises_leaves_the_container_as_of_its_last_sync(

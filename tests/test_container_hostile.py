@@ -24,6 +24,8 @@ from winkfs.container.store import Store
 from winkfs.results import store as results
 from winkfs.results.digestshard import ShardWriter
 
+pytestmark = pytest.mark.slow
+
 run = commands.run  # a fixture
 
 

@@ -18,6 +18,8 @@ from winkfs import Container
 from winkfs.container.read import LOOK
 from winkfs.errors import Locked
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:

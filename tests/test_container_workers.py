@@ -17,6 +17,8 @@ from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.dataset import create as create_dataset
 from winkfs.errors import Closed, StalePlan
 
+pytestmark = pytest.mark.slow
+
 N = 50
 CONTENTS = {f"n{i}": b"%d" % i for i in range(N)}
 

@@ -21,6 +21,8 @@ from seam import disk_calls
 
 import winkfs
 
+pytestmark = pytest.mark.slow
+
 base = container_checks.base  # fixture
 
 KILLS = int(os.environ.get("WINKFS_KILLS", "3"))

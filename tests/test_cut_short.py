@@ -13,6 +13,8 @@ import winkfs
 from winkfs.container.ondisk.cols import open_columns
 from winkfs.errors import CorruptError
 
+pytestmark = pytest.mark.slow
+
 # Each look is right or an error of ours. A signal would end the child with a negative status.
 CHILD = """
 import os, sys

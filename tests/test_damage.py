@@ -66,6 +66,7 @@ def remains(c: Container, truth: Files) -> tuple[set[str], list[str]]:
     return read, told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indexed", [True, False])
 def test_each_damaged_length_costs_one_file(base: Path, indexed: bool) -> None:
     truth, good = files_of(base), path_of(base, ".data").read_bytes()
@@ -129,6 +130,7 @@ def test_no_file_is_lost_where_a_length_leads_past_good_entries(tmp_path: Path) 
             assert c.notes
 
 
+@pytest.mark.slow
 def test_flipped_superblock_of_a_container_costs_nothing(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:

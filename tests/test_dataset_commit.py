@@ -233,6 +233,7 @@ print(number)
 """
 
 
+@pytest.mark.slow
 def test_death_between_any_two_calls_of_a_commit(root: str) -> None:
     datasets.add(root, {"n": b"0"})
     done = subprocess.run(
@@ -257,6 +258,7 @@ for i in range(int(sys.argv[3])):
 """
 
 
+@pytest.mark.slow
 def test_racing_committers_all_get_generations_of_their_own(root: str) -> None:
     each, racers = 12, 4
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

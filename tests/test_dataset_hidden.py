@@ -172,6 +172,7 @@ def test_folder_that_cannot_be_written_to_is_read_all_the_same(root: str) -> Non
     assert derived(root) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     shards=st.lists(

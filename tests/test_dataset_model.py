@@ -31,6 +31,8 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, StalePlan
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["a", "b", "b/c", "\udcff", "x" * 300]
 names = st.sampled_from(NAMES)
 contents = st.dictionaries(names, st.binary(max_size=40), max_size=4)

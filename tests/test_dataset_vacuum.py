@@ -20,6 +20,8 @@ from winkfs.dataset.manifest import create
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:

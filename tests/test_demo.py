@@ -10,6 +10,8 @@ from mounting import need_fuse
 
 from scripts import demo
 
+pytestmark = pytest.mark.slow
+
 NO_SPARK = "no Spark in this test"
 
 

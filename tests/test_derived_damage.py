@@ -26,6 +26,8 @@ from winkfs.container.store import Store
 from winkfs.mounting.appendonly import AppendOnlySource
 from winkfs.mounting.container import ContainerSource
 
+pytestmark = pytest.mark.slow
+
 NS = 10**9
 Answers = dict[str, Any]
 

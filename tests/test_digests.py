@@ -139,6 +139,7 @@ def test_an_index_that_is_lost_or_of_another_shard_is_made_anew(
         assert found.get_many(content) == list(content.values())
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_is_never_handed_out(made: Path, content: dict[bytes, Digest]) -> None:
     (folder,) = made.glob("job-*")
     data = bytearray((folder / "shard-0001.kvseq").read_bytes())
@@ -245,6 +246,7 @@ def changed(raw: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"sector {at} doubled", raw[: at + 512] + sector + raw[at + 1024 :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_by_one", [True, False])
 def test_a_damaged_index_never_says_that_there_is_none(
     one_by_one: bool, small: tuple[Path, dict[bytes, Digest]], tmp_path: Path

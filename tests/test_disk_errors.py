@@ -16,6 +16,8 @@ from seam import Call, disk_calls
 import winkfs
 from winkfs import Container
 
+pytestmark = pytest.mark.slow
+
 base = container_checks.base  # fixture
 
 Model = dict[bytes, bytes]
@@ -76,7 +78,7 @@ class Life:
                     model[name.encode()] = data
             return dict(model)
 
-        many = {f"many{i}": b"%d" % i * 900 for i in range(300)}
+        many = {f"many{i}": b"%d" % i * 4500 for i in range(60)}
         large = b"large" * 500_000
         yield lambda: c.put("new", b"1"), after(new=b"1")
         yield lambda: c.put_many(many.items()), after(**many)

@@ -287,6 +287,7 @@ def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, se
     assert winkfs.verify(f"{image.path}/c").problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
 def test_a_sync_with_nothing_to_do_makes_durable_what_the_writer_found(classic: bool) -> None:
     """It may be of a sync that failed, and in the page cache alone."""

@@ -13,6 +13,8 @@ from oracle_read import check
 import winkfs
 from winkfs import Container
 
+pytestmark = pytest.mark.slow
+
 Model = dict[bytes, bytes]
 VARIANTS: dict[str, dict[str, bool]] = {
     "plain": {},

@@ -19,7 +19,7 @@ from winkfs import Container
 base = container_checks.base  # fixture
 
 # A file that was being opened at the moment is closed when it is collected, which says so.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"), pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

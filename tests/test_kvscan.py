@@ -298,6 +298,7 @@ def test_a_file_that_shrinks_under_an_entry_larger_than_a_window_is_damage(small
         read_all(storage, code, stop=stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", LAYOUTS, ids=range(len(LAYOUTS)))
 def test_every_flipped_byte_is_an_error_or_other_entries_never_anything_else(small, code):
     storage, expected = sample(code)

@@ -26,6 +26,8 @@ import winkfs
 from winkfs import Row
 from winkfs.names import FILES
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "25"))
 STARTS = (
     "plain",

@@ -324,6 +324,7 @@ def test_a_listing_goes_on_from_every_offset(base: str) -> None:
     view.close()
 
 
+@pytest.mark.slow
 def test_200_000_names_listed_while_others_come_go_and_change(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

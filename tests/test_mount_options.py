@@ -95,12 +95,12 @@ def test_missing_fusepy_is_an_extra_to_install_and_the_default_needs_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(binding.ENVIRONMENT, raising=False)
-    monkeypatch.setattr(binding, "library", lambda name: name)
+    libraries(monkeypatch, {"libfuse3.so.3": 314, "libfuse.so.2": 29})
     monkeypatch.setitem(sys.modules, "fuse", None)
     with pytest.raises(binding.MountError, match=r"^fusepy .*: pip install 'winkfs\[fuse2\]'$"):
         binding.choose("fusepy")
     assert binding.choose() == "mfusepy"
-    monkeypatch.setattr(binding, "library", {"fusepy": "libfuse.so.2"}.get)
+    libraries(monkeypatch, {"libfuse.so.2": 29})
     with pytest.raises(binding.MountError, match="apt install fuse3"):
         binding.choose()
 

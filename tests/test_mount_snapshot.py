@@ -233,6 +233,7 @@ print(count, opened >> 10, anonymous() >> 10)
 """
 
 
+@pytest.mark.slow
 def test_a_million_names_cost_little_memory(base: str) -> None:
     """Objects of a tree would take 300 MiB."""
     with winkfs.create(base) as container:

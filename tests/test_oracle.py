@@ -133,6 +133,7 @@ def test_every_flipped_byte_of_a_new_container_is_found(
     check(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".data", ".idx", ".time"])
 def test_flipped_byte_of_a_classic_container_raises_nothing_else(
     suffix: str, kitchen: Kitchen, tmp_path: Path

@@ -482,6 +482,7 @@ def test_what_somebody_else_committed_is_seen(tree: Path, shards: Path) -> None:
         assert "secret" in opened
 
 
+@pytest.mark.slow
 def test_names_are_split_among_shards_in_bounded_memory(tmp_path: Path) -> None:
     def files() -> Iterator[Seen]:
         for i in range(300_000):

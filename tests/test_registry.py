@@ -81,6 +81,7 @@ def run(site: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_commands_that_read_work_on_it(installed: Path, texts: Path) -> None:
     assert run(installed, "ls", texts).stdout == "a\nb\nc\n"
     assert run(installed, "cat", texts, "b", "a").stdout == "beta, longer\nalpha\n"

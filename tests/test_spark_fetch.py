@@ -17,6 +17,9 @@ pytest.importorskip("pyspark")
 
 from winkfs.names import to_name  # noqa: E402
 
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

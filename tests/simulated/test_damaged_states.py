@@ -9,6 +9,8 @@ from damage import WRONG, ContainerStore, run
 
 import winkfs
 
+pytestmark = pytest.mark.slow
+
 STATES = (130, 3750)  # numbers of each kind, with and without derived files; --soak: 20,000 states
 BITS = (397, 1)  # every bit, or one in so many
 

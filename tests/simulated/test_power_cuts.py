@@ -20,6 +20,8 @@ from winkfs.container.ondisk.data import new_superblock
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource
 
+pytestmark = pytest.mark.slow
+
 IMAGES = {"plain": 440, "ao": 440, "classic": 400, "plain md5": 200, "mount": 400, "data set": 160}
 SOAK = 50  # times as many
 
