@@ -1,0 +1,113 @@
+"""Walks: which functions of the product one call of a user passes, and in how many files.
+
+    python tests/walks.py [ROOT]      prints them for the tree of ROOT, this one by default; -v: each call
+
+A walk counts calls of Python functions, generators and lambdas too, with `sys.setprofile`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any, NamedTuple
+
+PRODUCT = ("winkfs", "formats", "mount", "pyspark_winkfs")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Call(NamedTuple):
+    file: str
+    name: str
+
+
+class Walk:
+    """The calls of the product between `with` and the end of its block."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._own = tuple(f"{root / part}{os.sep}" for part in PRODUCT)
+        self.steps: list[Call] = []
+
+    def __enter__(self) -> Walk:
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(self._own):
+            self.steps.append(Call(code.co_filename, code.co_qualname))
+
+    @property
+    def calls(self) -> int:
+        return len(self.steps)
+
+    @property
+    def files(self) -> int:
+        return len({step.file for step in self.steps})
+
+
+def mount_create(folder: Path, root: Path = ROOT, *, first: bool = False) -> Walk:
+    """`open(O_CREAT | O_EXCL)` of a new name in a mounted container with 50 files: what the kernel
+    asks for, a lookup that finds nothing, create, and a getattr of the handle.
+
+    first   of the first file after the mount, in a top directory with 1,000 files: names that are
+            searched in BASE.names come into memory
+    """
+    import winkfs
+    from winkfs.container.container import Container
+    from winkfs.mounting.container import ContainerSource
+    from winkmount.operations import Operations
+
+    base = str(folder / "walked")
+    with winkfs.create(base) as container:
+        container.put_many(
+            (f"{i}" if first else f"d/{i}", b"x") for i in range(1000 if first else 50)
+        )
+    operations = Operations(ContainerSource(Container(base, "a", mapped=False)), "winkfs")
+    try:
+        if first:
+            return _create(operations, "/new", root)
+        _create(operations, "/d/warm", root)
+        return _create(operations, "/d/new", root)
+    finally:
+        operations.close()
+
+
+def _create(operations: Any, path: str, root: Path) -> Walk:
+    lookup: Callable[..., object] = getattr(operations, "lookup", None) or operations.look
+    info = SimpleNamespace(
+        flags=os.O_WRONLY | os.O_CREAT | os.O_EXCL, fh=0, direct_io=0, keep_cache=0
+    )
+    with Walk(root) as walk:
+        try:
+            lookup(path)
+        except OSError as error:
+            assert error.errno == errno.ENOENT
+        operations.create(path, 0o644, info)
+        lookup(path, info)
+    return walk
+
+
+def main(root: Path, *, verbose: bool) -> None:
+    sys.path[:0] = [str(root), str(root / "formats"), str(root / "mount")]
+    for first in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            walk = mount_create(Path(folder), root, first=first)
+        print(f"mount create{', the first' * first}: {walk.calls} calls, {walk.files} files")
+        if verbose:
+            print(
+                *(f"    {Path(step.file).relative_to(root)} {step.name}" for step in walk.steps),
+                sep="\n",
+            )
+
+
+if __name__ == "__main__":
+    given = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    main(Path(given[0]).resolve() if given else ROOT, verbose="-v" in sys.argv)
