@@ -2,7 +2,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
-SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py
+SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py scripts/house.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-pipeline test test-fast soak mutants lint format bench performance clean distclean system-run system-test

@@ -1,8 +1,9 @@
 """Walks: which functions of the product one call of a user passes, and in how many files.
 
-    python tests/walks.py [ROOT]      prints them for the tree of ROOT, this one by default; -v: each call
+    python tests/walks.py [-v] [ROOT]
 
-A walk counts calls of Python functions, generators and lambdas too, with `sys.setprofile`.
+prints them for the tree of ROOT, this one by default; -v: each call. A walk counts calls of Python
+functions, generators and lambdas too, with `sys.setprofile`.
 """
 
 from __future__ import annotations
@@ -95,12 +96,49 @@ def _create(operations: Any, path: str, root: Path) -> Walk:
     return walk
 
 
+def put(folder: Path, root: Path = ROOT) -> Walk:
+    """`put` of one new document."""
+    import winkfs
+
+    with winkfs.create(folder / "put") as container:
+        container.put("warm", b"1")
+        container.sync()
+        with Walk(root) as walk:
+            container.put("new", b"hello")
+    return walk
+
+
+def read_part(folder: Path, root: Path = ROOT) -> Walk:
+    """`read(name, offset, size)` of a document."""
+    import winkfs
+
+    with winkfs.create(folder / "read") as container:
+        container.put_many((f"d/{i}", b"x" * 1000) for i in range(50))
+    with winkfs.open(folder / "read") as reader:
+        reader.read("d/1", 10, 20)
+        with Walk(root) as walk:
+            reader.read("d/2", 10, 20)
+    return walk
+
+
+def reindex(folder: Path, root: Path = ROOT) -> Walk:
+    """`reindex` of a container with 50 documents."""
+    import winkfs
+
+    with winkfs.create(folder / "reindexed") as container:
+        container.put_many((f"d/{i}", b"x" * 1000) for i in range(50))
+    winkfs.reindex(folder / "reindexed")
+    with Walk(root) as walk:
+        winkfs.reindex(folder / "reindexed")
+    return walk
+
+
 def main(root: Path, *, verbose: bool) -> None:
     sys.path[:0] = [str(root), str(root / "formats"), str(root / "mount")]
-    for first in (False, True):
+    for what in (put, read_part, mount_create, reindex):
         with tempfile.TemporaryDirectory() as folder:
-            walk = mount_create(Path(folder), root, first=first)
-        print(f"mount create{', the first' * first}: {walk.calls} calls, {walk.files} files")
+            walk = what(Path(folder), root)
+        print(f"{what.__name__}: {walk.calls} calls, {walk.files} files")
         if verbose:
             print(
                 *(f"    {Path(step.file).relative_to(root)} {step.name}" for step in walk.steps),

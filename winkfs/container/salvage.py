@@ -10,12 +10,12 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
 from winkformats.disk.paths import locate, open_file, register
-from winkformats.disk.posix import FileStorage, PosixDirectory
+from winkformats.disk.posix import FileStorage, PatchedStorage, PosixDirectory
 from winkformats.disk.storage import Info, Kind, Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Layout
@@ -205,7 +205,7 @@ class _OneFile(PosixDirectory):
     ) -> FileStorage:
         if name != "file.data" or mode != "r":
             raise FileNotFoundError(2, "no such file", name)
-        return _Patched.behind(self._file, self._head)
+        return PatchedStorage.behind(self._file, self._head)
 
     def info(self, name: str = "", *, follow: bool = False) -> Info | None:
         if name != "file.data":
@@ -215,36 +215,6 @@ class _OneFile(PosixDirectory):
 
     def exists(self, name: str) -> bool:
         return name == "file.data"
-
-
-class _Patched(FileStorage):
-    """A file that begins with other bytes than are in it."""
-
-    _head: bytes
-
-    @classmethod
-    def behind(cls, path: str, head: bytes) -> Self:
-        with FileStorage(path) as storage:
-            patched = cls.of(os.dup(storage.fd), path, True)
-        patched._head = head
-        return patched
-
-    def read_into(self, into: memoryview, offset: int) -> int:
-        got = super().read_into(into, offset)
-        if offset < len(self._head):
-            part = self._head[offset : offset + len(into)]
-            into[: len(part)] = part
-            got = max(got, len(part))
-        return got
-
-    def read(self, offset: int, length: int) -> bytes:
-        data = bytearray(length)
-        return bytes(data[: self.read_into(memoryview(data), offset)])
-
-    def duplicate(self) -> Self:
-        other = super().duplicate()
-        other._head = self._head
-        return other
 
 
 register(SCHEME, _OneFile)

@@ -478,3 +478,33 @@ def _take_after(fd: int, model: Info) -> None:
     bits = 0o7777 if stat.S_ISDIR(mine.st_mode) else 0o666
     with contextlib.suppress(PermissionError):
         os.fchmod(fd, model.mode & bits)
+
+
+class PatchedStorage(FileStorage):
+    """A file that begins with other bytes than are in it."""
+
+    _head: bytes
+
+    @classmethod
+    def behind(cls, path: str, head: bytes) -> Self:
+        with FileStorage(path) as storage:
+            patched = cls.of(os.dup(storage.fd), path, True)
+        patched._head = head
+        return patched
+
+    def read_into(self, into: memoryview, offset: int) -> int:
+        got = super().read_into(into, offset)
+        if offset < len(self._head):
+            part = self._head[offset : offset + len(into)]
+            into[: len(part)] = part
+            got = max(got, len(part))
+        return got
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = bytearray(length)
+        return bytes(data[: self.read_into(memoryview(data), offset)])
+
+    def duplicate(self) -> Self:
+        other = super().duplicate()
+        other._head = self._head
+        return other

@@ -1,0 +1,77 @@
+"""The house: what its plan bounds, how far a call goes through it, and the page that shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import walks
+
+import winkfs
+from scripts import house
+
+BOUNDS = {
+    "modules": 177,
+    "flat in winkfs/": 12,
+    "import cycles": 0,
+    "longest chain of imports": 23,
+    "modules imported by one other": 27,
+    "files of the machine made outside disk/": 0,
+}
+# what -> (calls of own functions, files they are in)
+WALKS = {
+    walks.put: (45, 10),
+    walks.read_part: (35, 8),
+    walks.mount_create: (70, 14),
+    walks.reindex: (600, 37),
+}
+PAGE = (house.ROOT / "docs/architecture.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, int]:
+    found = house.figures()
+    for what, count in found.items():
+        print(f"{count:5} {what}, at most {BOUNDS[what]}")
+    return found
+
+
+@pytest.mark.parametrize("what", BOUNDS)
+def test_the_house_keeps_its_plan(figures: dict[str, int], what: str) -> None:
+    assert figures[what] <= BOUNDS[what]
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_a_call_takes_a_short_way(walk: Callable[[Path], walks.Walk], tmp_path: Path) -> None:
+    found = walk(tmp_path)
+    print(f"{walk.__name__}: {found.calls} calls, {found.files} files")
+    calls, files = WALKS[walk]
+    assert 0 < found.calls <= calls
+    assert found.files <= files
+
+
+def test_the_picture_is_that_of_the_code() -> None:
+    assert house.PICTURE.read_text() == house.picture(), "run: python -m scripts.house --draw"
+
+
+def test_the_modules_of_the_page_exist() -> None:
+    """Also in the table of the files on disk."""
+    named = re.findall(r"`((?:winkfs|formats|mount)/[\w/]+\.py)`", PAGE)
+    assert len(named) > 20
+    assert [path for path in named if not (house.ROOT / path).exists()] == []
+
+
+def test_each_file_of_a_container_is_in_the_table_with_its_module(tmp_path: Path) -> None:
+    """The module says in its first lines which file it is about."""
+    with winkfs.create(tmp_path / "c", ao=True) as container:
+        container.put_many([("a", b"1"), ("b", b"2")])
+    winkfs.reindex(tmp_path / "c", cols=True)
+    made = {path.suffix for path in tmp_path.iterdir()}
+    assert made == {".data", ".idx", ".time", ".names", ".cols", ".lock"}
+    for suffix in made:
+        row = re.search(rf"^\| `BASE\{suffix}` \|.*?`(winkfs/\S+\.py)`", PAGE, re.MULTILINE)
+        assert row, f"{suffix} has no row"
+        first = (house.ROOT / row[1]).read_text()[:400]
+        assert f"BASE{suffix}" in first, f"{row[1]} does not say that it is about BASE{suffix}"
