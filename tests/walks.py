@@ -1,6 +1,7 @@
 """Walks: which functions of the product one call of a user passes, and in how many files.
 
-    python tests/walks.py [ROOT]      prints them for the tree of ROOT, this one by default; -v: each call
+    python tests/walks.py [-v] [ROOT]      prints them for the tree of ROOT, this one by default;
+                                           -v: each call
 
 A walk counts calls of Python functions, generators and lambdas too, with `sys.setprofile`.
 """
