@@ -16,7 +16,7 @@ from seam import disk_calls, once
 import winkfs
 from winkformats.disk.posix import FileStorage
 from winkformats.kv.sequence import KVSeq
-from winkfs import Container
+from winkfs import Container, FileType
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.dataset import create as create_dataset
 from winkfs.errors import Busy
@@ -175,7 +175,7 @@ NESTED = VERBS | {
     "sync": lambda c: c.sync(),
     "close": lambda c: c.close(),
     "save_names": lambda c: c.engine.save_names(),
-    "begin": lambda c: c.engine.begin("new"),
+    "begin": lambda c: c.engine.begin(b"new/I0", FileType.FILE, None),
     "write_many": lambda c: c.write_many("a", [(0, b"x")]),
     "punch": lambda c: c.punch("a", 0, 1),
     "entomb": lambda c: c.engine.entomb(["none"]),

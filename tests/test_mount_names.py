@@ -582,3 +582,22 @@ def held(base: str) -> float:
         absent = pagecache.absent(storage.fd, storage.size())
     assert absent is not None
     return 1 - float(absent.mean())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_directories_are_found_where_paths_are_asked_side_by_side(base: str, seed: int) -> None:
+    """A search goes on from the last one: see `Overlay.implies`."""
+    chance = random.Random(seed)
+    letters = "a", "b", "b!", "c0", "d", "e"
+    names = {"/".join(chance.choices(letters, k=chance.randint(1, 5))) for _ in range(4000)}
+    names |= {f"a/f{i}" for i in range(600)}
+    with winkfs.create(base) as container:
+        container.put_many((name, b"") for name in names)
+    implied = {name[:at].encode() for name in names for at in range(len(name)) if name[at] == "/"}
+    asked = [name.encode() for name in names] + [b"/".join((path, b"x")) for path in implied]
+    asked += [path + b"!" for path in implied] + [b"0", b"zz", b"a/f", b"a/f599", b"e/e/e/e/e/e"]
+    view = opened(base)
+    for order in (sorted(asked), chance.sample(asked, len(asked))):
+        for path in order:
+            for each in (path, path + b"/y", path.rpartition(b"/")[0] or b"a"):
+                assert view.names.tree.implied(each) == (each in implied), each

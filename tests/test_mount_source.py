@@ -351,3 +351,28 @@ def test_a_mount_writes_the_index_though_it_maps_nothing(tmp_path: Path) -> None
     with winkfs.open(base) as reader, FileStorage(f"{base}.idx") as index:
         assert read_superblock(index)["DATAEND"] == reader.superblock["FILESIZE"]
     assert winkfs.verify(base).problems == []
+
+
+def test_create_sees_what_came_since_the_name_was_not_found(source: ContainerSource) -> None:
+    """The kernel looks a name up before it creates it; what is remembered of that must not last."""
+
+    def missed() -> None:
+        with refused(errno.ENOENT):
+            source.lookup(source.root, b"n")
+
+    missed()
+    source.create(source.root, b"other", 0o644, 0, 0)
+    source.rename(source.root, b"other", source.root, b"n")
+    with refused(errno.EEXIST):
+        source.create(source.root, b"n", 0o644, 0, 0)
+    source.unlink(source.root, b"n")
+    parent = source.mkdir(source.root, b"d", 0o755, 0, 0).id
+    source.create(parent, b"f", 0o644, 0, 0)
+    source.names.container.delete("d")  # the directory is implied from now on
+    source.names.recheck()
+    source.unlink(source.lookup(source.root, b"d").id, b"f")  # and stays
+    missed()
+    source.rename(source.root, b"d", source.root, b"n")
+    with refused(errno.EEXIST):
+        source.create(source.root, b"n", 0o644, 0, 0)
+    assert source.lookup(source.root, b"n").is_dir

@@ -18,13 +18,13 @@ from winkformats.disk.paths import absolute
 from winkfs.container.arguments import check_directory, check_ftype, checked_ns
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.data import SUFFIX, UNNAMED
-from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.select import by_paths
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
-from winkfs.errors import Busy, Closed, FileExists, NameTooLong, NotAllowed, ReadOnly, StalePlan
+from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import tell_of_forks
 
@@ -80,29 +80,16 @@ class Engine:
 
     # --- calls of this library ---
 
-    def begin(
-        self,
-        name: Name,
-        ftype: int = FileType.FILE,
-        *,
-        mode: int | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        free: bool = False,
-    ) -> int:
-        """Create an empty file, to be written to -> its file id. See `Container.put` for the rest.
+    def begin(self, key: bytes, ftype: int, attrs: Attrs | None) -> int:
+        """Create an empty file, to be written to -> its file id. Cost: nothing is written before
+        there is content, or a sync.
 
-        free       the caller has looked: there is no file of this name
-        raises     FileExistsError
-        cost       nothing is written before there is content, or a sync
+        key     an inode key that there is not
+        attrs   None: the defaults of the ftype
         """
-        key = self.key(name)
         with self.lock:
             self.need_writable()
-            if not free and self.files.find(key):
-                raise FileExists("exists already", to_str(name))
-            owner = self.changes.attrs_for(check_ftype(ftype), mode, uid, gid)
-            fileid: int = self.run(self.changes.begin, key, None, ftype, owner)
+            fileid: int = self.run(self.changes.begin, key, None, ftype, attrs)
             return fileid
 
     def put_file(

@@ -26,6 +26,7 @@ from winkfs.errors import NotAllowed, WinkError
 from winkfs.names import to_str
 from winkfs.units import NANO
 
+DEFAULT_MODES: Final = [default_mode(ftype) for ftype in range(256)]
 TAILS: Final = 64 << 20  # bytes of drafts' tails in memory
 DRAFTS: Final = 4096
 FEW_DRAFTS: Final = 16  # up to which they are settled one by one
@@ -56,6 +57,7 @@ class Changes:
         self._pending = 0  # bytes appended to drafts since they were last settled
         self._sure = False  # whether what was found when it was opened is on the disk
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
+        self._empty = self._writer.cost(Draft(b"", 0, 0, 0), 0)  # of an empty file, but for its key
         plain = can_append(store) and not store.settings.ao
         self._one = OneFile(store) if plain else None
 
@@ -73,7 +75,7 @@ class Changes:
         if mode is None and uid is None and gid is None and not xattrs:
             return None
         owner = self._content.owner
-        if (mode, uid, gid) == (default_mode(ftype), *owner) and not xattrs:
+        if (mode, uid, gid) == (DEFAULT_MODES[ftype], *owner) and not xattrs:
             return None
         return check_attrs(
             Attrs(
@@ -118,9 +120,13 @@ class Changes:
 
         It is a draft, and not in the data file before it has 1 MiB, or is settled.
         """
-        self._limit_drafts()
+        if self._pending > TAILS or len(self.drafts) > DRAFTS:
+            self.settle()
         draft = self._begin(key, ns, ftype, attrs)
-        self._promise(draft, 0)
+        cost = self._empty + len(key) if attrs is None else self._writer.cost(draft, 0)
+        self._kv.reserve(self._waiting + cost)
+        self._waiting += cost
+        draft.promised = cost
         self.drafts[key] = draft
         return draft.fileid
 
@@ -210,7 +216,9 @@ class Changes:
     def new_mtime(self, ns: int | None) -> int:
         """FMTIME for a new file. ao: never before that of the last one."""
         settings, times = self._store.settings, self._store.times
-        mtime = settings.mtime_of(time.time_ns() if ns is None else ns)
+        mtime = time.time_ns() if ns is None else ns
+        if not settings.nanoseconds:
+            mtime = settings.mtime_of(mtime)
         if times is None or times.last is None or mtime >= times.last:
             return mtime
         if ns is None:

@@ -215,13 +215,13 @@ class AppendOnlySource(ContainerSource):
         # One from before the last index, that the index does not know, would cost a rebuild.
         fileid = None if spool.stored or (base and spool.fileid < base.nextfid) else spool.fileid
         if self._keeps_attrs:
-            self._container.engine.put_file(
+            self.names.engine.put_file(
                 name, file, mtime_ns=mtime_ns, fileid=fileid,
                 mode=spool.mode, uid=spool.uid, gid=spool.gid,
             )  # fmt: skip
         else:
             ftype = kept(FileType.FILE, spool.mode)
-            engine = self._container.engine
+            engine = self.names.engine
             engine.put_file(name, file, mtime_ns=mtime_ns, ftype=ftype, fileid=fileid)
 
     def _hold(self, id: int, name: bytes, size: int) -> None:

@@ -59,6 +59,8 @@ class ContainerSource:
         self._listings = Listings(self.view)
         self._folder = os.path.dirname(container.base) or "."
         self._room, self._room_until = 0, 0.0  # bytes left, and how long to believe it
+        room = self.names.store.kv.layout.key.limit - len(SUFFIX)
+        self._longest = min(MAX_PATH, room)  # bytes of a path
         self._keeps_attrs = container.superblock.get("ATTRS") == 1
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
@@ -92,10 +94,10 @@ class ContainerSource:
         """-> the path, where there is nothing yet. The kernel has looked just before."""
         path, names = self.places.child(parent, name), self.names
         known = self._missing == (path, names.tree, names.tree.version)
-        known = known and names.container.engine.troubles == names.troubles
+        known = known and names.engine.troubles == names.troubles
         if not known and self.view.attr(path) is not None:
             raise FileExists("exists already", to_str(path))
-        if len(path) > MAX_PATH:
+        if len(path) > self._longest:
             raise _too_long(path)
         return path
 
@@ -191,9 +193,10 @@ class ContainerSource:
         self._need_room(len(data))
         mode, uid, gid = attrs
         if self._keeps_attrs:
-            self._container.engine.begin(path, ftype, mode=mode, uid=uid, gid=gid, free=True)
+            owner = self.names.changes.attrs_for(ftype, mode, uid, gid)
         else:
-            self._container.engine.begin(path, kept(ftype, mode), free=True)
+            ftype, owner = kept(ftype, mode), None
+        self.names.engine.begin(path + SUFFIX, ftype, owner)
         if data:
             self._container.write(path, 0, data)
 
@@ -223,10 +226,10 @@ class ContainerSource:
         if attr is None or attr.id in self._spools or attr.id not in self.users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
-        read, troubles = self.names.files.reader(path + SUFFIX), self._container.engine.troubles
+        read, troubles = self.names.files.reader(path + SUFFIX), self.names.engine.troubles
 
         def below(offset: int, size: int) -> bytes:
-            if self._container.engine.troubles != troubles:  # its entries may be lost
+            if self.names.engine.troubles != troubles:  # its entries may be lost
                 raise _refuse(errno.EIO, path)
             self.names.budget.reads(size)
             return read(offset, size)
@@ -566,7 +569,7 @@ class ContainerSource:
         since, self._dirty_since = self._dirty_since, 0.0
         try:
             self._store_times()
-            yield from self._container.engine.syncing()
+            yield from self.names.engine.syncing()
         except BaseException as error:
             self._dirty_since = since or self._dirty_since
             if isinstance(error, OSError):

@@ -44,14 +44,15 @@ class ContainerNames:
     def __init__(self, container: Container) -> None:
         self.container, self.writable, self.failed = container, container.writable, ""
         self.alias: dict[bytes, int] = {}
+        self.engine = container.engine
         if not self.writable:
-            container.engine.freeze()
+            self.engine.freeze()
         self._attach()
 
     def _attach(self) -> None:
         """Take up what is behind the handle: after a recovery it may be another."""
         self.recent: tuple[bytes, Found | None] = b"", None
-        engine = self.container.engine
+        engine = self.engine
         self.store, self.changes, self.files = engine.store, engine.changes, engine.files
         self.drafts = self.changes.drafts
         self._generation = self.store.generation
@@ -145,7 +146,7 @@ class ContainerNames:
 
     def new_order(self) -> None:
         """What changed in memory goes into a new order, on disk where that can be. After a sync."""
-        if self.container.engine.troubles != self.troubles:
+        if self.engine.troubles != self.troubles:
             self.recheck()
         try:
             changes = self._positions([*self.tree.overlay.names()])
@@ -190,14 +191,14 @@ class ContainerNames:
 
         As long as it refuses, what can be read is read; changes meet the refusal themselves.
         """
-        known = self.container.engine.troubles
+        known = self.engine.troubles
         with contextlib.suppress(OSError):
-            self.container.engine.check()
+            self.engine.check()
             self.troubles = known
         if self.writable and not self.container.writable and not self.failed:
             self.failed = "the disk below has failed: nothing can be written any more"
             log.error("%s: %s", self.container.base, self.failed)
-        if self.container.engine.store.generation != self._generation:
+        if self.engine.store.generation != self._generation:
             self._attach()
             self._add_unstored()
         elif self.troubles == known:
@@ -216,10 +217,10 @@ class ContainerNames:
     def refresh(self) -> bool:
         """Follow the writer to its last sync -> whether anything has changed. Read-only."""
         covered = self.store.kv.end
-        if self.writable or not self.container.engine.follow():
+        if self.writable or not self.engine.follow():
             return False
         self.recent = b"", None
-        if self.container.engine.store.generation != self._generation:
+        if self.engine.store.generation != self._generation:
             self._attach()
         else:
             self.tree.version += 1

@@ -92,6 +92,8 @@ class Overlay:
         self._ranges: dict[bytes, tuple[int, int]] = {}
         self._implied: dict[bytes, frozenset[bytes]] = {}
         self._probes: dict[int, bytes] = {}
+        # (a, b, i): what lies behind a and not behind b belongs at index i; b None: it is the last
+        self._gap: tuple[bytes, bytes | None, int] = b"", b"", 0
 
     def of(self, directory: bytes) -> Changed:
         """For looking only."""
@@ -145,21 +147,32 @@ class Overlay:
                     yield name
 
     def implies(self, path: bytes) -> bool:
-        """Whether there are names below a path in the order that are still there and are paths."""
-        above, _, short = path.rpartition(b"/")
-        low, high = self.range(above)
-        if low == high:
-            return False
-        if high - low <= NEAR and short not in self._near(above, low, high):
+        """Whether there are names below a path in the order that are still there and are paths.
+
+        cost    a search of the order, but for a path beside the last one: programs often make files
+                one after another
+        """
+        prefix = path + b"/"
+        behind, before, at = self._gap
+        if not (behind < prefix and (before is None or prefix <= before)):
+            above, _, short = path.rpartition(b"/")
+            low, high = self.range(above)
+            if low == high:
+                return False
+            if high - low <= NEAR and short not in self._near(above, low, high):
+                return False
+            at = bisect.bisect_left(range(high), prefix, low, high, key=self._probe)
+            behind = self._probe(at - 1) if at > low else above + b"/" if above else b""
+            before = self._probe(at) if at < self.order.count else None
+            self._gap = behind, before, at
+        if before is None or not before.startswith(prefix):
             return False
         gone = self.of(path).gone
         if gone:
             a, b = self.range(path)
             if b - a <= gone:
                 return False
-        prefix = path + b"/"
-        at = bisect.bisect_left(range(high), prefix, low, high, key=self._probe)
-        return at < high and self.first(prefix, at) is not None
+        return self.first(prefix, at) is not None
 
     def _probe(self, index: int) -> bytes:
         """A name that a search looks at. The first that all searches look at are remembered."""
@@ -270,7 +283,8 @@ class NameTree:
     def implied(self, path: bytes) -> bool:
         """Whether a directory is there for another reason than its entry."""
         above, _, short = path.rpartition(b"/")
-        return not path or short in self.overlay.of(above).dirs or self.overlay.implies(path)
+        changed = self.overlay.dirs.get(above, NOTHING)
+        return not path or short in changed.dirs or self.overlay.implies(path)
 
     def is_empty(self, directory: bytes) -> bool:
         """Whether nothing is shown in it."""

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from winkformats.errors import CorruptError
 from winkfs.container.arguments import nearest_ns
 from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import Attrs, FileType
@@ -90,7 +91,7 @@ class ContainerView:
         if self.times is not None and self.times.has(path):
             return self.times.noted(path, self.places)
         names = self.names
-        if names.container.engine.troubles != names.troubles:
+        if names.engine.troubles != names.troubles:
             names.recheck()
         key = path + SUFFIX
         alias = names.alias.get(path) if names.alias else None
@@ -103,7 +104,10 @@ class ContainerView:
                     draft.fileid, draft.ftype, draft.lsize, draft.mtime, draft.attrs
                 )
         else:
-            found = names.find(path, key)
+            try:
+                found = names.lookup.find(key)
+            except CorruptError:  # there may be names below it all the same
+                found = names.find(path, key)
             names.recent = key, found
             if found is None:
                 return self.directory_attr(path) if names.tree.implied(path) else None
@@ -248,7 +252,7 @@ class ContainerView:
         if spool is not None:
             return spool.read(offset, size)
         names = self.names
-        if names.container.engine.troubles != names.troubles:
+        if names.engine.troubles != names.troubles:
             names.recheck()
         key = self.places[id] + SUFFIX
         if key in names.drafts:
