@@ -46,7 +46,7 @@ class Digests:
 
     problems  what is damaged in the shards without a good index, a line each, once it is met
 
-    cost      a shard is opened and mapped when it is first needed: 0.3 ms
+    cost      a shard is opened and mapped when it is first needed
     warns     DamageWarning when `problems` get more
     """
 
@@ -94,7 +94,7 @@ class Digests:
         """The digest of a document, None where the set has none of that path.
 
         raises  CorruptError: it is damaged, or may be the one that is; OSError
-        cost    10 us warm; cold two reads of the disk
+        cost    two reads of the disk, when cold
         """
         key = to_bytes(path)
         s = hashing.hash_key(hashing.XXH3, key)[0]
@@ -104,7 +104,7 @@ class Digests:
         """The digests of many documents, in the order of their paths.
 
         raises  as `get`, which does for each what can be done where one is damaged
-        cost    1.5 us a path, thousands of them given
+        cost    less than `get` for each, from some hundred paths on
         """
         keys = _keys(list(paths))
         found: list[Digest | None] = []
@@ -130,7 +130,7 @@ class Digests:
         """All paths with their digests, shard by shard.
 
         raises  CorruptError, OSError when all that is good was handed out
-        cost    3 us each, page cache kept clean
+        cost    a pass over all shards, page cache kept clean
         """
         problems: list[FormatError | OSError] = []
         for number in range(len(self._ids)):
@@ -171,7 +171,7 @@ open = Digests
 
 def _keys(paths: list[Name]) -> list[bytes]:
     """Paths as the shards have them."""
-    try:  # one encode for all of them: 0.5 us a path less
+    try:  # one encode for all of them
         keys = "\0".join(paths).encode("utf-8", "surrogateescape").split(b"\0")  # type: ignore[arg-type]
         if len(keys) == len(paths):
             return keys

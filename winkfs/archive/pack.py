@@ -475,7 +475,7 @@ class Packer:
 
     def _kept(self, row: Row) -> Row:
         """The file as the container keeps it: without a mode and owner that are the defaults,
-        which is 3 us quicker, or that it has no place for."""
+        which is quicker, or that it has no place for."""
         name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
         if xattrs and not self._attrs:
             self._note(Note(to_bytes(name), NO_XATTRS, False, often=True))

@@ -69,7 +69,7 @@ def rewrite(
 
     progress  called with the number of files since the last call
     raises    StalePlan; CorruptError (a damaged file is not silently left out); OSError
-    cost      10 us a file of 4 KiB
+    cost      each file is read and written once
     """
     handles = Handles(snapshot.shards)
     try:
@@ -243,7 +243,7 @@ def compact(
     progress    called with the number of files since the last call
     ->          the same files are to be seen; older generations keep their shards until a vacuum
     raises      DatasetConflict where others were faster twice; CorruptError; StalePlan; OSError
-    cost        10 us a file of 4 KiB that is copied
+    cost        each file that is copied is read and written once
     """
     _check_size(shard_size)
     least = 0.0 if everything else WASTE

@@ -327,7 +327,7 @@ class DatasetReading(Reader):
         """The contents of many files, in the order of the names.
 
         raises  FileNotFoundError at a missing name; CorruptError
-        cost    2 us a file of 1 KiB, and 0.2 us for each shard that may have it
+        cost    a look-up in each shard that may have it, in batches
         """
         for batch in BulkGet.batches(names):
             with self._lock:

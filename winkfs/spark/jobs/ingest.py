@@ -78,7 +78,7 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
                 for the files of that kind below it
     leave_out   a directory that is not looked into, should it lie below an input
     raises  NoSuchFile; WinkError where nothing is to be read; OSError
-    cost    a directory is walked: 5 us a file
+    cost    a directory is walked
     """
     found: list[Unit] = []
     for path in map(os.path.abspath, inputs):

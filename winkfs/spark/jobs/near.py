@@ -112,7 +112,7 @@ def _shingles_of(column: pa.Array) -> tuple[UInt64, Int64]:
 def signatures(column: pa.Array, bands: int = BANDS) -> UInt64:
     """The signatures of documents -> uint64[n, ROWS * bands]; EMPTY where there are no words.
 
-    cost    60 us for 4 KiB of text; 0.1 us a shingle
+    cost    that of hashing the text, and ROWS * bands operations a shingle, with numpy
     """
     hashes, stops = _shingles_of(column)
     result = np.full((len(column), ROWS * bands), EMPTY)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from winkfs.errors import WinkError
 from winkfs.spark.jobs.common import cause
-from winkfs.spark.launcher import compiled
+from winkfs.spark.session import compiled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,24 +22,10 @@ from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, batch_ra
 from winkfs.spark.reading.rows import Source
 from winkfs.units import MICRO
 
-TASKS: Final = 3  # modules are imported in the second one too
-_frozen = 0
 ROW: Final = 128  # bytes that a row takes beside its content, about
 AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
 MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-
-
-def freeze() -> None:
-    """Let the garbage collector pass over what is there by now, in the first tasks of a process.
-
-    Spark's worker collects after each task, which takes 40 ms with pyarrow and pandas imported,
-    10 ms where only the first task freezes, and 3 ms after this.
-    """
-    global _frozen
-    if _frozen < TASKS:
-        _frozen += 1
-        gc.freeze()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +55,7 @@ class Reading:
 
 def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBatch]:
     """raises  CorruptError, WinkError under FAILFAST; StalePlan; FormatError; OSError"""
-    freeze()
+    arrow.freeze()
     if isinstance(partition, Ordered):
         yield from _ordered(reading, partition)
         return
@@ -111,7 +96,7 @@ def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
 def _order_of(partition: Ordered) -> tuple[Int64, Int64]:
     if partition.order is None:
         return unpack(partition.shard), unpack(partition.pos)
-    from winkfs import orders  # not needed by most tasks: 20 ms
+    from winkfs import orders  # most tasks need none
 
     folder, part, start, stop = partition.order
     rows = orders.open(folder).read(orders.Range(part, start, stop))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from winkfs.reader import Reader
     from winkfs.spark.reading.options import Options
 
-SPLIT: Final = 512 << 20  # bytes of a task, at most: half a second; 256 cost 4 % more CPU
-WORTH: Final = 16 << 20  # bytes that are worth a task of their own, which costs 20 ms of CPU
+SPLIT: Final = 512 << 20  # bytes of a task, at most: smaller ones cost more
+WORTH: Final = 16 << 20  # bytes that are worth a task of their own
 ROW: Final = 256  # bytes that a row counts beside its content: its path, its share of the engine
 OPEN: Final = 64 << 10  # bytes that a container counts
 MOST: Final = 1 << 20  # rows of a task that is sent them, about: 2 MiB of positions

@@ -21,8 +21,7 @@ from pyspark_winkfs import one_line
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import Transaction, join, sweep_all
 from winkfs.spark.reading.options import local_path
-from winkfs.spark.writing.inputs import Inputs
-from winkfs.spark.writing.shard import SinkOptions
+from winkfs.spark.writing.inputs import Inputs, SinkOptions
 from winkfs.spark.writing.sink import Written, inputs_of, publish, write_task
 
 if TYPE_CHECKING:
