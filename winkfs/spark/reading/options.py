@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
 LEAST_SPLIT: Final = 1 << 16
 STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger")
-"""Options that only streams have, see `streaming.source`."""
+"""Options that only streams have, see `streaming`."""
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive
 IN_TABLES: Final = (
