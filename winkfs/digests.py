@@ -23,7 +23,7 @@ from winkformats.errors import FormatError
 from winkfs.errors import Closed, warn_of_damage
 from winkfs.names import Name, to_bytes
 from winkfs.results import store as results
-from winkfs.results.digestshard import SUFFIXES, Shard
+from winkfs.results.digestshard import SUFFIXES, DigestShard
 from winkfs.results.digestshard import Digest as Digest
 
 NAME: Final = "digests"
@@ -62,7 +62,7 @@ class Digests:
             raise FormatError(f"{path}: the record lacks or spoils {error}: make it anew") from None
         self.path, self.record = os.fspath(path), record
         self._folder = folder
-        self._shards: list[Shard | None] = [None] * len(self._ids)
+        self._shards: list[DigestShard | None] = [None] * len(self._ids)
         self.problems: list[str] = []
         self._warn = warn
         self._closed = False
@@ -149,13 +149,15 @@ class Digests:
         """The hindex of a shard."""
         return self._folder / f"{shard_name(number)}.hindex"
 
-    def shard(self, number: int) -> Shard:
+    def shard(self, number: int) -> DigestShard:
         """Raises FormatError; OSError."""
         if self._closed:
             raise Closed("the digest set is closed", self.path)
         shard = self._shards[number]
         if shard is None:
-            shard = Shard(self._folder / shard_name(number), *self._ids[number], told=self._note)
+            shard = DigestShard(
+                self._folder / shard_name(number), *self._ids[number], told=self._note
+            )
             self._shards[number] = shard
         return shard
 
@@ -183,7 +185,7 @@ def _keys(paths: list[Name]) -> list[bytes]:
 def publish(folder: Path, shards: list[dict[str, Any]], record: dict[str, Any]) -> None:
     """Make the shards in a folder of `results.begin` the digest set.
 
-    shards  what each `ShardWriter.finish` said, in the order of their numbers
+    shards  what each `DigestShardWriter.finish` said, in the order of their numbers
     record  what else the JSON shall say, the source for example
     """
     for number, shard in enumerate(shards):

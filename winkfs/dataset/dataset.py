@@ -1,4 +1,4 @@
-"""Dataset: the files of many containers by name; what a user of the Python face holds in hand."""
+"""Dataset: the files of many containers, read and written by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
-from winkfs.dataset.reading import DatasetReading, _checked
+from winkfs.dataset.reading import DatasetReading, checked
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
@@ -179,7 +179,7 @@ class Dataset(DatasetReading):
 
     def delete(self, name: Name) -> None:
         """Remove a file. Raises FileNotFoundError."""
-        raw = _checked(name)
+        raw = checked(name)
         with self._lock:
             writer = self._open_writer()
             older = raw not in writer.gone and self._handles.find(raw) >= 0
@@ -194,7 +194,7 @@ class Dataset(DatasetReading):
         """Give a file another name, over a file of that name: its content is copied."""
         with self._lock:
             writer = self._open_writer()
-            source, target = _checked(old), _checked(new)
+            source, target = checked(old), checked(new)
             if source == target:
                 self.stat(source)
             elif source in writer.container:
@@ -215,7 +215,7 @@ class Dataset(DatasetReading):
     # --- reading, with what is not published yet ---
 
     def _home(self, name: Name) -> Container:
-        writer, raw = self._writer, _checked(name)
+        writer, raw = self._writer, checked(name)
         if writer is not None:
             self._check()
             if raw in writer.container:

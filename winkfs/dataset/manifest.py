@@ -42,7 +42,7 @@ MEND: Final = "`winkfs dataset repair` says what can be done"
 AsOf = int | float | str | datetime | None
 
 
-class Store(Protocol):
+class ManifestStore(Protocol):
     """Where manifests are kept. An object store with conditional put can be one."""
 
     def numbers(self) -> list[int]:
@@ -186,7 +186,7 @@ class Log:
     problems  what was found wrong with its manifests and got round, a sentence each
     """
 
-    def __init__(self, root: str, store: Store | None = None) -> None:
+    def __init__(self, root: str, store: ManifestStore | None = None) -> None:
         """Raises NoSuchFile where there is no data set."""
         self.root = root
         if store is None and not is_dataset(root):

@@ -26,7 +26,7 @@ from winkfs.digests import Digests, shard_of
 from winkfs.errors import WinkError
 from winkfs.orders import Order, Range
 from winkfs.results import store as results
-from winkfs.results.digestshard import HEAD, Shard
+from winkfs.results.digestshard import HEAD, DigestShard
 
 Progress = Callable[[int], None]
 FAULTS: Final = (FormatError, WinkError, OSError)
@@ -100,7 +100,7 @@ def _check_shard(found: Digests, number: int, report: Report, progress: Progress
     _check_index(shard, Rows(s, None, pos), report, whole=not damage)
 
 
-def _check_index(shard: Shard, rows: Rows, report: Report, *, whole: bool) -> None:
+def _check_index(shard: DigestShard, rows: Rows, report: Report, *, whole: bool) -> None:
     """whole: whether the rows are all that the index should have."""
     base = shard.index
     if shard.index_damage:

@@ -65,7 +65,7 @@ class Digest(NamedTuple):
     title: str | None
 
 
-class Columns(NamedTuple):
+class DigestColumns(NamedTuple):
     """Digests to be written, n of them.
 
     paths    n byte strings, at most 65,535 bytes each
@@ -83,7 +83,7 @@ class Columns(NamedTuple):
     titles: Sequence[bytes]
 
 
-class ShardWriter:
+class DigestShardWriter:
     """Writes one shard, from start to end. Of two digests of one path the later one counts."""
 
     def __init__(self, base: Path) -> None:
@@ -94,7 +94,7 @@ class ShardWriter:
         self._s: list[UInt64] = []
         self._positions: list[Int64] = []
 
-    def add(self, columns: Columns) -> None:
+    def add(self, columns: DigestColumns) -> None:
         """Append many. Raises ValueError for a path that is too long."""
         n = len(columns.paths)
         if not n:
@@ -158,7 +158,7 @@ def _prefixes(numbers: npt.NDArray[Any], dtype: str) -> list[bytes]:
     return row_bytes(np.ascontiguousarray(numbers.astype(dtype)).reshape(-1, 1))
 
 
-def _heads(columns: Columns) -> list[bytes]:
+def _heads(columns: DigestColumns) -> list[bytes]:
     """The fixed part of each record."""
     heads = np.empty((len(columns.paths), HEAD.size), np.uint8)
     heads[:, 0:8] = columns.xxh3.astype(">u8").reshape(-1, 1).view(np.uint8)
@@ -196,7 +196,7 @@ def _write_index(
     return block, passed
 
 
-class Shard:
+class DigestShard:
     """A shard open for reading, both files open and mapped; their names may be gone meanwhile.
 
     start, end    bytes of the kvseq that are its entries

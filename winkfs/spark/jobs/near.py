@@ -167,16 +167,16 @@ def kept(count: int, younger: Int64, older: Int64) -> npt.NDArray[np.bool_]:
     younger, older  int64[..]: the pairs that are similar
     cost            a pass over the pairs for each link of the longest chain
     """
-    doubles = np.zeros(count, np.bool_)
+    duplicates = np.zeros(count, np.bool_)
     while True:
-        open_ = ~doubles[older] & ~doubles[younger]
+        open_ = ~duplicates[older] & ~duplicates[younger]
         younger, older = younger[open_], older[open_]
         leads = np.ones(count, np.bool_)  # has nobody before it that may stay
         leads[younger] = False
         found = younger[leads[older]]
         if not len(found):
-            return ~doubles
-        doubles[found] = True
+            return ~duplicates
+        duplicates[found] = True
 
 
 def compared(pairs: DataFrame, snap: Snapshot, threshold: float, fail_fast: bool) -> DataFrame:
