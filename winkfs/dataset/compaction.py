@@ -82,7 +82,7 @@ def rewrite(
 
 
 class _Rewrite:
-    """One group on its way."""
+    """The rewrite of one group."""
 
     def __init__(
         self, transaction: Transaction, handles: Handles, group: Group, progress: Progress
@@ -116,7 +116,7 @@ class _Rewrite:
         return records
 
     def _files(self) -> Iterator[tuple[int, Entry]]:
-        """All that can be seen of the group, with the number of the shard; ao: by mtime."""
+        """The visible files of the group, each with the number of its shard; ao: by mtime."""
         parts = [self._files_of(number) for number in self._group.members]
         if self._ao:
             return heapq.merge(*parts, key=lambda item: item[1].mtime_ns)
@@ -130,7 +130,7 @@ class _Rewrite:
             yield number, entry
 
     def _fill(self, writer: ShardWriter, files: Iterator[tuple[int, Entry]]) -> None:
-        """Copy files until the new shard is large enough, or there are no more."""
+        """Copy files until the new shard is full, or there are no more."""
         owner = writer.container.engine.store.owner
         while not self._ended:
             room = min(BATCH, self._group.size - writer.size)
@@ -326,7 +326,7 @@ def _attempt(
 
 
 def _foreseen(seen: Snapshot, groups: Sequence[Group]) -> Rewritten:
-    """What a rewrite of these groups would do, about."""
+    """Estimate of what a rewrite of these groups would do."""
     added = after = 0
     for group in groups:
         live = sum(live_bytes(shard, dead_bytes(shard)) for shard in

@@ -22,7 +22,7 @@ WHOLE = "a data set takes whole files only: put the file anew"
 
 
 def create(path: str | os.PathLike[str], *, ao: bool | None = None) -> Dataset:
-    """Make an empty data set, or take the one that is there, and open it for writing."""
+    """Make an empty data set, or use the existing one, and open it for writing."""
     return Dataset(create_log(path).root, "a", ao=ao)
 
 
@@ -97,7 +97,7 @@ class Dataset(DatasetReading):
             return generation
 
     def abort(self) -> None:
-        """Forget what was changed since the last sync."""
+        """Discard what was changed since the last sync."""
         with self._lock:
             if self._writer is not None:
                 self._writer.container.engine.check_idle()
@@ -107,7 +107,7 @@ class Dataset(DatasetReading):
             self._writer = self._transaction = None
 
     def close(self) -> None:
-        """Sync, and let go of the containers. A second time does nothing."""
+        """Sync, and close the containers. Idempotent."""
         with self._lock:
             if self._closed:
                 return

@@ -116,7 +116,7 @@ def _nearest(log: Log, folder: Folder, state: State) -> tuple[int, Hidden]:
 
 
 def read_hidden(folder: Folder, number: int, digest: str) -> Hidden:
-    """What a derived file has that was made for the manifest with this checksum.
+    """Read the derived file that was made for the manifest with this checksum.
 
     raises  FormatError where it is damaged, or was made for another; OSError
     """
@@ -148,7 +148,7 @@ def _decoded(data: bytes, digest: str, path: str) -> Hidden:
 
 
 def write_hidden(folder: Folder, state: State, hidden: Mapping[str, Int64]) -> None:
-    """Where the disk does not take it, the next who needs it computes it again."""
+    """Write the derived file; a failure is ignored, for it can be computed again."""
     counts = [[name, len(rows)] for name, rows in hidden.items()]
     header = json.dumps({"manifest": state.digest, "shards": counts}).encode()
     header += b" " * (-len(header) % 8)
@@ -192,7 +192,7 @@ def hidden_rows(
 
 
 class _Rows(NamedTuple):
-    """What one shard says of names. S is XXH3 of the inode key; tombstones stand behind files."""
+    """Names of one shard: XXH3 of the inode key, position of the inode; tombstones behind files."""
 
     s: UInt64
     pos: Int64

@@ -160,7 +160,7 @@ def _alone(base: str) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Vacuumed:
-    """What a vacuum removed, or would.
+    """What a vacuum removed, or would remove.
 
     oldest      the oldest generation that can be read afterwards
     shards      paths below the data set of those that only older generations have

@@ -401,7 +401,7 @@ def is_dataset(path: str | os.PathLike[str]) -> bool:
 
 
 def create(path: str | os.PathLike[str]) -> Log:
-    """Make an empty data set, or take the one that is there.
+    """Make an empty data set, or use the existing one.
 
     One that is there has its first manifest: both come with one rename.
     raises  FileExists where something else is there; FormatError where it has lost its manifests;

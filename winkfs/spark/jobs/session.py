@@ -42,7 +42,7 @@ EACH: Final = 0.3  # seconds between two looks at the progress
 
 
 def missing() -> str | None:
-    """What is to be said where Spark cannot run."""
+    """Why Spark cannot run here; None where it can."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         return "this needs PySpark: pip install 'winkfs[spark]'"
     home = os.environ.get("JAVA_HOME")
@@ -132,7 +132,7 @@ def _stderr_to(log: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hushed() -> Iterator[None]:
-    """What is raised is not logged as well: py4j and PySpark do both, with tracebacks."""
+    """Silence the loggers of py4j and PySpark, which log with a traceback what they also raise."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]

@@ -30,7 +30,7 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a task has to know beside its partition.
+    """Settings of a task beside its partition.
 
     schema   of the batches, as Spark wants it
     columns  for each of its fields, the column of `schema.FIELDS`
@@ -136,7 +136,7 @@ def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]
 
 
 class _Open:
-    """A piece that is being read."""
+    """An open piece."""
 
     def __init__(self, reading: Reading, piece: Piece) -> None:
         self.reading, self.piece = reading, piece
@@ -198,7 +198,7 @@ class _Open:
 
 
 def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.RecordBatch]:
-    """What the mode leaves of a batch."""
+    """The rows of a batch that `mode` keeps."""
     if reading.mode == "DROPMALFORMED" and not good.all():
         whole = whole.filter(arrow.column(good))
     if whole.num_rows:
@@ -207,7 +207,7 @@ def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.R
 
 @dataclass(slots=True)
 class _Batch:
-    """Files of one container, becoming a record batch."""
+    """Files of one container that become a record batch."""
 
     opened: _Open
     rows: Columns
@@ -216,7 +216,7 @@ class _Batch:
     errors: dict[int, str] = field(default_factory=dict)
 
     def read(self) -> None:
-        """What may fail. Raises WinkError under FAILFAST."""
+        """Read contents and modes. Raises WinkError under FAILFAST."""
         reading = self.opened.reading
         if reading.contents:
             self._read_contents()
@@ -302,7 +302,7 @@ def _is_utf8(text: bytes, rows: Columns) -> bool:
 
 
 def _escaped(names: pa.Array, rows: Columns) -> pa.Array:
-    """Names that are no UTF-8, or have an escape in them, as `paths` says."""
+    """Names that are no UTF-8, or have an escape in them, as `names.to_path` says."""
     import pyarrow.compute as pc
 
     raw, start = rows.names_joined, rows.name_ends[:-1] - rows.name_ends[0]

@@ -78,7 +78,7 @@ def fetcher(mode: str = "FAILFAST", batch_bytes: int = BATCH) -> Fetcher:
 
 @dataclass(slots=True)
 class _Fetch:
-    """What a task does."""
+    """The work of a task of `fetch_content`."""
 
     mode: str
     batch: int

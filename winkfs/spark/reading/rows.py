@@ -223,7 +223,7 @@ class Contents:
         return view
 
     def drop(self) -> None:
-        """What was read is not needed any more."""
+        """Drop what was read from the page cache."""
         for drop, ranges in self._seen.items():
             if len(ranges) > FEW:
                 drop.ranges(ranges)
@@ -233,7 +233,7 @@ class Contents:
         self._seen = {}
 
     def close(self) -> None:
-        """The page cache is what it was: also what the kernel has read ahead goes."""
+        """Leave the page cache as it was: drop what the kernel has read ahead, too."""
         self.drop()
         if self._drop is not None:
             self._drop(self._low, self._high)

@@ -81,7 +81,7 @@ LATEST: Final = ((1 << 63) - 1) // MICRO  # microseconds; the nanoseconds of mor
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What was asked for, checked.
+    """The options of a write, checked.
 
     checkpoint  of a stream, where Spark was told it as an option
     """
@@ -269,7 +269,7 @@ def shown(name: str | bytes) -> str:
 
 
 def conflict(name: bytes, what: str) -> FileExists:
-    """The refusal of onConflict=error."""
+    """The error of onConflict=error."""
     return FileExists(f"{what}, and onConflict is error", shown(name))
 
 
