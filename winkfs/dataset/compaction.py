@@ -27,7 +27,6 @@ from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import default_mode
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
-from winkfs.dataset.dataset import copy_file
 from winkfs.dataset.hidden import tombstones
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.reading import Handles
@@ -138,7 +137,7 @@ class _Rewrite:
             if self._large is not None:
                 number, entry = self._large
                 key = to_bytes(entry.name)
-                copy_file(self._handles.container(number), key, writer.container, key)
+                writer.copy(self._handles.container(number), key, key)
                 done += 1
             self._progress(done)
             if writer.size >= self._group.size:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from winkfs.container.container import Container, Data
-from winkfs.container.entry import Entry, SparseReader
+from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import AsOf
@@ -202,7 +202,7 @@ class Dataset(DatasetReading):
                 if source not in writer.gone and self._handles.find(source) >= 0:
                     writer.gone.add(source)
             else:
-                copy_file(self._home(source), source, writer.container, target)
+                writer.copy(self._home(source), source, target)
                 self.delete(source)
 
     def _whole_only(self, *_: Any, **__: Any) -> NoReturn:
@@ -274,13 +274,3 @@ class Dataset(DatasetReading):
 def _over(older: Iterator[Entry], gone: set[str], newer: Iterator[Entry]) -> Iterator[Entry]:
     yield from (entry for entry in older if entry.name not in gone)
     yield from newer
-
-
-def copy_file(source: Container, name: bytes, target: Container, new: bytes) -> None:
-    """Copy a file with all its metadata. Raises CorruptError; OSError. Memory: 1 MiB."""
-    stat, xattrs = source.stat(name), source.getxattrs(name)
-    with SparseReader(source, stat.name, stat.size) as content:
-        target.put_file(
-            new, content, mtime_ns=stat.mtime_ns, ftype=stat.ftype, mode=stat.mode,
-            uid=stat.uid, gid=stat.gid, xattrs=xattrs,
-        )  # fmt: skip

@@ -30,6 +30,7 @@ from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.replace import replacing
 from winkformats.disk.storage import Kind
 from winkformats.errors import FormatError
+from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import FOLDER, PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, remove_shard
@@ -377,6 +378,15 @@ class ShardWriter:
         """Whether there is nothing to be published."""
         # After a try that failed the container may show nothing of what was put.
         return not self._tried and not self.gone and not len(self.container)
+
+    def copy(self, source: Container, name: bytes, new: bytes) -> None:
+        """Copy a file with all its metadata. Raises CorruptError; OSError. Memory: 1 MiB."""
+        stat, xattrs = source.stat(name), source.getxattrs(name)
+        with SparseReader(source, stat.name, stat.size) as content:
+            self.container.put_file(
+                new, content, mtime_ns=stat.mtime_ns, ftype=stat.ftype, mode=stat.mode,
+                uid=stat.uid, gid=stat.gid, xattrs=xattrs,
+            )  # fmt: skip
 
     def check(self) -> None:
         """Raise WinkError where nothing can be added, after a `finish` that failed."""
