@@ -28,9 +28,9 @@ from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import to_path, to_str
 from winkfs.spark import arrow
 from winkfs.spark.jobs import near
-from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
 from winkfs.spark.jobs.near import POSITION, compared
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read
+from winkfs.spark.jobs.session import Bad, Report, guarded, ignore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -274,6 +274,6 @@ def _delete(snap: Snapshot, names: set[bytes]) -> int:
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.common import program
+    from winkfs.spark.jobs.session import program
 
     program("dedup")

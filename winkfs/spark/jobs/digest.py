@@ -24,8 +24,8 @@ from winkfs.results import store as results
 from winkfs.results.digestshard import DigestColumns, DigestShardWriter
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
-from winkfs.spark.jobs.common import Bad, Report, attempt, guarded, ignore
 from winkfs.spark.jobs.reading import hashed
+from winkfs.spark.jobs.session import Bad, Report, attempt, guarded, ignore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,6 +181,6 @@ def _all_shards(folder: Path, rows: list[Any], count: int) -> list[dict[str, Any
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.common import program
+    from winkfs.spark.jobs.session import program
 
     program("digest")
