@@ -29,7 +29,7 @@ from clusters import die_with_parent, in_session, kill, wait_for
 from mounting import is_readable
 from sparking import MODULES, SETTINGS, environment, need_spark
 
-from winkfs.spark.launcher import SCRIPT
+from winkfs.spark.session import SCRIPT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

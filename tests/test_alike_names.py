@@ -25,7 +25,7 @@ from winkfs.digests import NAME
 from winkfs.mounting.container import ContainerSource
 from winkfs.names import inode_key
 from winkfs.results import store as results
-from winkfs.results.digestshard import Columns, ShardWriter, write_index
+from winkfs.results.digestshard import DigestColumns, DigestShardWriter, write_index
 
 COUNT = 4_000
 # Of a key of 32 bytes XXH3 multiplies the second word with the first, less a word of its secret:
@@ -118,8 +118,8 @@ def test_paths_of_a_digest_set_with_one_hash_cost_no_more_than_others(tmp_path: 
     def cost(path: Path, paths: list[bytes]) -> float:
         count = len(paths)
         folder, numbers = results.begin(path, NAME), np.arange(count)
-        writer = ShardWriter(folder / "a")
-        writer.add(Columns(paths, numbers.astype(np.uint64), np.zeros((count, 16), np.uint8),
+        writer = DigestShardWriter(folder / "a")
+        writer.add(DigestColumns(paths, numbers.astype(np.uint64), np.zeros((count, 16), np.uint8),
                            numbers, numbers, [b""] * count))  # fmt: skip
         digests.publish(folder, [writer.finish()], {})
         start = time.process_time()

@@ -16,7 +16,7 @@ from sparking import environment, need_spark
 import winkfs
 from winkfs.cli._common import explain
 from winkfs.spark.jobs import session
-from winkfs.spark.jobs.common import cause
+from winkfs.spark.jobs.session import cause
 
 PATIENCE = 240
 

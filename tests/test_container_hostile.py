@@ -22,7 +22,7 @@ from winkfs import digests
 from winkfs.container.ondisk.inode import ATTRS, CK_XXH3, Inode, InodeForm
 from winkfs.container.store import Store
 from winkfs.results import store as results
-from winkfs.results.digestshard import ShardWriter
+from winkfs.results.digestshard import DigestShardWriter
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +124,7 @@ def test_extents_beyond_64_bits_are_no_inode() -> None:
 
 def test_a_damaged_record_of_a_digest_set_is_a_format_error(tmp_path: Path) -> None:
     folder = results.begin(tmp_path / "d", "digests")
-    digests.publish(folder, [ShardWriter(folder / "0").finish()], {"root": "corpus"})
+    digests.publish(folder, [DigestShardWriter(folder / "0").finish()], {"root": "corpus"})
     path = tmp_path / "d" / "digests.json"
     good = path.read_bytes()
     dice = random.Random(3)

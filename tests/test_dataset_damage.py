@@ -25,7 +25,8 @@ from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import repair, vacuum
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.snapshot import snapshot
-from winkfs.dataset.transaction import begin, describe
+from winkfs.dataset.survey import describe
+from winkfs.dataset.transaction import begin
 
 run = commands.run  # a fixture
 

@@ -26,7 +26,7 @@ from winkfs.errors import Closed, DamageWarning, NoSuchFile
 from winkfs.names import to_str
 from winkfs.results import digestshard
 from winkfs.results import store as results
-from winkfs.results.digestshard import Columns, ShardWriter
+from winkfs.results.digestshard import DigestColumns, DigestShardWriter
 
 MANY = 5000
 
@@ -43,9 +43,9 @@ def pairs(count: int, seed: int = 1) -> dict[bytes, Digest]:
     return found
 
 
-def columns(chosen: dict[bytes, Digest]) -> Columns:
+def columns(chosen: dict[bytes, Digest]) -> DigestColumns:
     xxh3, mmh3, size, mtime, titles = zip(*chosen.values(), strict=True)
-    return Columns(
+    return DigestColumns(
         list(chosen), np.array(xxh3, np.uint64),
         np.frombuffer(b"".join(mmh3), np.uint8).reshape(-1, 16), np.array(size, np.int64),
         np.array(mtime, np.int64), [(title or "").encode() for title in titles],
@@ -58,7 +58,7 @@ def made_twice(
     """A digest set in which some of ten paths come again -> first and later digests, its folder."""
     old, new = pairs(10, seed=1), pairs(again, seed=2)
     folder = results.begin(tmp_path / "d", NAME)
-    writer = ShardWriter(folder / "a")
+    writer = DigestShardWriter(folder / "a")
     writer.add(columns(old))
     writer.add(columns(new))
     winkfs.digests.publish(folder, [writer.finish()], {})
@@ -71,7 +71,7 @@ def make(target: Path, content: dict[bytes, Digest], shards: int = 4) -> Path:
     for number in range(shards):
         chosen = [p for p in content if shard_of(hashing.hash_key(2, p)[0], shards) == number]
         mine = {path: content[path] for path in chosen}
-        writer = ShardWriter(folder / f"attempt-{number}")
+        writer = DigestShardWriter(folder / f"attempt-{number}")
         rows = list(mine.items())
         for at in range(0, len(rows), 700):
             writer.add(columns(dict(rows[at : at + 700])))
@@ -200,7 +200,7 @@ def test_files_of_another_set_and_cut_ones_are_refused(made: Path, tmp_path: Pat
 
 
 def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path) -> None:
-    writer = ShardWriter(results.begin(tmp_path / "d", NAME) / "a")
+    writer = DigestShardWriter(results.begin(tmp_path / "d", NAME) / "a")
     for path, title in ((b"x" * 65_536, "a"), (b"x", "t" * 1025)):
         with pytest.raises(ValueError, match="at most"):
             writer.add(columns({path: Digest(1, bytes(16), 1, 1, title)}))

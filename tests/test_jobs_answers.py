@@ -30,7 +30,7 @@ from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, WinkError
 from winkfs.spark.jobs import dedup, digest, group, sort, stats
-from winkfs.spark.jobs.common import Bad, cause
+from winkfs.spark.jobs.session import Bad, cause
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from winkfs.dataset.manifest import Log
 from winkfs.errors import NoSuchFile, WinkError
 from winkfs.spark.jobs import ingest
 from winkfs.spark.jobs import ingest as inputs
-from winkfs.spark.jobs.common import Bad
+from winkfs.spark.jobs.session import Bad
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402

@@ -70,6 +70,17 @@ def test_importing_winkfs_needs_neither_spark_nor_arrow() -> None:
     assert not {"pyspark", "pyarrow"} & set(python(code).split())
 
 
+@pytest.mark.parametrize(
+    "modules",
+    ["winkfs.spark.reading.reader, winkfs.dataset.snapshot", "winkfs.spark.writing.sink"],
+    ids=["plan", "commit"],
+)
+def test_processes_of_the_driver_import_neither_containers_nor_arrow(modules: str) -> None:
+    """Spark starts one for each query and each commit."""
+    code = f"import sys, winkfs.spark.source, {modules}; print(*sys.modules)"
+    assert not {"winkfs.container.store", "pyarrow"} & set(python(code).split())
+
+
 def test_found_by_name_in_a_new_session(base: Path) -> None:
     code = """if True:
         frame = spark.read.format("winkfs").load(sys.argv[1])

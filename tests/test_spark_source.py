@@ -638,7 +638,7 @@ OF_A_TABLE = {
 def test_what_spark_adds_to_the_options_of_a_table_is_passed_over() -> None:
     from winkfs.spark.reading.options import Options
     from winkfs.spark.source import WinkfsDataSource
-    from winkfs.spark.writing.shard import SinkOptions
+    from winkfs.spark.writing.inputs import SinkOptions
 
     given = dict(OF_A_TABLE)
     columns = "`path` string, `size` bigint, `mtime` timestamp"

@@ -215,7 +215,7 @@ DIES = """
 import os, sys, threading, time
 from pathlib import Path
 from winkfs.spark.source import WinkfsDataSource
-from winkfs.spark.streaming.sink import WinkfsStreamWriter, stream_writer
+from winkfs.spark.writing.sink import WinkfsStreamWriter, stream_writer
 
 source, root, checkpoint, when = sys.argv[1:]
 Path(checkpoint + ".pid").write_text(str(spark._jvm.java.lang.ProcessHandle.current().pid()))

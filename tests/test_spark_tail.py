@@ -20,10 +20,10 @@ pa = pytest.importorskip("pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402 - needs the two above
 
+from winkfs.spark import streaming as streamsource  # noqa: E402
 from winkfs.spark.reading.batches import Reading, batches  # noqa: E402
 from winkfs.spark.reading.options import Options  # noqa: E402
-from winkfs.spark.streaming import source as streamsource  # noqa: E402
-from winkfs.spark.streaming.source import (  # noqa: E402
+from winkfs.spark.streaming import (  # noqa: E402
     Limit,
     Offset,
     open_feed,

@@ -55,7 +55,7 @@ def write():
     from winkfs.dataset.transaction import begin
     from winkfs.spark.writing import sink
     from winkfs.spark.writing.inputs import Inputs
-    from winkfs.spark.writing.shard import SinkOptions
+    from winkfs.spark.writing.inputs import SinkOptions
     kinds = {"path": "string", "content": "binary", "mtime": "timestamp", "mode": "int"}
     rows = found("path string, content binary, mtime timestamp, mode int", mode="DROPMALFORMED")
     for ao in ("false", "true"):
@@ -153,7 +153,7 @@ def test_the_example_of_the_readme_alarms_nobody(tmp_path: Path) -> None:
 
 PLACES = """
 import sys
-from winkfs.spark.launcher import compiled
+from winkfs.spark.session import compiled
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 class Place(DataSource):
@@ -197,7 +197,7 @@ def test_a_python_that_is_not_this_one_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "python"
     other.symlink_to(sys.executable)
     code = """if True:
-        from winkfs.spark.launcher import compiled
+        from winkfs.spark.session import compiled
         with compiled(spark):
             print(spark.sparkContext.pythonExec)
     """

@@ -26,8 +26,7 @@ pytest.importorskip("pyspark")
 
 from winkfs.spark.writing import shard as spool  # noqa: E402 - needs the two above
 from winkfs.spark.writing import sink  # noqa: E402
-from winkfs.spark.writing.inputs import Inputs  # noqa: E402
-from winkfs.spark.writing.shard import SinkOptions  # noqa: E402
+from winkfs.spark.writing.inputs import Inputs, SinkOptions  # noqa: E402
 
 SQL = {pa.string(): "string", pa.binary(): "binary", pa.int64(): "bigint", pa.int32(): "int"}
 MOMENT = 1_700_000_000 * NANO

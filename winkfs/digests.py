@@ -23,7 +23,7 @@ from winkformats.errors import FormatError
 from winkfs.errors import Closed, warn_of_damage
 from winkfs.names import Name, to_bytes
 from winkfs.results import store as results
-from winkfs.results.digestshard import SUFFIXES, Shard
+from winkfs.results.digestshard import SUFFIXES, DigestShard
 from winkfs.results.digestshard import Digest as Digest
 
 NAME: Final = "digests"
@@ -46,7 +46,7 @@ class Digests:
 
     problems  what is damaged in the shards without a good index, a line each, once it is met
 
-    cost      a shard is opened and mapped when it is first needed: 0.3 ms
+    cost      a shard is opened and mapped when it is first needed
     warns     DamageWarning when `problems` get more
     """
 
@@ -62,7 +62,7 @@ class Digests:
             raise FormatError(f"{path}: the record lacks or spoils {error}: make it anew") from None
         self.path, self.record = os.fspath(path), record
         self._folder = folder
-        self._shards: list[Shard | None] = [None] * len(self._ids)
+        self._shards: list[DigestShard | None] = [None] * len(self._ids)
         self.problems: list[str] = []
         self._warn = warn
         self._closed = False
@@ -94,7 +94,7 @@ class Digests:
         """The digest of a document, None where the set has none of that path.
 
         raises  CorruptError: it is damaged, or may be the one that is; OSError
-        cost    10 us warm; cold two reads of the disk
+        cost    two reads of the disk, when cold
         """
         key = to_bytes(path)
         s = hashing.hash_key(hashing.XXH3, key)[0]
@@ -104,7 +104,7 @@ class Digests:
         """The digests of many documents, in the order of their paths.
 
         raises  as `get`, which does for each what can be done where one is damaged
-        cost    1.5 us a path, thousands of them given
+        cost    less than `get` for each, from some hundred paths on
         """
         keys = _keys(list(paths))
         found: list[Digest | None] = []
@@ -130,7 +130,7 @@ class Digests:
         """All paths with their digests, shard by shard.
 
         raises  CorruptError, OSError when all that is good was handed out
-        cost    3 us each, page cache kept clean
+        cost    a pass over all shards, page cache kept clean
         """
         problems: list[FormatError | OSError] = []
         for number in range(len(self._ids)):
@@ -149,13 +149,15 @@ class Digests:
         """The hindex of a shard."""
         return self._folder / f"{shard_name(number)}.hindex"
 
-    def shard(self, number: int) -> Shard:
+    def shard(self, number: int) -> DigestShard:
         """Raises FormatError; OSError."""
         if self._closed:
             raise Closed("the digest set is closed", self.path)
         shard = self._shards[number]
         if shard is None:
-            shard = Shard(self._folder / shard_name(number), *self._ids[number], told=self._note)
+            shard = DigestShard(
+                self._folder / shard_name(number), *self._ids[number], told=self._note
+            )
             self._shards[number] = shard
         return shard
 
@@ -171,7 +173,7 @@ open = Digests
 
 def _keys(paths: list[Name]) -> list[bytes]:
     """Paths as the shards have them."""
-    try:  # one encode for all of them: 0.5 us a path less
+    try:  # one encode for all of them
         keys = "\0".join(paths).encode("utf-8", "surrogateescape").split(b"\0")  # type: ignore[arg-type]
         if len(keys) == len(paths):
             return keys
@@ -183,7 +185,7 @@ def _keys(paths: list[Name]) -> list[bytes]:
 def publish(folder: Path, shards: list[dict[str, Any]], record: dict[str, Any]) -> None:
     """Make the shards in a folder of `results.begin` the digest set.
 
-    shards  what each `ShardWriter.finish` said, in the order of their numbers
+    shards  what each `DigestShardWriter.finish` said, in the order of their numbers
     record  what else the JSON shall say, the source for example
     """
     for number, shard in enumerate(shards):

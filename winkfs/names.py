@@ -58,7 +58,7 @@ def to_str(name: Name) -> str:
 
 
 def to_strs(names: list[bytes]) -> list[str]:
-    """Many at once: 60 ns a name less."""
+    """`to_str` of many: one call."""
     found = to_str(b"\0".join(names)).split("\0")
     return found if len(found) == len(names) else list(map(to_str, names))
 

@@ -98,7 +98,7 @@ class Order:
         return sum(part.groups for part in self.parts)
 
     def read(self, where: Range) -> Rows:
-        """The rows of a range. Raises FormatError; OSError. Cost: a mapping, 10 ns a row."""
+        """The rows of a range. Raises FormatError; OSError. Cost: a mapping."""
         return unpack(self._pairs(where.part, where.start, where.stop))
 
     def ranges(self, rows: int) -> list[Range]:

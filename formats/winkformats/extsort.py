@@ -1,15 +1,12 @@
-"""Byte records in sorted order, any number of them, in bounded memory.
+"""Sorting beyond memory: sorted runs go to a scratch file and are merged on the way out.
 
-A list of five million Python objects takes a gigabyte; a tree walk needs its names sorted. So a
-full list is sorted and written to an unnamed scratch file as a run, and the runs are merged on the
-way out.
-
-External merge sort of pairs of int64 in bounded memory. Stable.
+SortedRecords   byte records, in byte order: names of a tree, for example
+sort_run        pairs of int64, stable; in memory where they fit
+order_ties      the same for each stretch of equal right integers only
 
 Run         a stretch of a storage that holds pairs, read in blocks
 ByRight     order by the right integers, in numpy
 ByKey       order by a Python key, where the caller has a comparison of their own
-sort_run    sorted runs in a scratch file, merged; in memory where the pairs fit
 """
 
 from __future__ import annotations
@@ -34,6 +31,10 @@ RUN: Final = 24 << 20  # bytes of records, with what Python adds, that are kept 
 OVERHEAD: Final = 48  # bytes Python adds to a record: the object's head and its place in a list
 BIAS: Final = 1 << 63  # added to an mtime in a record: times before 1970 sort first
 READ_BACK: Final = 256 << 10  # bytes of records read back at a time, of each run
+Pairs = npt.NDArray[np.int64]  # shape (n, 2): left and right integers
+Pair = tuple[int, int]
+PAIR: Final = 16  # bytes of a pair on the disk
+BLOCK: Final = 256  # pairs: a merge reads no less at a time from each run, so 4 KiB
 
 
 class SortedRecords:
@@ -109,12 +110,6 @@ class SortedRecords:
         assert self._scratch is not None
         block: list[bytes] = pickle.loads(os.pread(self._scratch.fileno(), stop - start, start))
         return block
-
-
-Pairs = npt.NDArray[np.int64]  # shape (n, 2): left and right integers
-Pair = tuple[int, int]
-PAIR: Final = 16  # bytes of a pair on the disk
-BLOCK: Final = 256  # pairs: a merge reads no less at a time from each run, so 4 KiB
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ USER: Final = "user."  # extended attributes that are the user's own
 
 
 class Note(NamedTuple):
-    """One thing a person should hear of.
+    """A message about one file of the source.
 
     name    of the file, bytes
     what    the reason, without the name
@@ -33,7 +33,7 @@ Notes = Callable[[Note], None]
 
 
 class Unreadable(Exception):
-    """A file that is streamed cannot be read on; says why. The rest of the source can."""
+    """A streamed file cannot be read any further; the rest of the source can. Says why."""
 
 
 class Readable(Protocol):
@@ -41,7 +41,7 @@ class Readable(Protocol):
         """raises  Unreadable, FormatError"""
 
     def skip_hole(self) -> int:
-        """Pass over a hole at this place -> its bytes, 0: there is none. Who does not call it
+        """Skip a hole at this place -> its bytes, 0: there is none. Who does not call it
         reads zeros. Raises Unreadable."""
 
     def rewind(self) -> bool:
@@ -52,7 +52,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What is kept of a file beside its name and content."""
+    """Metadata of a file, without its name and content."""
 
     mtime_ns: int
     mode: int  # permission bits
@@ -63,7 +63,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A file that is streamed; whoever takes it reads `file` and closes it. sparse: has holes."""
+    """A file to be streamed; the consumer reads `file` and closes it. sparse: has holes."""
 
     name: bytes
     file: Readable
@@ -74,7 +74,7 @@ class Large:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A further name of a file that came before (a hard link in a tar file)."""
+    """Another name of an earlier file (a hard link in a tar file)."""
 
     name: bytes
     target: bytes
@@ -86,7 +86,7 @@ Item = Row | Large | Copy
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """An item that is in the container already, and may have changed.
+    """An item that the container has already, and that may have changed.
 
     content   whether its bytes are to be compared; else only what is said of it
     """
@@ -131,7 +131,7 @@ class Source(Protocol):
 
 
 class ChangingSource(Source, Protocol):
-    """One that can be packed again and again."""
+    """A source that can be packed repeatedly."""
 
     def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
         """As `items`, of the files that `update` chooses."""

@@ -86,7 +86,7 @@ class PackReport:
     failed: int = 0
 
     def count(self, noted: Note) -> None:
-        """Something was not packed as it is."""
+        """Count a file that was not packed as it is."""
         if noted.failed:
             self.failed += 1
         else:
@@ -269,7 +269,7 @@ def _rename(directory: Directory, partial: str, name: str) -> None:
 
 
 class Packer:
-    """Puts the items of a source into an open container: small ones in one stream of rows."""
+    """Puts the items of a source into an open container, small ones as one stream of rows."""
 
     def __init__(
         self, container: Container, report: PackReport, note: Notes, progress: Progress | None
@@ -306,7 +306,7 @@ class Packer:
         self._progress(self._done % STEP)
 
     def update(self, source: ChangingSource, mark: Mark, *, checksum: bool) -> Update:
-        """Store what the container does not have, or has otherwise -> what chose it.
+        """Store what is new or has changed -> the Update that selected it.
 
         raises  as `run`
         """
@@ -349,7 +349,7 @@ class Packer:
                 item.file.close()
 
     def _flush(self) -> None:
-        """Put the rows that wait; not while the source is asked, which looks into the container."""
+        """Put the pending rows; not while the source is asked, which reads the container."""
         rows = list(self._waiting.values())
         for row in rows:
             self._count(row.ftype, len(row.data))
@@ -439,7 +439,7 @@ class Packer:
             self._progress(STEP)
 
     def stream(self, item: Large | Copy, home: Container) -> None:
-        """Put one that is no row; `home` has what a hard link is one to."""
+        """Put an item that is no row; `home` has the target of a hard link."""
         if isinstance(item, Copy):
             self._copy(item, home)
             return
@@ -475,7 +475,7 @@ class Packer:
 
     def _kept(self, row: Row) -> Row:
         """The file as the container keeps it: without a mode and owner that are the defaults,
-        which is 3 us quicker, or that it has no place for."""
+        which is quicker, or that it has no place for."""
         name, data, mtime_ns, ftype, mode, uid, gid, xattrs = row
         if xattrs and not self._attrs:
             self._note(Note(to_bytes(name), NO_XATTRS, False, often=True))

@@ -308,7 +308,7 @@ class Unpacker:
         return make()
 
     def follow(self) -> None:
-        """Take note of the directories that are made, for `complete`."""
+        """Note the directories that are made, for `complete`."""
         self._directories.made = self._above.add
 
     def complete(self, container: Reader) -> None:

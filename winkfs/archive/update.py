@@ -38,7 +38,7 @@ COARSE: Final = 5  # CLOCK_REALTIME_COARSE: the one that the kernel takes ctimes
 
 @dataclass(slots=True)
 class Known:
-    """What a container has of some files.
+    """Which of some files a container has.
 
     files   name -> (FILE, DIR or LINK; size; mtime in nanoseconds), as in Seen
     recent  names of those that somebody else may have written since the mark
@@ -55,7 +55,7 @@ Look = Callable[[Sequence[bytes]], Known]
 
 @dataclass(slots=True)
 class Update:
-    """Chooses the files of a source that are not in a container as they are.
+    """Selects the files of a source that a container does not have, or has in another state.
 
     look       finds many names; those that are not there are not in the answer
     since      ns: ctimes from which on a file is a suspect
@@ -79,7 +79,7 @@ class Update:
     def choose(
         self, files: Iterable[tuple[Some, Seen]]
     ) -> Iterator[tuple[Some, Seen, bool | None]]:
-        """See `items.Chooser`. Cost: 4 us a file."""
+        """See `items.Chooser`."""
         source = iter(files)
         while batch := list(islice(source, FEW)):
             known = self.look([seen.name for _, seen in batch])
@@ -155,7 +155,7 @@ class Finder:
 
 
 def unit_of(container: Container) -> int:
-    """What an mtime in the container is a multiple of, nanoseconds."""
+    """Resolution of mtimes in the container, nanoseconds."""
     return 1 if container.engine.store.settings.nanoseconds else NANO
 
 
@@ -242,7 +242,7 @@ def same_bytes(one: Holey, other: Holey) -> bool:
 
 
 def said_of(item: Item) -> Meta:
-    """What a source says of a file beside its name and content."""
+    """Metadata of a file in the source."""
     if not isinstance(item, Row):
         return item.meta
     mode = -1 if item.mode is None else item.mode
@@ -276,7 +276,7 @@ def differences(item: Item, container: Container) -> set[str]:
 
 
 class Mark(NamedTuple):
-    """When a tree was last packed whole.
+    """When all of a tree was last packed.
 
     root   63 bits: a hash of where it is and what of it is left out
     since  ns: when that began

@@ -32,7 +32,7 @@ _STARTS: Final = {True: re.compile(rb"\x1f\x8b\x08[\x00-\x1f]"), False: re.compi
 
 
 def missing() -> str | None:
-    """What is to be said where the library that reads WARC files is not there."""
+    """Why WARC files cannot be read here."""
     try:
         import fastwarc.warc  # noqa: F401
     except ImportError:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from winkfs.digests import Digest, Digests
-    from winkfs.spark.jobs.common import Bad, Report
+    from winkfs.spark.jobs.session import Bad, Report
 
 Job = Callable[["SparkSession", "Report"], dict[str, Any]]
 

@@ -27,7 +27,6 @@ from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import default_mode
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
-from winkfs.dataset.dataset import copy_file
 from winkfs.dataset.hidden import tombstones
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.reading import Handles
@@ -69,7 +68,7 @@ def rewrite(
 
     progress  called with the number of files since the last call
     raises    StalePlan; CorruptError (a damaged file is not silently left out); OSError
-    cost      10 us a file of 4 KiB
+    cost      each file is read and written once
     """
     handles = Handles(snapshot.shards)
     try:
@@ -82,7 +81,7 @@ def rewrite(
 
 
 class _Rewrite:
-    """One group on its way."""
+    """The rewrite of one group."""
 
     def __init__(
         self, transaction: Transaction, handles: Handles, group: Group, progress: Progress
@@ -116,7 +115,7 @@ class _Rewrite:
         return records
 
     def _files(self) -> Iterator[tuple[int, Entry]]:
-        """All that can be seen of the group, with the number of the shard; ao: by mtime."""
+        """The visible files of the group, each with the number of its shard; ao: by mtime."""
         parts = [self._files_of(number) for number in self._group.members]
         if self._ao:
             return heapq.merge(*parts, key=lambda item: item[1].mtime_ns)
@@ -130,7 +129,7 @@ class _Rewrite:
             yield number, entry
 
     def _fill(self, writer: ShardWriter, files: Iterator[tuple[int, Entry]]) -> None:
-        """Copy files until the new shard is large enough, or there are no more."""
+        """Copy files until the new shard is full, or there are no more."""
         owner = writer.container.engine.store.owner
         while not self._ended:
             room = min(BATCH, self._group.size - writer.size)
@@ -138,7 +137,7 @@ class _Rewrite:
             if self._large is not None:
                 number, entry = self._large
                 key = to_bytes(entry.name)
-                copy_file(self._handles.container(number), key, writer.container, key)
+                writer.copy(self._handles.container(number), key, key)
                 done += 1
             self._progress(done)
             if writer.size >= self._group.size:
@@ -243,7 +242,7 @@ def compact(
     progress    called with the number of files since the last call
     ->          the same files are to be seen; older generations keep their shards until a vacuum
     raises      DatasetConflict where others were faster twice; CorruptError; StalePlan; OSError
-    cost        10 us a file of 4 KiB that is copied
+    cost        each file that is copied is read and written once
     """
     _check_size(shard_size)
     least = 0.0 if everything else WASTE
@@ -326,7 +325,7 @@ def _attempt(
 
 
 def _foreseen(seen: Snapshot, groups: Sequence[Group]) -> Rewritten:
-    """What a rewrite of these groups would do, about."""
+    """Estimate of what a rewrite of these groups would do."""
     added = after = 0
     for group in groups:
         live = sum(live_bytes(shard, dead_bytes(shard)) for shard in

@@ -1,4 +1,4 @@
-"""Dataset: the files of many containers by name; what a user of the Python face holds in hand."""
+"""Dataset: the files of many containers, read and written by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from winkfs.container.container import Container, Data
-from winkfs.container.entry import Entry, SparseReader
+from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
-from winkfs.dataset.reading import DatasetReading, _checked
+from winkfs.dataset.reading import DatasetReading, checked
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
@@ -22,7 +22,7 @@ WHOLE = "a data set takes whole files only: put the file anew"
 
 
 def create(path: str | os.PathLike[str], *, ao: bool | None = None) -> Dataset:
-    """Make an empty data set, or take the one that is there, and open it for writing."""
+    """Make an empty data set, or use the existing one, and open it for writing."""
     return Dataset(create_log(path).root, "a", ao=ao)
 
 
@@ -97,7 +97,7 @@ class Dataset(DatasetReading):
             return generation
 
     def abort(self) -> None:
-        """Forget what was changed since the last sync."""
+        """Discard what was changed since the last sync."""
         with self._lock:
             if self._writer is not None:
                 self._writer.container.engine.check_idle()
@@ -107,7 +107,7 @@ class Dataset(DatasetReading):
             self._writer = self._transaction = None
 
     def close(self) -> None:
-        """Sync, and let go of the containers. A second time does nothing."""
+        """Sync, and close the containers. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -179,7 +179,7 @@ class Dataset(DatasetReading):
 
     def delete(self, name: Name) -> None:
         """Remove a file. Raises FileNotFoundError."""
-        raw = _checked(name)
+        raw = checked(name)
         with self._lock:
             writer = self._open_writer()
             older = raw not in writer.gone and self._handles.find(raw) >= 0
@@ -194,7 +194,7 @@ class Dataset(DatasetReading):
         """Give a file another name, over a file of that name: its content is copied."""
         with self._lock:
             writer = self._open_writer()
-            source, target = _checked(old), _checked(new)
+            source, target = checked(old), checked(new)
             if source == target:
                 self.stat(source)
             elif source in writer.container:
@@ -202,7 +202,7 @@ class Dataset(DatasetReading):
                 if source not in writer.gone and self._handles.find(source) >= 0:
                     writer.gone.add(source)
             else:
-                copy_file(self._home(source), source, writer.container, target)
+                writer.copy(self._home(source), source, target)
                 self.delete(source)
 
     def _whole_only(self, *_: Any, **__: Any) -> NoReturn:
@@ -215,7 +215,7 @@ class Dataset(DatasetReading):
     # --- reading, with what is not published yet ---
 
     def _home(self, name: Name) -> Container:
-        writer, raw = self._writer, _checked(name)
+        writer, raw = self._writer, checked(name)
         if writer is not None:
             self._check()
             if raw in writer.container:
@@ -274,13 +274,3 @@ class Dataset(DatasetReading):
 def _over(older: Iterator[Entry], gone: set[str], newer: Iterator[Entry]) -> Iterator[Entry]:
     yield from (entry for entry in older if entry.name not in gone)
     yield from newer
-
-
-def copy_file(source: Container, name: bytes, target: Container, new: bytes) -> None:
-    """Copy a file with all its metadata. Raises CorruptError; OSError. Memory: 1 MiB."""
-    stat, xattrs = source.stat(name), source.getxattrs(name)
-    with SparseReader(source, stat.name, stat.size) as content:
-        target.put_file(
-            new, content, mtime_ns=stat.mtime_ns, ftype=stat.ftype, mode=stat.mode,
-            uid=stat.uid, gid=stat.gid, xattrs=xattrs,
-        )  # fmt: skip

@@ -49,7 +49,7 @@ HIDDEN: Final = ".hidden"
 HEAD: Final = 24
 BUILDS: Final = REWRITES | {"append"}  # operations after which hidden rows stay hidden
 ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
-FEW: Final = 8  # an index with as many times more files is asked, not read: 2 us against 0.25
+FEW: Final = 8  # an index with as many times more files is asked, not read as a whole
 _NO_S: Final[UInt64] = np.empty(0, np.uint64)
 Hidden = dict[str, Int64]
 """Path of a shard -> positions of its hidden rows, ascending; of some shards none."""
@@ -62,8 +62,8 @@ NameColumn = npt.NDArray[Any]
 def hidden_of(log: Log, state: State) -> Hidden:
     """Path of a shard -> positions of its hidden rows, ascending; of some shards none.
 
-    cost    none where the names of shards do not overlap; else the derived file, or 0.5 us for
-            each file of the shards that came since the last one
+    cost    none where the names of shards do not overlap; else the derived file, or the
+            indexes of the shards that came since the last one
     """
     if not clusters(state.shards):
         return {}
@@ -116,7 +116,7 @@ def _nearest(log: Log, folder: Folder, state: State) -> tuple[int, Hidden]:
 
 
 def read_hidden(folder: Folder, number: int, digest: str) -> Hidden:
-    """What a derived file has that was made for the manifest with this checksum.
+    """Read the derived file that was made for the manifest with this checksum.
 
     raises  FormatError where it is damaged, or was made for another; OSError
     """
@@ -148,7 +148,7 @@ def _decoded(data: bytes, digest: str, path: str) -> Hidden:
 
 
 def write_hidden(folder: Folder, state: State, hidden: Mapping[str, Int64]) -> None:
-    """Where the disk does not take it, the next who needs it computes it again."""
+    """Write the derived file; a failure is ignored, for it can be computed again."""
     counts = [[name, len(rows)] for name, rows in hidden.items()]
     header = json.dumps({"manifest": state.digest, "shards": counts}).encode()
     header += b" " * (-len(header) % 8)
@@ -192,7 +192,7 @@ def hidden_rows(
 
 
 class _Rows(NamedTuple):
-    """What one shard says of names. S is XXH3 of the inode key; tombstones stand behind files."""
+    """Names of one shard: XXH3 of the inode key, position of the inode; tombstones behind files."""
 
     s: UInt64
     pos: Int64
@@ -351,7 +351,7 @@ def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:
 def _names_at(store: Store, positions: Int64) -> NameColumn:
     """The names of inodes and tombstones at these positions, in any order. Raises CorruptError.
 
-    cost    0.1 us each from BASE.cols; else they are gathered from the data file, a page each
+    cost    read from BASE.cols, else gathered from the data file, a page each
     """
     from winkfs.container.ondisk.cols import open_columns
 

@@ -53,7 +53,8 @@ from winkfs.dataset.manifest import (
 )
 from winkfs.dataset.records import Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes
-from winkfs.dataset.transaction import MARK, Transaction, begin, describe, remove, sweep
+from winkfs.dataset.survey import describe
+from winkfs.dataset.transaction import MARK, Transaction, begin, remove, sweep
 from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
 from winkfs.names import FILES, SUFFIXES, TEMPORARIES, base_of
@@ -159,7 +160,7 @@ def _alone(base: str) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Vacuumed:
-    """What a vacuum removed, or would.
+    """What a vacuum removed, or would remove.
 
     oldest      the oldest generation that can be read afterwards
     shards      paths below the data set of those that only older generations have

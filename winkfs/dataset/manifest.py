@@ -42,7 +42,7 @@ MEND: Final = "`winkfs dataset repair` says what can be done"
 AsOf = int | float | str | datetime | None
 
 
-class Store(Protocol):
+class ManifestStore(Protocol):
     """Where manifests are kept. An object store with conditional put can be one."""
 
     def numbers(self) -> list[int]:
@@ -186,7 +186,7 @@ class Log:
     problems  what was found wrong with its manifests and got round, a sentence each
     """
 
-    def __init__(self, root: str, store: Store | None = None) -> None:
+    def __init__(self, root: str, store: ManifestStore | None = None) -> None:
         """Raises NoSuchFile where there is no data set."""
         self.root = root
         if store is None and not is_dataset(root):
@@ -401,7 +401,7 @@ def is_dataset(path: str | os.PathLike[str]) -> bool:
 
 
 def create(path: str | os.PathLike[str]) -> Log:
-    """Make an empty data set, or take the one that is there.
+    """Make an empty data set, or use the existing one.
 
     One that is there has its first manifest: both come with one rename.
     raises  FileExists where something else is there; FormatError where it has lost its manifests;

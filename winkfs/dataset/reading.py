@@ -304,7 +304,7 @@ class DatasetReading(Reader):
     def _home(self, name: Name) -> Container:
         """The container that has the file. Raises NoSuchFile."""
         self._check()
-        number = self._handles.find(_checked(name))
+        number = self._handles.find(checked(name))
         if number < 0:
             raise NoSuchFile("no such file in the data set", to_str(name))
         return self._handles.container(number)
@@ -327,12 +327,12 @@ class DatasetReading(Reader):
         """The contents of many files, in the order of the names.
 
         raises  FileNotFoundError at a missing name; CorruptError
-        cost    2 us a file of 1 KiB, and 0.2 us for each shard that may have it
+        cost    a look-up in each shard that may have it, in batches
         """
         for batch in BulkGet.batches(names):
             with self._lock:
                 self._check()
-                found, missing = self._get([_checked(name) for name in batch])
+                found, missing = self._get([checked(name) for name in batch])
             yield from found
             if missing is not None:
                 raise NoSuchFile("no such file in the data set", to_str(missing))
@@ -451,7 +451,7 @@ def _again(kind: type[DatasetReading], root: str, generation: int, as_of: AsOf) 
     return found
 
 
-def _checked(name: Any) -> bytes:
+def checked(name: Any) -> bytes:
     raw = to_bytes(name)
     if not raw or b"\0" in raw:
         raise ValueError(f"a name must not be empty or have NUL in it: {name!r}")

@@ -40,7 +40,7 @@ def snapshot(path: str | os.PathLike[str], as_of: AsOf = None) -> Snapshot:
 
     raises  NoSuchFile; StalePlan where that generation was vacuumed; ValueError; FormatError
     cost    reads manifests and one derived file, opens no shard; where that file is missing, and
-            shards may hide files of others, their indexes: 0.5 us a file
+            shards may hide files of others, their indexes
     """
     if is_dataset(path):
         log = Log(absolute(os.fspath(path)))

@@ -11,38 +11,34 @@ After a failed fsync nothing is known of what it covered, and the next one may s
 So a commit that is tried again makes anew what it finds: the folder JOB, with new names for its
 files, or the manifest.
 
-`survey` builds the record of a closed container that the manifest keeps; `ShardWriter` writes one
-container of a transaction, with the names that it deletes from older shards.
+`ShardWriter` writes one container of a transaction, with the names that it deletes from older
+shards. Light, for Spark's driver commits in processes of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from winkformats.disk.directory import Directory
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.replace import replacing
 from winkformats.disk.storage import Kind
 from winkformats.errors import FormatError
-from winkfs.container.columns import Columns
-from winkfs.container.container import Container
-from winkfs.container.container import open as open_container
-from winkfs.container.ondisk.cols import ColumnsFile, open_columns, sum_of, write_columns
-from winkfs.container.ondisk.idx import open_base
-from winkfs.container.store import Store
-from winkfs.dataset.hidden import tombstones
+from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import FOLDER, PENDING, Folder, Log, create, next_manifest
-from winkfs.dataset.records import JOB, NAME, REWRITES, Manifest, ShardRecord, State
+from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, remove_shard
 from winkfs.errors import DatasetConflict, FileExists, StalePlan, WinkError
-from winkfs.names import FILES, to_strs
+from winkfs.names import FILES
+
+if TYPE_CHECKING:
+    from winkfs.container.container import Container
 
 MARK: Final = "_job"  # a file in the folder of a job: vacuum goes into no other
 Streams = Mapping[str, int]
@@ -50,75 +46,6 @@ LOST: Final = (
     "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
     "files again"
 )
-
-
-def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
-    """Build the manifest record of a closed container. Writes BASE.cols where it is missing.
-
-    path      of the shard below the data set
-    tombs_at  position from which its tombstones count; 0: it has none
-    raises    WinkError where it was not closed; FormatError; OSError
-    cost      0.1 us a file where there is a BASE.cols, else 1 us
-    """
-    store = Store(base, writable=False, load=False)
-    try:
-        _check_closed(store)
-        index = open_base(base + ".idx", store.settings, store.kv.superblock, store.kv.end)
-        whole = index is not None and index.covered == store.kv.end
-        if index is not None:
-            index.storage.close()
-        columns = open_columns(store) if whole else None
-    finally:
-        store.abandon()
-    if columns is None:
-        store = Store(base, writable=True)  # makes the index, where it is not there
-        try:
-            _check_closed(store)
-            write_columns(store)
-        finally:
-            store.close()
-        columns = open_columns(base)
-    return describe(base, path, tombs_at, columns)
-
-
-def _check_closed(store: Store) -> None:
-    kv = store.kv
-    if kv.truncated or kv.superblock.get("SYNCSIZE", kv.end) != kv.end or store.notes:
-        what = store.notes[0] if store.notes else "it was not closed"
-        raise WinkError(f"cannot become a shard: {what}", store.base, number=errno.EINVAL)
-
-
-def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -> ShardRecord:
-    """The record of a sound container; `columns` are closed. Raises FormatError; OSError."""
-    with contextlib.ExitStack() as stack:
-        if columns is not None:
-            stack.enter_context(columns)
-        store = Store(base, writable=False, load=columns is None)
-        stack.callback(store.abandon)
-        gone = tombstones(store, tombs_at)[0]
-        if columns is None:  # classic layout
-            parts = [Columns.of(store)]
-        else:
-            parts = [columns.chunk(i) for i in range(len(columns.chunks))]
-        end = store.kv.end
-        record = ShardRecord(
-            path, store.settings.contid, end, sum(map(len, parts)),
-            sum(sum_of(part.size) for part in parts), len(gone), tombs_at if gone else end,
-            ao=store.settings.ao,
-        )  # fmt: skip
-    parts = [part for part in parts if len(part)]
-    if parts:
-        low, high = (min(int(p.mtime.min()) for p in parts), max(int(p.mtime.max()) for p in parts))
-        record = replace(record, mtime_min=low, mtime_max=high)
-    ends = [*gone, *(end for part in parts for end in _ends(part.names()))]
-    if ends and max(map(len, (min(ends), max(ends)))) <= NAME:
-        first, last = to_strs([min(ends), max(ends)])
-        record = replace(record, first=first, last=last)
-    return record
-
-
-def _ends(names: list[bytes]) -> tuple[bytes, bytes]:
-    return min(names), max(names)
 
 
 def begin(
@@ -218,6 +145,7 @@ class Transaction:
         tombs_at  position from which its tombstones count for older shards; 0: it has none
         raises    WinkError where it was not closed; FormatError; OSError
         """
+        from winkfs.dataset.survey import survey  # who only commits does without it
 
         record = survey(base, f"{self.job}/{os.path.basename(base)}", tombs_at)
         directory, name = locate(base)
@@ -451,6 +379,15 @@ class ShardWriter:
         # After a try that failed the container may show nothing of what was put.
         return not self._tried and not self.gone and not len(self.container)
 
+    def copy(self, source: Container, name: bytes, new: bytes) -> None:
+        """Copy a file with all its metadata. Raises CorruptError; OSError. Memory: 1 MiB."""
+        stat, xattrs = source.stat(name), source.getxattrs(name)
+        with SparseReader(source, stat.name, stat.size) as content:
+            self.container.put_file(
+                new, content, mtime_ns=stat.mtime_ns, ftype=stat.ftype, mode=stat.mode,
+                uid=stat.uid, gid=stat.gid, xattrs=xattrs,
+            )  # fmt: skip
+
     def check(self) -> None:
         """Raise WinkError where nothing can be added, after a `finish` that failed."""
         if self._lost:
@@ -498,7 +435,8 @@ class ShardWriter:
 
         raises  WinkError where it was lost
         """
-        from winkfs.container.verify import verify  # seldom needed
+        from winkfs.container.container import open as open_container
+        from winkfs.container.verify import verify
 
         base = self.container.base
         directory, name = locate(base)

@@ -21,7 +21,8 @@ from winkfs.dataset.manifest import COPY, FOLDER, PENDING, Folder, Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
-from winkfs.dataset.transaction import MARK, describe
+from winkfs.dataset.survey import describe
+from winkfs.dataset.transaction import MARK
 from winkfs.errors import WinkError
 from winkfs.units import NANO, time_text
 

@@ -26,7 +26,7 @@ from winkfs.digests import Digests, shard_of
 from winkfs.errors import WinkError
 from winkfs.orders import Order, Range
 from winkfs.results import store as results
-from winkfs.results.digestshard import HEAD, Shard
+from winkfs.results.digestshard import HEAD, DigestShard
 
 Progress = Callable[[int], None]
 FAULTS: Final = (FormatError, WinkError, OSError)
@@ -41,7 +41,7 @@ def verify_digests(path: str, progress: Progress | None = None) -> Report:
     progress  called with the number of bytes read since the last call
     ->        a report; damage is in it, not raised
     raises    NoSuchFile
-    cost      2 us a digest; memory: 200 bytes a digest of a shard
+    cost      reads all of it; memory: 200 bytes a digest of a shard
     """
     report = Report()
     try:
@@ -100,7 +100,7 @@ def _check_shard(found: Digests, number: int, report: Report, progress: Progress
     _check_index(shard, Rows(s, None, pos), report, whole=not damage)
 
 
-def _check_index(shard: Shard, rows: Rows, report: Report, *, whole: bool) -> None:
+def _check_index(shard: DigestShard, rows: Rows, report: Report, *, whole: bool) -> None:
     """whole: whether the rows are all that the index should have."""
     base = shard.index
     if shard.index_damage:
@@ -162,7 +162,7 @@ def verify_order(path: str, progress: Progress | None = None) -> Report:
 
     ->      a report; damage is in it, not raised
     raises  NoSuchFile
-    cost    20 ns a row, and for each shard that of opening it
+    cost    reads all rows, opens each shard
     """
     report = Report()
     try:

@@ -1,4 +1,4 @@
-"""Arrow columns from numpy arrays and bytes, and back.
+"""Arrow columns from numpy arrays and bytes, and back, in short-lived Python workers.
 
 `pa.array`, `pa.scalar`, `to_numpy` and `fill_null` with a number import pandas if they can: half a
 second of CPU in each new Python worker. What is here does not. `take` imports `pyarrow.compute`,
@@ -7,9 +7,10 @@ which defines every function of Arrow in Python: that costs as much again as pya
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,9 @@ try:
     from pyarrow._compute import call_function
 except ImportError:  # another pyarrow: this is where it says that it is
     from pyarrow.compute import call_function
+
+TASKS: Final = 3  # modules are imported in the second one too
+_frozen = 0
 
 
 def column(
@@ -120,3 +124,14 @@ def views(array: pa.Array) -> Iterator[memoryview]:
     """The values of a binary column, in its buffer."""
     ends, data = layout(array)
     return (data[a:b] for a, b in itertools.pairwise(ends.tolist()))
+
+
+def freeze() -> None:
+    """Let the garbage collector pass over what is there by now, in the first tasks of a process.
+
+    Spark's worker collects after each task, which goes through all objects of pyarrow and pandas.
+    """
+    global _frozen
+    if _frozen < TASKS:
+        _frozen += 1
+        gc.freeze()

@@ -1,13 +1,23 @@
-"""What a driver calls: register the format, read with it."""
+"""What a driver calls: `register` the format, `read` with it; and `compiled`.
+
+Spark puts a zip with the sources of PySpark in front of the path of each Python that it starts, and
+planner, tasks and commit have a Python each, which compiles them anew. A PySpark that was installed
+by pip lies beside its zip, compiled: a script takes the zip out of the path.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -18,6 +28,13 @@ if TYPE_CHECKING:
 MANAGER: Final = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 FORMATS: Final = "runtimeDataSourceBuilders"  # in it: what a session was given, by name
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+SCRIPT: Final = """#!/bin/sh
+PYTHONPATH="${{PYTHONPATH#*/pyspark.zip:}}"
+export PYTHONPATH="${{PYTHONPATH#*/py4j-*-src.zip:}}"
+exec {python} "$@"
+"""
+WHERE: Final = "from importlib.util import find_spec; print(find_spec('pyspark').origin)"
+_scripts: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
 
 
 def register(spark: SparkSession) -> None:
@@ -27,7 +44,6 @@ def register(spark: SparkSession) -> None:
     the Python of the workers by `spark.sparkContext.addPyFile`, which has to come before.
     """
     from pyspark_winkfs import DefaultSource
-    from winkfs.spark.launcher import compiled
 
     with compiled(spark):
         if not _put(spark, DefaultSource):
@@ -118,3 +134,45 @@ def _text(name: str, value: Any) -> str:
         items = [item if isinstance(item, str) else os.fspath(item) for item in value]
         return ",".join(items) if name.lower() == "columns" else json.dumps(items)
     return str(value)
+
+
+@contextmanager
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """What Spark is given to run in Python in the block runs in such a Python, where the session is
+    a local one and its Python is this one; else nothing changes."""
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    script = None if context is None else _script_of(context)
+    if context is None or script is None:
+        yield
+        return
+    before, context.pythonExec = context.pythonExec, script
+    try:
+        yield
+    finally:
+        context.pythonExec = before
+
+
+def _script_of(context: Any) -> str | None:
+    if context not in _scripts:
+        _scripts[context] = _made(context) if _is_local(context) else None
+    return _scripts[context]
+
+
+def _is_local(context: Any) -> bool:
+    found = shutil.which(context.pythonExec)
+    same = found is not None and os.path.dirname(found) == os.path.dirname(sys.executable)
+    return same and (context.master == "local" or context.master.startswith("local["))
+
+
+def _made(context: Any) -> str | None:
+    """Write the script, in a folder that Spark removes; None where it is of no use."""
+    import pyspark
+
+    try:
+        script = Path(context._temp_dir, "python")
+        script.write_text(SCRIPT.format(python=shlex.quote(sys.executable)))
+        script.chmod(0o700)
+        found = subprocess.run([script, "-c", WHERE], capture_output=True, check=True, text=True)
+    except (OSError, AttributeError, subprocess.SubprocessError):
+        return None
+    return str(script) if found.stdout.strip() == pyspark.__file__ else None

@@ -39,11 +39,11 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]  # PySpark has no type
         return batch_writer(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> Any:
-        from winkfs.spark.streaming.source import stream_reader
+        from winkfs.spark.streaming import stream_reader
 
         return stream_reader(self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        from winkfs.spark.streaming.sink import stream_writer
+        from winkfs.spark.writing.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

@@ -13,7 +13,7 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import NotAllowed
-from winkfs.spark.jobs.common import attempt, guarded, on_units
+from winkfs.spark.jobs.session import attempt, guarded, on_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +72,6 @@ def _task(
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.common import program
+    from winkfs.spark.jobs.session import program
 
     program("compact")

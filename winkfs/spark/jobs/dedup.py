@@ -1,11 +1,12 @@
 """Job `dedup`: which documents are the same as others, and a data set without them.
 
 Exact: equal XXH3-64, size and MurmurHash3 128: two contents with one 64-bit hash are two documents.
-Of those that are equal the oldest stays (least mtime, then least name); the others are its doubles.
+The oldest of those that are equal stays (least mtime, then least name); the others are its
+duplicates.
 
 Near: see `near`. A document is compared, by its content, with the oldest of each band that it
-shares. It is a double where one that is older and stays is similar to it. So no chain of small
-changes makes doubles of two documents that are not similar.
+shares. It is a duplicate where one that is older and stays is similar to it. So no chain of small
+changes makes duplicates of two documents that are not similar.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import to_path, to_str
 from winkfs.spark import arrow
 from winkfs.spark.jobs import near
-from winkfs.spark.jobs.common import Bad, Report, guarded, ignore
 from winkfs.spark.jobs.near import POSITION, compared
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read
+from winkfs.spark.jobs.session import Bad, Report, guarded, ignore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,15 +59,15 @@ def run(
     fail_fast: bool = False,
     bad: Report = ignore,
 ) -> dict[str, Any]:
-    """Find the doubles in `source`.
+    """Find the duplicates in `source`.
 
     table       a Parquet folder to make, a row for each double: path, same_as (the document that
                 stays), size, mtime_ns, name_raw, same_as_raw
-    delete      delete the doubles from the data set `source`, with one commit
-    into        a data set to make, or to add to: all of `source` but the doubles
-    threshold   None: exact doubles; else near ones, by the Jaccard index of word shingles, 0.5 .. 1
-    min_size    smaller documents are not looked at; 1: empty ones are no doubles
-    ->          files (looked at), groups, doubles, bytes (of doubles), bad, generation, seconds
+    delete      delete the duplicates from the data set `source`, with one commit
+    into        a data set to make, or to add to: all of `source` but the duplicates
+    threshold   None: exact ones; else near ones, by the Jaccard index of word shingles, 0.5 .. 1
+    min_size    smaller documents are not looked at; 1: empty ones are no duplicates
+    ->          files (looked at), groups, doubles, bytes (of those), bad, generation, seconds
     raises      DatasetConflict where `source` was changed meanwhile and was to be changed;
                 FileExistsError (the table); WinkError, OSError; what Spark raises
     """
@@ -77,22 +78,22 @@ def run(
     with guarded(spark, f"dedup {source}"), Kept() as kept:
         if threshold is None:
             every = kept(hashed(spark, snap, title=False, fail_fast=fail_fast))
-            doubles = kept(_exact(every, min_size))
+            duplicates = kept(_exact(every, min_size))
         else:
             every = kept(_signed(spark, snap, fail_fast))
             near_ones = every.where(f"error is null and size >= {min_size}")
-            doubles = kept(_near(spark, snap, near_ones, threshold, fail_fast))
-        summary |= _counts(every, doubles, min_size)
+            duplicates = kept(_near(spark, snap, near_ones, threshold, fail_fast))
+        summary |= _counts(every, duplicates, min_size)
         for row in every.where("error is not null").select("name", "error").toLocalIterator():
             bad(Bad(snap.root, to_str(bytes(row[0])), row[1]))
         if table is not None:
-            _write_table(doubles, table)
+            _write_table(duplicates, table)
             summary["table"] = os.path.abspath(table)
         if into is not None:
-            _copy_others(spark, snap, doubles, summary["doubles"], into)
+            _copy_others(spark, snap, duplicates, summary["doubles"], into)
             summary["output"] = os.path.abspath(into)
         if delete and summary["doubles"]:
-            names = {bytes(row[0]) for row in doubles.select("name").toLocalIterator()}
+            names = {bytes(row[0]) for row in duplicates.select("name").toLocalIterator()}
             summary["generation"] = _delete(snap, names)
     return summary | {"seconds": round(time.monotonic() - start, 3)}
 
@@ -113,12 +114,12 @@ def _check(
             raise FileExists("is what is read: delete the doubles, or give another data set", into)
 
 
-def _counts(every: DataFrame, doubles: DataFrame, min_size: int) -> dict[str, int]:
+def _counts(every: DataFrame, duplicates: DataFrame, min_size: int) -> dict[str, int]:
     from pyspark.sql import functions as F
 
     looked = F.col("error").isNull() & (F.col("size") >= min_size)
     of_all = every.agg(F.count_if(looked), F.count("error")).head()
-    found = doubles.agg(F.countDistinct("same_as"), F.count("*"), F.sum("size")).head()
+    found = duplicates.agg(F.countDistinct("same_as"), F.count("*"), F.sum("size")).head()
     assert of_all is not None and found is not None
     return {
         "files": of_all[0], "bad": of_all[1],
@@ -127,7 +128,7 @@ def _counts(every: DataFrame, doubles: DataFrame, min_size: int) -> dict[str, in
 
 
 def _oldest(frame: DataFrame, *group: str) -> DataFrame:
-    """The doubles in each group: (name, size, mtime_ns, same_as)."""
+    """The duplicates in each group: (name, size, mtime_ns, same_as)."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -201,7 +202,7 @@ def _near(
 
 
 def _oldest_of(spark: SparkSession, good: DataFrame, younger: Any, older: Any) -> DataFrame:
-    """The doubles among documents of which these are similar: of each, the oldest that stays."""
+    """The duplicates among documents of which these are similar: of each, the oldest that stays."""
     from pyspark.sql import functions as F
 
     ids, numbers = np.unique(np.concatenate([younger, older]), return_inverse=True)
@@ -224,11 +225,11 @@ def _arrow(**columns: Any) -> pa.Table:
 # --- what is done with them ---
 
 
-def _write_table(doubles: DataFrame, table: str) -> None:
+def _write_table(duplicates: DataFrame, table: str) -> None:
     """As Parquet beside it, then renamed."""
     staging = f"{table}.{secrets.token_hex(8)}"
     try:
-        mapped(doubles.orderBy("same_as", "name"), _shown, TABLE).write.parquet(staging)
+        mapped(duplicates.orderBy("same_as", "name"), _shown, TABLE).write.parquet(staging)
         os.rename(staging, table)
         sync_directory(os.path.dirname(os.path.abspath(table)))
     except BaseException:
@@ -246,11 +247,11 @@ def _shown(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _copy_others(
-    spark: SparkSession, snap: Snapshot, doubles: DataFrame, count: int, into: str
+    spark: SparkSession, snap: Snapshot, duplicates: DataFrame, count: int, into: str
 ) -> None:
     from pyspark.sql import functions as F
 
-    names = doubles.select(F.col("name").alias("name_raw"))
+    names = duplicates.select(F.col("name").alias("name_raw"))
     names = F.broadcast(names) if count <= BROADCAST else names
     columns = ("name_raw", "mtime_ns", "ftype", "mode", "content")
     others = read(spark, snap, columns, includeDirs=True).join(names, "name_raw", "left_anti")
@@ -273,6 +274,6 @@ def _delete(snap: Snapshot, names: set[bytes]) -> int:
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.common import program
+    from winkfs.spark.jobs.session import program
 
     program("dedup")

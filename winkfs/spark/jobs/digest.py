@@ -21,11 +21,11 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.digests import MAX_SHARDS, shard_name, shard_of
 from winkfs.names import to_str
 from winkfs.results import store as results
-from winkfs.results.digestshard import Columns, ShardWriter
+from winkfs.results.digestshard import DigestColumns, DigestShardWriter
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
-from winkfs.spark.jobs.common import Bad, Report, attempt, guarded, ignore
 from winkfs.spark.jobs.reading import hashed
+from winkfs.spark.jobs.session import Bad, Report, attempt, guarded, ignore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +114,7 @@ def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa
     pieces = (piece for batch in batches for piece in _by_shard(batch))
     for number, mine in itertools.groupby(pieces, key=lambda piece: piece[0]):
         name = f"{shard_name(number)}.{attempt()[1]}"
-        writer = ShardWriter(folder / name)
+        writer = DigestShardWriter(folder / name)
         try:
             content, errors = 0, []
             for _, piece in mine:
@@ -139,10 +139,10 @@ def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield int(shards[a]), batch.slice(a, b - a)
 
 
-def columns_of(batch: pa.RecordBatch) -> Columns:
+def columns_of(batch: pa.RecordBatch) -> DigestColumns:
     """Rows of `hashed` without errors, as a shard takes them."""
     sums = b"".join(batch.column("mmh3").to_pylist())
-    return Columns(
+    return DigestColumns(
         batch.column("name").to_pylist(), numbers(batch.column("xxh3")).view(np.uint64),
         np.frombuffer(sums, np.uint8).reshape(-1, 16), numbers(batch.column("size")),
         numbers(batch.column("mtime_ns")), batch.column("title").to_pylist(),
@@ -176,11 +176,11 @@ def _all_shards(folder: Path, rows: list[Any], count: int) -> list[dict[str, Any
     """What each shard is; those that nothing fell to are made, empty."""
     made = {row["shard"]: row.asDict() for row in rows}
     for number in set(range(count)) - made.keys():
-        made[number] = ShardWriter(folder / f"{shard_name(number)}.none").finish()
+        made[number] = DigestShardWriter(folder / f"{shard_name(number)}.none").finish()
     return [made[number] for number in range(count)]
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.common import program
+    from winkfs.spark.jobs.session import program
 
     program("digest")

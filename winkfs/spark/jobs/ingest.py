@@ -33,7 +33,7 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import NoSuchFile, WinkError
 from winkfs.names import to_bytes, to_str
-from winkfs.spark.jobs.common import KEPT, Bad, Report, attempt, guarded, ignore, on_units
+from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,7 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
                 for the files of that kind below it
     leave_out   a directory that is not looked into, should it lie below an input
     raises  NoSuchFile; WinkError where nothing is to be read; OSError
-    cost    a directory is walked: 5 us a file
+    cost    a directory is walked
     """
     found: list[Unit] = []
     for path in map(os.path.abspath, inputs):
@@ -365,6 +365,6 @@ class _Heard:
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.common import program
+    from winkfs.spark.jobs.session import program
 
     program("ingest")

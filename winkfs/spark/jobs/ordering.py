@@ -21,8 +21,8 @@ from winkfs.orders import Order, OrderedShard, Part, Rows
 from winkfs.results import store as results
 from winkfs.spark import arrow
 from winkfs.spark.arrow import numbers
-from winkfs.spark.jobs.common import attempt, guarded
 from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
+from winkfs.spark.jobs.session import attempt, guarded
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,7 @@
-"""A Spark session for a command: quiet, with a progress line, and one line for what went wrong.
+"""What the jobs share: a session, tasks over units of work, bad records, a clean end.
 
-Under spark-submit the session is the one that it configured, and nothing is redirected.
+The session is quiet: a progress line, and one line for what went wrong. Under spark-submit it is
+the one that was configured there, and nothing is redirected.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import importlib.util
 import logging
 import os
 import re
+import runpy
+import secrets
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from winkformats.errors import FormatError
 from winkfs.errors import WinkError
-from winkfs.spark.jobs.common import cause
-from winkfs.spark.launcher import compiled
+from winkfs.spark.session import compiled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,10 +43,21 @@ LOCAL: Final = {
 }
 LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 EACH: Final = 0.3  # seconds between two looks at the progress
+U = TypeVar("U")
+R = TypeVar("R")
+PATIENCE: Final = 10.0  # seconds that cancelled tasks may take to end
+KEPT: Final = 100_000  # bad records of a task that are listed; all are counted
+# The end of a worker's traceback, or what a JVM says of it: the class of an error, and its text.
+_CAUSE: Final = re.compile(
+    r"^(?:: |\[PYTHON_\w+\] [^:]*: )?"
+    r"((?:\w+\.)*\w*(?:Error|Exception)|wink\w+\.errors\.\w+): (.+)$",
+    re.M,
+)
+OUTER: Final = ("SparkException", "PythonException")  # what Spark packs others into
 
 
 def missing() -> str | None:
-    """What is to be said where Spark cannot run."""
+    """Why Spark cannot run here; None where it can."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         return "this needs PySpark: pip install 'winkfs[spark]'"
     home = os.environ.get("JAVA_HOME")
@@ -132,7 +147,7 @@ def _stderr_to(log: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hushed() -> Iterator[None]:
-    """What is raised is not logged as well: py4j and PySpark do both, with tracebacks."""
+    """Silence the loggers of py4j and PySpark, which log with a traceback what they also raise."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in LOGGERS]
@@ -220,3 +235,107 @@ def cpu_seconds() -> float:
     while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= more
     return sum(ticks.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
+
+
+class Bad(NamedTuple):
+    """A record that could not be taken. where: the input; name: of the document, if known."""
+
+    where: str
+    name: str
+    reason: str
+
+
+Report = Callable[[Bad], None]
+
+
+def ignore(_: Bad) -> None:
+    """A Report that nobody reads."""
+
+
+class Failure(NamedTuple):
+    """What a task has to say instead of a result. Trying again would not help."""
+
+    what: str
+
+
+def attempt() -> tuple[int, int]:
+    """Of the running task: the number of its partition, and of this attempt, which no other has."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+
+
+def on_units(spark: SparkSession, units: Sequence[U], work: Callable[[U], R]) -> list[R]:
+    """Run `work` on each unit, a task each -> results in their order.
+
+    raises  WinkError with what the first that failed said; what Spark raises
+    """
+    context = spark.sparkContext
+    found = context.parallelize(list(units), len(units)).map(_honest(work)).collect()
+    for result in found:
+        if isinstance(result, Failure):
+            raise WinkError(result.what)
+    return list(found)
+
+
+def _honest(work: Callable[[U], R]) -> Callable[[U], R | Failure]:
+    def run(unit: U) -> R | Failure:
+        try:
+            return work(unit)
+        except (WinkError, FormatError, ValueError) as error:
+            return Failure(str(error))
+
+    return run
+
+
+@contextlib.contextmanager
+def guarded(spark: SparkSession, what: str) -> Iterator[None]:
+    """Spark jobs in the block are cancelled, and their tasks ended, when it is left by an error:
+    what they were writing can then be removed."""
+    context = spark.sparkContext
+    group = f"winkfs-{secrets.token_hex(8)}"
+    context.setJobGroup(group, what, interruptOnCancel=True)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):  # the JVM may be gone
+            context.cancelJobGroup(group)
+            _await_end(context, group)
+        raise
+    finally:
+        with contextlib.suppress(Exception):
+            for name in (
+                "spark.jobGroup.id",
+                "spark.job.description",
+                "spark.job.interruptOnCancel",
+            ):
+                context.setLocalProperty(name, None)
+
+
+def _await_end(context: Any, group: str) -> None:
+    tracker = context.statusTracker()
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+        mine = {stage for job in jobs if job for stage in job.stageIds}
+        if not any(s and s.stageId in mine and s.numActiveTasks for s in stages):
+            return
+        time.sleep(0.1)
+
+
+def cause(error: BaseException) -> str:
+    """One line of an error that came out of Spark: what a task raised, without its traceback."""
+    text = str(error)
+    found = _CAUSE.findall(text)
+    if found:
+        inner = [each for each in found if not each[0].endswith(OUTER)]
+        return str((inner or found)[-1][1])
+    return text.strip().splitlines()[0] if text.strip() else repr(error)
+
+
+def program(job: str) -> None:
+    """Run `winkfs pipeline JOB` in this process: each job is a program for spark-submit too."""
+    sys.argv[1:1] = ["pipeline", job]
+    runpy.run_module("winkfs", run_name="__main__")

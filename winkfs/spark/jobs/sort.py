@@ -27,6 +27,6 @@ def run(
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.common import program
+    from winkfs.spark.jobs.session import program
 
     program("sort")

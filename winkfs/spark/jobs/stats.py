@@ -16,8 +16,8 @@ import numpy as np
 
 from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import WinkError
-from winkfs.spark.jobs.common import guarded
 from winkfs.spark.jobs.reading import read
+from winkfs.spark.jobs.session import guarded
 from winkfs.units import UNITS, size_text
 
 if TYPE_CHECKING:
@@ -284,6 +284,6 @@ def _fit(name: str) -> str:
 
 
 if __name__ == "__main__":
-    from winkfs.spark.jobs.common import program
+    from winkfs.spark.jobs.session import program
 
     program("stats")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,29 +22,15 @@ from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, batch_ra
 from winkfs.spark.reading.rows import Source
 from winkfs.units import MICRO
 
-TASKS: Final = 3  # modules are imported in the second one too
-_frozen = 0
 ROW: Final = 128  # bytes that a row takes beside its content, about
 AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
 MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-def freeze() -> None:
-    """Let the garbage collector pass over what is there by now, in the first tasks of a process.
-
-    Spark's worker collects after each task, which takes 40 ms with pyarrow and pandas imported,
-    10 ms where only the first task freezes, and 3 ms after this.
-    """
-    global _frozen
-    if _frozen < TASKS:
-        _frozen += 1
-        gc.freeze()
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a task has to know beside its partition.
+    """Settings of a task beside its partition.
 
     schema   of the batches, as Spark wants it
     columns  for each of its fields, the column of `schema.FIELDS`
@@ -70,7 +55,7 @@ class Reading:
 
 def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBatch]:
     """raises  CorruptError, WinkError under FAILFAST; StalePlan; FormatError; OSError"""
-    freeze()
+    arrow.freeze()
     if isinstance(partition, Ordered):
         yield from _ordered(reading, partition)
         return
@@ -111,7 +96,7 @@ def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
 def _order_of(partition: Ordered) -> tuple[Int64, Int64]:
     if partition.order is None:
         return unpack(partition.shard), unpack(partition.pos)
-    from winkfs import orders  # not needed by most tasks: 20 ms
+    from winkfs import orders  # most tasks need none
 
     folder, part, start, stop = partition.order
     rows = orders.open(folder).read(orders.Range(part, start, stop))
@@ -151,7 +136,7 @@ def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]
 
 
 class _Open:
-    """A piece that is being read."""
+    """An open piece."""
 
     def __init__(self, reading: Reading, piece: Piece) -> None:
         self.reading, self.piece = reading, piece
@@ -213,7 +198,7 @@ class _Open:
 
 
 def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.RecordBatch]:
-    """What the mode leaves of a batch."""
+    """The rows of a batch that `mode` keeps."""
     if reading.mode == "DROPMALFORMED" and not good.all():
         whole = whole.filter(arrow.column(good))
     if whole.num_rows:
@@ -222,7 +207,7 @@ def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.R
 
 @dataclass(slots=True)
 class _Batch:
-    """Files of one container, becoming a record batch."""
+    """Files of one container that become a record batch."""
 
     opened: _Open
     rows: Columns
@@ -231,7 +216,7 @@ class _Batch:
     errors: dict[int, str] = field(default_factory=dict)
 
     def read(self) -> None:
-        """What may fail. Raises WinkError under FAILFAST."""
+        """Read contents and modes. Raises WinkError under FAILFAST."""
         reading = self.opened.reading
         if reading.contents:
             self._read_contents()
@@ -317,7 +302,7 @@ def _is_utf8(text: bytes, rows: Columns) -> bool:
 
 
 def _escaped(names: pa.Array, rows: Columns) -> pa.Array:
-    """Names that are no UTF-8, or have an escape in them, as `paths` says."""
+    """Names that are no UTF-8, or have an escape in them, as `names.to_path` says."""
     import pyarrow.compute as pc
 
     raw, start = rows.names_joined, rows.name_ends[:-1] - rows.name_ends[0]

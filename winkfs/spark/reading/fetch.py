@@ -38,15 +38,15 @@ def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATC
 
         df = winkfs.spark.read(spark, corpus, content="ref")
         by_size = df.repartitionByRange(8, "size").sortWithinPartitions("size")
-        fetch_content(by_size)                                # sorted, and 3 times as fast
+        fetch_content(by_size)                                # sorted, and faster
         fetch_content(df.join(labels, "path"))                # only what is left of a join
         # rows in the order of the container, where the order of rows does not matter
         fetch_content(df.where(...).sortWithinPartitions("_container", "_pos"))
     """
     from pyspark.sql.types import BinaryType, StructField, StructType
 
-    from winkfs.spark.launcher import compiled
     from winkfs.spark.reading.options import MODES, size_of
+    from winkfs.spark.session import compiled
 
     missing = [name for name in NEEDED if name not in df.columns]
     if missing:
@@ -78,14 +78,14 @@ def fetcher(mode: str = "FAILFAST", batch_bytes: int = BATCH) -> Fetcher:
 
 @dataclass(slots=True)
 class _Fetch:
-    """What a task does."""
+    """The work of a task of `fetch_content`."""
 
     mode: str
     batch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark_winkfs import one_line
-        from winkfs.spark.reading.batches import freeze
+        from winkfs.spark.arrow import freeze
 
         freeze()
         with one_line:

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
 LEAST_SPLIT: Final = 1 << 16
 STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger")
-"""Options that only streams have, see `streaming.source`."""
+"""Options that only streams have, see `streaming`."""
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive
 IN_TABLES: Final = (
@@ -97,7 +97,7 @@ REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for, checked. Times are nanoseconds, sizes bytes.
+    """The options of a read, checked. Times are nanoseconds, sizes bytes.
 
     sources     as given, not looked for yet
     split       None: not given
@@ -145,7 +145,7 @@ class Options:
 
 
 def given_of(options: Mapping[str, str]) -> dict[str, str]:
-    """What the user gave, names in lower case.
+    """The options that the user gave, names in lower case.
 
     For CREATE TABLE Spark hands on `provider`, `owner`, `location` and the like, all TBLPROPERTIES,
     and each of the OPTIONS twice: as NAME and as option.NAME.

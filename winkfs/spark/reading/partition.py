@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from winkfs.reader import Reader
     from winkfs.spark.reading.options import Options
 
-SPLIT: Final = 512 << 20  # bytes of a task, at most: half a second; 256 cost 4 % more CPU
-WORTH: Final = 16 << 20  # bytes that are worth a task of their own, which costs 20 ms of CPU
+SPLIT: Final = 512 << 20  # bytes of a task, at most: smaller ones cost more
+WORTH: Final = 16 << 20  # bytes that are worth a task of their own
 ROW: Final = 256  # bytes that a row counts beside its content: its path, its share of the engine
 OPEN: Final = 64 << 10  # bytes that a container counts
 MOST: Final = 1 << 20  # rows of a task that is sent them, about: 2 MiB of positions
@@ -131,7 +131,7 @@ class Ordered(InputPartition):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece that may be cut.
+    """A piece that may be cut into several tasks.
 
     hidden   positions of inodes in it that do not count, ascending
     rows     positions of its inodes, none of them hidden; None: a range of positions
@@ -152,7 +152,7 @@ class Part:
         return cls(piece, int(weights.sum()), np.empty(0, np.int64), rows, weights)
 
     def cut(self, low: float, high: float) -> Piece | None:
-        """What weighs in from `low` to `high`, of 0 to `weight`; None where that is no file."""
+        """The piece of the weights [low, high) of `weight`; None where that is no file."""
         if self.rows is None or self.weights is None:
             start, room = self.piece.low, self.piece.high - self.piece.low
             a, b = (start + int(room * part / self.weight) for part in (low, high))
@@ -186,7 +186,7 @@ def weight_of(shard: Shard, contents: bool) -> int:
 
 
 def piece_of(shard: Shard, generation: int) -> Piece:
-    """All of a shard, hidden rows too."""
+    """A whole shard as a piece, hidden rows included."""
     record = shard.record
     return Piece(
         shard.base, record.contid, record.size, shard.grows, 0, record.size, generation=generation
@@ -194,7 +194,7 @@ def piece_of(shard: Shard, generation: int) -> Piece:
 
 
 def task_count(options: Options, weight: int, rows: int) -> int:
-    """Into how many tasks to cut."""
+    """Number of tasks to cut into."""
     if options.split is not None:
         count = -(-weight // options.split)
     else:

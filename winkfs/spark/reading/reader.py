@@ -2,7 +2,7 @@
 
 A data set's shards never change: a task gets a range of positions and finds the files itself. A
 container may grow while a query runs, so its tasks get their files, as of the plan. What looks into
-containers is in `selected`, which is imported where a query needs it: it takes 100 ms.
+containers is in `selected`, which is imported only where a query needs it.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _problem(options: Options) -> Callable[[CorruptError], None] | None:
 def in_order(
     options: Options, contents: bool, shards: list[tuple[Shard, int]]
 ) -> list[Scan | Ordered]:
-    """All files by path or mtime, those of equal ones as they come."""
+    """The tasks of all files by path or mtime; stable."""
     found = [(shard, number, _selected(options, shard)) for shard, number in shards]
     found = [(shard, number, rows) for shard, number, rows in found if len(rows)]
     if not found:
@@ -124,7 +124,7 @@ def _cut(
 
 
 def by_order(options: Options, contents: bool, stores: list[OpenStore]) -> list[Scan | Ordered]:
-    """As an order says that was made of this data set, as of its generation."""
+    """The tasks in the order `perm:FOLDER`, as of the generation that it was made of."""
     folder = options.order.removeprefix("perm:")
     order = orders.open(folder)
     if len(stores) != 1:

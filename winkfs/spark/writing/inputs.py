@@ -1,4 +1,13 @@
-r"""The rows that Spark hands to the sink: which columns are what, and Arrow batches as files.
+r"""What the sink is given: options, columns, and Arrow batches as files.
+
+option         default   meaning
+path                     the folder of the data set; `save(path)` and `start(path)` set it
+onConflict     newest    of files with one name the last one counts; error: the job fails
+ao             false     shards that only append: files in order of mtime, with a time index
+timemp         60        seconds between time marks (ao)
+htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
+maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
+ignoreExtra    false     leave out columns that a file has no place for
 
     column                      type              meaning
     path or name_raw            string or binary  the name; in a path \xNN is a byte, see `names`
@@ -13,17 +22,31 @@ In any order. `size` and `length`, which follow from the content, may be there t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from winkformats import hashing
 from winkformats.arrays import Int64
 from winkfs.container.arguments import check_directory, check_ftype
 from winkfs.container.ondisk.inode import FileType
+from winkfs.errors import FileExists
 from winkfs.names import MARK, to_name, to_path
+from winkfs.spark.reading.options import (
+    IN_TABLES,
+    check_names,
+    count,
+    flag,
+    given_of,
+    local_path,
+    one_of,
+    size_of,
+    value_of,
+)
 from winkfs.spark.reading.partition import batch_ranges
 from winkfs.units import MICRO
 
@@ -42,8 +65,48 @@ TYPES: Final = {
 }
 ALIASES: Final = {"modificationtime": "mtime"}  # of Spark's binaryFile
 DERIVED: Final = ("size", "length")
-BYTES: Final = 4 << 20  # of content written at a time, about: 2 MiB take 5 % more, 1 MiB 30 %
+BYTES: Final = 4 << 20  # of content written at a time, about: less takes more time
+OF_SPARK: Final = ("checkpointLocation", "queryName")
+LEAST_SHARD: Final = 1 << 20  # bytes
+READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
+    "onConflict": ("error_on_conflict", one_of(newest=False, error=True)),
+    "ao": ("ao", flag),
+    "timemp": ("timemp", count),
+    "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
+    "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
+    "ignoreExtra": ("ignore_extra", flag),
+}
 LATEST: Final = ((1 << 63) - 1) // MICRO  # microseconds; the nanoseconds of more are no int64
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of a write, checked.
+
+    checkpoint  of a stream, where Spark was told it as an option
+    """
+
+    path: str
+    error_on_conflict: bool = False
+    ao: bool = False
+    timemp: int = 60
+    htalgo: int = hashing.XXH3
+    max_shard_bytes: int = 64 << 30
+    ignore_extra: bool = False
+    checkpoint: str = ""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From Spark's options, in any case. Raises ValueError: one line with what is allowed."""
+        given = given_of(options)
+        check_names(given, (*READERS, "path", *OF_SPARK))
+        if not given.get("path"):
+            raise ValueError(f"no path: say where to: .save(DIR){IN_TABLES}")
+        values: dict[str, Any] = {"path": os.path.abspath(value_of(given, "path", local_path))}
+        for name, (attribute, read) in READERS.items():
+            if name.lower() in given:
+                values[attribute] = value_of(given, name, read)
+        return cls(**values, checkpoint=given.get("checkpointlocation", ""))
 
 
 class Files(NamedTuple):
@@ -103,9 +166,9 @@ class Inputs:
 
         now     nanoseconds: the mtime of rows that have none
         raises  ValueError that names the row
-        cost    0.3 us a row; the content is not copied
+        cost    the content is not copied
         """
-        from winkfs.container.writemany import ROWS  # a task has it; on the driver it takes 50 ms
+        from winkfs.container.writemany import ROWS  # a task has it, the driver does not need it
         from winkfs.spark.arrow import layout
 
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))
@@ -203,6 +266,11 @@ def shown(name: str | bytes) -> str:
     """A name for a message: on one line, and not too long."""
     text = to_path(name) if isinstance(name, bytes) else name
     return repr(text if len(text) <= 200 else text[:200] + "...")[1:-1]
+
+
+def conflict(name: bytes, what: str) -> FileExists:
+    """The error of onConflict=error."""
+    return FileExists(f"{what}, and onConflict is error", shown(name))
 
 
 def _binary(column: Any) -> Any:

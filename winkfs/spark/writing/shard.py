@@ -1,16 +1,5 @@
 """A task of the sink: Arrow batches become shards of the attempt.
 
-Options of the sink:
-
-option         default   meaning
-path                     the folder of the data set; `save(path)` and `start(path)` set it
-onConflict     newest    of files with one name the last one counts; error: the job fails
-ao             false     shards that only append: files in order of mtime, with a time index
-timemp         60        seconds between time marks (ao)
-htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
-maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
-ignoreExtra    false     leave out columns that a file has no place for
-
 Rows of append-only shards are sorted by mtime, by way of a scratch file where memory would not do.
 """
 
@@ -18,38 +7,24 @@ from __future__ import annotations
 
 import glob
 import mmap
-import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from winkformats import hashing
 from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.writemany import NAME_LIMIT, BulkPut
 from winkfs.dataset.transaction import ShardWriter
-from winkfs.errors import FileExists, WinkError
+from winkfs.errors import WinkError
 from winkfs.names import INODE, name_of
-from winkfs.spark.reading.options import (
-    IN_TABLES,
-    check_names,
-    count,
-    flag,
-    given_of,
-    local_path,
-    one_of,
-    size_of,
-    value_of,
-)
 from winkfs.spark.reading.partition import batch_ranges
-from winkfs.spark.writing.inputs import Files, Inputs, blame, shown
+from winkfs.spark.writing.inputs import Files, Inputs, SinkOptions, blame, conflict
 from winkfs.units import MICRO
 
 if TYPE_CHECKING:
@@ -61,16 +36,6 @@ if TYPE_CHECKING:
 MEMORY: Final = 128 << 20  # bytes of rows that are kept in memory
 ROWS: Final = 2048  # of a batch handed on
 BYTES: Final = 8 << 20  # of their content, about
-OF_SPARK: Final = ("checkpointLocation", "queryName")
-LEAST_SHARD: Final = 1 << 20  # bytes
-READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
-    "onConflict": ("error_on_conflict", one_of(newest=False, error=True)),
-    "ao": ("ao", flag),
-    "timemp": ("timemp", count),
-    "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
-    "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
-    "ignoreExtra": ("ignore_extra", flag),
-}
 
 
 def in_order(
@@ -162,36 +127,6 @@ def _gather(held: list[Any], starts: Int64, rows: Int64) -> Any:
     return joined.take(arrow.column(back))
 
 
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """What was asked for, checked.
-
-    checkpoint  of a stream, where Spark was told it as an option
-    """
-
-    path: str
-    error_on_conflict: bool = False
-    ao: bool = False
-    timemp: int = 60
-    htalgo: int = hashing.XXH3
-    max_shard_bytes: int = 64 << 30
-    ignore_extra: bool = False
-    checkpoint: str = ""
-
-    @classmethod
-    def of(cls, options: Mapping[str, str]) -> Self:
-        """From Spark's options, in any case. Raises ValueError: one line with what is allowed."""
-        given = given_of(options)
-        check_names(given, (*READERS, "path", *OF_SPARK))
-        if not given.get("path"):
-            raise ValueError(f"no path: say where to: .save(DIR){IN_TABLES}")
-        values: dict[str, Any] = {"path": os.path.abspath(value_of(given, "path", local_path))}
-        for name, (attribute, read) in READERS.items():
-            if name.lower() in given:
-                values[attribute] = value_of(given, name, read)
-        return cls(**values, checkpoint=given.get("checkpointlocation", ""))
-
-
 class NewShard:
     """A shard of an attempt, written by columns."""
 
@@ -245,11 +180,6 @@ class NewShard:
         self._writer.abandon()
 
 
-def conflict(name: bytes, what: str) -> FileExists:
-    """The refusal of onConflict=error."""
-    return FileExists(f"{what}, and onConflict is error", shown(name))
-
-
 class Attempt:
     """The shards of one task attempt, one after another.
 
@@ -266,7 +196,7 @@ class Attempt:
         """Write all batches; the records are of what is durable then.
 
         raises  ValueError, WinkError, OSError; then no file of the attempt is left
-        cost    5 us of CPU for a file of 4 KiB; memory: a batch, and 20 MiB
+        cost    memory: a batch, and 20 MiB
         """
         now = time.time_ns()
         try:

@@ -76,7 +76,7 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a batch may still take; None: any number.
+    """What a batch has room for; None: any number.
 
     fresh   it has nothing yet: then it takes one file, however large
     """
@@ -99,7 +99,7 @@ class Limit:
         return max(count, min(1, len(sizes))) if self.fresh else count
 
     def less(self, files: int, size: int) -> Limit:
-        """What is left of it."""
+        """The limit after these files."""
         return Limit(
             None if self.files is None else self.files - files,
             None if self.bytes is None else self.bytes - size,
@@ -108,7 +108,7 @@ class Limit:
 
 
 def open_feed(options: Options) -> ContainerFeed | DatasetFeed:
-    """To be used in a `with`. Raises NoSuchFile; ValueError for a plain container; FormatError."""
+    """Context manager. Raises NoSuchFile; ValueError for a plain container; FormatError."""
     kind, path = stores_of(options.sources)[0]
     if not kind.has("shards"):
         raise ValueError(f"{path}: is a {kind.name}: a stream reads a container or a data set")
@@ -267,7 +267,7 @@ class DatasetFeed:
             )
 
     def _added(self, snapshot: int, generation: int) -> list[Shard]:
-        """What a generation brought, in order; of the first all of it. Raises StalePlan."""
+        """The shards that a generation added, in order; of the first, all. Raises StalePlan."""
         try:
             if generation == snapshot:
                 state = self._log.state(generation)
@@ -392,7 +392,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStrea
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """What the options of a stream say."""
+    """The options of a stream."""
 
     latest: bool = False
     files: int | None = None
@@ -463,7 +463,7 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
             yield from self._batches.read(partition)
 
     def commit(self, end: Offset) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
     def stop(self) -> None:
         """The same."""
