@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from clusters import die_with_parent, in_session, kill, wait_for
 from mounting import is_readable
 from sparking import MODULES, SETTINGS, environment, need_spark
@@ -120,22 +119,19 @@ class Driver:
 
 
 class Here:
-    """The same in this process, with the session of all tests.
+    """The same in this process, with the session of all tests."""
 
-    place       the working directory of its calls
-    """
+    name = "local"
 
-    def __init__(self, spark: SparkSession, place: Path) -> None:
-        self.name, self.spark, self.place = "local", spark, place
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark, self.place = spark, Path.cwd()
 
     def call(self, function: str, *arguments: object, **options: object) -> Any:
         """-> what it returned, through JSON as from a driver."""
         import cluster_jobs
 
         words = [os.fspath(a) if isinstance(a, Path) else a for a in arguments]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(self.place)
-            found = getattr(cluster_jobs, function)(self.spark, *words, **options)
+        found = getattr(cluster_jobs, function)(self.spark, *words, **options)
         return json.loads(json.dumps(found))
 
 

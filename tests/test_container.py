@@ -538,6 +538,7 @@ def test_put_many_refuses_what_is_no_file(item: Any, base: Path) -> None:
     assert_sound(base, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 1, 1023, 1024, 3000])
 def test_put_many_keeps_what_came_before_the_generator_raised(before: int, base: Path) -> None:
     def files() -> Iterator[tuple[str, bytes]]:
@@ -554,6 +555,7 @@ def test_put_many_keeps_what_came_before_the_generator_raised(before: int, base:
     assert_sound(base, model | {b"old": b"old", b"later": b"later"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [("", b"x"), ("n", "text"), ("n" * 70_000, b"x"), ("n",), None])
 @pytest.mark.parametrize("before", [1, 1500])
 def test_put_many_keeps_what_came_before_a_bad_file(before: int, bad: Any, base: Path) -> None:
@@ -583,6 +585,7 @@ def test_the_last_of_equal_names_counts(base: Path) -> None:
     assert_sound(base, model)
 
 
+@pytest.mark.slow
 def test_put_many_across_widths_of_the_file_number(base: Path) -> None:
     model = {}
     with winkfs.create(base) as container:
@@ -663,6 +666,7 @@ def test_put_rows_with_all_their_metadata(base: Path) -> None:
 # --- what is left behind ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_no_file_handle_is_left(variant: str, base: Path) -> None:
     before = descriptors()

@@ -247,6 +247,7 @@ def test_a_clock_that_stepped_back_repeats_the_last_mtime(way: str, base: Path) 
     assert_sound(base, {b"a": b"1", b"b": b"2", b"c": b"3"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1, 1500])
 @pytest.mark.parametrize("way", ["put_many", "put_rows"])
 def test_put_many_keeps_what_came_before_an_older_mtime(

@@ -140,6 +140,7 @@ def test_derived_file_is_used_and_built_upon(root: str) -> None:
     assert len(derived(root)) == 2
 
 
+@pytest.mark.slow
 def test_damaged_derived_file_is_made_anew(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     assert counts(root) == [1, 0]
@@ -206,6 +207,7 @@ def test_step_by_step_and_in_passes_is_all_at_once(
         assert files(root) == expected
 
 
+@pytest.mark.slow
 def test_million_names_of_ten_shards_are_compared_as_columns(root: str) -> None:
     """A tenth of it here; Python code per name would take ten times as long."""
     datasets.add(root, *(

@@ -382,6 +382,7 @@ def test_a_cell_of_an_older_digest_is_not_believed(tmp_path: Path) -> None:
             assert got == list(new.values())
 
 
+@pytest.mark.slow
 def test_each_byte_of_the_record_is_checked(
     small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
 ) -> None:

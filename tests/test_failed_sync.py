@@ -309,6 +309,7 @@ def test_a_sync_with_nothing_to_do_makes_durable_what_the_writer_found(classic: 
             assert list(reader.names()) == found == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_no_delflag_follows_from_a_superblock_that_is_in_the_page_cache_alone() -> None:
     """That of a sync that failed: the next writer finds it, and what it supersedes."""
     for seed in range(20):

@@ -83,6 +83,7 @@ CODES = (0, 1, 2, 3, 7, 104, 263, 400)
 sizes = st.one_of(st.integers(0, 30), st.integers(150, 260), st.integers(800, 1000), st.just(2000))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.builds(

@@ -43,6 +43,7 @@ def test_processors_that_stay_awake_for_ever(base: str) -> None:
             assert soon(server, awake.LATENCY_DEVICE, held=False)
 
 
+@pytest.mark.slow
 def test_a_lock_that_asks_for_no_wakefulness(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

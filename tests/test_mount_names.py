@@ -293,6 +293,7 @@ def test_file_ids_that_are_not_unique_do_not_mix_two_open_files(base: str) -> No
     view.close()
 
 
+@pytest.mark.slow
 def test_very_deep_and_very_long_names(base: str) -> None:
     longest = "/".join(["d" * 255] * 15 + ["e" * 255])
     view = opened(made(base, "/".join("d" * 2000), longest, longest + "e/f"))
@@ -411,6 +412,7 @@ def test_a_change_while_a_batch_is_handed_out_is_seen(base: str) -> None:
     view.close()
 
 
+@pytest.mark.slow
 def test_tree_against_a_set_of_names(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random changes, syncs, new orders and remounts; a set of paths is the model."""
     shrink(monkeypatch, "changes to a new name order", 150)

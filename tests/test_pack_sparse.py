@@ -107,6 +107,7 @@ def test_holes_of_a_tar_file_are_kept(sparse: Path, tmp_path: Path, options: lis
     assert_same(sparse, tmp_path / "back")
 
 
+@pytest.mark.slow
 def test_holes_are_kept_in_a_data_set_and_by_its_compaction(sparse: Path, tmp_path: Path) -> None:
     pack_shards(sparse, tmp_path / "ds", 2)
     compact(tmp_path / "ds", everything=True)

@@ -94,6 +94,7 @@ def test_commands_that_read_work_on_it(installed: Path, texts: Path) -> None:
     assert missing.stderr == f"winkfs: {texts}: nope: no such file in the text folder\n"
 
 
+@pytest.mark.slow
 def test_commands_that_write_refuse_it_in_one_line(installed: Path, texts: Path) -> None:
     for arguments in (["reindex", texts], ["compact", texts], ["put", texts, "x", "/dev/null"]):
         done = run(installed, *arguments)

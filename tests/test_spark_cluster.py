@@ -26,12 +26,10 @@ pytestmark = pytest.mark.spark
     scope="module",
     params=["local", pytest.param("local-cluster", marks=pytest.mark.soak), "standalone"],
 )
-def spark_on(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, soak: bool
-) -> Iterator[Spark]:
+def spark_on(request: pytest.FixtureRequest, soak: bool) -> Iterator[Spark]:
     """A driver, with its tasks in one process, in two on this machine, on two hosts."""
     if request.param == "local":
-        yield Here(request.getfixturevalue("spark"), tmp_path_factory.mktemp("here"))
+        yield Here(request.getfixturevalue("spark"))
         return
     master, settings = LOCAL_CLUSTER, {}
     if request.param == "standalone":
@@ -97,6 +95,8 @@ def test_what_is_written_is_there_once(spark_on: Spark, tmp_path: Path) -> None:
 
 def test_a_relative_path_is_that_of_the_driver(spark_on: Spark) -> None:
     """Executors have folders of their own to run in."""
+    if spark_on.name == "local":
+        pytest.skip("in test_spark_workers: the example of the README")
     spark_on.call("write", "set", (0, 100))
     assert stored(spark_on.place / "set") == expected(range(100))
     assert spark_on.call("read", "set", {}) == expected(range(100))

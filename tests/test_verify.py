@@ -293,6 +293,7 @@ def places_in(tree: Tree, seed: int, count: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_byte_never_gives_wrong_bytes(seed: int, made: Path, base: Path) -> None:
     """What the flip did not hit is all there; what it hit raises, or is gone by its flag or name.
@@ -455,6 +456,7 @@ def test_a_data_file_cut_short(made: Path, base: Path) -> None:
             winkfs.open(base, "a")
 
 
+@pytest.mark.slow
 def test_random_bytes_behind_a_good_superblock(base: Path) -> None:
     dice = random.Random(3)
     winkfs.create(base).close()
