@@ -16,6 +16,9 @@ UInt8 = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
 BLOCK: Final = 24 << 20  # bytes; above 32 MiB glibc does not adapt
+NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too
+WIDEST: Final = 256  # bytes of a text that is gathered with others as a row of a matrix
+PIECE: Final = 4 << 20  # bytes of such a matrix
 
 
 @cache
@@ -28,11 +31,6 @@ def keep_heap() -> None:
     pages are never touched.
     """
     bytes(BLOCK)
-
-
-NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too
-WIDEST: Final = 256  # bytes of a text that is gathered with others as a row of a matrix
-PIECE: Final = 4 << 20  # bytes of such a matrix
 
 
 def rows_at(view: Any, pos: Int64, width: int) -> UInt8:

@@ -39,6 +39,8 @@ from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode
 from winkfs.container.read import attributes
 from winkfs.container.store import Store
 
+PIECE: Final = 1 << 15  # inodes read again at a time
+
 
 def rows_of_inodes(batch: Batch) -> InodeRows:
     """The rows of a batch that holds nothing but checked inodes."""
@@ -116,9 +118,6 @@ class Claims:
             attributes(inode, store.owner, store.entry_at, self._name)
         except CorruptError as error:
             self._problem(f"{self._name}: inode at byte {pos}: {error}")
-
-
-PIECE: Final = 1 << 15  # inodes read again at a time
 
 
 class Extents:

@@ -37,6 +37,9 @@ APART: Final = 512  # bytes read of an entry that is read for itself
 LONGEST: Final = KEYS + VALUES + 32  # bytes of such an entry, at most
 POWERS: Final = np.array([16**i for i in range(1, 16)], np.int64)
 SECONDS: Final = (1 << 63) // NANO  # int64 nanoseconds hold times up to here
+_INTS, _BYTES = np.empty(0, np.int64), np.empty(0, np.uint8)
+BY_INODE: Final = -1  # in `pointer`: the content is found by way of the inode
+EMPTY: Final = 0  # in `pointer`: a file without content
 
 
 class Piece(NamedTuple):
@@ -52,7 +55,6 @@ class Piece(NamedTuple):
     name_bytes: UInt8
 
 
-_INTS, _BYTES = np.empty(0, np.int64), np.empty(0, np.uint8)
 NONE: Final = Piece(_INTS, _INTS, _INTS, _INTS, _BYTES, _BYTES, _INTS, _BYTES)
 
 
@@ -275,10 +277,6 @@ def _merged(rows: Piece, alone: list[Piece]) -> Piece:
     names = b"".join([texts[starts[i] : ends[i]] for i in order.tolist()])
     ordered = [part[order] for part in joined[:7]]
     return Piece._make([*ordered, np.frombuffer(names, np.uint8)])
-
-
-BY_INODE: Final = -1  # in `pointer`: the content is found by way of the inode
-EMPTY: Final = 0  # in `pointer`: a file without content
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from winkfs.container.ondisk.inode import Extent
 
+BUFFER: Final = 256 << 10  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Stat:
@@ -118,9 +120,6 @@ def entries(*columns: Iterable[Any]) -> Iterator[Entry]:
     for made in map(_Open, *columns):
         made.__class__ = Entry  # type: ignore[assignment]
         yield made  # type: ignore[misc]
-
-
-BUFFER: Final = 256 << 10  # bytes
 
 
 class Container(Protocol):

@@ -31,6 +31,7 @@ from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base, Column, Rows, doubles, hash_rows, join_rows
 
 TOGETHER: Final = 1024  # names put one by one that are hashed at a time
+FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 
 
 class NameTrail:
@@ -72,9 +73,6 @@ class NameTrail:
             positions = np.array(self._positions, np.int64)
             keys, self._keys, self._positions = self._keys, [], []
             self.add_many(keys, hash_rows(self._htalgo, keys, positions))
-
-
-FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 
 
 class Index:

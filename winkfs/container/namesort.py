@@ -19,6 +19,12 @@ from winkformats.arrays import Int64, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 
+CHUNK: Final = 4 << 20  # bytes of names, with what Python adds, that are sorted at a time
+OVERHEAD: Final = 120  # bytes of a name beside its own: object, places in lists, pair
+BLOCK: Final = 1024  # names read back at a time from each run
+FIXED: Final = 20  # bytes of a name in the scratch file beside its own
+_NO_NUMBERS: Final = (np.empty(0, np.int64), np.empty((0, 2), np.int64))
+
 
 class ClashFinder:
     """Takes all names in byte order, in pieces of any size.
@@ -53,12 +59,6 @@ class ClashFinder:
                 self.found.append(path[:-1])
             return False
         return names[-1].startswith(path[:-1])
-
-
-CHUNK: Final = 4 << 20  # bytes of names, with what Python adds, that are sorted at a time
-OVERHEAD: Final = 120  # bytes of a name beside its own: object, places in lists, pair
-BLOCK: Final = 1024  # names read back at a time from each run
-FIXED: Final = 20  # bytes of a name in the scratch file beside its own
 
 
 class Sorted(NamedTuple):
@@ -258,7 +258,6 @@ class _Cursor:
         return Sorted(self.names[self._at :], self.pairs[self._at :])
 
 
-_NO_NUMBERS: Final = (np.empty(0, np.int64), np.empty((0, 2), np.int64))
 _NOTHING: Final = Sorted([], _NO_NUMBERS[1])
 
 

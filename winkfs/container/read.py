@@ -48,6 +48,13 @@ from winkfs.names import Name, to_bytes, to_str
 
 KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
 LARGE: Final = 64 << 10  # bytes from which an entry is kept
+LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
+SEARCHED: Final = 16 * ALIKE  # bytes of cells that are searched
+ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
+LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
+SUFFIX: Final = "/I0"
+VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
+POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
 def attributes(
@@ -129,10 +136,6 @@ class Content:
         """The whole content of a file, None where there is none of that name."""
         found = self.inode(key)
         return None if found is None else self.read(found[1].extents, 0, found[1].lsize)
-
-
-LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
-SEARCHED: Final = 16 * ALIKE  # bytes of cells that are searched
 
 
 class Read(Protocol):
@@ -236,13 +239,6 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
         return body[start:]  # type: ignore[return-value]
 
     return read
-
-
-ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
-LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
-SUFFIX: Final = "/I0"
-VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
-POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
 class BulkGet:

@@ -33,6 +33,8 @@ from winkfs.container.ondisk.time import TimeIndex
 if TYPE_CHECKING:
     from winkfs.container.datafile import DataFile
 
+NOT_FOUND: Final = 0
+
 
 @dataclass
 class Rebuilt:
@@ -312,9 +314,6 @@ def _beat_names(order: Int64, same: Int64, pos: Int64, beaten: Bools, kv: KVSeq)
             beaten[group[key]] = True
         group[key] = row
         before = i
-
-
-NOT_FOUND: Final = 0
 
 
 class Target(Protocol):

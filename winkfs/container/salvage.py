@@ -36,6 +36,7 @@ LONGEST: Final = 4096  # bytes of a key that is searched for
 LARGE: Final = 64 << 20  # bytes of a file that is copied in pieces
 SAMPLE: Final = 1000  # entries by which a guess is judged
 NEAR: Final = 64 << 20  # bytes searched for one good entry, to tell whether a guess is right
+_files: Final[dict[str, tuple[str, bytes]]] = {}  # number -> path, the start to read it with
 
 
 @dataclass
@@ -175,9 +176,6 @@ def _reads(storage: Storage, block: Superblock) -> int:
 
 
 # --- the file as a container ---
-
-
-_files: Final[dict[str, tuple[str, bytes]]] = {}  # number -> path, the start to read it with
 
 
 def served(path: str, block: Superblock) -> str:

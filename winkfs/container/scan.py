@@ -56,6 +56,10 @@ INODE_READ: Final = 512  # bytes read for an inode alone
 PIECE: Final = 1 << 20  # bytes of a large file that are read at once, but for a larger entry
 SMALL: Final = 64 << 10  # bytes of a file up to which copying it twice does not matter
 UINT32: Final = PREFIXES[2].unpack_from
+BareInode = tuple[bytes, int, int, int, int]
+"""name, file id, bytes, ftype, mtime as stored"""
+KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
+VALUES: Final = 1024  # bytes of the largest inode
 
 
 class Window:
@@ -174,12 +178,6 @@ class Window:
         """The scan is over: nothing more is read in large pieces."""
         self._reader.close()
         self._data = memoryview(b"")
-
-
-BareInode = tuple[bytes, int, int, int, int]
-"""name, file id, bytes, ftype, mtime as stored"""
-KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
-VALUES: Final = 1024  # bytes of the largest inode
 
 
 @dataclass(slots=True)

@@ -34,6 +34,15 @@ HEADS: Final = 64  # bytes of two entries without inode key, content and inode, 
 PLACED: Final = struct.Struct(">9q")  # NEXTI .. DCOUNT and a triple
 PAIRED: Final = struct.Struct(">8q")  # the same with a pair
 HEX: Final = [np.array([b"%0*x" % (k, i) for i in range(16**k)]) for k in range(1, 4)]
+ROWS: Final = 2048  # of a batch; 512 measured 15 % slower, 1024 5 %
+STEP: Final = 256  # rows taken before their size is looked at
+FIRST: Final = 64  # rows of the first batch, for their size is not known
+BYTES: Final = 2 << 20  # content of a batch, about
+LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
+CONTENT: Final = itemgetter(1)  # of a row
+NAME_LIMIT: Final = 65_000
+SUFFIX: Final = "/I0"
+Data = bytes | memoryview
 
 
 class Plain(Protocol):
@@ -241,16 +250,6 @@ def _seal(chunk: bytearray, at: Int64, ends: Int64, base: int, layout: Layout) -
     raw[(ends - 4)[:, None] + np.arange(4)] = sums.view(np.uint8).reshape(-1, 4)
 
 
-ROWS: Final = 2048  # of a batch; 512 measured 15 % slower, 1024 5 %
-STEP: Final = 256  # rows taken before their size is looked at
-FIRST: Final = 64  # rows of the first batch, for their size is not known
-BYTES: Final = 2 << 20  # content of a batch, about
-LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
-CONTENT: Final = itemgetter(1)  # of a row
-NAME_LIMIT: Final = 65_000
-SUFFIX: Final = "/I0"
-
-
 class Row(NamedTuple):
     """A file with all its metadata; None: the default."""
 
@@ -262,9 +261,6 @@ class Row(NamedTuple):
     uid: int | None = None
     gid: int | None = None
     xattrs: Mapping[bytes, bytes] | None = None
-
-
-Data = bytes | memoryview
 
 
 class Columns(NamedTuple):

@@ -31,6 +31,8 @@ MINIMUM: Final = 64  # cells of the smallest table
 PROBED: Final = 8  # cells that a search looks at first; a long run has it look at more at a time
 LONGEST: Final = 1 << 12  # cells it looks at, at a time, most
 WINDOWS: Final = 1 << 16  # cells that searches for many keys look at, at a time, all together
+Read = Callable[[int, int], bytes]  # offset, length -> bytes, all of them
+NEAR: Final = 256  # cells; changed ones closer than this are written together, a page at CELLSZ 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +116,6 @@ def _cells_at(
         (shape.htsize - count + 1,), f"V{count * shape.width}", cells, 0, (shape.width,)
     )
     return wide[slot].view(">u8").reshape(len(slot), count, shape.cellsz)
-
-
-Read = Callable[[int, int], bytes]  # offset, length -> bytes, all of them
 
 
 def probe(
@@ -266,9 +265,6 @@ def _wrap(storage: Storage, offset: int, shape: Shape, carry: Cells) -> None:
 def bits_of(s: UInt64) -> UInt64:
     """The slot bits of stored hashes S, for the algorithms where they follow from S."""
     return s & np.uint64(MASK63)
-
-
-NEAR: Final = 256  # cells; changed ones closer than this are written together, a page at CELLSZ 2
 
 
 def count(shape: Shape, heads: Int64) -> tuple[int, int]:

@@ -44,6 +44,9 @@ from winkformats.kv.superblock import (
 
 MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
 AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
+LARGE: Final = 32 << 10  # bytes of a value that is not copied
+FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower
+FILEINCR: Final = 4 << 20
 
 
 class GrowingFile:
@@ -340,11 +343,6 @@ class GrowingFile:
         self.stop()
         if self.writable and self.storage.size() > self.superblock.get("FILESIZE", 1 << 63):
             self.storage.truncate(self.superblock["FILESIZE"])
-
-
-LARGE: Final = 32 << 10  # bytes of a value that is not copied
-FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower
-FILEINCR: Final = 4 << 20
 
 
 class KVSeq(GrowingFile):

@@ -53,6 +53,20 @@ from winkfs.errors import DerivedDamage
 from winkfs.names import base_of
 
 Array = npt.NDArray[Any]
+CHUNKS: Final = "CHUNKS"  # position of the table of chunks
+COLSUMS: Final = "COLSUMS"  # position of the entry before it, with checksums of the columns
+COLHASH: Final = "COLHASH"  # XXH3-64 of the values of both: an older file's are none of this one's
+LETTERS: Final = "pismfaen"  # of the columns, in the order of the fields of `Columns`
+TYPES: Final = ("<i8", "<i8", "<i8", "<i8", "u1", "u1", "<i8", "u1")
+FIXED: Final = 12  # KEYREPR of 8-byte keys
+LONG: Final = 3  # VALREPR of 8-byte lengths
+VALUE_AT: Final = 16  # bytes of an entry before its value
+MOST: Final = (1 << 63) - 1
+PARTS: Final = 64  # of what is put together that are looked at together
+READ: Final = 1 << 16  # files read at a time
+REMEMBERED: Final = 1 << 21  # files remembered, 60 bytes and their name each
+FILES: Final = 1 << 16  # of a chunk
+NAMES: Final = 1 << 28  # bytes of the names of a chunk, about: int32 offsets hold them
 
 
 class OpenFile:
@@ -132,17 +146,6 @@ class FileArray:
 
     def _cut(self, at: int) -> DerivedDamage:
         return DerivedDamage("the columns are cut short", file=self._storage.name, offset=at)
-
-
-CHUNKS: Final = "CHUNKS"  # position of the table of chunks
-COLSUMS: Final = "COLSUMS"  # position of the entry before it, with checksums of the columns
-COLHASH: Final = "COLHASH"  # XXH3-64 of the values of both: an older file's are none of this one's
-LETTERS: Final = "pismfaen"  # of the columns, in the order of the fields of `Columns`
-TYPES: Final = ("<i8", "<i8", "<i8", "<i8", "u1", "u1", "<i8", "u1")
-FIXED: Final = 12  # KEYREPR of 8-byte keys
-LONG: Final = 3  # VALREPR of 8-byte lengths
-VALUE_AT: Final = 16  # bytes of an entry before its value
-MOST: Final = (1 << 63) - 1
 
 
 class Chunk(NamedTuple):
@@ -446,11 +449,6 @@ def _bytes(array: npt.NDArray[Any], dtype: str) -> bytes:
     return array.astype(dtype, copy=False).tobytes()
 
 
-PARTS: Final = 64  # of what is put together that are looked at together
-READ: Final = 1 << 16  # files read at a time
-REMEMBERED: Final = 1 << 21  # files remembered, 60 bytes and their name each
-
-
 class Put(Protocol):
     """n files of one extent each and without attributes, as `bulkencode` has them."""
 
@@ -515,10 +513,6 @@ class ColumnTrail:
             yield known
         for start in range(at, len(live), READ):
             yield Columns.of(store, live[start : start + READ])
-
-
-FILES: Final = 1 << 16  # of a chunk
-NAMES: Final = 1 << 28  # bytes of the names of a chunk, about: int32 offsets hold them
 
 
 def open_columns(store: Opened | str, *, mapped: bool = True) -> ColumnsFile | None:

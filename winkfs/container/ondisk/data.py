@@ -39,6 +39,8 @@ EXTENSIONS: Final = frozenset(
 HOLES: Final = 4  # bit of INCOMPAT
 SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
 MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
+SUFFIX: Final = INODE
+SUFFIX_BYTES: Final = np.frombuffer(SUFFIX, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +142,6 @@ def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) 
         variables |= {"KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1}
         variables |= {} if ao else {"PAIROFF": 1}
     return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)
-
-
-SUFFIX: Final = INODE
-SUFFIX_BYTES: Final = np.frombuffer(SUFFIX, np.uint8)
 
 
 class InodeKeys:

@@ -30,6 +30,16 @@ from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superbloc
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
 
+NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
+ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor
+FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
+MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
+DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
+PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
+PAIRS: Final = struct.Struct(">qQ").iter_unpack  # cells of two words
+SHORT: Final = 8 << 20  # bytes of an index that is copied, in 2 ms at most
+Made = TypeVar("Made")
+
 
 @dataclass
 class Rows:
@@ -110,18 +120,6 @@ def doubles(values: npt.NDArray[Any]) -> tuple[Int64, Int64]:
         part = values[order[at : at + table.BUCKET + 1]]
         equal[at : at + table.BUCKET] = part[1:] == part[:-1]
     return order, np.flatnonzero(equal)
-
-
-NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
-ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor
-FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
-MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
-DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
-PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
-PAIRS: Final = struct.Struct(">qQ").iter_unpack  # cells of two words
-SHORT: Final = 8 << 20  # bytes of an index that is copied, in 2 ms at most
-
-Made = TypeVar("Made")
 
 
 class Table(Protocol):

@@ -46,6 +46,17 @@ from winkfs.errors import WinkError
 AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
 RATIO: Final = 16  # how many times its container's bytes a content may have to be read at once
 FEW: Final = 64  # extents up to which a list is the faster way
+HEAD: Final = struct.Struct(">Q6q")
+assert HEAD.size == 56
+ATTRS: Final = struct.Struct(">qqq")
+CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
+CTIME_VALUE: Final = struct.Struct(">q")
+ISZ: Final = 128  # bytes of the smallest inode of new containers
+PERMISSIONS: Final = 0o7777
+UINT32: Final = (1 << 32) - 1
+INT64: Final = (1 << 63) - 1
+CK_MD5: Final = 1
+CK_XXH3: Final = 2
 
 
 class Extent(NamedTuple):
@@ -246,21 +257,6 @@ def _joined(rows: Int64) -> Int64:
     found = rows[heads]
     found[:, 2] = np.add.reduceat(size, heads)
     return found
-
-
-HEAD: Final = struct.Struct(">Q6q")
-assert HEAD.size == 56
-ATTRS: Final = struct.Struct(">qqq")
-CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
-CTIME_VALUE: Final = struct.Struct(">q")
-ISZ: Final = 128  # bytes of the smallest inode of new containers
-
-PERMISSIONS: Final = 0o7777
-UINT32: Final = (1 << 32) - 1
-INT64: Final = (1 << 63) - 1
-
-CK_MD5: Final = 1
-CK_XXH3: Final = 2
 
 
 class FileType(enum.IntEnum):

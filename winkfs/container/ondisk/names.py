@@ -37,6 +37,15 @@ from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys
 
 COPIED: Final = 1 << 16  # pairs copied at a time
 RARE: Final = 2000  # one name in so many that came or went: cheaper to look up than to count all
+SPAN: Final = 8 << 20  # bytes of the data file read at once
+LONGEST: Final = 65_000 + 64  # bytes of a key, and of what stands before it
+DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading the keys alone
+PIECE: Final = 1 << 15  # inodes looked at together
+ROWS: Final = 1 << 12  # the same where each is read for itself
+SHORT: Final = 64 << 20  # bytes of a tail that is merged, and not a reason to build anew
+CHANGES: Final = 1 << 16  # names in it, or a part of all names:
+PART: Final = 64
+Fill = Callable[[Perm], int]
 
 
 class Merge:
@@ -139,18 +148,6 @@ def _clashing(order: NameOrder, names: list[bytes]) -> list[bytes]:
             if below < order.count and order.name(below).startswith(name + b"/"):
                 found.append(name)
     return found
-
-
-SPAN: Final = 8 << 20  # bytes of the data file read at once
-LONGEST: Final = 65_000 + 64  # bytes of a key, and of what stands before it
-DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading the keys alone
-PIECE: Final = 1 << 15  # inodes looked at together
-ROWS: Final = 1 << 12  # the same where each is read for itself
-SHORT: Final = 64 << 20  # bytes of a tail that is merged, and not a reason to build anew
-CHANGES: Final = 1 << 16  # names in it, or a part of all names:
-PART: Final = 64
-
-Fill = Callable[[Perm], int]
 
 
 class DerivedNames:
