@@ -1,15 +1,9 @@
-"""Claims: what inodes say of their data entries, in bulk, and what is wrong with the inodes.
+"""What verify compares, each in little memory and in the one pass that it makes over the data file.
 
-Extents: whether inodes point to data entries of their own, in little memory.
-
-Mostly a data entry lies right before its inode, in the same batch of a scan: then the extent is
-checked there and forgotten. Of the other inodes the position is kept, and they are read again.
-
-Checks of a whole index against the files it should hold, in little memory.
-
-Checks of a whole name order against the files it should hold, in little memory.
-
-Checks of a BASE.cols against the files it should hold, in the one pass that verify makes.
+- extents: whether inodes point to data entries of their own. Mostly a data entry stands right
+  before its inode, in the same batch: it is checked there and forgotten. Of the other inodes the
+  position is kept, and they are read again.
+- the index, the name order and BASE.cols against the files that they should hold.
 """
 
 from __future__ import annotations

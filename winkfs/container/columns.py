@@ -1,11 +1,8 @@
-"""Inodes at known positions, decoded in bulk into the arrays of `columns`.
+"""Columns: what is known of many files of a container, as arrays in the order of their inodes.
 
-Most inodes are gathered as rows of a matrix, whatever the layout of their entries. One that is
-large, has several extents, or is not good goes alone.
-
-Columns: what is to say of many files of a container, as arrays in the order of their inodes.
-
-`Columns.of` reads them from the data file, `columnsfile` keeps them in BASE.cols.
+`Columns.of` reads it from the data file: most inodes are gathered as rows of one matrix, whatever
+the layout of their entries; one that is large, has several extents, or is damaged is read by
+itself. `ondisk.cols` keeps the columns in BASE.cols.
 """
 
 from __future__ import annotations

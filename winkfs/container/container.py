@@ -1,8 +1,7 @@
-"""Reading: what can be asked of an open container, by name.
+"""Container: files by name, what a user of the library has open; and reindex, which makes all derived
+files anew.
 
-Container: files by name. What a user of the Python face holds in hand.
-
-Maintenance of a whole container.
+Each call takes the lock of the engine, and returns what is true at that moment.
 """
 
 from __future__ import annotations

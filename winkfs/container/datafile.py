@@ -1,6 +1,6 @@
 """DataFile: BASE.data of an open container: entries and inodes by position, counters, sync, lock.
 
-What is derived from it, to find inodes by their keys, is the affair of `store`.
+What is derived from it, to find inodes by their keys, is handled by `store`.
 """
 
 from __future__ import annotations

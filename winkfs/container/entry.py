@@ -1,6 +1,5 @@
-"""What a user sees of a file: its Stat, and an Entry of a scan, which can also be read.
-
-A file of a container as a Python file object.
+"""What a user sees of a file: its `Stat`, an `Entry` of a scan, which can also be read, and a
+`FileReader`, the file as a Python file object.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""The names that a writer puts, kept for a name order that need not read them again.
+"""Index: from the key of an inode to its position.
 
-The index of a container: from the key of an inode to its position.
-
-    base      BASE.idx, mapped; never changed on disk, only replaced by rename
+    base      BASE.idx; never changed on disk, only replaced by rename
     overlay   what changed since: key -> position, 0 for a name that is gone
-    bulk      (S, position) columns of files put in bulk, not yet looked at for double names
+    bulk      (S, position) columns of files put in bulk, not yet looked at for duplicate names
 
-A position that a later one replaced is superseded: its delflags are set once that is durable.
-
-A position that is found has the key: the two are compared. That there is none, and what is said of
-all files, is answered from pages of the base whose checksums were found right; where one is wrong,
-the base is made anew from the data file, and asked again.
+A position that a later one replaces is superseded: its delflags are set once that is durable. A key
+that is found is compared with the entry. That a key is not there, and what is said of all files,
+comes from pages of the base whose checksums are right; where one is wrong, the base is made anew
+from the data file, and asked again. `NameTrail` keeps the names that a writer puts.
 """
 
 from __future__ import annotations

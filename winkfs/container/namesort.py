@@ -1,9 +1,8 @@
-"""Clashes: names that are also a directory of other names, found as the names go by in order.
-
-Names with a pair of numbers each, put into byte order in bounded memory.
+"""Sorting names: into byte order, with a pair of numbers each, in bounded memory.
 
 A full chunk is sorted and goes to a scratch file as a run; runs are merged on the way out. Chunks
 that follow each other in order make one run: names that come in order are not sorted.
+`ClashFinder` finds the names that are also a directory of other names, as they go by in order.
 """
 
 from __future__ import annotations

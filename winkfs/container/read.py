@@ -1,16 +1,10 @@
-"""Content: the bytes of files, checked before they are handed out.
+"""Reading: contents of files, checked before they are returned. Three ways, one answer:
 
-Fast read: the whole content of one plain file, in as few steps of the interpreter as it takes.
-
-A closure over locals, 2.2 us a file of 1 KiB in random order; the ordinary way takes 25 us. It
-answers only what it has checked, and only for what put and put_many write: one extent in the
-default layout. For everything else it returns None, and the ordinary way decides.
-
-Bulk get: the contents of many files, looked up, gathered and checked as columns.
-
-Per batch: one look-up for all names, the inodes gathered as columns, the data entries as a slice
-each. (A matrix for data of one size was no faster: it copies once more.) Whatever is not plain,
-with several extents, holes, attributes or another layout, goes the ordinary way, file by file.
+- `Content` reads any file: its inode, then each data entry that the bytes asked for lie in.
+- `fast_reader` reads one plain file in few steps: a closure over locals. A file is plain if `put`
+  or `put_many` wrote it: one extent, the default layout. For any other it returns None.
+- `BulkGet` reads plain files by the thousand: one look-up for all names, inodes gathered as
+  columns, and a slice for each data entry.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Rebuild: everything derived, from the data file alone.
+"""Recovery: what follows from the data file, found anew.
 
-Of inode entries with one name, and of those with one FILEID, the one at the highest position
-decides, deleted or not. The rest follows: who is live, what to mark deleted, every counter.
-
-Replay: bring an index up to date with the entries that came after what it covers.
-
-Finish what an unclean end left: delflags of what was superseded, and the counters.
+Of the inode entries with one name, and of those with one FILEID, the one at the highest position
+decides, deleted or not. `rebuild` finds all live files, and every counter, from the whole file;
+`Replay` brings an index up to date with the entries that came after it; `finish` sets the delflags
+that a writer which was killed did not set.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Window: the part of the data file that a scan is passing over, read in large pieces, uncached.
+"""Scan: all files of a container in disk order, as of one moment.
 
-Plain inodes: those of one extent and no attributes, found in a window and decoded as columns.
-
-That is what put and put_many write for a file that is not empty. Whatever is another kind, damaged,
-or not in the window from end to end is left out, and goes the ordinary way, inode by inode.
-
-Scan: all files of a container in disk order, as of one moment.
+A window passes over the data file, read in large pieces that do not stay in the page cache. Plain
+inodes in it, of one extent and without attributes, are decoded as columns; any other is decoded by
+itself, and so is one that is damaged or not in the window from end to end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Globs on many names at once: what a pattern says of the start and end of a name is compared as
-columns, and only what is left meets a regular expression.
+"""Selection: which files, by name, time, size and type.
 
-Selection: which files, by name, time, size and type. Light: Spark's planner imports it anew.
+Globs are matched on many names at once: what a pattern says of the start and the end of a name is
+compared as columns, and only what is left meets a regular expression. Spark's planner imports this
+module anew for each query, so it imports little.
 """
 
 from __future__ import annotations

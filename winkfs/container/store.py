@@ -1,7 +1,6 @@
-"""Store: one container, opened: its data file, and index and time index, which follow from it.
+"""Store: one container that is open: its data file, and the files that are derived from it.
 
-It knows entries and inodes by position. What a file is to a user, its name and its bytes, is the
-affair of `container`.
+It knows entries and inodes by position. Files with names are handled by `files` and `write`.
 """
 
 from __future__ import annotations

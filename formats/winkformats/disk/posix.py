@@ -426,11 +426,14 @@ class FileLock:
         wanted = b"%02x:%02x:%d" % (os.major(device), os.minor(device), inode)
         try:
             with open("/proc/locks", "rb") as file:  # noqa: PTH123 - not a method of a new Path
-                lines = [line.split() for line in file]
+                lines = file.readlines()
         except OSError:
             return False
-        pid = b"%d" % self._pid
-        return any(b"FLOCK" in line and pid in line and wanted in line for line in lines)
+        mine = {b"FLOCK", b"%d" % self._pid, wanted}
+        for line in lines:
+            if mine.issubset(line.split()):
+                return True
+        return False
 
     def release(self) -> None:
         """Let go of the lock. A second call does nothing."""

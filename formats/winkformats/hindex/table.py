@@ -1,9 +1,6 @@
-"""Whole hash tables with numpy: look-up of many keys over mapped cells, and building one at once.
+"""Hash tables as whole arrays: look-up of many keys, a table built at once, many cells put into one.
 
 A cell is CELLSZ big-endian words: kv_pointer, then from CELLSZ 2 on S, then the user's words.
-
-Many cells of a hash table that has some entries already: count, find room, write.
-
 `heads` is int64[HTSIZE], the first word of every cell, usually mapped and big-endian.
 """
 

@@ -1,15 +1,14 @@
-"""Growing: a file behind a superblock that grows at its end, seen as bytes.
-
-What is added is gathered, or written behind by a thread, on room that was reserved before. It is
-durable, and there for others, when the superblock that says so is.
-
-kvseq (FORMAT 0x10): a sequence of keys and values of any size.
+"""kvseq (FORMAT 0x10): a sequence of keys and values of any size.
 
     0         superblock     SBSIZE bytes
     SBSIZE    entries        see `entry`, up to FILESIZE
 
 Variables: KVDELFL, KEYREPR, VALREPR, ALIGN, KVCKSUM, CONTID shape the entries; ENTRIES (all) and
 AENTRIES (not deleted) are kept where they stand in the superblock.
+
+`GrowingFile` is the file as bytes: what is added is gathered, or written behind by a thread, on
+room that was reserved before. It is durable, and there for others, when the superblock that says
+so is. `KVSeq` is the same as entries.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""FileArray: an array in a file, of which only what is asked for is read, by pread.
-
-BASE.cols: the columns of all live files on disk, so that nobody need read inodes to list them.
+"""BASE.cols: the columns of all live files on disk, so that nobody need read inodes to list them.
 
 A kvseq of fixed 8-byte keys and 8-byte lengths, KVCKSUM 1, ALIGN 8. A chunk is FILES files, and an
 entry for each of their columns; the last entry of the file, at the position that the variable
@@ -17,13 +15,10 @@ CHUNKS has, is the table of the chunks.
 
 Values are little-endian, unlike all else, and begin at a multiple of 8: numpy and Arrow take them
 as they lie there. Believed only where CONTID and DATAEND are those of the data file; each entry is
-checked when it is first used.
+checked when it is first used. A new file is written beside the old one, synced and renamed over it.
 
-What a writer puts, kept as columns, so that BASE.cols needs no look at what was just written.
-
-BASE.cols on disk: when it is believed, and how it is written; `columnschunks` has its bytes.
-
-A new one is written beside the old one, synced and renamed over it, like all that is derived.
+`ColumnsFile` reads it, `FileArray` is a column that stays in the file. `ColumnTrail` keeps what a
+writer puts in bulk, so that it need not be read again.
 """
 
 from __future__ import annotations

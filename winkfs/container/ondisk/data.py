@@ -1,6 +1,7 @@
-"""Settings: what the superblock of a data file says of the container, read once.
+"""BASE.data: the variables of its superblock, and the keys of its inodes.
 
-The names of inodes whose positions are known, many at a time or one, without their values.
+`Settings` is what the superblock says of the container, read once. `InodeKeys` reads the names of
+inodes whose positions are known, many at a time, without their values.
 """
 
 from __future__ import annotations

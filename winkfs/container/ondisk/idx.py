@@ -1,6 +1,6 @@
-"""Rows: files to be indexed, as columns, and how to find double names among them.
+"""BASE.idx: when the index on disk is believed, how it is searched, and how a new one is written.
 
-BASE.idx on disk: when it is believed, and how a new one is written.
+`Rows` are the files to be indexed, as columns; `Base` is a table, on disk or in memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Extents: where the bytes of a file lie, as a list or, where there are many, as columns.
-
-A file that is overwritten in small pieces has an extent for each: a list of 16,000 costs 5 ms to
-make and 2 ms to cut, the columns 0.1 ms and 20 us.
-
-Inode: what a file is and where its bytes lie. The value of the entry "<name>/I0".
+"""Inode: what a file is and where its bytes lie. The value of the entry "<name>/I0".
 
     offset  size  type  field    meaning
     0       8     Q     cksum    checksum of all that follows, up to the last pair
@@ -24,6 +19,9 @@ pair with a negative size names the attribute entry "<fileid>/A0", whose first -
 
 The extended attribute `system.winkfs.ctime` is the time of the last change, int64 nanoseconds; a
 file without it was last changed at its mtime.
+
+The pairs are extents here: a list or, where there are many, as of a file that is overwritten in
+small pieces, columns (`ExtentArray`).
 """
 
 from __future__ import annotations

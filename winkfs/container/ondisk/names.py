@@ -1,8 +1,8 @@
-"""Merging: a name order and what happened since, as one, in pieces.
+"""BASE.names: how the order of all names is written, and brought up to date.
 
-BASE.names on disk: how it is made, and brought up to date.
-
-A new one is written beside the old one, synced and renamed over it, like all that is derived.
+A perm of the live inodes in byte order of their names. After a few changes the old order is copied
+with them put in (`Merge`), after many it is built from the index. A new file is written beside the
+old one, synced and renamed over it. `nameorder` reads it.
 """
 
 from __future__ import annotations
