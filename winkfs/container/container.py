@@ -1,5 +1,5 @@
-"""Container: files by name, what a user of the library has open; and reindex, which makes all derived
-files anew.
+"""Container: files by name, what a user of the library has open; and `reindex`, which makes all that
+is derived anew.
 
 Each call takes the lock of the engine, and returns what is true at that moment.
 """

@@ -430,10 +430,7 @@ class FileLock:
         except OSError:
             return False
         mine = {b"FLOCK", b"%d" % self._pid, wanted}
-        for line in lines:
-            if mine.issubset(line.split()):
-                return True
-        return False
+        return any(map(mine.issubset, map(bytes.split, lines)))
 
     def release(self) -> None:
         """Let go of the lock. A second call does nothing."""

@@ -1,4 +1,4 @@
-"""Hash tables as whole arrays: look-up of many keys, a table built at once, many cells put into one.
+"""Hash tables as arrays: look-up of many keys, a table built at once, many cells put into one.
 
 A cell is CELLSZ big-endian words: kv_pointer, then from CELLSZ 2 on S, then the user's words.
 `heads` is int64[HTSIZE], the first word of every cell, usually mapped and big-endian.
