@@ -13,11 +13,11 @@ import winkfs
 from scripts import house
 
 BOUNDS = {
-    "modules": 177,
+    "modules": 174,
     "flat in winkfs/": 12,
     "import cycles": 0,
-    "longest chain of imports": 23,
-    "modules imported by one other": 27,
+    "longest chain of imports": 22,
+    "modules imported by one other": 26,
     "files of the machine made outside disk/": 0,
 }
 # what -> (calls of own functions, files they are in)

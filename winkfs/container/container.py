@@ -1,8 +1,4 @@
-"""Container: files by name, what a user of the library has open; and `reindex`, which makes all that
-is derived anew.
-
-Each call takes the lock of the engine, and returns what is true at that moment.
-"""
+"""Container: files by name, what a user of the library has open. `reindex` makes what is derived."""
 
 from __future__ import annotations
 
