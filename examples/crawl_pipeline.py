@@ -32,7 +32,7 @@ import xxhash
 import winkfs
 import winkfs.archive.warc
 import winkfs.digests
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 
 FOLDERS = ("/usr/share", "/usr/local/share")
 ENOUGH, MOST = 300, 3000  # pages
@@ -237,7 +237,7 @@ def main() -> int:
     work.mkdir(parents=True)
     try:
         run(tuple(arguments.folder) or FOLDERS, work)
-    except (Wrong, WinkError) as error:
+    except (Wrong, Refusal) as error:
         print(f"crawl_pipeline: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

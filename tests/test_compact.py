@@ -23,7 +23,7 @@ from seam import Call, disk_calls
 import winkfs
 from winkformats.disk import pagecache
 from winkformats.disk.posix import FileStorage
-from winkfs import WinkError
+from winkfs import Refusal
 from winkfs.container.compact import Compacted, compact
 from winkfs.errors import Locked, NoSuchFile
 
@@ -172,7 +172,7 @@ def test_who_writes_is_not_disturbed(tmp_path: Path) -> None:
 
 def test_append_only_containers_keep_their_order(tmp_path: Path) -> None:
     live(tmp_path / "c", random.Random(1), {"ao": True})
-    with pytest.raises(WinkError, match="append-only"):
+    with pytest.raises(Refusal, match="append-only"):
         compact(tmp_path / "c", order="name")
 
 
@@ -193,7 +193,7 @@ def test_damage_is_not_compacted_away(tmp_path: Path, indexed: bool) -> None:
             path_of(base, ".idx").write_bytes(index)
         with (
             warnings.catch_warnings(),
-            pytest.raises(WinkError, match=r"damaged.*repair it first"),
+            pytest.raises(Refusal, match=r"damaged.*repair it first"),
         ):
             warnings.simplefilter("ignore")
             compact(base)
@@ -204,7 +204,7 @@ def test_shard_of_a_data_set_is_left_alone(tmp_path: Path) -> None:
     with winkfs.create(tmp_path / "c") as c:
         c.put("a", b"1")
     (tmp_path / "_job").touch()
-    with pytest.raises(WinkError, match="winkfs dataset compact"):
+    with pytest.raises(Refusal, match="winkfs dataset compact"):
         compact(tmp_path / "c")
 
 

@@ -715,7 +715,7 @@ def test_closing_without_changes_changes_nothing(base: Path) -> None:
         ("FileExists", FileExistsError), ("FormatError", ValueError), ("Locked", BlockingIOError),
         ("NameTooLong", OSError), ("NoSuchFile", FileNotFoundError),
         ("NotAllowed", PermissionError), ("ReadOnly", OSError), ("StalePlan", OSError),
-        ("WinkError", OSError),
+        ("Refusal", OSError),
     ],
 )  # fmt: skip
 def test_what_a_user_catches_is_in_the_package(name: str, builtin: type[BaseException]) -> None:

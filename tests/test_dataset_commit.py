@@ -23,7 +23,7 @@ from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin
-from winkfs.errors import DatasetConflict, StalePlan, WinkError
+from winkfs.errors import DatasetConflict, Refusal, StalePlan
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_commit_without_link_is_refused(root: str, monkeypatch: pytest.MonkeyPat
     job = begin(root)
     record = written(job, {"a": b"1"})
     monkeypatch.setattr(os, "link", no_link)
-    with pytest.raises(WinkError, match="no hard links"):
+    with pytest.raises(Refusal, match="no hard links"):
         job.commit([record])
     monkeypatch.undo()
     job.abort()

@@ -12,7 +12,7 @@ import winkfs
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import MARK, begin
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_vacuum_does_not_remove_manifests_behind_a_link(root: str, victim: Path)
     before = content(victim)
     manifests.rename(victim.parent / "manifests")
     manifests.symlink_to(victim)
-    with pytest.raises(WinkError, match="_winkfs is a symbolic link"):
+    with pytest.raises(Refusal, match="_winkfs is a symbolic link"):
         vacuum(root, older_than=0)
     assert content(victim) == before
 

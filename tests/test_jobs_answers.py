@@ -28,7 +28,7 @@ from winkfs import orders
 from winkfs.dataset.dataset import create
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import begin
-from winkfs.errors import DatasetConflict, WinkError
+from winkfs.errors import DatasetConflict, Refusal
 from winkfs.spark.jobs import dedup, digest, group, sort, stats
 from winkfs.spark.jobs.session import Bad, cause
 
@@ -518,9 +518,9 @@ def test_what_cannot_be_is_refused_before_anything_is_read(
         ({"threshold": 0.3}, "0.5 to 1"), ({"table": str(tmp_path / "t")}, "exists already"),
         ({"into": str(source)}, "is what is read"), ({"into": str(one)}, "is a single container"),
     ):  # fmt: skip
-        with pytest.raises((ValueError, WinkError), match=message):
+        with pytest.raises((ValueError, Refusal), match=message):
             dedup.run(spark, str(source), **arguments)
-    with pytest.raises(WinkError, match="is a single container"):
+    with pytest.raises(Refusal, match="is a single container"):
         dedup.run(spark, str(one), delete=True)
 
 

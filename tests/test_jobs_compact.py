@@ -12,7 +12,7 @@ from sparking import spark as spark  # the fixture
 import winkfs
 from winkfs.dataset.dataset import create
 from winkfs.dataset.manifest import Log
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.spark.jobs import compact
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def test_damage_ends_it_and_changes_nothing(spark: SparkSession, tmp_path: Path)
     data[data.index(b"x405")] ^= 1  # of file 45, in the last shard
     shard.write_bytes(data)
     files = sorted((tmp_path / "d").rglob("*"))
-    with pytest.raises(WinkError):
+    with pytest.raises(Refusal):
         compact.run(spark, str(tmp_path / "d"), everything=True)
     assert sorted((tmp_path / "d").rglob("*")) == files
 
 
 def test_a_single_container_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     winkfs.create(tmp_path / "c").close()
-    with pytest.raises(WinkError, match="only data sets are compacted"):
+    with pytest.raises(Refusal, match="only data sets are compacted"):
         compact.run(spark, str(tmp_path / "c"))

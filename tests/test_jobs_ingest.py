@@ -16,7 +16,7 @@ from warcs import response
 import winkfs
 from winkfs.archive.warc import missing
 from winkfs.dataset.manifest import Log
-from winkfs.errors import NoSuchFile, WinkError
+from winkfs.errors import NoSuchFile, Refusal
 from winkfs.spark.jobs import ingest
 from winkfs.spark.jobs import ingest as inputs
 from winkfs.spark.jobs.session import Bad
@@ -151,7 +151,7 @@ def test_what_comes_before_damage_is_kept_and_the_damage_is_listed(
 def test_fail_fast_commits_nothing_of_the_round(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "b.tar").write_bytes(b"no tar file" * 1000)
     good = tar(tmp_path / "c.tar", {b"c": b"c"})
-    with pytest.raises(WinkError, match=r"b\.tar: not a whole tar file"):
+    with pytest.raises(Refusal, match=r"b\.tar: not a whole tar file"):
         ingest.run(spark, [str(good), str(tmp_path / "b.tar")], str(tmp_path / "d"), fail_fast=True)
     assert content(tmp_path / "d") == {}
     assert list((tmp_path / "d" / "_pending").iterdir()) == []
@@ -182,7 +182,7 @@ def test_rows_without_path_or_content_are_bad_and_missing_columns_an_error(
     summary = ingest.run(spark, [str(path)], str(tmp_path / "d"))
     assert (summary["files"], summary["bad"]) == (1, 3)
     assert content(tmp_path / "d") == {b"a": b"1"}
-    with pytest.raises(WinkError, match="has no column 'body'; its columns are path, content"):
+    with pytest.raises(Refusal, match="has no column 'body'; its columns are path, content"):
         columns = inputs.ParquetColumns(content="body")
         ingest.run(spark, [str(path)], str(tmp_path / "e"), columns=columns)
 
@@ -198,6 +198,6 @@ def test_nothing_to_read_is_one_line(spark: SparkSession, tmp_path: Path) -> Non
     with pytest.raises(NoSuchFile, match="no such directory or file"):
         ingest.run(spark, [str(tmp_path / "x")], str(tmp_path / "d"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(WinkError, match="nothing to ingest there"):
+    with pytest.raises(Refusal, match="nothing to ingest there"):
         ingest.run(spark, [str(tmp_path / "empty")], str(tmp_path / "d"))
     assert not (tmp_path / "d").exists()

@@ -15,7 +15,7 @@ from seam import disk_calls, once_after
 
 import winkfs
 from winkformats.disk.posix import PosixDirectory
-from winkfs import WinkError
+from winkfs import Refusal
 from winkfs.errors import Locked
 
 
@@ -39,9 +39,9 @@ def test_lock_that_is_a_symbolic_link_is_refused_and_not_followed(base: Path, vi
     Path(f"{base}.lock").unlink()
     Path(f"{base}.lock").symlink_to(victim)
     before = victim.stat()
-    with pytest.raises(WinkError, match=r"BASE\.lock is a symbolic link.*remove it"):
+    with pytest.raises(Refusal, match=r"BASE\.lock is a symbolic link.*remove it"):
         winkfs.open(base, "a")
-    with pytest.raises(WinkError, match="remove it"):
+    with pytest.raises(Refusal, match="remove it"):
         winkfs.reindex(base)
     assert victim.read_bytes() == b"secret"
     assert (victim.stat().st_uid, victim.stat().st_mode) == (before.st_uid, before.st_mode)
@@ -52,7 +52,7 @@ def test_lock_that_is_a_symbolic_link_is_refused_and_not_followed(base: Path, vi
 def test_lock_that_is_another_name_of_a_file_is_refused(base: Path, victim: Path) -> None:
     Path(f"{base}.lock").unlink()
     os.link(victim, f"{base}.lock")
-    with pytest.raises(WinkError, match="2 names: remove it"):
+    with pytest.raises(Refusal, match="2 names: remove it"):
         winkfs.open(base, "a")
     assert victim.read_bytes() == b"secret"
 

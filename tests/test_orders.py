@@ -11,7 +11,7 @@ import pytest
 
 from winkformats.errors import FormatError
 from winkfs import orders
-from winkfs.errors import NoSuchFile, WinkError
+from winkfs.errors import NoSuchFile, Refusal
 from winkfs.orders import Order, OrderedShard, Range, Rows
 from winkfs.results import store as results
 
@@ -81,9 +81,9 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
 def test_a_target_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter").write_text("dear")
-    with pytest.raises(WinkError, match=r"'letter' but no order\.json"):
+    with pytest.raises(Refusal, match=r"'letter' but no order\.json"):
         results.begin(tmp_path / "home", orders.NAME)
-    with pytest.raises(WinkError, match="is a file"):
+    with pytest.raises(Refusal, match="is a file"):
         results.begin(tmp_path / "home" / "letter", orders.NAME)
     assert [entry.name for entry in (tmp_path / "home").iterdir()] == ["letter"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +80,15 @@ def test_walk_goes_through_all(store: winkfs.Container) -> None:
     }
     assert found == set(FILES)
     assert list(store.walk("docs")) == [("docs", ["old"], ["b"]), ("docs/old", [], ["c", "d"])]
+
+
+def test_every_error_is_a_wink_error(tmp_path: Path) -> None:
+    with pytest.raises(winkfs.WinkError) as refused:
+        winkfs.open(tmp_path / "none")
+    assert isinstance(refused.value, FileNotFoundError)
+    assert refused.value.errno == errno.ENOENT
+    again = pickle.loads(pickle.dumps(refused.value))
+    assert (again.errno, str(again)) == (refused.value.errno, str(refused.value))
+    for kind in (winkfs.CorruptError, winkfs.FormatError):
+        assert issubclass(kind, winkfs.WinkError) and issubclass(kind, ValueError)
+        assert not issubclass(kind, OSError)  # whoever catches those means the disk

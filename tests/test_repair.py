@@ -17,7 +17,7 @@ from seam import Call, disk_calls
 
 import winkfs
 from winkformats.errors import CorruptError, FormatError
-from winkfs import WinkError
+from winkfs import Refusal
 from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
 from winkfs.errors import Locked, NoSuchFile
@@ -301,7 +301,7 @@ def test_what_can_only_be_salvaged_is_said(tmp_path: Path) -> None:
     change(base, start + 2, b"\xf0")
     drop_derived(base)
     before = path_of(base, ".data").read_bytes()
-    with pytest.raises(WinkError, match="salvage"):
+    with pytest.raises(Refusal, match="salvage"):
         repair(base, apply=True)
     assert path_of(base, ".data").read_bytes() == before
 
@@ -358,7 +358,7 @@ def test_rollback_to_the_sync_before(tmp_path: Path) -> None:
     assert winkfs.verify(base).problems == []
     check(base)
     assert Path(done.removed).read_bytes() == image[done.after :].rstrip(b"\0") or done.removed
-    with pytest.raises(WinkError, match="nothing is known"):
+    with pytest.raises(Refusal, match="nothing is known"):
         rollback(base, previous=True)
 
 

@@ -14,7 +14,7 @@ from winkformats.errors import FormatError
 from winkfs.archive.items import Note
 from winkfs.archive.warc import Warc, missing
 from winkfs.container.writemany import Row
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 
 need_fastwarc = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 PAGES = {b"http://a/%d" % i: b"<title>Seite %d</title>" % i * (1 + 300 * i) for i in range(5)}
@@ -118,7 +118,7 @@ def test_what_is_no_warc_file_is_refused(tmp_path: Path) -> None:
 def test_a_missing_library_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastwarc", None)
     monkeypatch.setitem(sys.modules, "fastwarc.warc", None)
-    with pytest.raises(WinkError, match=r"pip install 'winkfs\[pipeline\]'"):
+    with pytest.raises(Refusal, match=r"pip install 'winkfs\[pipeline\]'"):
         Warc(str(tmp_path / "a.warc"), print)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from winkfs.errors import NoSuchFile as NoSuchFile
     from winkfs.errors import NotAllowed as NotAllowed
     from winkfs.errors import ReadOnly as ReadOnly
+    from winkfs.errors import Refusal as Refusal
     from winkfs.errors import StalePlan as StalePlan
     from winkfs.errors import WinkError as WinkError
     from winkfs.reader import Reader as Reader
@@ -52,6 +53,7 @@ _HOMES = {
     "NoSuchFile": "errors",
     "NotAllowed": "errors",
     "ReadOnly": "errors",
+    "Refusal": "errors",
     "Reader": "reader",
     "Report": "container.verify",
     "Row": "container.writemany",

@@ -14,9 +14,10 @@ from typing import Any
 from winkformats.errors import CorruptError as CorruptError
 from winkformats.errors import DerivedDamage as DerivedDamage
 from winkformats.errors import FormatError as FormatError
+from winkformats.errors import WinkError as WinkError
 
 
-class WinkError(OSError):
+class Refusal(WinkError, OSError):
     """A refusal of the filesystem layer. `errno` and `filename` are set; str() is one line."""
 
     number = errno.EIO
@@ -34,65 +35,65 @@ class WinkError(OSError):
         return re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", line)
 
 
-def _made(kind: type[WinkError], message: str, filename: str | None, number: int) -> WinkError:
+def _made(kind: type[Refusal], message: str, filename: str | None, number: int) -> Refusal:
     return kind(message, filename, number=number)
 
 
-class NoSuchFile(WinkError, FileNotFoundError):
+class NoSuchFile(Refusal, FileNotFoundError):
     """There is no file of that name, or no container."""
 
     number = errno.ENOENT
 
 
-class FileExists(WinkError, FileExistsError):
+class FileExists(Refusal, FileExistsError):
     """The name, or the container, exists already."""
 
     number = errno.EEXIST
 
 
-class NameTooLong(WinkError):
+class NameTooLong(Refusal):
     """The container cannot hold a name of that length."""
 
     number = errno.ENAMETOOLONG
 
 
-class NotAllowed(WinkError, PermissionError):
+class NotAllowed(Refusal, PermissionError):
     """The variant of the container forbids it; the message says why."""
 
     number = errno.EPERM
 
 
-class ReadOnly(WinkError):
+class ReadOnly(Refusal):
     """The handle was opened for reading."""
 
     number = errno.EROFS
 
 
-class Locked(WinkError, BlockingIOError):
+class Locked(Refusal, BlockingIOError):
     """Another writer holds the container."""
 
     number = errno.EAGAIN
 
 
-class Closed(WinkError, ValueError):
+class Closed(Refusal, ValueError):
     """The handle is closed, or is a writer of the parent process."""
 
     number = errno.EBADF
 
 
-class Busy(WinkError, RuntimeError):
+class Busy(Refusal, RuntimeError):
     """A call is running on the handle that this one, made from within it, would get in the way."""
 
     number = errno.EBUSY
 
 
-class StalePlan(WinkError):
+class StalePlan(Refusal):
     """What was planned is no more: a shard is another, or was vacuumed. Plan anew."""
 
     number = errno.ESTALE
 
 
-class DatasetConflict(WinkError):
+class DatasetConflict(Refusal):
     """Somebody committed first, and removed what this commit was to remove."""
 
     number = errno.EBUSY

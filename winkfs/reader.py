@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, Protocol, Self, overload
 from winkformats.errors import CorruptError
 from winkfs.container.entry import Entry, FileReader, Stat
 from winkfs.container.ondisk.inode import FileType
-from winkfs.errors import NoSuchFile, WinkError
+from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import Name, to_bytes, to_str
 
 Problem = Callable[[CorruptError], None]
@@ -147,7 +147,7 @@ class Reader(ABC):
     def readlink(self, name: Name) -> str:
         """raises  FileNotFoundError; OSError (EINVAL) where it is no symbolic link"""
         if self.stat(name).ftype != FileType.LINK:
-            raise WinkError("not a symbolic link", to_str(name), number=errno.EINVAL)
+            raise Refusal("not a symbolic link", to_str(name), number=errno.EINVAL)
         return to_str(self.read(name))
 
     def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:

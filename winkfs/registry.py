@@ -20,7 +20,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from winkfs.errors import DamageWarning, WinkError, warn_of_damage
+from winkfs.errors import DamageWarning, Refusal, warn_of_damage
 
 if TYPE_CHECKING:
     from winkfs.archive.pack import PackReport
@@ -74,9 +74,9 @@ class Kind:
         return what in self.functions or ("open" in self.functions and what in GENERAL)
 
     def function(self, what: str) -> Callable[..., Any]:
-        """Raises WinkError where this kind does not have it."""
+        """Raises Refusal where this kind does not have it."""
         if not self.has(what):
-            raise WinkError(f"{what} is not for a {self.name}")
+            raise Refusal(f"{what} is not for a {self.name}")
         found = self.functions.get(what) or GENERAL[what]
         if callable(found):
             return found

@@ -1,11 +1,15 @@
-"""What a format raises when the bytes are wrong."""
+"""The errors of a format: the bytes are wrong; and the base of all errors of winkfs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class FormatError(ValueError):
+class WinkError(Exception):
+    """Any error of winkfs: a refusal, which is an OSError, or wrong bytes, a ValueError."""
+
+
+class FormatError(WinkError, ValueError):
     """The bytes are not what the format allows, or need something this version does not know."""
 
 

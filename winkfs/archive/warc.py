@@ -23,7 +23,7 @@ from winkfs.archive.items import Item, Note, Notes
 from winkfs.container.arguments import nearest_ns
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.names import MAX_NAME, to_bytes
 
 ORDER: Final = struct.Struct(">Q?QH")  # mtime_ns + BIAS, whether it is known, number, bytes of name
@@ -45,12 +45,12 @@ class Warc:
 
     path     the file
     note     hears of each record that cannot be read, by its URL if that is known
-    raises   WinkError where FastWARC is missing; FormatError where there is no record; OSError
+    raises   Refusal where FastWARC is missing; FormatError where there is no record; OSError
     """
 
     def __init__(self, path: str, note: Notes) -> None:
         if problem := missing():
-            raise WinkError(problem, path)
+            raise Refusal(problem, path)
         self._path, self._note = path, note
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:

@@ -19,7 +19,7 @@ import click
 
 from winkformats.errors import FormatError
 from winkfs import units
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal, WinkError
 from winkfs.names import is_glob, matcher, path_fault, to_bytes, to_str
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def say(line: str) -> None:
 
 def explain(error: Exception) -> str:
     """One line: what, where, and what to do, if we know."""
-    if isinstance(error, WinkError | FormatError):
+    if isinstance(error, WinkError):
         return str(error)
     if isinstance(error, MemoryError):
         return "out of memory: close other programs, or give it more"
@@ -186,7 +186,7 @@ def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any
         _say_problems(container, said)
         try:
             yield container
-        except WinkError as error:
+        except Refusal as error:
             if error.filename not in (None, container.base):
                 error.filename = f"{container.base}: {error.filename}"
             raise

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from winkfs.container.ondisk.inode import CTIME, INT64, UINT32, Attrs, FileType
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.units import NANO
 
@@ -51,12 +51,12 @@ def check_directory(ftype: int, name: Name, size: int) -> None:
     """A directory has no content, and its name no slash at the end. Raises OSError EISDIR."""
     if ftype == FileType.DIR and (size or to_bytes(name).endswith(b"/")):
         what = "a directory has no content, and no / at the end of its name"
-        raise WinkError(what, to_str(name), number=errno.EISDIR)
+        raise Refusal(what, to_str(name), number=errno.EISDIR)
 
 
 def check_size(size: int, name: Name) -> None:
     if size > INT64:
-        raise WinkError("a file cannot be that large", to_str(name), number=errno.EFBIG)
+        raise Refusal("a file cannot be that large", to_str(name), number=errno.EFBIG)
 
 
 def check_attrs(attrs: Attrs) -> Attrs:

@@ -35,7 +35,7 @@ from winkfs.container.ondisk.names import write_pairs
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.store import Store
-from winkfs.errors import Locked, WinkError
+from winkfs.errors import Locked, Refusal
 from winkfs.names import base_of
 
 Progress = Callable[[int], None]
@@ -64,7 +64,7 @@ def compact(
     order     "disk": the files stay in the order they have; "name": byte order of names
     dry_run   only say what it would give; takes no lock
     progress  called with the number of bytes read since the last call
-    raises    NoSuchFile; Locked; WinkError (a shard of a data set; damage: repair it first);
+    raises    NoSuchFile; Locked; Refusal (a shard of a data set; damage: repair it first);
               OSError (ENOSPC: there must be room for the live files). Nothing has changed then
     cost      one pass over BASE.data, and one write of what lives; leaves the page cache as it was
     """
@@ -85,11 +85,11 @@ def _check(store: Store, order: str) -> None:
     """Refuse what must not be compacted, or not without loss."""
     if store.directory.exists("_job"):
         what = "is a shard of a data set, which would not know it again: winkfs dataset compact"
-        raise WinkError(what, store.base)
+        raise Refusal(what, store.base)
     if store.settings.ao and order != "disk":
-        raise WinkError("is append-only: its order is that of the mtimes", store.base)
+        raise Refusal("is append-only: its order is that of the mtimes", store.base)
     if store.notes:
-        raise WinkError(f"is damaged: {store.notes[0]}: repair it first", store.base)
+        raise Refusal(f"is damaged: {store.notes[0]}: repair it first", store.base)
 
 
 def _kept(batch: Batch, live: Int64) -> Int64:
@@ -117,9 +117,9 @@ def _kept_in(store: Store, progress: Progress | None) -> Iterator[tuple[Batch, I
         known = known_sums(kv).get("ENTRIES", entries)
         if (entries, files) != (known, len(live)):
             what = f"has {entries} entries and {files} files, not {known} and {len(live)}"
-            raise WinkError(f"is damaged, it {what}: repair it first", store.base)
+            raise Refusal(f"is damaged, it {what}: repair it first", store.base)
     except CorruptError as error:
-        raise WinkError(f"is damaged: {error}: repair it first", store.base) from None
+        raise Refusal(f"is damaged: {error}: repair it first", store.base) from None
 
 
 def _would_be(store: Store, progress: Progress | None) -> Compacted:

@@ -26,7 +26,7 @@ from winkfs.container.ondisk.inode import (
     joined,
     overlay,
 )
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 
 GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all
 PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
@@ -122,7 +122,7 @@ class DraftWriter:
         known = draft.pairs + 3 if draft else 0  # an overwrite cuts one in two
         waiting = len(draft.tail) if draft else 0
         if known + -(-(waiting + length) // self.chunk) > self._extents:
-            raise WinkError(
+            raise Refusal(
                 f"the file would need more than {self._extents} extents, all that an inode can "
                 "hold under this VALREPR", self._kv.storage.name, number=errno.EFBIG,
             )  # fmt: skip

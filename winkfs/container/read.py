@@ -101,7 +101,7 @@ class Content:
 
     def read(self, extents: Sequence[Extent], start: int, stop: int) -> bytes:
         """The bytes [start, stop) of a file, stop no more than its size. Raises CorruptError;
-        WinkError EFBIG for a hole that is out of all proportion."""
+        Refusal EFBIG for a hole that is out of all proportion."""
         kv = self._store.kv
         check_size(stop - start, kv.end, kv.storage.name)
         return assemble(cut(extents, start, stop), self._value, self._store.kv.storage.name)

@@ -29,7 +29,7 @@ from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store
-from winkfs.errors import NoSuchFile, WinkError
+from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import DERIVED, base_of, inode_key, to_str
 
 FILLER: Final = b"removed/X"  # key of the dead entry in the place of a damaged range
@@ -58,7 +58,7 @@ def repair(
 
     apply   do it; else only say what there is to do
     contid  CONTID, where both superblocks are lost and nothing else has it
-    raises  NoSuchFile; Locked; FormatError, WinkError (it can only be salvaged); OSError
+    raises  NoSuchFile; Locked; FormatError, Refusal (it can only be salvaged); OSError
     cost    two passes over BASE.data
     A run that is killed can be run again.
     """
@@ -104,7 +104,7 @@ class _Repair:
     def _scan(self, storage: Storage) -> None:
         def damaged(error: CorruptError) -> None:
             if not isinstance(error, DamagedRange) or not self._can_fill(error):
-                raise WinkError(f"{error}: it can only be salvaged", self._base)
+                raise Refusal(f"{error}: it can only be salvaged", self._base)
             self._ranges.append(error)
 
         start = self._layout.aligned(self._block["SBSIZE"])
@@ -112,7 +112,7 @@ class _Repair:
             for _ in scan_intact(storage, self._layout, start, self._end, problem=damaged):
                 pass
         except CorruptError as error:
-            raise WinkError(f"{error}: it can only be salvaged", self._base) from None
+            raise Refusal(f"{error}: it can only be salvaged", self._base) from None
         if self._ranges and self._ranges[-1].last:
             self._end = self._ranges[-1].offset
         if self._ranges or self._end < self._filesize:
@@ -309,7 +309,7 @@ def rollback(
     previous  to the sync before, if the second superblock still knows it: one that was not
               acknowledged may have written the first
     dry_run   only say what would go
-    raises    NoSuchFile; Locked; FormatError (damaged: repair it); WinkError (nothing to go back
+    raises    NoSuchFile; Locked; FormatError (damaged: repair it); Refusal (nothing to go back
               to); OSError
     The bytes cut off are kept beside it. A run that is killed can be run again.
     """
@@ -337,7 +337,7 @@ class _Rollback:
         if previous:
             block = min(found, key=lambda b: b.get("SBSEQ", 0))
             if block.get("FILESIZE", target) >= target:
-                raise WinkError("nothing is known of an earlier sync", base)
+                raise Refusal("nothing is known of an earlier sync", base)
             target = block["FILESIZE"]
         self._block, self._target = block, target
         self._layout = Layout.of(block, storage.name)
@@ -346,7 +346,7 @@ class _Rollback:
     def run(self, dry_run: bool) -> RolledBack:
         size = self._storage.size()
         if self._target > size:
-            raise WinkError("the file is cut short: repair it", self._base)
+            raise Refusal("the file is cut short: repair it", self._base)
         names, fileids, last = self._since(size)
         shown = sorted(to_str(name) for name in names)
         if dry_run or last == self._target == size:

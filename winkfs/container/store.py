@@ -34,7 +34,7 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.names import DerivedNames
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
@@ -100,7 +100,7 @@ class Store(DataFile):
             self.nextfid = rebuild(self.kv, self.settings, problem=self.note).nextfid
         if self.nextfid >= SANE:
             what = "no FILEID is left: one of its files has the highest there can be"
-            raise WinkError(what, self.base, number=errno.EOVERFLOW)
+            raise Refusal(what, self.base, number=errno.EOVERFLOW)
         self.nextfid += 1
         return self.nextfid - 1
 

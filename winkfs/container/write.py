@@ -22,7 +22,7 @@ from winkfs.container.ondisk.inode import Attrs, Extent, Inode, default_mode, jo
 from winkfs.container.read import Content
 from winkfs.container.store import MERGE_OVERLAY, Store
 from winkfs.container.writemany import OneFile, append_drafts, can_append
-from winkfs.errors import NotAllowed, WinkError
+from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import to_str
 from winkfs.units import NANO
 
@@ -330,7 +330,7 @@ class Changes:
         with_mode(draft, attrs, self._content.owner)
         if draft.attrs is not None and not self._store.settings.attrs:
             draft.attrs, draft.attrs_at, draft.ftype = before
-            raise WinkError(
+            raise Refusal(
                 "the container has no ATTRS: it keeps no modes but 0644 and 0755, and no owners",
                 to_str(draft.key[:-3]), number=errno.EOPNOTSUPP,
             )  # fmt: skip

@@ -25,7 +25,7 @@ from winkfs.container.arguments import as_content, check_directory, check_ftype,
 from winkfs.container.draft import CHUNK, Draft
 from winkfs.container.ondisk.inode import CK_XXH3, Attrs, FileType, InodeForm
 from winkfs.container.store import Store
-from winkfs.errors import NameTooLong, NotAllowed, WinkError
+from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import Name, to_bytes
 
 BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
@@ -392,7 +392,7 @@ class BulkPut:
             made = columns(batch)
             self._write(made)
             return int(made.lengths.sum())
-        except (ValueError, TypeError, WinkError):
+        except (ValueError, TypeError, Refusal):
             if self._store.kv.broken or len(batch) == 1:
                 raise
             for item in batch[self._done :]:

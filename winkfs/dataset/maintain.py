@@ -56,7 +56,7 @@ from winkfs.dataset.shard import copy_bytes
 from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import MARK, Transaction, begin, remove, sweep
 from winkfs.dataset.verify import listed, orphans
-from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
+from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import FILES, SUFFIXES, TEMPORARIES, base_of
 from winkfs.units import NANO
 
@@ -220,12 +220,12 @@ def vacuum(
 
 
 def _manifests(root: Directory) -> Directory:
-    """The folder of the manifests. Raises WinkError where it is a symbolic link; OSError."""
+    """The folder of the manifests. Raises Refusal where it is a symbolic link; OSError."""
     try:
         return root.subdirectory(FOLDER)
     except NotADirectoryError:
         what = f"{FOLDER} is a symbolic link, and vacuum removes nothing behind one"
-        raise WinkError(what, root.path) from None
+        raise Refusal(what, root.path) from None
 
 
 def _pending(paths: Iterable[str]) -> list[str]:
@@ -533,6 +533,6 @@ def _is_there(root: str, record: ShardRecord) -> bool:
     tombs_at = record.tombs_at if record.tombstones else 0
     try:
         seen = describe(base, record.path, tombs_at, open_columns(base))
-    except (FormatError, WinkError, OSError):
+    except (FormatError, Refusal, OSError):
         return False
     return replace(seen, rank=record.rank) == record

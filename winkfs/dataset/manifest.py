@@ -25,7 +25,7 @@ from winkformats.disk.paths import directory_of, is_directory, locate, make_dire
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.records import Manifest, State, digest_of, is_whole
-from winkfs.errors import FileExists, NoSuchFile, StalePlan, WinkError
+from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.units import NANO, parse_iso
 
 DIGITS: Final = 20
@@ -106,7 +106,7 @@ class Folder:
         return self.files.open(self.name(max(self.named(MANIFEST), default=0)))
 
     def put_if_absent(self, number: int, data: bytes) -> bool:
-        """raises  WinkError where the file system has no link(2); OSError"""
+        """raises  Refusal where the file system has no link(2); OSError"""
         self._settle()
         with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
             try:
@@ -118,7 +118,7 @@ class Folder:
                     return False
             except OSError as error:
                 if error.errno in NO_LINK:
-                    raise WinkError(
+                    raise Refusal(
                         "this file system has no hard links, and without them a commit is not "
                         "all or nothing: keep data sets on another one", self.path,
                         number=error.errno,

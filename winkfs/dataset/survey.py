@@ -12,7 +12,7 @@ from winkfs.container.ondisk.idx import open_base
 from winkfs.container.store import Store
 from winkfs.dataset.hidden import tombstones
 from winkfs.dataset.records import NAME, ShardRecord
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.names import to_strs
 
 
@@ -21,7 +21,7 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
 
     path      of the shard below the data set
     tombs_at  position from which its tombstones count; 0: it has none
-    raises    WinkError where it was not closed; FormatError; OSError
+    raises    Refusal where it was not closed; FormatError; OSError
     cost      reads BASE.cols where there is one, else the inodes
     """
     store = Store(base, writable=False, load=False)
@@ -49,7 +49,7 @@ def _check_closed(store: Store) -> None:
     kv = store.kv
     if kv.truncated or kv.superblock.get("SYNCSIZE", kv.end) != kv.end or store.notes:
         what = store.notes[0] if store.notes else "it was not closed"
-        raise WinkError(f"cannot become a shard: {what}", store.base, number=errno.EINVAL)
+        raise Refusal(f"cannot become a shard: {what}", store.base, number=errno.EINVAL)
 
 
 def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -> ShardRecord:

@@ -34,7 +34,7 @@ from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import FOLDER, PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, remove_shard
-from winkfs.errors import DatasetConflict, FileExists, StalePlan, WinkError
+from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan
 from winkfs.names import FILES
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Transaction:
         """What `commit` is to know of a container that an attempt made and closed.
 
         tombs_at  position from which its tombstones count for older shards; 0: it has none
-        raises    WinkError where it was not closed; FormatError; OSError
+        raises    Refusal where it was not closed; FormatError; OSError
         """
         from winkfs.dataset.survey import survey  # who only commits does without it
 
@@ -389,12 +389,12 @@ class ShardWriter:
             )  # fmt: skip
 
     def check(self) -> None:
-        """Raise WinkError where nothing can be added, after a `finish` that failed."""
+        """Raise Refusal where nothing can be added, after a `finish` that failed."""
         if self._lost:
-            raise WinkError(LOST, self.container.base)
+            raise Refusal(LOST, self.container.base)
         if self.complete:
             what = "the last sync failed: sync again, or abort, before going on"
-            raise WinkError(what, self.container.base)
+            raise Refusal(what, self.container.base)
 
     def finish(self) -> ShardRecord:
         """Close it -> its record. Raises OSError; then it can be called again, or `abandon`."""
@@ -417,7 +417,7 @@ class ShardWriter:
     def _complete(self) -> None:
         """Put everything into the container, durable, and close it."""
         if self._lost:
-            raise WinkError(LOST, self.container.base)
+            raise Refusal(LOST, self.container.base)
         try:
             gone = [name for name in sorted(self.gone) if name not in self.container]
             # Behind all else, and anew after a try that failed: those from then do not count.
@@ -425,7 +425,7 @@ class ShardWriter:
             self.container.engine.save_columns()
         except OSError as error:
             if self._lost:
-                raise WinkError(LOST, self.container.base, number=error.errno) from None
+                raise Refusal(LOST, self.container.base, number=error.errno) from None
             raise
         self.complete = True
         self.container.close()
@@ -433,7 +433,7 @@ class ShardWriter:
     def _make_anew(self) -> None:
         """After a try that failed: write all files once more, for what was not synced may be lost.
 
-        raises  WinkError where it was lost
+        raises  Refusal where it was lost
         """
         from winkfs.container.container import open as open_container
         from winkfs.container.verify import verify
@@ -450,7 +450,7 @@ class ShardWriter:
         open_container(base, "a").close()
         if problems := verify(base).problems:
             what = f"what was written was lost in a failed sync ({problems[0]}): put it again"
-            raise WinkError(what, base)
+            raise Refusal(what, base)
 
     def abandon(self) -> None:
         """Close it as it is, and remove it."""

@@ -23,11 +23,11 @@ from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import MARK
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.units import NANO, time_text
 
 Progress = Callable[[int], None]
-FAULTS: Final = (FormatError, WinkError)
+FAULTS: Final = (FormatError, Refusal)
 
 
 def verify(root: str, progress: Progress | None = None) -> Report:

@@ -22,7 +22,7 @@ from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.store import NO_ROOM
 from winkfs.container.write import PIECE
-from winkfs.errors import FileExists, NoSuchFile, WinkError
+from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import Users
 from winkfs.mounting.listing import Listings
 from winkfs.mounting.spool import Spool
@@ -606,10 +606,10 @@ def kept(ftype: FileType, mode: int) -> FileType:
     return FileType.EXEC if ftype == FileType.FILE and mode & 0o100 else ftype
 
 
-def _too_long(name: bytes) -> WinkError:
+def _too_long(name: bytes) -> Refusal:
     """For a name that the next mount would not show."""
     return _refuse(errno.ENAMETOOLONG, name[:80])
 
 
-def _refuse(code: int, name: bytes) -> WinkError:
-    return WinkError(os.strerror(code), to_str(name), number=code)
+def _refuse(code: int, name: bytes) -> Refusal:
+    return Refusal(os.strerror(code), to_str(name), number=code)

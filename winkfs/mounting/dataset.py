@@ -457,7 +457,7 @@ class ShardTimes:
 
 
 def mount(path: str, options: Options) -> DatasetSource:
-    """What `winkfs mount` serves of a data set. Raises WinkError, ValueError, FormatError."""
+    """What `winkfs mount` serves of a data set. Raises Refusal, ValueError, FormatError."""
     return DatasetSource(path, options.as_of or None, timedir=options.timedir)
 
 

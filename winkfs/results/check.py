@@ -23,13 +23,13 @@ from winkfs.container.ondisk.idx import Rows
 from winkfs.container.store import Store
 from winkfs.container.verify import Report
 from winkfs.digests import Digests, shard_of
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.orders import Order, Range
 from winkfs.results import store as results
 from winkfs.results.digestshard import HEAD, DigestShard
 
 Progress = Callable[[int], None]
-FAULTS: Final = (FormatError, WinkError, OSError)
+FAULTS: Final = (FormatError, Refusal, OSError)
 
 
 # --- digest sets ---

@@ -25,7 +25,7 @@ from winkformats.disk.paths import absolute, directory_of, locate, make_director
 from winkformats.disk.replace import TEMPORARY, replacing
 from winkformats.disk.storage import Kind
 from winkformats.errors import FormatError
-from winkfs.errors import NoSuchFile, WinkError
+from winkfs.errors import NoSuchFile, Refusal
 
 JOB: Final = re.compile(r"job-[0-9a-f]{16}")
 VERSION: Final = 1
@@ -35,19 +35,19 @@ SUM: Final = re.compile(rb',\n "xxh3": "([0-9a-f]{16})"\n\}\n\Z')
 def begin(target: str | os.PathLike[str], name: str) -> Path:
     """A new, empty folder in `target` for the files of a job; `target` is made if need be.
 
-    raises  WinkError where `target` is something else than a result of this name; OSError
+    raises  Refusal where `target` is something else than a result of this name; OSError
     """
     root = Path(absolute(os.fspath(target)))  # tasks run in other folders
     directory, files = locate(str(root))[0], directory_of(str(root))
     there = directory.info(root.name, follow=True)
     if there is not None and there.kind is not Kind.DIRECTORY:
-        raise WinkError("is a file, not a directory: choose another target", str(root))
+        raise Refusal("is a file, not a directory: choose another target", str(root))
     if there is not None and not files.exists(f"{name}.json"):
         half = f"{name}.json{TEMPORARY}"  # of one that was killed
         strange = [entry for entry in files.list() if not JOB.fullmatch(entry) and entry != half]
         if strange:
             what = f"holds {strange[0]!r} but no {name}.json: choose another target"
-            raise WinkError(what, str(root))
+            raise Refusal(what, str(root))
     folder = root / f"job-{secrets.token_hex(8)}"
     make_directory(str(folder))
     return folder

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.verify import Report
-from winkfs.errors import NoSuchFile, WinkError
+from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes
 from winkfs.reader import Reader
 from winkfs.registry import kind_of, open_silently
@@ -58,10 +58,10 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
 
 
 def mount(path: str, options: Options) -> ReaderSource:
-    """What `winkfs mount` serves. Raises WinkError for an option that it does not have."""
+    """What `winkfs mount` serves. Raises Refusal for an option that it does not have."""
     for name, given in (("timedir", options.timedir), ("as_of", bool(options.as_of))):
         if given:
-            raise WinkError(f"{name} is not for a {kind_of(path)[0].name}", path)
+            raise Refusal(f"{name} is not for a {kind_of(path)[0].name}", path)
     return ReaderSource(open_silently(path))
 
 

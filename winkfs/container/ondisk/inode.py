@@ -39,7 +39,7 @@ import xxhash
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 
 AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
 RATIO: Final = 16  # how many times its container's bytes a content may have to be read at once
@@ -154,10 +154,10 @@ def check_size(size: int, container: int, file: str) -> None:
     entry again and again.
 
     size, container  bytes of the content, and of the container's data file
-    raises           WinkError EFBIG
+    raises           Refusal EFBIG
     """
     if size > AT_ONCE and size > RATIO * container:
-        raise WinkError(
+        raise Refusal(
             f"{size:,} bytes in a container of {container:,}: too many to be read at once, read "
             "them in parts", file, number=errno.EFBIG,
         )  # fmt: skip
@@ -169,7 +169,7 @@ def assemble(extents: Sequence[Extent], value_at: Callable[[int, int], bytes], f
     value_at    position of an entry, and how many bytes of its value are needed at least
                 -> its value, checked
     file        the name of the data file, for the error
-    raises      CorruptError; WinkError EFBIG for a hole that is larger than the memory
+    raises      CorruptError; Refusal EFBIG for a hole that is larger than the memory
     """
     parts = []
     for pointer, skip, size in extents:
@@ -188,7 +188,7 @@ def _zeros(size: int, file: str) -> bytes:
         return bytes(size)
     except MemoryError:
         what = f"a file with a hole of {size} bytes is too large to be read at once: open_file"
-        raise WinkError(what, file, number=errno.EFBIG) from None
+        raise Refusal(what, file, number=errno.EFBIG) from None
 
 
 def assemble_into(

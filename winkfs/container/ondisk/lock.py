@@ -13,7 +13,7 @@ from typing import Final
 from winkformats.disk.directory import Lock
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Info, Kind
-from winkfs.errors import Locked, WinkError
+from winkfs.errors import Locked, Refusal
 
 SUFFIX: Final = ".lock"
 
@@ -56,7 +56,7 @@ class WriterLock:
             there = self._directory.info(name)
         if there is not None and not _is_plain(there):
             what = f"BASE.lock is a {there.kind.value} with {there.links} names: remove it"
-            raise WinkError(what, self.base)
+            raise Refusal(what, self.base)
 
     def _lock(self, suffix: str) -> Lock:
         lock = self._directory.lock(self._name + suffix)

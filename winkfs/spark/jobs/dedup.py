@@ -69,7 +69,7 @@ def run(
     min_size    smaller documents are not looked at; 1: empty ones are no duplicates
     ->          files (looked at), groups, doubles, bytes (of those), bad, generation, seconds
     raises      DatasetConflict where `source` was changed meanwhile and was to be changed;
-                FileExistsError (the table); WinkError, OSError; what Spark raises
+                FileExistsError (the table); Refusal, OSError; what Spark raises
     """
     start = time.monotonic()
     snap = snapshot(source)

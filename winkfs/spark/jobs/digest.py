@@ -56,7 +56,7 @@ def run(
     as_of       generation of the data set, or a time; None: now
     fail_fast   damage is an error; else a bad record, which is not in the set
     ->          files, bytes, bad, shards, generation, seconds
-    raises      WinkError, OSError; what Spark raises. The digest set before stays then
+    raises      Refusal, OSError; what Spark raises. The digest set before stays then
     """
     start = time.monotonic()
     snap = snapshot(source, as_of)

@@ -31,7 +31,7 @@ from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
-from winkfs.errors import NoSuchFile, WinkError
+from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
 from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
 
@@ -77,7 +77,7 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
     kind        one of KINDS, or None: found out; with a kind other than tree, a directory stands
                 for the files of that kind below it
     leave_out   a directory that is not looked into, should it lie below an input
-    raises  NoSuchFile; WinkError where nothing is to be read; OSError
+    raises  NoSuchFile; Refusal where nothing is to be read; OSError
     cost    a directory is walked
     """
     found: list[Unit] = []
@@ -91,7 +91,7 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
         else:
             found.append(_file_unit(path, kind or kind_of(path)))
     if not found:
-        raise WinkError("nothing to ingest there", ", ".join(inputs))
+        raise Refusal("nothing to ingest there", ", ".join(inputs))
     return found
 
 
@@ -173,7 +173,7 @@ def _id(parts: Iterable[tuple[object, ...]], what: str) -> str:
 
 
 def source_of(unit: Unit, note: Notes, scratch: str, columns: ParquetColumns) -> Source:
-    """The files of a unit. Raises as they are read: FormatError, WinkError, OSError."""
+    """The files of a unit. Raises as they are read: FormatError, Refusal, OSError."""
     if unit.kind == "tree":
         return Tree(unit.path, note, scratch, names=unit.names)
     if unit.kind == "tar":
@@ -190,7 +190,7 @@ class Table:
         self._path, self._note, self._columns = path, note, columns
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        """Raises FormatError for no Parquet file; WinkError for missing columns."""
+        """Raises FormatError for no Parquet file; Refusal for missing columns."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -208,7 +208,7 @@ class Table:
         missing = {columns.path, columns.content} - set(schema.names)
         if missing:
             what = f"has no column {min(missing)!r}; its columns are {', '.join(schema.names)}"
-            raise WinkError(f"{what}: name the right ones", self._path)
+            raise Refusal(f"{what}: name the right ones", self._path)
         return [n for n in (columns.path, columns.content, columns.mtime) if n in schema.names]
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
@@ -261,7 +261,7 @@ def run(
     bad          is told of each bad record
     ->           files, bytes, bad, left_out (devices, HTTP errors ..), skipped (inputs that were
                  there), units, generation, seconds
-    raises       WinkError, OSError; what Spark raises. Rounds that were committed stay
+    raises       Refusal, OSError; what Spark raises. Rounds that were committed stay
     """
     start, target = time.monotonic(), os.path.abspath(target)
     work = units(inputs, kind, leave_out=target)
@@ -356,9 +356,7 @@ class _Heard:
             return
         name = to_str(note.name)
         if self._fail_fast:
-            raise WinkError(
-                note.what if name == self._where else f"{name}: {note.what}", self._where
-            )
+            raise Refusal(note.what if name == self._where else f"{name}: {note.what}", self._where)
         self.bad += 1
         if len(self.listed) < KEPT:
             self.listed.append(Bad(self._where, name, note.what))

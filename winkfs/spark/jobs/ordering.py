@@ -52,7 +52,7 @@ def run(
                 with `content` in it all content is read
     parts       of the order; None: one for a million files, and two for each core at least
     ->          files, bytes, groups (different keys), parts, generation, seconds
-    raises      ValueError for a key that is none; WinkError, OSError; what Spark raises
+    raises      ValueError for a key that is none; Refusal, OSError; what Spark raises
     """
     start = time.monotonic()
     snap = snapshot(source, as_of)

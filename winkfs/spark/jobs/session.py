@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from winkformats.errors import FormatError
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.spark.session import compiled
 
 if TYPE_CHECKING:
@@ -77,16 +77,16 @@ def session(
 
     master  local[*] if none is given
     log     a file for what the JVM and the workers say; None: nobody reads it
-    raises  WinkError, OSError in the place of what Spark raises, with one line of it
+    raises  Refusal, OSError in the place of what Spark raises, with one line of it
     """
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and (problem := missing()):
-        raise WinkError(problem)
+        raise Refusal(problem)
     try:
         spark = _start(name, master, conf, log, submitted)
     except Exception as error:
         hint = "" if log else "; --log FILE keeps what it said"
-        raise WinkError(f"Spark cannot start: {cause(error)}{hint}") from None
+        raise Refusal(f"Spark cannot start: {cause(error)}{hint}") from None
     with _hushed():
         try:
             with _told(), _progress(spark, name), compiled(spark):
@@ -186,7 +186,7 @@ def _told() -> Iterator[None]:
 def _error(line: str) -> OSError:
     """Of the line of an OSError that a task raised the same, so that a command says what to do."""
     found = re.fullmatch(r"\[Errno (\d+)\] (.+?)(?:: '(.*)')?", line)
-    return OSError(int(found[1]), found[2], found[3]) if found else WinkError(line)
+    return OSError(int(found[1]), found[2], found[3]) if found else Refusal(line)
 
 
 @contextlib.contextmanager
@@ -269,13 +269,13 @@ def attempt() -> tuple[int, int]:
 def on_units(spark: SparkSession, units: Sequence[U], work: Callable[[U], R]) -> list[R]:
     """Run `work` on each unit, a task each -> results in their order.
 
-    raises  WinkError with what the first that failed said; what Spark raises
+    raises  Refusal with what the first that failed said; what Spark raises
     """
     context = spark.sparkContext
     found = context.parallelize(list(units), len(units)).map(_honest(work)).collect()
     for result in found:
         if isinstance(result, Failure):
-            raise WinkError(result.what)
+            raise Refusal(result.what)
     return list(found)
 
 
@@ -283,7 +283,7 @@ def _honest(work: Callable[[U], R]) -> Callable[[U], R | Failure]:
     def run(unit: U) -> R | Failure:
         try:
             return work(unit)
-        except (WinkError, FormatError, ValueError) as error:
+        except (Refusal, FormatError, ValueError) as error:
             return Failure(str(error))
 
     return run

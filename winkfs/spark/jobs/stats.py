@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkfs.dataset.snapshot import snapshot
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.spark.jobs.reading import read
 from winkfs.spark.jobs.session import guarded
 from winkfs.units import UNITS, size_text
@@ -45,11 +45,11 @@ def need_matplotlib() -> None:
         import matplotlib  # noqa: F401
     except ImportError:
         what = "a plot needs matplotlib: pip install 'winkfs[pipeline]'"
-        raise WinkError(what) from None
+        raise Refusal(what) from None
 
 
 def draw(summary: dict[str, Any], path: str) -> None:
-    """A PNG of days, sizes, types and prefixes. Raises WinkError without matplotlib; OSError."""
+    """A PNG of days, sizes, types and prefixes. Raises Refusal without matplotlib; OSError."""
     need_matplotlib()
     figure = picture(summary)
     with warnings.catch_warnings():
@@ -189,7 +189,7 @@ def run(
     ->       files, bytes, first and last (mtime, ISO 8601, UTC), types, sizes, days and prefixes:
              lists of {"what", "files", "bytes"}; sizes by powers of two ("what" is the lower end),
              days in order, types and prefixes by bytes, at most 20 and the rest as "(others)"
-    raises   WinkError, OSError; what Spark raises
+    raises   Refusal, OSError; what Spark raises
     """
     start = time.monotonic()
     if plot is not None:

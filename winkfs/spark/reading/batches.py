@@ -15,7 +15,7 @@ from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import default_mode
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
 from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, batch_ranges, unpack
@@ -54,7 +54,7 @@ class Reading:
 
 
 def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBatch]:
-    """raises  CorruptError, WinkError under FAILFAST; StalePlan; FormatError; OSError"""
+    """raises  CorruptError, Refusal under FAILFAST; StalePlan; FormatError; OSError"""
     arrow.freeze()
     if isinstance(partition, Ordered):
         yield from _ordered(reading, partition)
@@ -216,7 +216,7 @@ class _Batch:
     errors: dict[int, str] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read contents and modes. Raises WinkError under FAILFAST."""
+        """Read contents and modes. Raises Refusal under FAILFAST."""
         reading = self.opened.reading
         if reading.contents:
             self._read_contents()
@@ -226,7 +226,7 @@ class _Batch:
             self._read_modes()
         if self.errors and reading.mode == "FAILFAST":
             first = min(self.errors)
-            raise WinkError(
+            raise Refusal(
                 f"{to_path(self.rows.name(first))}: {self.errors[first]}; mode=PERMISSIVE gives "
                 "such rows an _error, DROPMALFORMED leaves them out", self.opened.piece.base,
             )  # fmt: skip

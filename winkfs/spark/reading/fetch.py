@@ -129,9 +129,9 @@ class _Fetch:
             contents.append(found)
             errors |= {int(rows[i]): text for i, text in wrong.items()}
         if errors and self.mode == "FAILFAST":
-            from winkfs.errors import WinkError
+            from winkfs.errors import Refusal
 
-            raise WinkError(
+            raise Refusal(
                 f"{errors[min(errors)]}; mode='PERMISSIVE' gives such rows an _error, "
                 "'DROPMALFORMED' leaves them out"
             )

@@ -21,7 +21,7 @@ from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.writemany import NAME_LIMIT, BulkPut
 from winkfs.dataset.transaction import ShardWriter
-from winkfs.errors import WinkError
+from winkfs.errors import Refusal
 from winkfs.names import INODE, name_of
 from winkfs.spark.reading.partition import batch_ranges
 from winkfs.spark.writing.inputs import Files, Inputs, SinkOptions, blame, conflict
@@ -150,7 +150,7 @@ class NewShard:
             self._bulk.put_columns(
                 files.names, files.data, files.ns, files.ftypes, self._attrs(files)
             )
-        except (ValueError, WinkError):
+        except (ValueError, Refusal):
             fault = blame(files.names, NAME_LIMIT)
             if fault is None:
                 raise
@@ -195,7 +195,7 @@ class Attempt:
     def write(self, batches: Iterable[pa.RecordBatch], inputs: Inputs) -> None:
         """Write all batches; the records are of what is durable then.
 
-        raises  ValueError, WinkError, OSError; then no file of the attempt is left
+        raises  ValueError, Refusal, OSError; then no file of the attempt is left
         cost    memory: a batch, and 20 MiB
         """
         now = time.time_ns()

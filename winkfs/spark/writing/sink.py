@@ -112,7 +112,7 @@ def write_task(
     inputs: Inputs,
     options: SinkOptions,
 ) -> Written:
-    """What runs in a task. Raises ValueError, WinkError, OSError; then nothing of it is left."""
+    """What runs in a task. Raises ValueError, Refusal, OSError; then nothing of it is left."""
     from winkfs.spark.arrow import freeze
     from winkfs.spark.writing.shard import Attempt  # processes of the driver do without
 
