@@ -1,4 +1,4 @@
-"""Container: files by name, what a user of the library has open. `reindex` makes what is derived."""
+"""Container: files by name, what a user has open. `reindex` makes what is derived."""
 
 from __future__ import annotations
 
