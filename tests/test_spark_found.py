@@ -70,14 +70,22 @@ def test_importing_winkfs_needs_neither_spark_nor_arrow() -> None:
     assert not {"pyspark", "pyarrow"} & set(python(code).split())
 
 
-@pytest.mark.parametrize(
-    "modules",
-    ["winkfs.spark.reading.reader, winkfs.dataset.snapshot", "winkfs.spark.writing.sink"],
-    ids=["plan", "commit"],
-)
-def test_processes_of_the_driver_import_neither_containers_nor_arrow(modules: str) -> None:
-    """Spark starts one for each query and each commit."""
-    code = f"import sys, winkfs.spark.source, {modules}; print(*sys.modules)"
+def test_a_plan_over_a_data_set_imports_neither_containers_nor_arrow(tmp_path: Path) -> None:
+    """Spark starts a process for each plan."""
+    with winkfs.dataset.create(tmp_path / "d") as data_set:
+        data_set.put("a", b"content")
+    code = f"""if True:
+        import sys
+        from winkfs.spark.reading.options import Options
+        from winkfs.spark.reading.reader import partitions
+        assert len(partitions(Options.of({{"path": {str(tmp_path / "d")!r}}}), contents=True)) == 1
+        print(*sys.modules)
+    """
+    assert not {"winkfs.container.store", "pyarrow"} & set(python(code).split())
+
+
+def test_a_commit_imports_neither_containers_nor_arrow() -> None:
+    code = "import sys, winkfs.spark.source, winkfs.spark.writing.sink; print(*sys.modules)"
     assert not {"winkfs.container.store", "pyarrow"} & set(python(code).split())
 
 

@@ -77,7 +77,7 @@ class Digests:
         self.close()
 
     def close(self) -> None:
-        """A second call does nothing."""
+        """Idempotent."""
         self._closed = True
         for shard in self._shards:
             if shard is not None:

@@ -79,7 +79,7 @@ class SortedRecords:
         return heapq.merge(self._drained(), *(map(self._read, self._runs)))
 
     def close(self) -> None:
-        """Drop the scratch file. Safe to call twice."""
+        """Drop the scratch file. Idempotent."""
         if self._scratch:
             self._scratch.close()
             self._scratch = None

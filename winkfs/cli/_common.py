@@ -203,7 +203,7 @@ def _say_problems(container: Reader, said: list[str]) -> None:
             say(problem)
 
 
-def size_of(base: str) -> int | None:
+def bytes_to_read(base: str) -> int | None:
     """Bytes that a pass over a container reads, about; None of what is a folder."""
     from winkfs.registry import kind_of
 

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from winkfs.cli._common import BASE, JSON, Progress, emit, say, shown, size_of
+from winkfs.cli._common import BASE, JSON, Progress, bytes_to_read, emit, say, shown
 
 CONTID = click.option(
     "--contid",
@@ -28,7 +28,7 @@ def verify(base: str, as_json: bool) -> int:
     """
     import winkfs
 
-    with Progress("verifying", "bytes", size_of(base)) as bar:
+    with Progress("verifying", "bytes", bytes_to_read(base)) as bar:
         report = winkfs.verify(base, progress=bar)
     if as_json:
         counts = {"files": report.files, "entries": report.entries, "bytes": report.bytes}
@@ -67,7 +67,7 @@ def reindex(base: str, cols: bool, as_json: bool) -> int:
     import winkfs
 
     problems: list[str] = []
-    with Progress("reindexing", "bytes", size_of(base)) as bar:
+    with Progress("reindexing", "bytes", bytes_to_read(base)) as bar:
         files = winkfs.reindex(base, progress=bar, cols=cols, problem=problems.append)
         for problem in problems:
             bar.say(problem)
@@ -93,7 +93,7 @@ def compact(base: str, order: str, dry_run: bool, as_json: bool) -> None:
     """
     from winkfs.container.compact import compact as run
 
-    with Progress("compacting", "bytes", size_of(base)) as bar:
+    with Progress("compacting", "bytes", bytes_to_read(base)) as bar:
         done = run(base, order=order, dry_run=dry_run, progress=bar)
     if as_json:
         counts = {"bytes_before": done.before, "bytes_after": done.after, "files": done.files}
@@ -172,7 +172,7 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
     """
     from winkfs.container.salvage import salvage as run
 
-    with Progress("salvaging", "bytes", size_of(file)) as bar:
+    with Progress("salvaging", "bytes", bytes_to_read(file)) as bar:
         done = run(file, out, contid=contid, progress=bar)
     for problem in done.problems:
         say(problem)

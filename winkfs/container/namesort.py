@@ -151,7 +151,7 @@ class NameSorter:
                 yield found
 
     def close(self) -> None:
-        """Drop the scratch file. Safe to call twice."""
+        """Drop the scratch file. Idempotent."""
         if self._storage is not None:
             self._storage.close()
             self._storage = None

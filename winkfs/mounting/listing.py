@@ -29,7 +29,7 @@ from winkfs.container.store import Store
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, to_str
+from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, name_of, to_str
 from winkfs.units import NANO
 from winkmount.source import UNREADABLE, Attr, DirEntry
 
@@ -177,10 +177,10 @@ def name_at(store: Store, pos: int) -> bytes:
     Where the inode is damaged, the hash that the index has of the key tells whether the key is.
     """
     try:
-        return store.inode_at(pos)[0][:-3]
+        return name_of(store.inode_at(pos)[0])
     except CorruptError:
         key = store.key_at(pos)
-        return key[:-3] if key and store.index.lookup(key) == pos else b""
+        return name_of(key) if key and store.index.lookup(key) == pos else b""
 
 
 def fine(short: bytes, path: bytes) -> bool:

@@ -20,6 +20,7 @@ from winkfs.container.ondisk.names import build, merge
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup
 from winkfs.mounting.tree import GoodOrder, NameTree
+from winkfs.names import name_of
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -204,7 +205,7 @@ class ContainerNames:
         elif self.troubles == known:
             self.tree.recheck(lambda path: path in self.alias or self.entry(path) != 0)
             # A name that came and went since the order was made is noted nowhere, and may be back.
-            drafts = [key[: -len(SUFFIX)] for key in self.drafts]
+            drafts = list(map(name_of, self.drafts))
             later = (name for name, _ in tail(self.store, self.order.covered))
             self.look_again(chain(later, drafts))
 

@@ -24,7 +24,7 @@ from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import FileType
 from winkfs.mounting.ids import Places, directory_id, other_id
 from winkfs.mounting.listing import Listing
-from winkfs.names import MAX_COMPONENT, bad_prefix, within
+from winkfs.names import MAX_COMPONENT, bad_prefix, name_of, within
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry
 
@@ -224,7 +224,7 @@ class ContainerTimes:
             for key, pos in zip(rows.keys, rows.pos.tolist(), strict=True):
                 found = self._good(key) if pos >= offset else None
                 if found is not None and found.pos == pos:
-                    yield self._timed(key[: -len(SUFFIX)], found)
+                    yield self._timed(name_of(key), found)
 
     def _good(self, key: bytes) -> Found | None:
         try:

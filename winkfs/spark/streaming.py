@@ -66,6 +66,16 @@ from winkfs.spark.reading.partition import (
 from winkfs.spark.reading.reader import WinkfsReader
 from winkfs.spark.reading.stores import stores_of
 
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxFiles,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # 4.1: a batch is all there is
+    ReadAllAvailable = ReadMaxBytes = ReadMaxFiles = SupportsTriggerAvailableNow = object
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -365,17 +375,6 @@ def _stale(where: str, why: str) -> StalePlan:
 
 def _raise(error: CorruptError) -> None:
     raise error
-
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxBytes,
-        ReadMaxFiles,
-        SupportsTriggerAvailableNow,
-    )
-except ImportError:  # 4.1: a batch is all there is
-    ReadAllAvailable = ReadMaxBytes = ReadMaxFiles = SupportsTriggerAvailableNow = object
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStreamReader:
