@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
-TESTS = str(Path(__file__).resolve().parent)
-MODULES = os.pathsep.join((PACKAGES, TESTS))  # PYTHONPATH: `cluster_jobs` runs on workers, too
+TESTS = Path(__file__).resolve().parent
+# PYTHONPATH: what `cluster_jobs` and the tests of Spark define runs on workers, too
+MODULES = os.pathsep.join((PACKAGES, str(TESTS), str(TESTS / "spark")))
 SETTINGS = (
     session_conf()
     | mount_conf()

@@ -27,13 +27,13 @@ CUTS = "tests/simulated/test_power_cuts.py::test_every_image_shows_what_was_ackn
 STATES = "tests/simulated/test_damaged_states.py"
 DAMAGE = f"{STATES}::test_damage_is_told_and_costs_what_it_hits"
 BITS = f"{STATES}::test_a_flipped_bit_of_the_superblocks_costs_nothing"
-HIDDEN = "tests/test_dataset_hidden.py"
-FINAL = "tests/test_failed_sync.py::test_no_later_call_succeeds"
+HIDDEN = "tests/dataset/test_dataset_hidden.py"
+FINAL = "tests/container/test_failed_sync.py::test_no_later_call_succeeds"
 SINGLE = "tests/simulated/test_power_cuts.py"
 TORN = f"{SINGLE}::test_what_was_not_synced_does_not_come_with_a_torn_second_superblock"
 MADE = f"{SINGLE}::test_a_container_that_was_made_is_there"
 # No image has two torn writes, which is what this order is there for.
-ORDER = "tests/test_kvseq.py::test_sync_writes_data_then_the_superblock_each_made_durable"
+ORDER = "tests/formats/test_kvseq.py::test_sync_writes_data_then_the_superblock_each_made_durable"
 GROWING, STORE, DATAFILE = (
     "formats/winkformats/kv/sequence.py",
     "winkfs/container/store.py",
@@ -212,7 +212,7 @@ MUTANTS = (
         "checksums that are not bound to their container", "formats/winkformats/kv/entry.py",
         '            variables.get("CONTID", 0),\n',
         "            0,\n",
-        "tests/test_entry.py::test_an_entry_in_another_place_or_container_is_none",
+        "tests/formats/test_entry.py::test_an_entry_in_another_place_or_container_is_none",
     ),
 )  # fmt: skip
 

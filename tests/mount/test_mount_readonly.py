@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mounting import need_fuse, serving
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 LARGE = bytes(range(250)) * 40_000
 pytestmark = pytest.mark.mount
 

@@ -126,7 +126,7 @@ def test_interrupted_caller_gets_no_mount(base: str, there: Path, tmp_path: Path
     """SIGINT while the server opens its Source, which here takes until `go` exists."""
     script = f"""
 import pathlib, sys, time
-sys.path[:0] = {[*packages(), os.path.dirname(__file__)]!r}
+sys.path[:0] = {[*packages(), os.path.dirname(os.path.dirname(__file__))]!r}
 from memory_source import MemorySource
 from mounting import request
 from winkmount.service import serve_in_background

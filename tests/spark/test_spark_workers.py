@@ -103,7 +103,7 @@ def imported(tmp_path: Path, task: str, base: Path) -> list[str]:
     """Which of pandas and pyarrow.compute a task imports."""
     done = subprocess.run(
         [sys.executable, "-c", TASKS, task, str(base), str(tmp_path)],
-        env=environment(PYTHONPATH=f"{PACKAGES}{os.pathsep}{Path(__file__).parent}"),
+        env=environment(PYTHONPATH=f"{PACKAGES}{os.pathsep}{Path(__file__).parents[1]}"),
         capture_output=True, text=True, check=False, cwd="/",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def test_a_scan_does_not_import_pyarrow_compute(tmp_path: Path) -> None:
     assert imported(tmp_path, "scan", with_columns(tmp_path / "c")) == []
 
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def example() -> str:

@@ -13,7 +13,7 @@ from mounting import mounted
 
 import winkfs
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 PART = 50_000  # operations in one container, which grows by all that is written
 LARGEST = [256 << 10, 40_000, 3 << 20]  # bytes; the last one is gathered and stored in parts
 

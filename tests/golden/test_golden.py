@@ -19,7 +19,7 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.perm import Perm
 from winkfs.container.ondisk.inode import default_mode
 
-GOLDEN = Path(__file__).with_name("golden")
+GOLDEN = Path(__file__).parent
 SUFFIXES = (".data", ".idx", ".time", ".names")
 SINGLE, CONTAINERS = golden_formats.RECIPES, golden_containers.RECIPES
 

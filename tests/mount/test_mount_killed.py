@@ -18,7 +18,7 @@ import winkfs
 
 pytestmark = [pytest.mark.mount, pytest.mark.soak]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 WRITERS = 3
 PATIENCE = 1800.0
 

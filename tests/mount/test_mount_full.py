@@ -20,7 +20,7 @@ import winkfs
 
 pytestmark = pytest.mark.mount
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SIZE = 64 << 20  # bytes of the disk
 
 

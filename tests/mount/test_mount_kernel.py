@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from mounting import need_fuse, run, same, serving
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 pytestmark = pytest.mark.mount
 
 

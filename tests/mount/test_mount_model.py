@@ -19,7 +19,7 @@ import winkfs
 
 pytestmark = [pytest.mark.mount, pytest.mark.soak]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 WORKERS = 3
 ONE_CALL = {"pwrite", "write", "ftruncate", "truncate", "fchmod", "chmod", "fchown", "chown"}
 ONE_CALL |= {"rename", "unlink", "mkdir", "rmdir", "utimens", "setxattr", "removexattr"}

@@ -19,7 +19,7 @@ from mounting import there as there  # a fixture
 import winkfs
 
 pytestmark = pytest.mark.mount
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 SLOW = 2.0  # seconds of a sync; two come for each fsync
 
