@@ -19,7 +19,7 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.perm import Perm
 from winkfs.container.ondisk.inode import default_mode
 
-GOLDEN = Path(__file__).parent
+GOLDEN = Path(__file__).parents[1] / "golden"
 SUFFIXES = (".data", ".idx", ".time", ".names")
 SINGLE, CONTAINERS = golden_formats.RECIPES, golden_containers.RECIPES
 
