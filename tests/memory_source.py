@@ -150,9 +150,6 @@ class MemorySource:
         self.nodes[id].users -= 1
         self._forget(id)
 
-    def flush(self, id: int) -> None:
-        pass
-
     def fsync(self, id: int) -> None:
         self.sync()
 

@@ -83,10 +83,10 @@ Operation = Callable[Concatenate[S, P], R]
 
 
 def operation(method: Operation[S, P, R], *, changes: bool = False) -> Operation[S, P, R]:
-    """A callback of libfuse: one at a time, and nothing but an OSError with an errno leaves it.
+    """A callback of libfuse: runs under the lock and raises nothing but an OSError with an errno.
 
-    The Source may have forgotten the id of a directory, or got over damage: then a call is made
-    once more, save in the second case one that changes something and may be half done.
+    If the Source has forgotten the id of a directory, or recovers from damage, the call is made
+    once more; after damage not one that changes something, since it may be half done.
 
     changes     see `change`
     """
@@ -134,8 +134,8 @@ def change(method: Operation[S, P, R]) -> Operation[S, P, R]:
 
 
 def waiting(method: Operation[S, P, R]) -> Operation[S, P, R]:
-    """A callback of libfuse that takes the lock itself, for it waits for something. Nothing but an
-    OSError with an errno leaves it."""
+    """A callback of libfuse that waits for something and takes the lock itself. Raises nothing but
+    an OSError with an errno."""
 
     @functools.wraps(method)
     def guarded(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,6 +1,4 @@
-"""Serving a mount until it is gone, in this process.
-
-Serving a mount by a process of its own in the background.
+"""Serving a mount until it is gone, in this process or in one of its own in the background.
 
 A Source may hold locks and threads that do not survive a fork, so the background process is forked
 first and opens the Source itself; the caller waits until the kernel has the mount, or for the
@@ -37,11 +35,12 @@ from winkmount.operations import Operations
 from winkmount.options import Options
 from winkmount.source import Following, Source
 
-log = logging.getLogger("winkmount")
-
 DEVICE: Final = "/dev/fuse"
 FOLLOW_EVERY: Final = 1.0  # seconds
 ENDING: Final = "winkmount-ends"  # at most 15 characters
+_ENDED: Final = "the server ended before the mount was there"
+
+log = logging.getLogger("winkmount")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +239,6 @@ def _signals(action: signal.Handlers) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-_ENDED: Final = "the server ended before the mount was there"
 
 
 def serve_in_background(request: Request) -> str:

@@ -134,10 +134,6 @@ class Source(Protocol):
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
         """The file has one more user. truncate: it is empty from here on (O_TRUNC)."""
 
-    def flush(self, id: int) -> None:
-        """A descriptor of the file is closed, maybe one of many: the last chance to refuse what
-        was written. Comes also for each child of a process that has the file open."""
-
     def fsync(self, id: int) -> None:
         """Return when the file as it stands is on the disk."""
 
@@ -299,9 +295,6 @@ class ReadOnlySource:
 
     def promise(self, id: int, size: int) -> bool:
         _refuse()
-
-    def flush(self, id: int) -> None:
-        """There is nothing to refuse."""
 
     def fsync(self, id: int) -> None:
         """Everything is on the disk."""

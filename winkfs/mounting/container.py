@@ -554,9 +554,6 @@ class ContainerSource:
     def fsync(self, id: int) -> None:
         run_steps(self.syncing(id))
 
-    def flush(self, id: int) -> None:
-        pass
-
     def syncing(self, id: int | None) -> Steps:
         yield from self._syncing()
         names = self.names

@@ -39,12 +39,12 @@ from winkmount.source import Attr, DirEntry, ReadOnlySource
 if TYPE_CHECKING:
     from winkmount.options import Options
 
-log = logging.getLogger("winkfs.mount")
-
 Place = tuple[ShardFiles, Columns, int]
 """Where a file is: its shard, the chunk of the columns, and the row in it."""
 FILES: Final = 3  # open files a shard, and some
 PIECE: Final = 1024  # files at a time
+
+log = logging.getLogger("winkfs.mount")
 
 
 class DatasetView:

@@ -100,7 +100,7 @@ class Rows:
         return chunk.name_bytes[begin:end].tobytes()
 
     def names(self, rows: Int64) -> list[bytes]:
-        """Cost: 0.2 us a name."""
+        """The names of rows."""
         found: npt.NDArray[Any] = np.empty(len(rows), object)
         for number, which, at in self.parts(rows):
             found[which] = self.texts(number, at)
@@ -137,8 +137,8 @@ def sort(rows: Rows, chosen: Int64) -> tuple[Int64, Int64]:
 
     ->      int64[n], and the indices of the names that others may be below: the next name begins
             with them, and goes on with no more than a /
-    cost    0.3 us a name where few begin alike, else 0.2 us for each 8 bytes that they have in
-            common; twice that from SOME names on. Memory: 8 bytes a name, and 80 MiB while it runs
+    cost    a pass over the names for each 8 bytes that they have in common; twice that from SOME
+            names on. Memory: 8 bytes a name, and 80 MiB while it runs
     """
     if len(chosen) <= SOME:
         return _sort(rows, chosen)
@@ -221,7 +221,7 @@ class MergedOrder:
     def updated(self, rows: Rows) -> MergedOrder:
         """The same for other rows, of which some are those of this order.
 
-        cost    as `merged`, but where few names come: 10 ns a name, and 20 us for each that comes
+        cost    as `merged`, but where few names come a copy, and a search for each that comes
         """
         if self.clashes:
             return self.merged(rows)
@@ -279,7 +279,7 @@ class MergedOrder:
     # what is asked of it
 
     def find(self, name: bytes) -> int:
-        """The index of a name, -1: there is none. Cost: 5 us among 100,000."""
+        """The index of a name, -1: there is none. Cost: a search."""
         at = self.lower_bound(name)
         return at if at < self.count and self.name(at) == name else -1
 
@@ -291,11 +291,11 @@ class MergedOrder:
         return self._order.item(index)  # type: ignore[no-any-return]
 
     def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices. Cost: 0.2 us a name."""
+        """The names with these indices."""
         return self.rows.names(self.positions(start, stop))
 
     def name(self, index: int) -> bytes:
-        """Cost: 1 us."""
+        """The name with this index."""
         return self.rows.name(self._order.item(index))
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:

@@ -77,7 +77,7 @@ class Spool:
         self.file, self.size, self._below = copy.file, size, None
 
     def _leave_memory(self) -> None:
-        """A disk that is full leaves everything as it was."""
+        """On a full disk nothing changes."""
         if isinstance(self.file, io.BytesIO):
             with self.file.getbuffer() as data, ExitStack() as undo:
                 file = undo.enter_context(tempfile.TemporaryFile(buffering=0, dir=self._directory))

@@ -121,9 +121,6 @@ class ReaderSource(ReadOnlySource):
     def releasedir(self, handle: int) -> None:
         del self._handles[handle]
 
-    def parent(self, directory: int) -> int:
-        return self._ids[self._paths[directory].rpartition(b"/")[0]]
-
     # attributes
 
     def stat(self, id: int) -> Attr:
