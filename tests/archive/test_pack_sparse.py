@@ -92,7 +92,6 @@ def test_holes_are_kept_from_directory_to_directory(sparse: Path, tmp_path: Path
     assert winkfs.verify(tmp_path / "c").problems == []
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("tar"), reason="needs GNU tar")
 @pytest.mark.parametrize(
     "options", [["--format=gnu"], *(["--format=pax", f"--sparse-version={v}"]

@@ -31,6 +31,7 @@ def tar_of(tree: Path, path: Path, mode: str = "w") -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 @pytest.mark.parametrize("ao", [False, True])
 def test_tar_file_gives_the_same_tree(tree: Path, tmp_path: Path, mode: str, ao: bool) -> None:
@@ -109,6 +110,7 @@ def test_tar_names_are_cleaned_and_those_that_climb_are_refused(tmp_path: Path) 
     assert (report.left_out, report.failed) == (2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("part", [0.3, 0.7, 0.95])

@@ -67,6 +67,7 @@ def random_life(c: winkfs.Container, rng: random.Random, times: range) -> None:
             c.sync()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("ao", [False, True])
 def test_columns_of_what_was_put_are_those_of_the_data_file(

@@ -223,6 +223,7 @@ def test_writer_that_has_not_synced_cannot_write_them(tmp_path: Path) -> None:
             write_columns(c.engine.store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["create", "append", "sync", "publish"])
 def test_killed_while_writing_leaves_the_old_ones(at: str, tmp_path: Path) -> None:
     base = tmp_path / "c"

@@ -198,6 +198,7 @@ def bulk(c: Container, verb: Callable[[Container], object], name: str, caught: l
     assert c.put_many(files()) == 401
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", NESTED)
 def test_what_put_many_is_given_cannot_change_the_container(verb: str, base: Path) -> None:
     """Of an append to a name that then came in bulk, index and data told different things."""

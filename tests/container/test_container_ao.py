@@ -276,6 +276,7 @@ def test_replaced_files_move_to_the_end(c: Container, base: Path) -> None:
     assert_sound(base, {b"last": b"2", b"a": b"4", b"b": b"5"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("timemp", [7, 3600])
 @pytest.mark.parametrize("dropped", [[], [".time"], [".idx", ".time"], [".idx"]])
 def test_time_ranges_of_many_files(timemp: int, dropped: list[str], base: Path) -> None:

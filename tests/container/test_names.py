@@ -70,6 +70,7 @@ def rebuilt(base: Path) -> tuple[list[list[int]], int]:
 # --- building and reading
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_order_has_all_names_in_byte_order(variant: str, base: Path) -> None:
     made(base, some_names(3000), **VARIANTS[variant])
@@ -240,6 +241,7 @@ def changed(container: winkfs.Container, model: dict[bytes, bytes], chance: rand
             container.utime(old, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_an_old_order_and_the_tail_make_the_order_of_today(
     seed: int, base: Path, monkeypatch: pytest.MonkeyPatch

@@ -154,6 +154,7 @@ def test_a_derived_file_that_is_not_believed_is_no_damage(fault: str, base: Path
     assert_sound(base, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_never_ends_in_another_error(fault: str, base: Path) -> None:
     """Reading all there is gives CorruptError, FormatError or the file: nothing else."""

@@ -121,6 +121,7 @@ def until_done(action: Callable[[], Any], between: Callable[[], Any] = lambda: N
         action()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fail", range(1, SYNCS))
 def test_sync_that_is_tried_again_makes_all_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: int

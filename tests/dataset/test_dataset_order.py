@@ -47,6 +47,7 @@ def check(view: DatasetSource, expected: list[bytes]) -> None:
     assert order.clashes == clashes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("some", [1 << 20, 130])
 @pytest.mark.parametrize("number", range(12))
 def test_names_of_several_shards_are_sorted(
@@ -63,6 +64,7 @@ def test_names_of_several_shards_are_sorted(
     view.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [0, 1 << 10])
 @pytest.mark.parametrize("number", range(8))
 def test_order_follows_the_generations(

@@ -30,7 +30,6 @@ def soon(pid: int, device: str, held: bool) -> bool:
     return holds(pid, device) == held
 
 
-@pytest.mark.slow
 @pytest.mark.mount
 def test_processors_that_stay_awake_for_ever(base: str) -> None:
     if not os.access(awake.LATENCY_DEVICE, os.W_OK):

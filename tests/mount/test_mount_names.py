@@ -150,6 +150,7 @@ def test_names_no_path_can_have_are_not_shown(base: str, name: str) -> None:
     view.close()
 
 
+@pytest.mark.slow
 def test_a_million_names_no_path_can_have_do_not_hide_a_good_one(base: str) -> None:
     """Looking through them one by one would take seconds at each look-up."""
     with winkfs.create(base) as container:

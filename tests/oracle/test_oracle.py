@@ -118,6 +118,7 @@ def flipped(base: Path, suffix: str, offset: int, bit: int) -> None:
     path.write_bytes(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".data", ".idx"])
 @pytest.mark.parametrize("bit", [0x01, 0x80])
 def test_every_flipped_byte_of_a_new_container_is_found(
