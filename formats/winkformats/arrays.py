@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.disk.storage import Storage
+if TYPE_CHECKING:
+    from winkformats.disk.storage import Storage
 
 Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.posix import WINDOW, FileStorage
+from winkformats.disk.pagecache import WINDOW
+from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv import scan as kvscan
 from winkformats.kv.entry import Layout

@@ -17,8 +17,8 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import KVEntry, Layout
-from winkformats.kv.sequence import FILEINCR, KVSeq
-from winkformats.kv.superblock import HINDEX, Superblock, read_superblock
+from winkformats.kv.sequence import KVSeq
+from winkformats.kv.superblock import FILEINCR, HINDEX, Superblock, read_superblock
 
 CODES = (0, 1, 2, 3, 4, 7, 24, 259, 260, 263, 459, 514)
 

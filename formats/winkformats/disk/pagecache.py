@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 PAGE: Final = mmap.PAGESIZE
+WINDOW: Final = 8 << 20  # bytes of one bulk read
 WRITE_ERRORS: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)  # what a sync may say
 _SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
 _SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER

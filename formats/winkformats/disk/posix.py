@@ -35,7 +35,6 @@ from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.disk.storage import Buffer, Info, Kind, Storage
 
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
-WINDOW: Final = 8 << 20  # bytes of one bulk read
 BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
 SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync

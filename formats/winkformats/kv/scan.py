@@ -15,7 +15,7 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats.arrays import Bools, Int64, UInt8, column, keep_heap, rows_at
-from winkformats.disk.posix import WINDOW
+from winkformats.disk.pagecache import WINDOW
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DamagedRange, FormatError
 from winkformats.kv.entry import MASK64, PREFIXES, Field, KVEntry, Layout

@@ -31,6 +31,7 @@ from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.pagesums import VARIABLE as PAGESUMS
 from winkformats.kv.scan import scan
 from winkformats.kv.superblock import (
+    FILEINCR,
     HALF,
     KVSEQ,
     SBSIZE,
@@ -45,7 +46,6 @@ MAX_INCR: Final = 1 << 30  # bytes reserved at a time, whatever FILEINCR says
 AHEAD: Final = 64 << 20  # bytes reserved beyond that at most, where a file is large
 LARGE: Final = 32 << 10  # bytes of a value that is not copied
 FLUSH: Final = 1 << 20  # bytes gathered before a write; 1 and 4 MiB measured the same, 16 slower
-FILEINCR: Final = 4 << 20
 
 
 class GrowingFile:

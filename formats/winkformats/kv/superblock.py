@@ -38,6 +38,7 @@ PERM: Final = 0x30
 FORMAT_NAMES: Final = {KVSEQ: "kvseq", HINDEX: "hindex", PERM: "perm"}
 
 SBSIZE: Final = 4096
+FILEINCR: Final = 4 << 20  # bytes by which a file grows on the disk, where nothing else is said
 MAX_SBSIZE: Final = 1 << 26  # bytes; a larger claim is damage, not a file to allocate for
 MAX_SBSEQ: Final = 1 << 62  # numbers that count on from there would leave 64 bits
 HALF: Final = 4096  # bytes of each of two superblocks

@@ -19,8 +19,7 @@ from winkformats import hashing
 from winkformats.arrays import Int64, rows_at, texts_at
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Layout
-from winkformats.kv.sequence import FILEINCR
-from winkformats.kv.superblock import HALF, KVSEQ, SBSIZE, Superblock
+from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, SBSIZE, Superblock
 from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 from winkfs.names import INODE
 from winkfs.units import NANO
