@@ -107,7 +107,7 @@ class Changes:
         kv.reserve(self._waiting + len(data) + len(key) + one.beside)
         both, pos = one.encode(kv.end, store.new_fileid(), key, data, mtime, ftype)
         kv.append_parts([both], 2, 2)
-        there = key in self.drafts or index.bulk or index.lookup(key)
+        there = key in self.drafts or bool(index.bulk) or index.lookup(key) > 0
         if there:
             self._drop(key)
         store.itotsz += one.inode_size
