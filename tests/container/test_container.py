@@ -598,6 +598,27 @@ def test_put_many_across_widths_of_the_file_number(base: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_put_after_put_many_leaves_one_file_of_its_name(base: Path) -> None:
+    """The name is in the index on disk alone, among what is put in bulk, in both, or in neither."""
+    with winkfs.create(base) as container:
+        container.put_many([("index", b"1"), ("both", b"1")])
+    with winkfs.open(base, "a") as container:
+        for name in ("index", "bulk", "both", "new"):
+            container.put_many([("bulk", b"2"), ("both", b"2")])
+            container.put(name, name.encode())
+        container.put("bulk", b"bulk")
+        container.put("both", b"both")
+        assert len(container) == 4
+        container.put("new", b"again")
+        container.delete("both")
+        container.put("both", b"back")
+        assert len(container) == 4
+    files = {b"index": b"index", b"bulk": b"bulk", b"both": b"back", b"new": b"again"}
+    assert_sound(base, files)
+    winkfs.reindex(base)
+    assert_sound(base, files)
+
+
 def test_put_many_from_the_container_itself(base: Path) -> None:
     model = {f"n{i}".encode(): b"%d" % i for i in range(3000)}
     with winkfs.create(base) as container:

@@ -16,12 +16,12 @@ from typing import Any, Final
 import numpy as np
 
 from winkfs.container.arguments import check_attrs, check_directory, check_size
-from winkfs.container.draft import CHUNK, Draft, DraftWriter, with_ctime, with_mode
+from winkfs.container.draft import Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.files import Files
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, default_mode, joined
 from winkfs.container.read import Content
 from winkfs.container.store import MERGE_OVERLAY, Store
-from winkfs.container.writemany import OneFile, append_drafts, can_append
+from winkfs.container.writemany import SMALL, OneFile, append_drafts, can_append
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import to_str
 from winkfs.units import NANO
@@ -88,7 +88,7 @@ class Changes:
 
     def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:
         """Create or replace a file."""
-        if self._one is not None and attrs is None and 0 < len(data) <= CHUNK:
+        if self._one is not None and attrs is None and 0 < len(data) <= SMALL:
             self._put_plain(self._one, key, data, ns, ftype)
             return
         self._writer.need_room(None, len(data))
@@ -105,9 +105,9 @@ class Changes:
         ns = time.time_ns() if ns is None else ns
         mtime = ns if store.settings.nanoseconds else ns // NANO
         kv.reserve(self._waiting + len(data) + len(key) + one.beside)
-        parts, pos = one.encode(kv.end, store.new_fileid(), key, data, mtime, ftype)
-        kv.append_parts(parts, 2, 2)
-        there = key in self.drafts or index.bulk or index.lookup(key)
+        both, pos = one.encode(kv.end, store.new_fileid(), key, data, mtime, ftype)
+        kv.append_parts([both], 2, 2)
+        there = key in self.drafts or bool(index.bulk) or index.lookup(key) > 0
         if there:
             self._drop(key)
         store.itotsz += one.inode_size

@@ -20,7 +20,6 @@ import xxhash
 
 from winkformats.arrays import Int64, UInt8, keep_heap, row_bytes
 from winkformats.kv.entry import MASK64, Layout
-from winkformats.kv.sequence import LARGE as UNCOPIED
 from winkfs.container.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.container.draft import CHUNK, Draft
 from winkfs.container.ondisk.inode import CK_XXH3, Attrs, FileType, InodeForm
@@ -29,6 +28,7 @@ from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import Name, to_bytes
 
 BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
+SMALL: Final = 32 << 10  # bytes of content that are copied with their entries
 HEADS: Final = 64  # bytes of two entries without inode key, content and inode, at most
 PLACED: Final = struct.Struct(">9q")  # NEXTI .. DCOUNT and a triple
 PAIRED: Final = struct.Struct(">8q")  # the same with a pair
@@ -83,29 +83,29 @@ class OneFile:
 
     def encode(
         self, pos: int, fileid: int, key: bytes, data: bytes, mtime: int, ftype: int
-    ) -> tuple[list[bytes], int]:
-        """The bytes of both entries in parts, for position `pos`, and the position of the inode.
+    ) -> tuple[bytes, int]:
+        """The bytes of both entries for position `pos`, and the position of the inode.
 
-        key, data  of the inode; the content: 1 byte to 1 MiB
+        key, data  of the inode; the content: 1 byte to SMALL
         mtime      as stored
         """
         own = b"%x/D0" % fileid
-        head = b"%b%b%b" % (len(own).to_bytes(2, "big"), own, len(data).to_bytes(4, "big"))
-        state = xxhash.xxh3_64(head, seed=(self._contid + pos) & MASK64)
-        state.update(data)
-        at = pos + len(head) + len(data) + 5
+        first = b"".join((
+            len(own).to_bytes(2, "big"), own, len(data).to_bytes(4, "big"), data,
+        ))  # fmt: skip
+        at = pos + len(first) + 5
         place = (pos, 0, len(data)) if self._pairoff else (pos, len(data))
         form = PLACED if self._pairoff else PAIRED
         fields = form.pack(0, fileid, len(data), ftype, mtime, 1, *place)
-        body = b"".join((
+        last = b"".join((
             len(key).to_bytes(2, "big"), key, self.inode_size.to_bytes(4, "big"),
             xxhash.xxh3_64_digest(fields), fields, self._pad,
         ))  # fmt: skip
-        ends = xxhash.xxh3_64_digest(body, (self._contid + at) & MASK64)[4:]
-        first, last = b"\0" + head, b"%b\0%b%b" % (state.digest()[4:], body, ends)
-        if len(data) < UNCOPIED:
-            return [b"%b%b%b" % (first, data, last)], at
-        return [first, data, last], at
+        sums = self._sum(first, pos), self._sum(last, at)
+        return b"\0%b%b\0%b%b" % (first, sums[0], last, sums[1]), at
+
+    def _sum(self, body: bytes, pos: int) -> bytes:
+        return xxhash.xxh3_64_digest(body, (self._contid + pos) & MASK64)[4:]
 
 
 def append_plain(store: Store, files: Plain, fileids: Int64, mtimes: Int64) -> tuple[Int64, Int64]:
