@@ -6,6 +6,7 @@ A glob is the shell's (`*`, `?`, `[...]`) against the whole name; `*` also cross
 
 from __future__ import annotations
 
+import bisect
 import fnmatch
 import os
 import re
@@ -166,3 +167,26 @@ def base_of(path: str | os.PathLike[str]) -> str:
     if text.endswith("/") or not text:
         raise ValueError(f"BASE is a path with a name at its end, not {text!r}")
     return text
+
+
+# --- names in byte order ---
+
+
+def lower_bound(name_at: Callable[[int], bytes], count: int, name: bytes, low: int) -> int:
+    """Index of the first of `count` ascending names that is >= `name`, at or after `low`."""
+    high = count
+    if low > 0:
+        low, high = gallop(name_at, name, low, high)
+    return bisect.bisect_left(range(count), name, low, high, key=name_at)
+
+
+def gallop(name_at: Callable[[int], bytes], name: bytes, low: int, high: int) -> tuple[int, int]:
+    """Indices between which a name belongs, [low, high], from a `low` that is near, and not behind
+    it. Cost: the steps grow with the logarithm of the distance from `low`."""
+    step = 1
+    while low < high:
+        probe = min(low + step, high) - 1
+        if name_at(probe) >= name:
+            return low, probe
+        low, step = probe + 1, 2 * step
+    return low, high

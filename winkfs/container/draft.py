@@ -30,6 +30,7 @@ from winkfs.errors import Refusal
 
 GROUP: Final = 64 << 10  # bytes of small overwrites in one entry: a read of one checks them all
 PATCHES: Final = 4096  # overwrites that wait to be laid over the extents
+PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers a whole entry
 
 

@@ -1,27 +1,36 @@
-"""Inode entries of a range of the data file, found in bulk for reindex, replay and verify."""
+"""Inode entries in bulk: of a range of the data file, for reindex, replay and verify; and at given
+positions, plain ones, for scans and listings."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
-from winkformats.arrays import Int64, texts_at
+from winkformats.arrays import Int64, rows_at, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.kv.entry import Layout
-from winkformats.kv.scan import Batch, scan, scan_intact
+from winkformats.kv.entry import MASK64, Layout
+from winkformats.kv.scan import Batch, entry_rows, scan, scan_intact
 from winkfs.container.ondisk.data import SUFFIX, Settings
 from winkfs.container.ondisk.idx import Rows, hash_rows
-from winkfs.container.ondisk.inode import HEAD, Inode
+from winkfs.container.ondisk.inode import HEAD, FileType, Inode, InodeForm
 
 HEX: Final = np.full(256, -1, np.int64)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
 NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = 7  # int64 words of an inode before its pairs
+KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
+VALUES: Final = 1024  # bytes of the largest inode
+
+BareInode = tuple[bytes, int, int, int, int]
+"""name, file id, bytes, ftype, mtime as stored"""
 
 
 class InodeColumns:
@@ -211,3 +220,121 @@ def inode_rows(
         return
     for batch in scan(storage, layout, start, stop, progress=progress):
         yield batch, rows_of(batch, settings, problem)
+
+
+@dataclass(slots=True)
+class PlainInodes(InodeColumns):
+    """n plain inodes of a batch, in its order; their checksums are good.
+
+    which    int64[n]  their indices among the positions of the batch
+    names    n names
+    fields   int64[n, 8 or 9]  CKSUM .. DCOUNT, kv_pointer, (0,) bytes
+    """
+
+    which: Int64
+    names: list[bytes]
+    fields: Int64
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, chosen: npt.NDArray[np.bool_]) -> PlainInodes:
+        """Only the chosen ones, bool[n]."""
+        names = [self.names[i] for i in np.flatnonzero(chosen).tolist()]
+        return PlainInodes(self.which[chosen], names, self.fields[chosen])
+
+    @property
+    def ftype(self) -> Int64:
+        return np.where(self.fields[:, 4] == 0, int(FileType.FILE), self.fields[:, 4])
+
+    @property
+    def pointer(self) -> Int64:
+        """kv_pointer of the one data entry."""
+        return self.fields[:, 7]
+
+
+def plain_inodes(
+    data: memoryview, base: int, positions: Int64, layout: Layout, form: InodeForm
+) -> PlainInodes:
+    """The plain inodes among the entries at `positions`, ascending.
+
+    data, base  a window: bytes of the file from position `base` on
+    """
+    found = good_inodes(data, positions - base, positions, layout, form)
+    fields = found.fields
+    good = (fields[:, 6] == 1) & (fields[:, 7] > 0) & (fields[:, -1] == fields[:, 3])
+    if form.pairoff:
+        good &= fields[:, 8] == 0
+    return found if good.all() else found.take(good)
+
+
+def few_inodes(
+    data: bytes, places: list[int], positions: list[int], layout: Layout, form: InodeForm, size: int
+) -> list[BareInode | None]:
+    """The inodes at `positions`, each for itself; None for a bad or unusual one. The file id is 0
+    where it has attributes, which are not read.
+
+    places  where in `data` they begin
+    size    bytes of the usual inode
+    cost    less than `good_inodes` for a few of them
+    """
+    found: list[BareInode | None] = []
+    contid, end = layout.contid, len(data) if layout.standard else 0
+    for at, pos in zip(places, positions, strict=True):
+        unpack, width = _shape(data[at + 1 : at + 3], size, form.pairoff)
+        if at + width > end:
+            found.append(None)
+            continue
+        (
+            delflag, name, suffix, length, nexti, fileid, lsize, ftype, mtime, count, nbytes, sum32
+        ) = unpack(data, at)  # fmt: skip
+        body = data[at + 1 : at + width - 4]
+        good = (
+            xxh3_64_intdigest(body, (pos + contid) & MASK64) & 0xFFFFFFFF == sum32
+            and suffix == SUFFIX
+            and length == size
+            and delflag <= 1
+            and nexti == 0
+            and fileid >= 1
+            and lsize >= 0
+            and count >= 0
+        )
+        bare = count == 0 or nbytes >= 0
+        found.append((name, fileid if bare else 0, lsize, ftype, mtime) if good else None)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _shape(prefix: bytes, size: int, pairoff: bool) -> tuple[Callable[..., Any], int]:
+    """How to unpack an entry with this length of a key, and its bytes."""
+    key = int.from_bytes(prefix, "big")
+    name = max(key - len(SUFFIX), 0)
+    code = struct.Struct(
+        f">B2x{name}s{len(SUFFIX)}sI8x6q{16 if pairoff else 8}xq"
+        f"{size - HEAD.size - (24 if pairoff else 16)}xI"
+    )
+    return code.unpack_from, code.size
+
+
+def good_inodes(
+    data: memoryview | bytes, at: Int64, positions: Int64, layout: Layout, form: InodeForm
+) -> PlainInodes:
+    """The good inodes with room for a pair, and not too large, among the entries at `positions`, in
+    any order, each with its first pair.
+
+    at  where in `data` they begin; outside of it: not there
+    """
+    words = (HEAD.size + form.pair) // 8
+    none = PlainInodes(np.empty(0, np.int64), [], np.empty((0, words), np.int64))
+    if not layout.standard:
+        return none
+    rows = entry_rows(data, at, layout, (1 + len(SUFFIX), KEYS), (8 * words, VALUES))
+    if not len(rows.which):
+        return none
+    good = rows.good(layout, positions[rows.which])
+    values = rows_at(rows.raw, rows.begin + rows.value, 8 * words)
+    fields = values.view(">i8").astype(np.int64)
+    good &= (fields[:, 1] == 0) & (fields[:, 2] >= 1) & (fields[:, 3] >= 0) & (fields[:, 6] >= 0)
+    names = rows.slices(rows.begin + 3, rows.begin + rows.key_len)
+    found = PlainInodes(rows.which, names, fields)
+    return found if good.all() else found.take(good)

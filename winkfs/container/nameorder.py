@@ -6,9 +6,8 @@ positions in memory. The names themselves are read from the data file. Nothing i
 
 from __future__ import annotations
 
-import bisect
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys, Settings
 from winkfs.container.recovery import Changes, Replay
 from winkfs.errors import DerivedDamage
+from winkfs.names import lower_bound
 
 CLASHES: Final = "CLASHES"  # extension: how many files have the name of a directory of others
 UNKNOWN: Final = -1
@@ -194,26 +194,6 @@ class NameOrder:
 def _close_all(files: Sequence[Storage]) -> None:
     for storage in files:
         storage.close()
-
-
-def lower_bound(name_at: Callable[[int], bytes], count: int, name: bytes, low: int) -> int:
-    """Index of the first of `count` ascending names that is >= `name`, at or after `low`."""
-    high = count
-    if low > 0:
-        low, high = gallop(name_at, name, low, high)
-    return bisect.bisect_left(range(count), name, low, high, key=name_at)
-
-
-def gallop(name_at: Callable[[int], bytes], name: bytes, low: int, high: int) -> tuple[int, int]:
-    """Indices between which a name belongs, [low, high], from a `low` that is near, and not behind
-    it. Cost: the steps grow with the logarithm of the distance from `low`."""
-    step = 1
-    while low < high:
-        probe = min(low + step, high) - 1
-        if name_at(probe) >= name:
-            return low, probe
-        low, step = probe + 1, 2 * step
-    return low, high
 
 
 def key_hashes(htalgo: int, keys: list[bytes]) -> Int64:

@@ -23,9 +23,9 @@ import xxhash
 
 from winkformats.arrays import Int64, column, rows_at
 from winkformats.errors import CorruptError
-from winkformats.hashing import MASK63, XXH3
+from winkformats.hashing import MASK63
 from winkformats.kv.entry import KVEntry
-from winkfs.container.ondisk.idx import ALIKE, Base
+from winkfs.container.ondisk.idx import ALIKE, usual
 from winkfs.container.ondisk.inode import (
     INT64,
     Attrs,
@@ -143,16 +143,6 @@ def _sizer(view: mmap.mmap | memoryview) -> Callable[[], int]:
     return view.size if isinstance(view, mmap.mmap) else view.__len__
 
 
-def fitting(store: Store) -> Base | None:
-    """The index of a store whose layout the closures here and in `look` know; None of another."""
-    layout, settings = store.kv.layout, store.settings
-    if not layout.standard or settings.htalgo != XXH3 or settings.cellsz != 2:
-        return None
-    if not 0 <= layout.contid < 1 << 63:  # below, CONTID + position must not wrap
-        return None
-    return store.index.base
-
-
 def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = False) -> Read | None:
     """A reader for the store as it is now, None where its layout is another.
 
@@ -160,7 +150,8 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
 
     often   whether many files have been read: a copy of the index is worth its time
     """
-    base, kv, settings = fitting(store), store.kv, store.settings
+    kv, settings = store.kv, store.settings
+    base = usual(store.index.base, kv.layout, settings)
     if base is None or base.view is None or not store.mapped:
         return None
     pairoff = settings.pairoff

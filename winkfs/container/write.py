@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from winkfs.container.arguments import check_attrs, check_directory, check_size
-from winkfs.container.draft import Draft, DraftWriter, with_ctime, with_mode
+from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.files import Files
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, default_mode, joined
 from winkfs.container.read import Content
@@ -34,7 +34,6 @@ DOOMED: Final = 1 << 20  # delflags waiting for a sync
 OVERLAY: Final = 2 * MERGE_OVERLAY  # changes in memory, 250 bytes each, before a sync is due
 NOTED: Final = 64  # bytes that the time of a change takes, at most
 SOON: Final = 2 * NANO
-PIECE: Final = 160  # bytes that a small overwrite needs beside its own: pairs, a part of an entry
 EXTENTS: Final = 4096  # of a file that is streamed, to which more are appended one by one
 AO: Final = "the container is append-only"
 

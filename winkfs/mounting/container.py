@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 
 from winkformats.arrays import keep_heap
 from winkfs.container.arguments import check_attrs, nearest_ns
+from winkfs.container.draft import PIECE
 from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.store import NO_ROOM
-from winkfs.container.write import PIECE
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import Users
 from winkfs.mounting.listing import Listings
+from winkfs.mounting.names import ContainerNames
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerView
@@ -51,7 +52,7 @@ class ContainerSource:
     gather = True
 
     def __init__(self, container: Container) -> None:
-        self.view = ContainerView(container)
+        self.view = ContainerView(ContainerNames(container))
         self.users = Users()
         self.writable, self.root = container.writable, self.view.root
         self._container, self.names, self.places = container, self.view.names, self.view.places

@@ -26,10 +26,10 @@ from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder, Rows, RowsBatch
-from winkfs.mounting.ids import OWN_IDS, Places, Users
+from winkfs.mounting.ids import OWN_IDS, POSITION, Places, Users
 from winkfs.mounting.listing import Batch, Listings
 from winkfs.mounting.lookup import find_data, text_of
-from winkfs.mounting.shards import POSITION, Footprint, ShardFiles
+from winkfs.mounting.shards import Footprint, ShardFiles
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_PATH

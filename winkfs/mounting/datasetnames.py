@@ -12,18 +12,21 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
-from winkfs.container.nameorder import gallop
 from winkfs.container.ondisk.cols import FileArray
 from winkfs.container.ondisk.inode import FileType
+from winkfs.mounting.ids import POSITION
 from winkfs.mounting.listing import MAKE, MODES, Batch
-from winkfs.mounting.shards import POSITION, ShardFiles
+from winkfs.names import gallop
 from winkmount.source import Attr
+
+if TYPE_CHECKING:
+    from winkfs.mounting.shards import ShardFiles
 
 Words = npt.NDArray[np.uint64]
 

@@ -14,6 +14,8 @@ from winkfs.names import within
 
 OWN_IDS: Final = 1 << 62  # ids from here on are made here, for what has no file id in the container
 RECENT: Final = 1 << 15  # ids remembered at least, beside those that are held
+POSITION: Final = 44  # bits of a file id of a data set: position of the inode; above: the shard
+SHARDS: Final = 1 << 18  # that a mount may meet, so that ids stay below OWN_IDS
 LOW: Final = (1 << 61) - 1
 
 

@@ -15,23 +15,25 @@ import logging
 import stat
 from collections.abc import Generator, Iterator
 from itertools import accumulate, repeat
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 
 from winkformats.arrays import Int64, fetch
 from winkformats.errors import CorruptError
 from winkfs.container.arguments import nearest_ns
+from winkfs.container.inodescan import PlainInodes, few_inodes, good_inodes
 from winkfs.container.ondisk.data import nearest_many
 from winkfs.container.ondisk.inode import Attrs, FileType, default_mode
-from winkfs.container.scan import PlainInodes, few_inodes, good_inodes
-from winkfs.container.store import Store
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, name_of, to_str
 from winkfs.units import NANO
 from winkmount.source import UNREADABLE, Attr, DirEntry
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
 
 LATE: Final = 1 << 61
 FIRST: Final = 64  # names of the first batch

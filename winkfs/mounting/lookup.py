@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import xxhash
 
@@ -21,10 +21,12 @@ from winkformats.hashing import MASK63
 from winkformats.hindex.table import PROBED
 from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.ondisk.idx import ALIKE
+from winkfs.container.ondisk.idx import ALIKE, usual
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, assemble, cut
-from winkfs.container.read import Content, fitting
-from winkfs.container.store import Store
+
+if TYPE_CHECKING:
+    from winkfs.container.read import Content
+    from winkfs.container.store import Store
 
 PAGE: Final = 4096
 PAGES: Final = 8192  # that may come before they go
@@ -145,7 +147,8 @@ class Lookup:
     def _finder(self) -> Find:
         """A closure for the index as it is now; `stale` says when it is another."""
         store = self._store
-        base, kv, settings = fitting(store), store.kv, store.settings
+        kv, settings = store.kv, store.settings
+        base = usual(store.index.base, kv.layout, settings)
         if base is None:
             return self.find_any
         pair = "qqq" if settings.pairoff else "qq"

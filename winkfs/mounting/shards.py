@@ -13,7 +13,6 @@ import os
 import stat
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
@@ -27,12 +26,10 @@ from winkfs.container.ondisk.inode import Extent
 from winkfs.container.read import Content
 from winkfs.container.store import Store
 from winkfs.dataset.shard import Shard
+from winkfs.mounting.ids import POSITION, SHARDS
 from winkfs.mounting.listing import MODE_OF
 from winkfs.mounting.lookup import PAGE, PAGES, Found, Lookup
 from winkmount.source import Attr
-
-POSITION: Final = 44  # bits of a file id that are the position of the inode; above: the shard
-SHARDS: Final = 1 << 18  # that a mount may meet, so that ids stay below those of directories
 
 log = logging.getLogger("winkfs.mount")
 

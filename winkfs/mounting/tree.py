@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
-from winkfs.container.nameorder import NameOrder, lower_bound
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import DerivedDamage
-from winkfs.names import bad_prefix, within
+from winkfs.names import bad_prefix, lower_bound, within
+
+if TYPE_CHECKING:
+    from winkfs.container.nameorder import NameOrder
 
 BATCH: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered

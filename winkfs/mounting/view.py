@@ -20,14 +20,13 @@ from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, InodeBatch
 from winkfs.mounting.lookup import Found, find_data, text_of
-from winkfs.mounting.names import ContainerNames
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_PATH
 from winkfs.units import NANO
 from winkmount.source import Attr
 
 if TYPE_CHECKING:
-    from winkfs.container.container import Container
+    from winkfs.mounting.names import ContainerNames
     from winkfs.mounting.spool import Spool
     from winkfs.mounting.timedir import TimeDirectory
 
@@ -45,9 +44,9 @@ class ContainerView:
     root_mode, root_owner, root_xattrs      of the top directory, which has no entry
     """
 
-    def __init__(self, container: Container) -> None:
-        self.names = ContainerNames(container)
-        self.places = Places(container.superblock.get("CONTID", 0))
+    def __init__(self, names: ContainerNames) -> None:
+        self.names = names
+        self.places = Places(names.container.superblock.get("CONTID", 0))
         self.root = self.places.root
         self.left_out: set[bytes] = set()
         self.spools: dict[int, Spool] = {}

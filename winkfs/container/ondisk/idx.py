@@ -25,6 +25,7 @@ from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.kv import pagesums
+from winkformats.kv.entry import Layout
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superblock
 from winkfs.container.derived import Opened
@@ -593,3 +594,12 @@ def _write_base(
         pagesums.write(storage, block)
     covered = variables.get("DATAEND", 0)
     return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n), passed
+
+
+def usual(base: Base | None, layout: Layout, settings: Settings) -> Base | None:
+    """An index whose layout, and that of the data file, the fast readers know; else None."""
+    if not layout.standard or settings.htalgo != hashing.XXH3 or settings.cellsz != 2:
+        return None
+    if not 0 <= layout.contid < 1 << 63:  # below, CONTID + position must not wrap
+        return None
+    return base
