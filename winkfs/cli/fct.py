@@ -287,7 +287,7 @@ def printable(value: str) -> str:
 
 def escaped(character: str) -> str:
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, see `text`
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8, see `names.to_str`
         return f"\\x{code - 0xDC00:02x}"
     return ascii(character)[1:-1]
 

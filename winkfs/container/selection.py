@@ -105,7 +105,7 @@ class Selection:
         return (self.since, self.until, self.min_size, self.max_size, self.ftypes) != (None,) * 5
 
     def chosen(self, rows: Columns) -> Bools:
-        """Which of these files, bool[n]. Cost: 40 ns a file; a glob: see `globs.matches`."""
+        """Which of these files, bool[n]. Cost: 40 ns a file; a glob: see `matches`."""
         found = self.numbers(rows.mtime, rows.size, rows.ftype)
         if self.prefix:
             found &= starting(rows, self.prefix)
