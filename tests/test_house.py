@@ -19,7 +19,7 @@ BOUNDS = {
     "flat in winkfs/": 12,
     "import cycles": 0,
     "longest chain of imports": 19,
-    "modules imported by one other": 26,
+    "modules imported by one other": 28,
     "files of the machine made outside disk/": 0,
 }
 # what -> (calls of own functions, files they are in)
