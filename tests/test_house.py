@@ -12,6 +12,8 @@ import walks
 import winkfs
 from scripts import house
 
+pytestmark = pytest.mark.slow
+
 BOUNDS = {
     "modules": 174,
     "flat in winkfs/": 12,

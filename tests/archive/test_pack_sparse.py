@@ -22,6 +22,8 @@ from winkfs.archive.unpack import NOT_USER, unpack
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.packing import pack_shards
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 SHAPES = {
     "all": (4 * MIB, []),

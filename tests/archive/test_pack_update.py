@@ -28,6 +28,8 @@ from winkfs.container.compact import compact
 from winkfs.container.ondisk.inode import FileType
 from winkfs.dataset.packing import pack_shards, split
 
+pytestmark = pytest.mark.slow
+
 tree, place = trees.tree, trees.place  # fixtures
 FUTURE = 1 << 62  # ns
 Pack = Callable[..., PackReport]

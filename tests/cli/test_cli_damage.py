@@ -17,6 +17,8 @@ import winkfs
 from winkfs import DamageWarning
 from winkfs.dataset.dataset import create as create_dataset
 
+pytestmark = pytest.mark.slow
+
 run = commands.run  # a fixture
 FILES = 20
 HIT = 7  # the number of the file whose inode is damaged

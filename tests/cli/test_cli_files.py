@@ -17,6 +17,8 @@ from seam import disk_calls, once
 
 import winkfs
 
+pytestmark = pytest.mark.slow
+
 run, base = commands.run, commands.base  # fixtures
 
 # --- ls ---

@@ -19,6 +19,8 @@ from winkfs import Container
 from winkfs.dataset.dataset import create as create_dataset
 from winkfs.errors import Locked
 
+pytestmark = pytest.mark.slow
+
 MANY = 3000
 
 

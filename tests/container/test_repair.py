@@ -22,6 +22,8 @@ from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
 from winkfs.errors import Locked, NoSuchFile
 
+pytestmark = pytest.mark.slow
+
 Files = dict[str, bytes]
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -19,6 +19,8 @@ from winkfs import Container, FileType
 from winkfs.container.entry import Entry, Stat, entries
 from winkfs.names import to_bytes
 
+pytestmark = pytest.mark.slow
+
 base = container_checks.base  # fixture
 
 FIELDS = ("name", "fileid", "size", "mtime_ns", "ftype", "mode", "uid", "gid", "ctime_ns")

@@ -19,6 +19,8 @@ from winkfs.container.select import Selection, in_file, select
 from winkfs.container.store import Store
 from winkfs.names import matcher, to_bytes
 
+pytestmark = pytest.mark.slow
+
 T0 = 1_700_000_000
 NAMES = [
     *(f"dir{i % 7}/page-{i:03}.html" for i in range(150)),

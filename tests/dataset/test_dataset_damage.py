@@ -28,6 +28,8 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import begin
 
+pytestmark = pytest.mark.slow
+
 run = commands.run  # a fixture
 
 

@@ -416,6 +416,7 @@ def test_file_that_shrinks_under_a_reader_is_a_corrupt_error():
             read()
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(at=st.integers(0, 511), bit=st.integers(0, 7), sbcksum=st.booleans())
 def test_flipped_bit_in_the_superblock_is_a_format_error_or_harmless(at, bit, sbcksum):

@@ -24,6 +24,8 @@ from oracle_read import (
 from oracle_recipes import OPTIONS, RECIPES
 from oracle_write import Expected
 
+pytestmark = pytest.mark.slow
+
 
 class Kitchen:
     """Makes each recipe once, and hands out copies."""

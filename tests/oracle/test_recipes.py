@@ -15,6 +15,8 @@ from winkfs import Container, FileType
 from winkfs.cli import main
 from winkfs.container.ondisk.inode import default_mode
 
+pytestmark = pytest.mark.slow
+
 base = container_checks.base  # fixture
 
 Model = dict[bytes, bytes]

@@ -14,6 +14,8 @@ from matplotlib import dates
 
 from winkfs.spark.jobs import stats as plot
 
+pytestmark = pytest.mark.slow
+
 HOST = "http://a-rather-long-host-name-%d.example.org"
 
 

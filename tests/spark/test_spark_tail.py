@@ -15,6 +15,8 @@ from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import vacuum
 from winkfs.errors import StalePlan
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 

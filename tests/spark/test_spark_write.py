@@ -21,6 +21,8 @@ from winkfs.container.ondisk.data import NANO
 from winkfs.dataset.transaction import Transaction, begin, join
 from winkfs.errors import StalePlan
 
+pytestmark = pytest.mark.slow
+
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
