@@ -72,7 +72,7 @@ $(VENV)/.ready-test: pyproject.toml scripts/venv | system-test
 
 # Spark's classes, for the JVMs of the tests
 $(CLASSES): tests/jvm.py $(VENV)/.ready-test
-	@$(BIN)/python tests/jvm.py $@
+	@PYTHONPATH=. $(BIN)/python tests/jvm.py $@
 
 $(VENV)/.ready-bench: pyproject.toml scripts/venv | system-run
 	@scripts/venv $(VENV) bench

@@ -21,7 +21,6 @@ from winkfs.cli.fct import fct
 from winkfs.container.ondisk.lock import WriterLock
 
 pytestmark = pytest.mark.slow
-
 MAGIC = Path(__file__).parents[2] / "winkfs" / "magic"
 FORMATS = {"kvseq": 0x10, "hindex": 0x20, "perm": 0x30}
 
