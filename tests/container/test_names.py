@@ -24,9 +24,10 @@ from winkformats.errors import CorruptError
 from winkformats.perm import Perm
 from winkfs import FileType
 from winkfs.archive.pack import pack
-from winkfs.container.nameorder import NameOrder, open_order, tail
+from winkfs.container.nameorder import NameOrder, open_order
 from winkfs.container.namesort import ClashFinder, NameSorter
 from winkfs.container.ondisk.names import build, merge, save_order
+from winkfs.container.recovery import tail
 from winkfs.container.store import Store
 
 NAMES = st.text("ab/.é", min_size=1, max_size=5).map(str.encode)

@@ -14,21 +14,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, islice
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import xxhash
 
 from winkformats.errors import CorruptError
 from winkfs.archive.items import Item, Large, Meta, Seen, Some
-from winkfs.container.container import Container
 from winkfs.container.entry import SparseReader, Stat, WithExtents
 from winkfs.container.ondisk.idx import PACKED
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.select import by_paths
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.units import NANO
+
+if TYPE_CHECKING:
+    from winkfs.container.container import Container
 
 FEW: Final = 1024  # names that are looked up at once
 DROP: Final = 64  # look-ups after which the page cache is cleaned of what they read
@@ -138,7 +141,10 @@ class Finder:
         self._calls += 1
         if self._calls % DROP == 0:
             self._storage.drop_seen()
-        rows = self.container.engine.columns_of(names)
+        engine = self.container.engine
+        with engine.lock:
+            store = engine.settled()
+            rows = by_paths(store, tuple(names), store.note)
         found = rows.names()
         file = (rows.ftype != FileType.DIR) & (rows.ftype != FileType.LINK)
         kinds = np.where(file, int(FileType.FILE), rows.ftype)

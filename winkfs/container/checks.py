@@ -21,16 +21,18 @@ from winkformats.arrays import Bools, Int64, row_bytes
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError, FormatError
 from winkformats.hindex import table
+from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
 from winkfs.container.columns import Columns, InodeScan
 from winkfs.container.inodescan import FIELDS, InodeRows, fileids
-from winkfs.container.nameorder import UNKNOWN, NameOrder, key_hashes, tail
+from winkfs.container.nameorder import UNKNOWN, NameOrder, key_hashes
 from winkfs.container.namesort import ClashFinder, NameSorter
 from winkfs.container.ondisk.cols import ColumnsFile
 from winkfs.container.ondisk.data import SUFFIX
-from winkfs.container.ondisk.idx import Base, Rows
+from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode
 from winkfs.container.read import attributes
+from winkfs.container.recovery import tail
 from winkfs.container.store import Store
 
 PIECE: Final = 1 << 15  # inodes read again at a time

@@ -22,6 +22,7 @@ from winkformats.arrays import Int64, UInt8
 from winkformats.disk.directory import Lock
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import xxh3_many
+from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, SBSIZE, Superblock
@@ -29,7 +30,6 @@ from winkfs.container.inodescan import is_inode
 from winkfs.container.nameorder import open_order
 from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.ondisk.data import SUFFIX, UNNAMED
-from winkfs.container.ondisk.idx import Rows
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.names import write_pairs
 from winkfs.container.ondisk.time import TimeIndex

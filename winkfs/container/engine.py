@@ -16,12 +16,10 @@ from typing import Any, Final
 
 from winkformats.disk.paths import absolute
 from winkfs.container.arguments import check_directory, check_ftype, checked_ns
-from winkfs.container.columns import Columns
 from winkfs.container.ondisk.data import SUFFIX, UNNAMED
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
-from winkfs.container.select import by_paths
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
@@ -143,13 +141,6 @@ class Engine:
         with self.lock:
             self.settled()
             return self.bulkget.get(list(names))[0]
-
-    def columns_of(self, names: Sequence[bytes]) -> Columns:
-        """What is to say of the files with these names, in order of their inodes; those that are
-        not there, or damaged, are left out."""
-        with self.lock:
-            store = self.settled()
-            return by_paths(store, tuple(names), store.note)
 
     # --- other processes ---
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.draft import Draft
 from winkfs.container.entry import Stat
+from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, cut, default_mode, joined
-from winkfs.container.read import Content
-from winkfs.container.store import MERGE_OVERLAY, Store
 from winkfs.errors import NoSuchFile
 from winkfs.names import to_str
+
+if TYPE_CHECKING:
+    from winkfs.container.read import Content
+    from winkfs.container.store import Store
 
 
 class Files:

@@ -23,10 +23,12 @@ from winkformats.arrays import Int64, UInt64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
+from winkformats.hindex.table import Column, Rows, doubles, hash_rows, join_rows
 from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.data import Settings
-from winkfs.container.ondisk.idx import Base, Column, Rows, doubles, hash_rows, join_rows
+from winkfs.container.ondisk.idx import Base
 
+MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 TOGETHER: Final = 1024  # names put one by one that are hashed at a time
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 

@@ -16,10 +16,10 @@ from xxhash import xxh3_64_intdigest
 from winkformats.arrays import Int64, rows_at, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
+from winkformats.hindex.table import Rows, hash_rows
 from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.scan import Batch, entry_rows, scan, scan_intact
 from winkfs.container.ondisk.data import SUFFIX, Settings
-from winkfs.container.ondisk.idx import Rows, hash_rows
 from winkfs.container.ondisk.inode import HEAD, FileType, Inode, InodeForm
 
 HEX: Final = np.full(256, -1, np.int64)

@@ -7,7 +7,7 @@ positions in memory. The names themselves are read from the data file. Nothing i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,6 @@ from winkformats.kv.superblock import Superblock
 from winkformats.perm import PAIR, Perm
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys, Settings
-from winkfs.container.recovery import Changes, Replay
 from winkfs.errors import DerivedDamage
 from winkfs.names import lower_bound
 
@@ -241,20 +240,3 @@ def is_ours(block: Superblock, settings: Settings) -> bool:
 def order_in(store: Opened, perm: Perm, covered: int, clashes: int) -> NameOrder:
     """The order that the pairs of a perm are. The perm may be closed."""
     return NameOrder(store, PairFile(perm), covered, clashes)
-
-
-def tail(store: Opened, covered: int) -> Iterator[tuple[bytes, int]]:
-    """What happened to names between `covered` and the end of the data file as the store knows it.
-
-    ->      each name once: (name, position of its inode, or 0 where it is gone)
-    raises  CorruptError where the chain of entries breaks
-    cost    reads the tail; memory: 200 bytes a name
-    """
-    kv = store.kv
-    if covered >= kv.end:
-        return
-    kv.show(kv.end - 1)  # all of it written
-    changes = Changes()
-    Replay(kv, store.settings, changes, None).run(covered, kv.end, kv.end, store.note)
-    for key, pos in changes.items():
-        yield key[: -len(SUFFIX)], pos

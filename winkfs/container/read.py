@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import getitem
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import xxhash
@@ -37,8 +37,10 @@ from winkfs.container.ondisk.inode import (
     cut,
     default_mode,
 )
-from winkfs.container.store import Store
 from winkfs.names import Name, to_bytes, to_str
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
 
 KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
 LARGE: Final = 64 << 10  # bytes from which an entry is kept

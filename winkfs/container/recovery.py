@@ -8,7 +8,7 @@ that a writer which was killed did not set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -19,12 +19,14 @@ import numpy.typing as npt
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkformats.hashing import SLOT_FROM_S
+from winkformats.hindex.table import Column, Rows, doubles
 from winkformats.kv.scan import Batch
 from winkformats.kv.sequence import KVSeq
+from winkfs.container.derived import Opened
 from winkfs.container.inodescan import InodeRows, fileids, inode_rows
 from winkfs.container.namesort import NameSorter
-from winkfs.container.ondisk.data import SANE, Settings
-from winkfs.container.ondisk.idx import Base, Column, Rows, doubles
+from winkfs.container.ondisk.data import SANE, SUFFIX, Settings
+from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.time import TimeIndex
 
@@ -407,6 +409,23 @@ class Replay:
         entry = self._kv.get(pos)
         form, file = self._settings.form, self._kv.storage.name
         return Inode.decode(entry.value, form, file=file, offset=pos).fileid if entry.value else 0
+
+
+def tail(store: Opened, covered: int) -> Iterator[tuple[bytes, int]]:
+    """What happened to names between `covered` and the end of the data file as the store knows it.
+
+    ->      each name once: (name, position of its inode, or 0 where it is gone)
+    raises  CorruptError where the chain of entries breaks
+    cost    reads the tail; memory: 200 bytes a name
+    """
+    kv = store.kv
+    if covered >= kv.end:
+        return
+    kv.show(kv.end - 1)  # all of it written
+    changes = Changes()
+    Replay(kv, store.settings, changes, None).run(covered, kv.end, kv.end, store.note)
+    for key, pos in changes.items():
+        yield key[: -len(SUFFIX)], pos
 
 
 def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import compress, repeat
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest as xxh3
@@ -35,9 +35,11 @@ from winkfs.container.ondisk.inode import (
     default_mode,
 )
 from winkfs.container.read import attributes
-from winkfs.container.store import Store
 from winkfs.names import to_str, to_strs
 from winkfs.units import NANO
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
 
 SPAN: Final = 8 << 20  # bytes read at once
 FILES: Final = 1024  # files of a batch, at most

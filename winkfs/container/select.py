@@ -12,9 +12,10 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, DerivedDamage
 from winkfs.container.columns import Columns
-from winkfs.container.nameorder import NameOrder, open_order, tail
+from winkfs.container.nameorder import NameOrder, open_order
 from winkfs.container.ondisk.cols import Chunk, ColumnsFile, open_columns
 from winkfs.container.ondisk.data import SUFFIX
+from winkfs.container.recovery import tail
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store

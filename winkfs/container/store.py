@@ -15,28 +15,20 @@ import numpy as np
 from winkformats.disk.replace import TEMPORARY, replacing
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.hindex.table import Rows, hash_rows, join_rows
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.datafile import DataFile
 from winkfs.container.derived import DerivedFile
-from winkfs.container.index import Index
+from winkfs.container.index import MERGE_OVERLAY, Index
 from winkfs.container.ondisk.cols import DerivedColumns
 from winkfs.container.ondisk.data import SANE, SUFFIX
-from winkfs.container.ondisk.idx import (
-    Base,
-    DerivedIndex,
-    Rows,
-    covered_by,
-    hash_rows,
-    join_rows,
-    named_positions,
-)
+from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.names import DerivedNames
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
 from winkfs.errors import Refusal
 
-MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
 SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)

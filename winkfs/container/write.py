@@ -11,20 +11,23 @@ import errno
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from winkfs.container.arguments import check_attrs, check_directory, check_size
 from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.files import Files
+from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, default_mode, joined
-from winkfs.container.read import Content
-from winkfs.container.store import MERGE_OVERLAY, Store
 from winkfs.container.writemany import SMALL, OneFile, append_drafts, can_append
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import to_str
 from winkfs.units import NANO
+
+if TYPE_CHECKING:
+    from winkfs.container.read import Content
+    from winkfs.container.store import Store
 
 DEFAULT_MODES: Final = [default_mode(ftype) for ftype in range(256)]
 TAILS: Final = 64 << 20  # bytes of drafts' tails in memory

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,11 @@ from winkformats.kv.entry import MASK64, Layout
 from winkfs.container.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.container.draft import CHUNK, Draft
 from winkfs.container.ondisk.inode import CK_XXH3, Attrs, FileType, InodeForm
-from winkfs.container.store import Store
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import Name, to_bytes
+
+if TYPE_CHECKING:
+    from winkfs.container.store import Store
 
 BATCH: Final = 2 << 20  # bytes of content of drafts that become one chunk, about
 SMALL: Final = 32 << 10  # bytes of content that are copied with their entries

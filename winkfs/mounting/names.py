@@ -13,10 +13,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from winkformats.errors import CorruptError, FormatError
-from winkfs.container.nameorder import NameOrder, open_order, tail
+from winkfs.container.nameorder import NameOrder, open_order
 from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.names import build, merge
+from winkfs.container.recovery import tail
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup
 from winkfs.mounting.tree import GoodOrder, NameTree

@@ -14,12 +14,12 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.replace import replacing
 from winkformats.errors import CorruptError, FormatError
+from winkformats.hindex.table import Rows
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import scan_intact
 from winkformats.perm import Perm
 from winkfs import orders
 from winkfs.container.checks import count_used, lost_rows
-from winkfs.container.ondisk.idx import Rows
 from winkfs.container.store import Store
 from winkfs.container.verify import Report
 from winkfs.digests import Digests, shard_of

@@ -38,13 +38,14 @@ from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.hindex import HIndex
+from winkformats.hindex.table import doubles
 from winkformats.kv import pagesums
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock
-from winkfs.container.ondisk.idx import Base, doubles, spread
+from winkfs.container.ondisk.idx import Base, spread
 from winkfs.names import to_strs
 
 HEAD: Final = struct.Struct(">Q16s2q")

@@ -30,10 +30,10 @@ from winkfs.container.nameorder import (
     key_hashes,
     open_order,
     order_in,
-    tail,
 )
 from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter, Sorted
 from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys
+from winkfs.container.recovery import tail
 
 COPIED: Final = 1 << 16  # pairs copied at a time
 RARE: Final = 2000  # one name in so many that came or went: cheaper to look up than to count all
