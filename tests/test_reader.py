@@ -68,8 +68,9 @@ def test_listdir_lists_a_directory(store: winkfs.Container) -> None:
     assert [store.listdir(name) for name in empty] == [[]] * len(empty)
     with pytest.raises(FileNotFoundError):
         store.listdir("none")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(NotADirectoryError, match="a: not a directory") as caught:
         store.listdir("a")
+    assert isinstance(caught.value, winkfs.Refusal)
 
 
 def test_walk_goes_through_all(store: winkfs.Container) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from winkfs.errors import NameTooLong as NameTooLong
     from winkfs.errors import NoSuchFile as NoSuchFile
     from winkfs.errors import NotAllowed as NotAllowed
+    from winkfs.errors import NotDirectory as NotDirectory
     from winkfs.errors import ReadOnly as ReadOnly
     from winkfs.errors import Refusal as Refusal
     from winkfs.errors import StalePlan as StalePlan
@@ -52,6 +53,7 @@ _HOMES = {
     "NameTooLong": "errors",
     "NoSuchFile": "errors",
     "NotAllowed": "errors",
+    "NotDirectory": "errors",
     "ReadOnly": "errors",
     "Refusal": "errors",
     "Reader": "reader",

@@ -45,6 +45,12 @@ class NoSuchFile(Refusal, FileNotFoundError):
     number = errno.ENOENT
 
 
+class NotDirectory(Refusal, NotADirectoryError):
+    """A directory is asked for, and the name is that of a file."""
+
+    number = errno.ENOTDIR
+
+
 class FileExists(Refusal, FileExistsError):
     """The name, or the container, exists already."""
 

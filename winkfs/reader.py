@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, Protocol, Self, overload
 from winkformats.errors import CorruptError
 from winkfs.container.entry import Entry, FileReader, Stat
 from winkfs.container.ondisk.inode import FileType
-from winkfs.errors import NoSuchFile, Refusal
+from winkfs.errors import NoSuchFile, NotDirectory, Refusal
 from winkfs.names import Name, to_bytes, to_str
 
 Problem = Callable[[CorruptError], None]
@@ -211,7 +211,7 @@ class Reader(ABC):
             name, slash, _ = entry.name[len(prefix) :].partition("/")
             (directories if slash or entry.ftype == FileType.DIR else files).add(name)
         if not directories and not files and path and self.stat(path).ftype != FileType.DIR:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            raise NotDirectory("not a directory", path)
         return directories, files
 
 

@@ -735,7 +735,8 @@ def test_closing_without_changes_changes_nothing(base: Path) -> None:
         ("DamageWarning", UserWarning), ("DatasetConflict", OSError),
         ("FileExists", FileExistsError), ("FormatError", ValueError), ("Locked", BlockingIOError),
         ("NameTooLong", OSError), ("NoSuchFile", FileNotFoundError),
-        ("NotAllowed", PermissionError), ("ReadOnly", OSError), ("StalePlan", OSError),
+        ("NotAllowed", PermissionError), ("NotDirectory", NotADirectoryError),
+        ("ReadOnly", OSError), ("StalePlan", OSError),
         ("Refusal", OSError),
     ],
 )  # fmt: skip
