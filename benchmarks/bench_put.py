@@ -34,7 +34,7 @@ from report import COMPARISON, Goal, Report
 
 import winkfs
 from winkformats.disk.posix import RWF_DONTCACHE
-from winkformats.kv.sequence import FILEINCR
+from winkformats.kv.superblock import FILEINCR
 
 Files = list[tuple[str, bytes]]
 JOINED: Final = 1000  # values in one raw write
