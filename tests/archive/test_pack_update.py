@@ -162,7 +162,7 @@ def test_compaction_right_after_a_pack_keeps_the_mark(tree: Path, packed: Path) 
     compact(packed)
     with winkfs.open(packed) as container:
         store = container.engine.store
-        assert store.packed["PACKEND"] == store.kv.end
+        assert store.idx.packed["PACKEND"] == store.kv.end
     assert counts(pack(tree, packed, update=True)) == (0, 0, 13)
 
 
