@@ -46,8 +46,9 @@ def create(root: str) -> None:
 def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
     """Copy containers into a data set as new shards.
 
-    The data set is created if it does not exist. All are added in one generation. If several have a file of the same name, the last BASE wins.
-    Files that were deleted in a BASE are not deleted in other shards.
+    The data set is created if it does not exist. All are added in one generation. If several have
+    a file of the same name, the last BASE wins. Files that were deleted in a BASE are not deleted
+    in other shards.
     """
     from winkfs.dataset.maintain import adopt
 
