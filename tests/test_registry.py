@@ -96,10 +96,14 @@ def test_commands_that_read_work_on_it(installed: Path, texts: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_that_write_refuse_it_in_one_line(installed: Path, texts: Path) -> None:
-    for arguments in (["reindex", texts], ["compact", texts], ["put", texts, "x", "/dev/null"]):
+    for arguments in (
+        ["reindex", texts], ["compact", texts], ["put", texts, "x", "/dev/null"],
+        ["append", texts, "a", "/dev/null"], ["mv", texts, "a", "b"], ["rm", texts, "a"],
+    ):  # fmt: skip
         done = run(installed, *arguments)
         assert done.returncode == 1, arguments
         assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
+        assert "fault in winkfs" not in done.stderr, done.stderr
 
 
 def test_verify_finds_a_file_that_cannot_be_read(installed: Path, texts: Path) -> None:

@@ -20,7 +20,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
-from winkfs.errors import DamageWarning, Refusal, warn_of_damage
+from winkfs.errors import DamageWarning, ReadOnly, Refusal, warn_of_damage
 
 if TYPE_CHECKING:
     from winkfs.archive.pack import PackReport
@@ -175,7 +175,11 @@ def open_silently(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> 
     opener: Callable[..., Reader] = kind.function("open")
     if as_of is not None and not kind.versions:
         raise ValueError(f"{path}: as_of is for data sets: a {kind.name} has no generations")
-    return opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
+    found = opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
+    if mode != "r" and not hasattr(found, "put"):
+        found.close()
+        raise ReadOnly(f"a {kind.name} can only be read", path)
+    return found
 
 
 def verify(base: Path, progress: Progress | None = None) -> Report:

@@ -44,10 +44,11 @@ def create(root: str) -> None:
 @click.argument("bases", metavar="BASE...", nargs=-1, required=True)
 @JSON
 def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
-    """Copy containers into a data set as new shards; it is created if it does not exist.
+    """Copy containers into a data set as new shards.
 
-    All are added in one generation. If several have a file of the same name, the last BASE wins.
-    Files that were deleted in a BASE are not deleted in other shards.
+    The data set is created if it does not exist. All are added in one generation. If several have
+    a file of the same name, the last BASE wins. Files that were deleted in a BASE are not deleted
+    in other shards.
     """
     from winkfs.dataset.maintain import adopt
 
@@ -65,9 +66,10 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
 @click.option("-n", "--dry-run", is_flag=True, help="Only print an estimate.")
 @JSON
 def compact(root: str, shard_size: int, everything: bool, dry_run: bool, as_json: bool) -> None:
-    """Merge small shards, and rewrite shards with many replaced or deleted files.
+    """Merge small shards, and reclaim dead bytes.
 
-    The visible files do not change. The old shards stay for older generations until
+    Rewritten are small shards, and those of which a quarter or more is waste: replaced or deleted
+    files. The visible files do not change. The old shards stay for older generations until
     `winkfs dataset vacuum`.
     """
     from winkfs.dataset.compaction import compact as run
@@ -172,9 +174,9 @@ def _line(record: dict[str, Any]) -> str:
 @click.option("-n", "--dry-run", is_flag=True, help="Only list what would be removed.")
 @JSON
 def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool) -> None:
-    """Remove old generations with the shards that only they use, and files of dead jobs.
+    """Remove old generations, and files of dead jobs.
 
-    Removed generations cannot be read any more.
+    Shards that only these generations use are removed too. A removed generation cannot be read.
     """
     from winkfs.dataset.maintain import vacuum as run
 
@@ -201,9 +203,9 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
 def repair(root: str, apply: bool, as_json: bool) -> int:
     """Restore damaged manifests from their copies.
 
-    If the newest manifest and its copy are damaged, nothing can be committed. It is rebuilt if its
-    shards confirm everything it said; otherwise that generation is abandoned. Damaged files are
-    kept as *.damaged. The exit status is 1 while something is left to repair.
+    If the newest manifest and its copy are damaged, nothing can be committed. It is rebuilt if the
+    shards confirm every field; otherwise that generation is abandoned. Damaged files are kept as
+    *.damaged. The exit status is 1 while something has to be repaired.
     """
     from winkfs.dataset.maintain import repair as run
 

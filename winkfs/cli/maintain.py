@@ -111,9 +111,9 @@ def compact(base: str, order: str, dry_run: bool, as_json: bool) -> None:
 def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
     """Repair a damaged container. Without --apply it changes nothing.
 
-    Rewrites the superblocks, takes out damaged ranges, removes files that have lost content, and
-    recounts everything. Everything taken out is kept in the container BASE.removed-TIME. The exit
-    status is 1 if files were lost or if there is something to do.
+    Rewrites the superblocks, removes damaged ranges and files that have lost content, and corrects
+    all counters. Everything removed is kept in the container BASE.removed-TIME. The exit status is
+    1 if files were lost or if there is something to do.
     """
     from winkfs.container.repair import repair as run
 

@@ -50,7 +50,9 @@ DIRECTORY = click.argument("directory", metavar="DIR", callback=_named)
 @click.option("--ro", is_flag=True, help="Mount read-only, without a lock.")
 @click.option("--follow", is_flag=True, help="With --ro: follow the syncs of another process.")
 @click.option(
-    "--as-of", metavar="GENERATION|TIME", help="For a data set: mount this generation, or time."
+    "--as-of",
+    metavar="GENERATION|TIME",
+    help="For a data set: mount it as of a generation or time.",
 )
 @click.option(
     "--cache", type=click.Choice(["kernel", "none"]),

@@ -29,8 +29,9 @@ Job = Callable[["SparkSession", "Report"], dict[str, Any]]
 def pipeline() -> None:
     """Run Spark jobs over containers and data sets.
 
-    Each job starts a session on this machine, or on --master, and prints a JSON summary when it has
-    ended. Its result is complete or absent. Each is also a program for spark-submit:
+    Each job except lookup starts a session on this machine, or on --master, and prints a JSON
+    summary at the end. A digest set or an order is replaced only when the new one is complete. Each
+    job is also a program for spark-submit:
     spark-submit FLAGS .../winkfs/spark/jobs/digest.py SOURCE DIGESTS
     """
 
@@ -187,7 +188,7 @@ def digest(
     bad_list: str | None,
     **where: Any,
 ) -> int:
-    """Make a digest set: hashes, size, time and title of each document, by path.
+    """Make a digest set: hashes, size, time and title by path.
 
     SOURCE is a container or a data set. `winkfs pipeline lookup DIGESTS PATH` finds a document. An
     existing digest set is replaced when the new one is complete.
@@ -220,8 +221,9 @@ def sort(
     as_of: str | None,
     **where: Any,
 ) -> int:
-    """Sort all files by a key into an order, which Spark reads without a shuffle.
+    """Sort all files by a key into an order.
 
+    Spark reads it without a shuffle:
     spark.read.format("winkfs").option("orderBy", "perm:ORDER").load(SOURCE)
     """
     from winkfs.spark.jobs import sort as job
@@ -247,7 +249,7 @@ def group(
 ) -> int:
     """Group files with equal keys into an order.
 
-    It is read like that of `sort`; a group is never split between partitions.
+    Spark reads it like an order made by `sort`; a group is never split between partitions.
     """
     from winkfs.spark.jobs import group as job
 
@@ -285,7 +287,10 @@ def dedup(
     bad_list: str | None,
     **where: Any,
 ) -> int:
-    """Find exact or near duplicates; the oldest document of each set is kept."""
+    """Find exact or near duplicates.
+
+    The oldest document of each set is kept.
+    """
     from winkfs.spark.jobs import dedup as job
 
     return run(
@@ -307,7 +312,10 @@ def dedup(
 )  # fmt: skip
 @options
 def compact(dataset: str, shard_size: int, everything: bool, **where: Any) -> int:
-    """Merge small shards and drop hidden files: `winkfs dataset compact` on many cores."""
+    """Merge small shards and drop hidden files.
+
+    The same as `winkfs dataset compact`, on many cores or machines.
+    """
     from winkfs.spark.jobs import compact as job
 
     return run(
@@ -349,8 +357,7 @@ def stats(source: str, plot: str | None, as_json: bool, as_of: str | None, **whe
 def lookup(digests: str, paths: tuple[str, ...], listed: str | None) -> int:
     """Look up documents in a digest set; print one JSON object each.
 
-    Does not start Spark: a lookup takes microseconds. The exit status is 1 if a document is
-    missing.
+    Does not start Spark. The exit status is 1 if a document is missing.
     """
     import winkfs.digests
 
