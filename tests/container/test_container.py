@@ -279,9 +279,9 @@ def test_a_container_of_short_keys_refuses_longer_names(recipe: str, most: int, 
     assert_sound(base, model | {b"n" * most: b"longest"})
 
 
-@pytest.mark.parametrize("name", [5, None, 1.5, ["a"], Path("a")])
+@pytest.mark.parametrize("name", [5, None, 1.5, ["a"], ("a",)])
 @pytest.mark.parametrize("way", PUTS)
-def test_a_name_is_str_or_bytes(way: str, name: object, c: Container) -> None:
+def test_a_name_is_str_bytes_or_a_path(way: str, name: object, c: Container) -> None:
     with pytest.raises(TypeError) as caught:
         PUTS[way](c, name, b"x")
     one_line(caught.value, type(name).__name__)
