@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command line -> exit status. Importing it takes 0.1 s, and Ctrl-C comes any time."""
+    """Run the command line -> exit status. Ctrl-C may come during the imports, too."""
     try:
         from winkfs.cli import main as run
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """Reader: the read API of every kind of store that has files with names.
 
-A store gives `scan`, `stat` and `read`; the rest follows. Handles are told of forks.
+A store implements `scan`, `stat` and `read`; `Reader` builds the rest on them. `tell_of_forks`
+registers a handle to be called in forked children.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Problem = Callable[[CorruptError], None]
 
 
 class Reader(ABC):
-    """Files by name. Names have slashes in them as paths do; a name is str, bytes or a Path."""
+    """Files by name. A name is str, bytes or a Path; slashes separate directories."""
 
     changed_by: ClassVar[str] = "another program"  # the methods that write, for a message
 
     def __init__(self, base: str) -> None:
         self._base = base
 
-    # --- what a store gives ---
+    # --- what a store implements ---
 
     @abstractmethod
     def scan(
@@ -47,7 +48,7 @@ class Reader(ABC):
 
         since, until  mtime in seconds, inclusive and exclusive
         prefix        only names that start with it
-        problem       is told of each damaged file, which is passed over; None: CorruptError
+        problem       called with each damaged file, which is skipped; None: raises CorruptError
         """
 
     @abstractmethod
@@ -61,7 +62,7 @@ class Reader(ABC):
         raises  FileNotFoundError; CorruptError where a checksum is wrong
         """
 
-    # --- what follows ---
+    # --- built on them ---
 
     def getxattrs(self, name: Name) -> dict[bytes, bytes]:
         """Extended attributes. Raises FileNotFoundError."""
@@ -75,12 +76,12 @@ class Reader(ABC):
 
     @property
     def problems(self) -> list[str]:
-        """The damage that was met and got round, a line each."""
+        """Damage that was found and skipped, a line each."""
         return []
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes that the contents take on the disk, about."""
+        """Approximate bytes that the contents take on the disk."""
         return sum(entry.size for entry in self.scan())
 
     def close(self) -> None:  # noqa: B027 - many have nothing open
@@ -153,7 +154,7 @@ class Reader(ABC):
     def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
         """The names in the order of `scan`; `glob`: those that match, * also crossing /.
 
-        problem  is told of each damaged inode, which is passed over; None: CorruptError
+        problem  called with each damaged inode, which is skipped; None: raises CorruptError
         """
         match = re.compile(fnmatch.translate(glob)).match if glob is not None else None
         for entry in self.scan(problem=problem):
@@ -163,9 +164,9 @@ class Reader(ABC):
     # --- names as paths ---
 
     def exists(self, path: Name) -> bool:
-        """Whether there is a file of this name, or a directory: names that begin with it and /.
+        """Whether there is a file of this name, or a directory: a name that begins with it and "/".
 
-        cost  of a file that of `stat`, else a scan until the first name below
+        cost  a file: one `stat`; else a scan up to the first name below it
         """
         name = to_bytes(path).strip(b"/")
         if not name or name in self:
@@ -173,7 +174,7 @@ class Reader(ABC):
         return any(True for _ in self.scan(prefix=name + b"/"))
 
     def listdir(self, path: Name = "") -> list[str]:
-        """The names directly below a directory, sorted, as os.listdir gives them.
+        """The names directly below a directory, sorted, as os.listdir returns them.
 
         raises  FileNotFoundError; NotADirectoryError
         cost    a scan of all that is below
@@ -182,7 +183,7 @@ class Reader(ABC):
         return sorted(directories | files)
 
     def walk(self, top: Name = "") -> Iterator[tuple[str, list[str], list[str]]]:
-        """(directory, its directories, its files) of `top` and all below, as os.walk gives them.
+        """(directory, its directories, its files) of `top` and all below, as os.walk yields them.
 
         cost  one scan of all that is below; memory: the names
         """
@@ -219,8 +220,7 @@ class Reader(ABC):
 
 
 class Forked(Protocol):
-    """A handle that cannot go on in a forked child as it is: another thread may have held its
-    lock."""
+    """A handle that a forked child cannot use as it is: another thread may have held its lock."""
 
     def after_fork(self) -> None: ...
 
@@ -229,7 +229,7 @@ _told: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def tell_of_forks(handle: Forked) -> None:
-    """Call `after_fork` of this handle in each forked child, for as long as the handle lives."""
+    """Register a handle: each forked child calls its `after_fork`, while the handle lives."""
     _told.add(handle)
 
 

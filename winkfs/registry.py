@@ -1,12 +1,13 @@
-"""Registry: which kinds of store there are, what a path is, and what can be done with it.
+"""Registry: the kinds of store, which kind a path is, and which functions that kind has.
 
     kind, path = kind_of("corpus")          # a container, a data set, ...
-    kind.function("info")(path)             # its module is imported when it is asked for
+    kind.function("info")(path)             # imports the module of the function on first use
 
-A kind of store is a folder with a module `kind` that calls `register`: those of `winkfs.stores` are
-found by themselves, and those of other distributions by their entry point in the group
-"winkfs.stores". A kind that can be opened, as a `Reader`, needs nothing else: `info`, `verify`, a
-read-only mount and Spark rows have general forms, in `winkfs.stores.general`.
+A kind of store is a folder with a module `kind` that calls `register`: the folders of
+`winkfs.stores` are found by listing them, those of other distributions by their entry point in the
+group "winkfs.stores". A kind with `open`, which returns a `Reader`, needs nothing else:
+`winkfs.stores.general` derives `info`, `verify` and a read-only mount from it, and
+`winkfs.spark.reading.stores` Spark rows.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Progress = Callable[[int], None]
 AsOf = int | float | str | datetime
 BUILT_IN: Final = ("winkfs.dataset.kind", "winkfs.results.kind", "winkfs.container.kind")
 GROUP: Final = "winkfs.stores"  # of entry points
-GENERAL: Final = {  # for kinds that say no more than how they are opened
+GENERAL: Final = {  # for kinds that only have `open`
     "info": "winkfs.stores.general:info",
     "verify": "winkfs.stores.general:verify",
     "mount": "winkfs.stores.general:mount",
@@ -45,10 +46,9 @@ GENERAL: Final = {  # for kinds that say no more than how they are opened
 class Kind:
     """One kind of store.
 
-    name       as a message says it
-    detect     -> the path in its one form, None where it is not of this kind
-    functions  what can be done with it -> a function, or "module:function", whose first argument is
-               the path:
+    name       for messages
+    detect     path -> the path in its canonical form; None: not of this kind
+    functions  operation -> a function, or "module:function", whose first argument is the path:
 
                open     (mode[, as_of]) -> Reader
                info     () -> a record for people and JSON
@@ -58,9 +58,9 @@ class Kind:
                shards   (as_of) -> Snapshot: Spark reads its containers by bytes, others by name
                pack     (source, ...) -> PackReport
 
-    folder     whether the path is that of a folder with all of it
+    folder     whether the path is a folder that holds the whole store
     writable   whether a mount of it can be written to
-    versions   whether it keeps generations, which `as_of` chooses from
+    versions   whether it has generations for `as_of`
     """
 
     name: str
@@ -88,12 +88,12 @@ _kinds: Final[dict[str, Kind]] = {}
 
 
 def register(kind: Kind) -> None:
-    """Make a kind of store known. One of the same name takes its place."""
+    """Add a kind of store. It replaces one of the same name."""
     _kinds[kind.name] = kind
 
 
 def find_kind(path: str) -> tuple[Kind, str] | None:
-    """-> the kind of what is at a path, and the path in its one form; None: there is no store.
+    """The kind of the store at a path, and the path in its canonical form; None: no store is there.
 
     raises  ValueError for what can be no path
     """
@@ -106,7 +106,7 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
 
 
 def kind_of(path: str) -> tuple[Kind, str]:
-    """The same; what is no store counts as a container, and who opens it says what is wrong.
+    """As `find_kind`; no store counts as a container: opening it raises the error for the user.
 
     raises  ValueError for what can be no path
     """
@@ -126,19 +126,19 @@ def _load_built_in() -> None:
 
 @cache
 def _load_stores() -> None:
-    """Those in the folder `winkfs/stores`, and those that are installed beside winkfs."""
+    """Load the kinds in the folder `winkfs/stores`, and those of installed entry points."""
     import winkfs.stores
 
     for found in pkgutil.iter_modules(winkfs.stores.__path__):
         if found.ispkg:
             import_module(f"winkfs.stores.{found.name}.kind")
-    from importlib.metadata import entry_points  # 20 ms: only where nothing else fits
+    from importlib.metadata import entry_points  # slow to import: only where nothing else fits
 
     for entry in entry_points(group=GROUP):
         entry.load()
 
 
-# --- what everybody asks ---
+# --- operations on a path of any kind ---
 
 
 @overload
@@ -155,10 +155,10 @@ def open(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
     as_of    of a data set: a generation (int), or a time: the newest generation up to then
     raises   FileNotFoundError; Locked (mode "a", another writer of a container); StalePlan (a
              generation that was vacuumed); ValueError; FormatError (no container)
-    warns    DamageWarning where damage was met and got round: `problems` of what is returned says
-             what is missing
-    cost     a container's index is mapped, not read, and what was added after it was written is
-             replayed; of a data set the manifests are read
+    warns    DamageWarning where damage was found and skipped: `problems` of the result says what is
+             missing
+    cost     a container: its index is mapped, not read, and entries added after it was written are
+             replayed; a data set: its manifests are read
     """
     found = open_silently(base, mode, as_of=as_of)
     try:
@@ -170,7 +170,7 @@ def open(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
 
 
 def open_silently(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
-    """The same without a warning, for those who look at `problems` themselves."""
+    """As `open` without a warning, for callers that read `problems` themselves."""
     kind, path = kind_of(os.fspath(base))
     opener: Callable[..., Reader] = kind.function("open")
     if as_of is not None and not kind.versions:
@@ -196,7 +196,7 @@ def reindex(
     cols: bool = False,
     problem: Callable[[str], None] | None = None,
 ) -> int:
-    """Make what is derived anew, of a data set in all shards: see `container.container.reindex`.
+    """Rebuild derived files, in a data set of all shards: see `container.container.reindex`.
 
     problem  called with a line for each damaged place, whose files are left out; None: a
              DamageWarning
@@ -224,7 +224,7 @@ def pack(
     classic  a container of the oldest variant
     options  of `winkfs.archive.pack.pack`: ao, update, checksum, xattrs, exclude, names, note,
              progress
-    raises   what that raises; ValueError for an option that the kind of store does not have
+    raises   what that function raises; ValueError for an option that the kind does not have
     """
     kind, path = kind_of(os.fspath(base))
     if shards is not None:

@@ -1,16 +1,16 @@
-"""Source: what a mount asks of the thing it shows.
+"""Source: the protocol between a mount and the store that it shows.
 
 The mount knows no format. It serves any object with these methods: a winkfs container, another
 store, a dict in a test. Files and directories are named by ids (positive 64-bit integers that
-become inode numbers); paths stand only in the engine above, so that an engine on inode numbers
-can take its place. Names are bytes, single path components.
+become inode numbers); only the engine above knows paths, so an engine on inode numbers can replace
+it. Names are bytes, single path components.
 
-An id is good while the file or directory is open, and for the next thousand calls. After that a
-Source may have forgotten it, so that memory does not grow with the number of files: a call with
-such an id changes nothing and raises ESTALE, and the engine looks the path up anew. The id of a
+An id is valid while the file or directory is open, and for the next thousand calls. After that a
+Source may forget it, so that memory does not grow with the number of files: a call with such an id
+changes nothing and raises ESTALE, and the engine looks the path up again. The id of a
 file stays the same when it is looked up again, and over a rename.
 
-Refusals are OSError with the errno the caller of the system call shall see (ENOENT, EEXIST,
+A refusal is an OSError with the errno that the system call returns (ENOENT, EEXIST,
 ENOTEMPTY, EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method
 at a time, but not always from the same thread.
 """
@@ -24,12 +24,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 UNREADABLE: Final = -1
-"""The size of an entry of a listing whose attributes cannot be read: its name is listed, asking for
-the file fails."""
+"""The size of a directory entry whose attributes cannot be read: its name is listed, its lookup
+fails."""
 
 
 class Attr(NamedTuple):
-    """What stat(2) tells of one file."""
+    """What stat(2) returns for one file."""
 
     id: int  # st_ino
     mode: int  # kind and permission bits, as in st_mode
@@ -37,7 +37,7 @@ class Attr(NamedTuple):
     mtime_ns: int  # nanoseconds since the epoch
     uid: int
     gid: int
-    ctime_ns: int = 0  # when anything of it was changed last; 0: at `mtime_ns`
+    ctime_ns: int = 0  # when data or metadata changed last; 0: at `mtime_ns`
 
     @property
     def is_dir(self) -> bool:
@@ -65,8 +65,8 @@ class Source(Protocol):
 
     @property
     def failed(self) -> str:
-        """Why it takes no more changes, since the disk below has failed; "": it does. Then the
-        engine answers every change with EROFS and every fsync with EIO. Reading goes on."""
+        """Why changes are refused since the disk below failed; "": they are not. While it is set
+        the engine answers every change with EROFS and every fsync with EIO. Reading goes on."""
 
     # names
 
@@ -96,15 +96,15 @@ class Source(Protocol):
         """Take the name away. A file that is open stays usable through its id until `release`."""
 
     def promise_unlink(self, id: int) -> None:
-        """The next call may be the `unlink` of this open file; when it comes, its user has been
-        told already. Raises what it would: ENOSPC, EPERM ..."""
+        """Announce the `unlink` of this open file: the engine reports success before it calls
+        `unlink`. Raises what `unlink` would: ENOSPC, EPERM ..."""
 
     def rmdir(self, parent: int, name: bytes) -> None:
         """Raises ENOTEMPTY."""
 
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
         """Move a file or directory. A file there is replaced (as by `unlink`), as is an empty
-        directory by a directory. What cannot be done whole is not done at all."""
+        directory by a directory. All or nothing."""
 
     # attributes
 
@@ -132,13 +132,13 @@ class Source(Protocol):
     # content
 
     def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        """The file has one more user. truncate: it is empty from here on (O_TRUNC)."""
+        """Add a user of the file. truncate: empty it (O_TRUNC)."""
 
     def fsync(self, id: int) -> None:
         """Return when the file as it stands is on the disk."""
 
     def release(self, id: int) -> None:
-        """One user less, for good."""
+        """Remove a user of the file."""
 
     def read(self, id: int, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
@@ -179,36 +179,36 @@ class Source(Protocol):
         """Fields of statvfs(3): f_bsize, f_frsize, f_blocks, f_bfree, f_bavail, f_files ..."""
 
     def close(self) -> None:
-        """Sync and let go. Files that are still open are kept as they stand. The last call."""
+        """Sync and close. Open files are kept as they are. The last call."""
 
 
 Steps = Generator[Callable[[], None], None, None]
-"""What has to be done, step by step. Each thing that comes waits for the disk: it is to be called
-while other calls may come, and an OSError of it to be thrown in."""
+"""A sync as a generator. It yields functions that wait for the disk. The caller calls each one, and
+may serve other calls meanwhile; it throws an OSError of the function into the generator."""
 
 
 @runtime_checkable
 class Stepwise(Protocol):
-    """What a Source has besides if it can be used while it is synced."""
+    """Optional for a Source: other calls may be served during a sync."""
 
     def syncing(self, id: int | None) -> Steps:
-        """`fsync` of a file, None: `sync`. What comes meanwhile may be durable or not."""
+        """The steps of `fsync`; None: of `sync`. Changes made meanwhile may be durable or not."""
 
 
 def run_steps(steps: Steps) -> None:
-    """Do all of it, here and now."""
+    """Run all steps, waiting for each."""
     wait = next(steps, None)
     while wait is not None:
         wait = next_step(steps, error_of(wait))
 
 
 def next_step(steps: Steps, error: OSError | None) -> Callable[[], None] | None:
-    """-> what the next step gives, None: there is none. `error`: of what the last one gave."""
+    """The next function to wait for; None: the end. `error`: what the last function raised."""
     return next(steps, None) if error is None else steps.throw(error)
 
 
 def error_of(wait: Callable[[], None]) -> OSError | None:
-    """Call it -> the OSError that it raised."""
+    """Call `wait` -> the OSError that it raised, or None."""
     try:
         wait()
     except OSError as error:
@@ -218,22 +218,22 @@ def error_of(wait: Callable[[], None]) -> OSError | None:
 
 @runtime_checkable
 class Healing(Protocol):
-    """What a Source has besides if it can get over damage to what it reads."""
+    """Optional for a Source: it can recover from damage to what it reads."""
 
     def heal(self, error: Exception) -> bool:
-        """A call has failed so -> whether it may succeed when it is made again."""
+        """Recover after a call raised `error` -> whether the call is worth repeating."""
 
 
 @runtime_checkable
 class Following(Protocol):
-    """What a read-only Source has besides if it can show what another process changes."""
+    """Optional for a read-only Source: it can show changes of another process."""
 
     def refresh(self) -> bool:
-        """Show the last that was synced -> whether that is something new."""
+        """Move on to the last synced state -> whether that is a new one."""
 
 
 def refuse(code: int) -> OSError:
-    """-> the error to raise for an errno."""
+    """The OSError for an errno, to be raised."""
     return OSError(code, os.strerror(code))
 
 

@@ -403,7 +403,7 @@ class Packer:
         """The next rows: BATCH bytes of them, or up to an item that is none, kept in `_other`.
 
         Where order does not matter, those that the container writes one by one come last: among
-        the others each would cut short a batch (20,000 files in 200 directories: 1.3 s, not 2.2).
+        the others each would cut short a batch (100 files a directory: 1.7 times the time).
         """
         self._other = None
         held: list[Row] = []

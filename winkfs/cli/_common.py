@@ -176,7 +176,7 @@ def opened(base: str, mode: str) -> AbstractContextManager[Files]: ...
 def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any]:
     """The container or data set, open; its refusals name it.
 
-    Damage that it got round is said, at first what is known at once, and ends the command with
+    Damage that it skipped is said, at first what is known at once, and ends the command with
     status 1 when its work is done.
     """
     import winkfs

@@ -59,7 +59,7 @@ class Claims:
     def of(self, rows: InodeRows) -> Int64:
         """int64[n, 4]: inode, kv_pointer (0: a hole), bytes of the value it needs, FILEID.
 
-        cost    0.7 us an inode with one pair, 10 us another
+        cost    inodes with one pair are read as arrays, others one by one
         """
         form = self._form
         pair = form.pair // 8
@@ -276,7 +276,7 @@ def _among(values: Int64, ascending: Int64) -> Bools:
 def lost_rows(base: Base, rows: Rows) -> list[int]:
     """Indices of the files that a look-up does not find. Needs CELLSZ >= 2.
 
-    cost    0.2 us a file
+    cost    one look-up a file, in batches
     """
     lost = []
     alike: dict[int, set[int]] = {}  # where cells with one S point: names can be made to share it
@@ -339,7 +339,7 @@ def _is_directory(store: Store, order: NameOrder, name: bytes) -> bool:
 def were_names(store: Store, order: NameOrder, live: Int64) -> bool:
     """Whether an older order holds what was live when it was written; `live` as it is today.
 
-    cost    0.5 us a name, and reads the tail; memory: 9 bytes a name
+    cost    reads the inode of each name, and the tail; memory: 9 bytes a name
     """
     try:
         return _in_order(order, store.settings.htalgo) and _explained(store, order, live)

@@ -1,4 +1,4 @@
-"""Container: files by name, what a user has open. `reindex` makes what is derived."""
+"""Container: the handle that a user opens, with files by name. `reindex` rebuilds derived files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def create(
 
     ao       append only: files in mtime order, with a time index
     timemp   seconds between time marks (ao)
-    classic  only what the founding document has: MD5, whole seconds, no checksums of entries
+    classic  the oldest variant: MD5, whole seconds, no checksums of entries
     htalgo   1 MD5, 2 XXH3-64, 3 MurmurHash3; None: 2, classic 1
     like     a file whose mode and owner its files get, as far as we may
     raises   FileExistsError; Locked; OSError
@@ -83,9 +83,9 @@ class Container(Reader):
     after `sync` or `close`. Readers follow the writer: each call sees the last sync.
 
     A `with` block that ends with an exception drops what was changed since the last sync. `close`
-    syncs in any case. Where some 100,000 changes have gathered, the handle may sync by itself.
+    syncs in any case. After some 100,000 changes the handle may sync by itself.
 
-    engine  what is behind the handle, for this library: it is no part of the interface
+    engine  the implementation, for this library only: no part of the public interface
     """
 
     changed_by = "put, write and append"
@@ -126,7 +126,7 @@ class Container(Reader):
 
     @property
     def problems(self) -> list[str]:
-        """The damage that was met and got round, a line each: what, in which file, at which byte.
+        """Damage that was found and skipped, a line each: what, in which file, at which byte.
 
         Files whose inodes are damaged are not listed. Empty does not mean sound: see `verify`.
         """
@@ -134,7 +134,7 @@ class Container(Reader):
 
     @property
     def notes(self) -> list[str]:
-        """Problems, and what was found wrong with derived files, which costs no file."""
+        """`problems`, and what was found wrong with derived files; that loses no user file."""
         return self._engine.store.notes + self._engine.store.remarks
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -149,7 +149,7 @@ class Container(Reader):
         return f"<winkfs container {self.base} ({state})>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A reader that is copied or pickled is opened anew, where it stays if it is frozen."""
+        """A copied or pickled reader is opened again; a frozen one stays at its moment."""
         return _again, (type(self), *self._engine.pickled())
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ class Container(Reader):
         """The contents of many files, in the order of the names.
 
         raises  FileNotFoundError at a missing name; CorruptError
-        cost    1.3 us a file of 1 KiB from warm memory, in batches of 1,024
+        cost    one look-up and one read a file, in batches of 1,024
         """
         for batch in self._engine.bulkget.batches(names):
             with self._engine.lock:
@@ -267,7 +267,7 @@ class Container(Reader):
         *,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
-        """The files in disk order, as of the call: what happens later does not change it.
+        """The files in disk order, as of the call: later changes do not show.
 
         since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
         prefix        only names that start with it
@@ -526,15 +526,15 @@ def reindex(
     cols: bool = False,
     problem: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Drop what is derived (index, names, time index, counters) and make it from the data file.
+    """Rebuild the derived files (index, names, time index, counters) from the data file.
 
     progress  called with the number of bytes read since the last call
-    cols      write BASE.cols too; else it is brought up to date where it is there
+    cols      write BASE.cols too; else it is updated if it exists
     problem   called with a line for each damaged place, whose files are left out
     ->        number of files
-    raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks, and there
-              are no checksums to find where it goes on
-    cost      1.4 million entries/s warm
+    raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks and there
+              are no checksums to find the next good entry by
+    cost      one pass over the data file; memory: see `rebuild`
     """
     store = Store(base_of(base), writable=True, load=False)
     names = None if store.settings.classic else new_sorter(store)

@@ -32,7 +32,7 @@ class DataFile:
     """The file that everything else follows from.
 
     doomed   positions whose delflags are to be set after the next sync
-    notes    sentences for the user about what was found wrong and got round
+    notes    sentences for the user about damage that was found and skipped
     remarks  the same about derived files that were damaged, and about superblocks, to which a power
              cut may do that: nothing is missing for that
     """
@@ -40,9 +40,9 @@ class DataFile:
     def __init__(self, base: str, *, writable: bool, mapped: bool = True) -> None:
         """Raises NoSuchFile, Locked, FormatError, OSError.
 
-        mapped  False: nothing is mapped, all is read by pread, which costs 1 us more a file. A file
-                that is cut short, or a disk that fails, is then an error and not the end of the
-                process: for who serves others
+        mapped  False: nothing is mapped, all is read by pread, a system call more a file. A file
+                that is cut short, or a disk that fails, is then an error and does not kill the
+                process: for servers
         """
         self.base, self.writable, self.mapped = base, writable, mapped
         self.notes: list[str] = []

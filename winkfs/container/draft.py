@@ -179,7 +179,7 @@ class DraftWriter:
     def write_many(self, draft: Draft, pieces: Sequence[tuple[int, bytes]]) -> None:
         """The same as `write` for each of (offset, data), in this order.
 
-        Small overwrites share an entry: of 4 KiB, 3 us a piece instead of 30.
+        Small overwrites share an entry: of 4 KiB, a tenth of the time.
         """
         group: list[tuple[int, bytes]] = []
         room = GROUP

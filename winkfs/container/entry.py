@@ -114,7 +114,7 @@ class _Open(Stat):
 def entries(*columns: Iterable[Any]) -> Iterator[Entry]:
     """Entries from columns in the order of their fields; it ends with the shortest.
 
-    cost  0.4 us an entry: that of a frozen dataclass's constructor is 2.2 us
+    cost  a fifth of the constructor of a frozen dataclass
     """
     for made in map(_Open, *columns):
         made.__class__ = Entry  # type: ignore[assignment]

@@ -46,7 +46,7 @@ class NameTrail:
         self._positions: list[int] = []
 
     def add(self, key: bytes, pos: int) -> None:
-        """One name. Cost: 1 us."""
+        """One name. Cost: hashed and sorted TOGETHER at a time."""
         self._keys.append(key)
         self._positions.append(pos)
         if len(self._keys) >= TOGETHER:
@@ -338,7 +338,7 @@ class Index:
     def positions(self) -> Int64:
         """Positions of all inodes, ascending, int64[count]: the files in disk order.
 
-        cost    0.1 us a file; memory: the array
+        cost    sorts them, n log n; memory: the array
         """
         self._check_whole()
         found = Column(np.int64)

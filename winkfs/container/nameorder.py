@@ -123,7 +123,7 @@ class NameOrder:
         return np.stack([self.positions(start, stop), key_hashes(self._htalgo, keys)], 1)
 
     def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices. Cost: 0.5 to 1.2 us a name. Raises CorruptError."""
+        """The names with these indices. Cost: reads their inodes. Raises CorruptError."""
         if self._pairs is None:
             return [self.name(i) for i in range(start, min(stop, self.count))]
         pairs, low, high = self._pairs.read(start, stop), self._start, self.covered
@@ -145,13 +145,13 @@ class NameOrder:
     def lower_bound(self, name: bytes, low: int = 0) -> int:
         """Index of the first name >= `name`, at or after `low`; `count` where there is none.
 
-        cost    2 us a step, and the steps grow with the logarithm of the distance from `low`
+        cost    one name read a step; steps grow with the logarithm of the distance from `low`
         raises  CorruptError
         """
         return lower_bound(self.name, self.count, name, low)
 
     def name(self, index: int) -> bytes:
-        """The name with this index. Cost: 2 us. Raises CorruptError."""
+        """The name with this index. Cost: reads one inode. Raises CorruptError."""
         if self._pairs is None:
             assert self._positions is not None
             return self._name(self._positions.item(index), None)

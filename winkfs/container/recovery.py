@@ -179,7 +179,7 @@ def rebuild(
     progress  called with the number of bytes done since the last call
     raises    CorruptError where the chain of entries breaks and there are no checksums to find
               where it goes on; for a reader, or in a file cut short, it just ends there
-    cost      1.4 million entries/s warm; memory: 21 bytes an inode entry, and 12 more while sorting
+    cost      one pass; memory: 21 bytes an inode entry, and 12 more while sorting
     """
     whole = stop in (None, kv.end) and not marked
     if whole and (not kv.layout.checksum or "ENTRIES" in known_sums(kv)):

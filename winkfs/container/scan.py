@@ -100,7 +100,7 @@ class Window:
         """The first `size` bytes of the value at `pointer`: the content of a plain file.
 
         raises  CorruptError
-        cost    1 us from the window, for an entry as `put` writes it
+        cost    one copy and one checksum, from the window, for an entry as `put` writes it
         """
         self._contents = True
         data, at = self._data, pointer - self._base

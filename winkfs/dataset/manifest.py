@@ -183,7 +183,7 @@ class Folder:
 class Log:
     """The generations of one data set.
 
-    problems  what was found wrong with its manifests and got round, a sentence each
+    problems  damage of its manifests that was found and skipped, a sentence each
     """
 
     def __init__(self, root: str, store: ManifestStore | None = None) -> None:

@@ -51,7 +51,7 @@ from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile
 from winkfs.names import Name, excluder, to_bytes
 
-PARALLEL: Final = 32 << 20  # bytes from which it is worth to start processes, 0.3 s each
+PARALLEL: Final = 32 << 20  # bytes from which starting processes is worth it
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do
 SIZE: Final = struct.Struct(">q")
 MARKS: Final = 1000  # generations that are looked through for the last that packed the tree

@@ -233,7 +233,7 @@ class DatasetReading(Reader):
 
     @property
     def problems(self) -> list[str]:
-        """The damage that was met in manifests, and in the shards opened so far, and got round:
+        """Damage that was found and skipped, in manifests and in the shards opened so far:
         see `Container.problems`."""
         with self._lock:
             return [*self._log.problems, *self._handles.problems()]

@@ -140,7 +140,7 @@ class FileStorage(Storage):
         return BulkReader(self.read_into, self.dropper(start, stop) if uncached else None)
 
     def dropper(self, start: int, stop: int) -> Dropper | None:
-        """For bytes of [start, stop); None where the page cache holds all, or nobody tells."""
+        """For bytes of [start, stop); None where the page cache holds all, or that is unknown."""
         stop = min(stop, self.size())
         if pagecache.whole(self.fd, stop, start):
             return None

@@ -84,7 +84,7 @@ class CellFile:
         """Like `sync`, and write checksums of all pages. A change takes them away again.
 
         For a file that nobody reads yet: after a crash in the midst of it the file is damaged.
-        cost    0.3 ms a MiB
+        cost    one pass over the file
         """
         self._need_writable()
         self._update_superblock()

@@ -183,7 +183,7 @@ class HIndex(CellFile):
         words       int64[n, CELLSZ - 2]
         ->          slots: int64[n]
         raises      as `insert`, before anything is changed
-        cost        1.5 us a key in large batches; O(HTSIZE) for the first change and for growth
+        cost        array operations on the batch; O(HTSIZE) for the first change and for growth
         """
         self._need_writable()
         n = len(keys)

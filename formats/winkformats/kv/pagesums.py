@@ -44,7 +44,7 @@ def write(storage: Storage, block: Superblock) -> None:
     """Write the table of a file whose other bytes are all written, not synced.
 
     block   its superblock, with PAGESUMS
-    cost    0.3 ms a MiB of the file
+    cost    one pass over the file
     """
     size, at, contid = block["FILESIZE"], block[VARIABLE], block.get("CONTID", 0)
     read = _reader(storage, storage.view(size) if storage.mapped else None)
@@ -120,7 +120,7 @@ class PageSums:
             self.check(page * PAGE, page * PAGE + 1)
 
     def check_all(self) -> None:
-        """Check every page. Raises DerivedDamage; OSError. Cost: 0.1 ms a MiB in warm memory."""
+        """Check every page. Raises DerivedDamage; OSError. Cost: one pass over the file."""
         if not self.whole:
             for page in self._wrong():
                 raise self._damage(page)

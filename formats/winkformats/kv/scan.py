@@ -1,7 +1,7 @@
 """Bulk scans of a kvseq: entries found by the thousand, with numpy, one Python step an entry.
 
-A scan reads windows that start at an entry, walks the length prefixes (150 ns an entry warm, 300 ns
-from cold memory), and leaves everything else to arrays over the window.
+A scan reads windows that start at an entry, walks the length prefixes one by one, and does
+everything else with arrays over the window.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Batch:
         return list(map(bytes, self.key_views(chosen)))
 
     def key_views(self, chosen: Int64) -> Iterator[memoryview]:
-        """The same as views of the window: 70 ns less a key."""
+        """The same as views of the window, without a copy."""
         return self.slices(self.key[chosen], self.key[chosen] + self.key_len[chosen])
 
     def first(self, count: int) -> Batch:
@@ -139,7 +139,7 @@ class Batch:
         return self.layout.sums(self.pos[index], self.slices(starts, ends))
 
     def slices(self, starts: Int64, ends: Int64) -> Iterator[memoryview]:
-        """Views of data[starts[i]:ends[i]], one at a time: a list of them costs 130 ns a view."""
+        """Views of data[starts[i]:ends[i]], one at a time: that needs no list of all."""
         data = self.data
         return (data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True))
 
@@ -294,7 +294,7 @@ def scan_intact(
 
     problem  is told of each damaged range
     raises   CorruptError where the chain of entries breaks and there are no checksums
-    cost     as `scan`, and 0.1 us an entry; damage: see `resynchronise`
+    cost     as `scan`, and one checksum an entry; damage: see `resynchronise`
     """
     pos = start
     while pos < stop:
@@ -340,7 +340,8 @@ def resynchronise(
     stop    where the last entry ends: it needs none behind it
     limit   where to give up; None: `stop`
     ->      `limit` where there is none before
-    cost    1 s for 100 MiB of text, 20 MiB of random bytes. Keys of more than 64 KiB are not found
+    cost    grows with the bytes passed; random bytes take 5 times as long as text. Keys of more
+            than 64 KiB are not found
     """
     limit = stop if limit is None else limit
     reader = storage.bulk(start, stop)
@@ -458,7 +459,7 @@ def dead_bytes(storage: Storage, layout: Layout, start: int, stop: int) -> int:
     """Bytes of the entries in [start, stop) that are marked deleted.
 
     raises  CorruptError, see `scan`
-    cost    one pass, 2 million entries/s
+    cost    one pass
     """
     dead, last, flag = 0, start, 0
     for batch in scan(storage, layout, start, stop):

@@ -39,7 +39,7 @@ MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
 DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
 PAIRS: Final = struct.Struct(">qQ").iter_unpack  # cells of two words
-SHORT: Final = 8 << 20  # bytes of an index that is copied, in 2 ms at most
+SHORT: Final = 8 << 20  # bytes of an index that is copied, at most
 Made = TypeVar("Made")
 
 
@@ -171,7 +171,7 @@ class Base:
     def in_memory(self) -> bytes | None:
         """All of the file up to the end of the table, kept; None of one that is long or cut short.
 
-        Whoever looks often at a short one need not ask for its size each time: 0.4 us.
+        Frequent look-ups in a short one need no system call for its size each time.
         """
         if self._copy is None and self.offset + self.size <= SHORT:
             with contextlib.suppress(DerivedDamage, OSError):
@@ -262,7 +262,7 @@ class Base:
         return known
 
     def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
-        """See `table.find_many`. What it did not find is not there. Not mapped: 2 us a key.
+        """See `table.find_many`. What it did not find is not there. Not mapped: one look-up a key.
 
         sure  what it found is right, too, save for two keys with one hash: not to be compared
         """

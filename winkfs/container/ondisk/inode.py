@@ -210,7 +210,7 @@ def overlay(base: Sequence[Extent], patches: Sequence[tuple[int, Extent]]) -> Ex
 
     base     the extents before; nothing is written behind their end but from the end on
     patches  (offset in the file, extent) in the order they were written; later ones win
-    cost     3 ms for 1,000 patches on 40,000 extents
+    cost     n log n in extents and patches; a patch also sets each piece that it covers
     """
     old = base if isinstance(base, ExtentArray) else ExtentArray.of(base)
     at = np.array([offset for offset, _ in patches], np.int64)

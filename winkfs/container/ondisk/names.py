@@ -58,7 +58,7 @@ class Merge:
         self._finder: ClashFinder | None = None  # where all names are among the changes
 
     def pairs(self) -> Iterator[Int64]:
-        """All pairs of the new order. Cost: 50 us a change, less where they lie close together."""
+        """All pairs of the new order. Cost: copies the old one; a binary search a change."""
         order, done = self._order, 0
         self._moved = []
         self._finder = None if order.count else ClashFinder()
@@ -85,7 +85,7 @@ class Merge:
         """CLASHES of the new order, after `pairs`.
 
         files_among  tells how many of some names are files
-        cost         200 us a name that came, went or changed, or 0.3 us for each that is there
+        cost         binary searches for each name that came, went or changed; many: reads all names
         """
         if self._finder is not None:
             return files_among(self._finder.found)
@@ -111,7 +111,7 @@ class Merge:
 
 
 def find_clashes(order: NameOrder) -> list[bytes]:
-    """Names of an order that are also a directory of others. Cost: 0.3 us a name."""
+    """Names of an order that are also a directory of others. Cost: reads all names."""
     finder = ClashFinder()
     for start in range(0, order.count, COPIED):
         finder.add(order.names(start, start + COPIED))
@@ -198,7 +198,7 @@ def build(store: Opened, *, save: bool = True) -> NameOrder:
     save    write BASE.names, where there is a writer, the container is not classic and the disk
             has room; else the order is kept in memory, 8 bytes a name
     raises  OSError
-    cost    1 us a name in file order, 2 us in any order; memory: 8 bytes a name and 100 MiB
+    cost    reads the inodes and sorts the names, n log n; memory: 8 bytes a name and 100 MiB
     """
     covered = store.kv.end
     sorter = new_sorter(store)
@@ -224,7 +224,7 @@ def merge(
     changes  name -> position of its inode, 0 where it is gone
     save     as with `build`
     raises   CorruptError; OSError
-    cost     50 us a change, and the time to copy the order
+    cost     a binary search a change, and a copy of the order
     """
     work = Merge(order, [_sorted_changes(store, changes)])
     covered = store.kv.end
@@ -358,7 +358,7 @@ def _write(store: Opened, fill: Fill, covered: int) -> NameOrder:
 
 
 def _files_among(store: Opened, names: list[bytes]) -> int:
-    """How many of these names are not those of directories. Cost: 10 us each."""
+    """How many of these names are not those of directories. Cost: one look-up each."""
     return sum(not store.is_directory(name + SUFFIX) for name in names)
 
 
