@@ -85,7 +85,7 @@ class Reader(ABC):
         return sum(entry.size for entry in self.scan())
 
     def close(self) -> None:  # noqa: B027 - many have nothing open
-        """Let go of what is open. Idempotent."""
+        """Close what is open. Idempotent."""
 
     def __enter__(self) -> Self:
         return self

@@ -46,7 +46,7 @@ def rows_of_inodes(batch: Batch) -> InodeRows:
 
 
 class Claims:
-    """Reads the pairs of inodes and checks the inodes by the way.
+    """Reads the pairs of inodes and checks the inodes meanwhile.
 
     problem  is told what is wrong with an inode, in a line
     """
@@ -119,7 +119,7 @@ class Claims:
 class Extents:
     """Takes the batches of a whole data file, then says which extents are wrong.
 
-    problem  is told of each wrong extent, in a line
+    problem  called with each wrong extent, in a line
     cost     memory: 4 bytes a data entry, and 8 an inode with data in another batch
     """
 
@@ -431,7 +431,7 @@ class ColumnsCheck:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file. Safe to call twice."""
+        """Close the file. Idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = self._scan = None

@@ -88,7 +88,7 @@ def pieces(store: Opened, positions: Int64, problem: Problem | None) -> Iterator
 class InodeScan:
     """Decodes the inodes of a container.
 
-    problem  is told of each damaged inode, which is left out; None: CorruptError
+    problem  called with each damaged inode, which is left out; None: CorruptError
     """
 
     def __init__(self, store: Opened, problem: Problem | None) -> None:
@@ -310,7 +310,7 @@ class Columns:
     ) -> Self:
         """The files whose inodes stand at `positions`, ascending; None: all that are live.
 
-        problem  is told of each damaged inode, which is left out; None: CorruptError
+        problem  called with each damaged inode, which is left out; None: CorruptError
         raises   CorruptError; OSError
         cost     reads the inodes, and what is between them where that is little.
                  Of more than 1,024 the page cache keeps nothing. A writer has settled what it put

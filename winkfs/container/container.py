@@ -153,7 +153,7 @@ class Container(Reader):
         return _again, (type(self), *self._engine.pickled())
 
     def close(self) -> None:
-        """Sync, write the index, let go of the lock. A second time does nothing.
+        """Sync, write the index, release the lock. Idempotent.
 
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """
@@ -271,7 +271,7 @@ class Container(Reader):
 
         since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
         prefix        only names that start with it
-        problem       is told of each damaged inode, which is passed over; None: CorruptError
+        problem       called with each damaged inode, which is skipped; None: CorruptError
         """
         with self._engine.lock:
             self._engine.settled()

@@ -151,7 +151,7 @@ class DataFile:
         return self.kv.get(pos)
 
     def key_at(self, pos: int) -> bytes:
-        """The key of the entry at a position, unchecked save for its bounds."""
+        """The key of the entry at a position, unchecked except for its bounds."""
         kv = self.kv
         if not kv.superblock["SBSIZE"] <= pos < kv.end:
             return b""  # a cell that points nowhere names no file
@@ -238,7 +238,7 @@ class DataFile:
 
     @property
     def fixed(self) -> int:
-        """No entry below is changed in place, save for a delflag whose time has come: it is synced,
+        """No entry below is changed in place, except a delflag whose time has come: it is synced,
         or being synced."""
         return max(self.synced, self._syncing)
 
@@ -261,7 +261,7 @@ class DataFile:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of everything as it is."""
+        """Close everything as it is."""
         if hasattr(self, "kv"):
             self.kv.stop()
             self.kv.storage.close()

@@ -38,7 +38,7 @@ CHUNK: Final = 1 << 20  # bytes of the largest value we write: a checksum covers
 class Draft:
     """What a file is going to be.
 
-    base      extents of the first `body` bytes of the content, but for what was overwritten since
+    base      extents of the first `body` bytes of the content, except what was overwritten since
     patches   overwrites that are not in `base` yet, in the order they were made: (offset, extent)
     tail      the rest of it
     attrs     attributes to write, None: none; `attrs_at` where they are already written

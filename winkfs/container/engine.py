@@ -198,7 +198,7 @@ class Engine:
         return self.store.writable
 
     def close(self) -> None:
-        """Sync, write the index, let go of the lock. A second time does nothing.
+        """Sync, write the index, release the lock. Idempotent.
 
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """

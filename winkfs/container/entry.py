@@ -213,7 +213,7 @@ class SparseReader(FileReader):
         self._stop = 0  # where the bytes end before the next hole; 0: `skip_hole` was not called
 
     def skip_hole(self) -> int:
-        """-> bytes of the hole at this place, which is passed over; 0: there is none."""
+        """-> bytes of the hole at this place, which is skipped; 0: there is none."""
         if self._at < self._stop or not self._runs:
             return 0
         gap = self._runs.pop()[1] if self._runs[-1][0] else 0

@@ -128,7 +128,7 @@ class Files:
     def reader(self, key: bytes) -> Callable[[int, int], bytes]:
         """-> reads (offset, size) of the file as it stands now, also when it has changed or gone.
 
-        For as long as the handle is open, but for entries that a failed write took along: see
+        For as long as the handle is open, except for entries that a failed write took along: see
         `Engine.troubles`. Memory: 1 MiB at most; nothing is copied but the tail of a draft.
         """
         extents, body, tail = self._stands(key)

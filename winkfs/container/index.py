@@ -64,7 +64,7 @@ class NameTrail:
         return self._sorter
 
     def close(self) -> None:
-        """Drop everything. Safe to call twice."""
+        """Drop everything. Idempotent."""
         self._sorter.close()
 
     def _flush(self) -> None:
@@ -96,7 +96,7 @@ class Index:
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
         self._settled: Rows | None = None  # bulk rows without double names, too many to fold
-        self.trail: NameTrail | None = None  # is told of all names that are put
+        self.trail: NameTrail | None = None  # gets all names that are put
 
     @property
     def count(self) -> int:
@@ -231,7 +231,7 @@ class Index:
         self.overlay[key] = pos
 
     def assign_new(self, keys: list[bytes], pos: Int64) -> None:
-        """The same for keys that nothing has, save for tombstones in the overlay."""
+        """The same for keys that nothing has, except tombstones in the overlay."""
         if self.trail is not None:
             self.trail.add_many(keys, hash_rows(self.settings.htalgo, keys, pos))
         self.overlay.update(zip(keys, pos.tolist(), strict=True))

@@ -209,7 +209,7 @@ def inode_rows(
 ) -> Iterator[tuple[Batch, InodeRows]]:
     """Every batch of [start, stop) with its inode entries.
 
-    problem  is told of what is damaged, which is passed over
+    problem  called with what is damaged, which is skipped
     checked  False: of all entries only the inodes are checked
     raises   CorruptError where the chain of entries breaks and there are no checksums to find where
              it goes on, or `checked` is False

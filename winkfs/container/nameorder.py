@@ -185,7 +185,7 @@ class NameOrder:
         return CorruptError("no inode with its name", file=self._data.name, offset=pos)
 
     def close(self) -> None:
-        """Let go of the files; the order is empty after that."""
+        """Close the files; the order is empty after that."""
         self._close()
         self._pairs, self._positions, self.count = None, np.empty(0, np.int64), 0
 

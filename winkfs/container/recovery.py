@@ -172,7 +172,7 @@ def rebuild(
 ) -> Rebuilt:
     """Read the whole data file once; a second time, checking every entry, where it is damaged.
 
-    problem   is told of each damaged range, which is passed over
+    problem   called with each damaged range, which is skipped
     names     is given all names that may be live; they are right only where the result is `whole`
     stop      only what is before it
     marked    see `Resolver`

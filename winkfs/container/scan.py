@@ -45,7 +45,7 @@ SPAN: Final = 8 << 20  # bytes read at once
 FILES: Final = 1024  # files of a batch, at most
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
 INODE_READ: Final = 512  # bytes read for an inode alone
-PIECE: Final = 1 << 20  # bytes of a large file that are read at once, but for a larger entry
+PIECE: Final = 1 << 20  # bytes of a large file that are read at once, except a larger entry
 SMALL: Final = 64 << 10  # bytes of a file up to which copying it twice does not matter
 UINT32: Final = PREFIXES[2].unpack_from
 

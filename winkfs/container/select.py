@@ -33,7 +33,7 @@ def select(container: Store | str, selection: Selection, problem: Problem | None
     By paths through the index, by prefix through BASE.names, by time in an append-only container
     through BASE.time; all else through BASE.cols, where it is there, or all inodes.
 
-    problem  is told of each damaged inode, which is left out; None: CorruptError
+    problem  called with each damaged inode, which is left out; None: CorruptError
     raises   NoSuchFile; FormatError; OSError
     cost     one look-up a path; two binary searches a prefix; else one pass over BASE.cols, or over
              the inodes
@@ -170,7 +170,7 @@ def columns_between(
 ) -> Columns:
     """The files of a container whose inodes stand in [low, high): from BASE.cols where it is good.
 
-    problem  is told of each damaged inode, which is left out; None: CorruptError
+    problem  called with each damaged inode, which is left out; None: CorruptError
     raises   NoSuchFile; FormatError; OSError
     cost     reads that part of BASE.cols; without it an index is opened, and inodes are read: see
              `Columns.of`

@@ -388,7 +388,7 @@ class Store(DataFile):
         self._rebuild()
 
     def abandon(self) -> None:
-        """Let go of everything as it is."""
+        """Close everything as it is."""
         if hasattr(self, "index"):
             self.index.close()
             self.index.drop_trail()

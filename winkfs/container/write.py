@@ -59,7 +59,7 @@ class Changes:
         self._pending = 0  # bytes appended to drafts since they were last settled
         self._sure = False  # whether what was found when it was opened is on the disk
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
-        self._empty = self._writer.cost(Draft(b"", 0, 0, 0), 0)  # of an empty file, but for its key
+        self._empty = self._writer.cost(Draft(b"", 0, 0, 0), 0)  # of an empty file, except its key
         plain = can_append(store) and not store.settings.ao
         self._one = OneFile(store) if plain else None
 

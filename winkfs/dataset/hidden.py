@@ -171,7 +171,7 @@ def hidden_rows(
     """The hidden rows of any shards in the order of their ranks.
 
     known    the hidden rows of some of them, as they are among themselves
-    problem  is told of each damaged place: what it replaced or deleted is unknown, and not hidden
+    problem  called with each damaged place: what it replaced or deleted is unknown, and not hidden
     raises   StalePlan; FormatError; OSError
     """
     found = {record.path: known.get(record.path, NOTHING) for record in shards}

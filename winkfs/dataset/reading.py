@@ -272,7 +272,7 @@ class DatasetReading(Reader):
         return f"<winkfs data set {self.base} ({state})>"
 
     def close(self) -> None:
-        """Let go of the containers. A second time does nothing."""
+        """Close the containers. Idempotent."""
         with self._lock:
             self._handles.close()
             self._closed = True

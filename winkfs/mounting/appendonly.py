@@ -2,7 +2,7 @@
 
 A file enters the container when it is closed; until then it is a spool. Truncating a file at open
 (`>`) makes a new one that takes its place when it is closed. What the variant forbids is refused
-with EPERM by the call that asks for it: other writes to a file that is in the container, but for
+with EPERM by the call that asks for it: other writes to a file that is in the container, except
 appending to the last one before it is synced; times, modes and owners; times before that of the
 last file.
 """

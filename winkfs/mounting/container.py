@@ -254,7 +254,7 @@ class ContainerSource:
                 self._drop(id)
 
     def _drop(self, id: int) -> None:
-        """Let go of a file without users, save for a spool that is still needed."""
+        """Let go of a file without users, except a spool that is still needed."""
         self.names.changes.let_go(-id)
         spool = self._spools.get(id) if self._spools else None
         if spool is not None:

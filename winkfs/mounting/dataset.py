@@ -148,7 +148,7 @@ class DatasetView:
             self._told += 1
 
     def _sweep(self) -> None:
-        """Let go of the shards that are neither shown nor in use."""
+        """Close the shards that are neither shown nor in use."""
         if len(self._shards) == len(self.shown):
             return
         used = {id >> POSITION for id in self.users if id < OWN_IDS}

@@ -151,8 +151,8 @@ class Overlay:
     def implies(self, path: bytes) -> bool:
         """Whether there are names below a path in the order that are still there and are paths.
 
-        cost    a search of the order, but for a path beside the last one: programs often make files
-                one after another
+        cost    a search of the order, except for a path beside the last one: programs often make
+                files one after another
         """
         prefix = path + b"/"
         behind, before, at = self._gap

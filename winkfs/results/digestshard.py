@@ -135,7 +135,7 @@ class DigestShardWriter:
         return {"file": self._base.name, "contid": contid, "entries": int(keep.sum()), "size": size}
 
     def abandon(self) -> None:
-        """Let go of the files as they are."""
+        """Close the files as they are."""
         self._kv.storage.close()
 
     def _last_of_each(self, s: UInt64, positions: Int64) -> npt.NDArray[np.bool_]:
@@ -378,7 +378,7 @@ class DigestShard:
                                expected=self.entries, found=count)  # fmt: skip
 
     def _batches(self, problem: Callable[[CorruptError], None]) -> Iterator[Batch]:
-        """All good entries. problem: is told of each damaged range."""
+        """All good entries. problem: called with each damaged range."""
         return scan_intact(self.storage, self.layout, self.start, self.end, problem=problem)
 
     def _unknown(self) -> CorruptError:

@@ -53,7 +53,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _put(spark: SparkSession, source: type[DataSource]) -> bool:
-    """Do what Spark's `register` does, but for a look at all formats that can be found by name.
+    """Do what Spark's `register` does, except a look at all formats that can be found by name.
 
     It looks only to warn of one with the same name, and starts two Pythons for it, each without a
     compiled PySpark. Spark does so where a query asks for a format that it does not know.

@@ -102,7 +102,7 @@ class Directory(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Let go of the directory. A second call does nothing."""
+        """Close the directory. Idempotent."""
 
     def __enter__(self) -> Self:
         return self

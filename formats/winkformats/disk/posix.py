@@ -432,7 +432,7 @@ class FileLock:
         return any(map(mine.issubset, map(bytes.split, lines)))
 
     def release(self) -> None:
-        """Let go of the lock. A second call does nothing."""
+        """Release the lock. Idempotent."""
         self._dropped()
 
 

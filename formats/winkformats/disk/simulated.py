@@ -103,7 +103,7 @@ class File:
     """A file, whatever its names.
 
     fd        of the memory that programs see
-    durable   what is on the disk, but for `changes`, which are not synced
+    durable   what is on the disk, except `changes`, which are not synced
     former    by sector: what it held before it was last overwritten
     phantom   whether programs see bytes that a failed sync has lost
     """
@@ -242,7 +242,7 @@ class SimulatedDisk:
     capacity   bytes; None: no limit
     evicts     whether programs see at once what a failed sync has lost
     torn       bytes at whose multiples a write may be torn
-    log        what was asked, but for reads
+    log        what was asked, except reads
     watch      is called before each of these, with what is about to happen; may call `crash`
     """
 
@@ -751,7 +751,7 @@ class SimulatedLock:
         file.locked = True
 
     def release(self) -> None:
-        """Let go of the lock. A second call does nothing."""
+        """Release the lock. Idempotent."""
         if self._file is not None:
             self._file.locked = False
             self._file = None

@@ -91,7 +91,7 @@ class Storage(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file. A second call does nothing."""
+        """Close the file. Idempotent."""
 
     # --- what follows from it ---
 

@@ -94,7 +94,7 @@ class CellFile:
         self.storage.sync()
 
     def close(self) -> None:
-        """Sync what was changed and close the storage. A second call does nothing."""
+        """Sync what was changed and close the storage. Idempotent."""
         if self._closed:
             return
         self._closed = True

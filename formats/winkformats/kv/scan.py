@@ -292,7 +292,7 @@ def scan_intact(
     What is damaged is passed over, up to the next good entry that `resynchronise` finds: the
     checksum is bound to the place, so no document can hold what looks like one.
 
-    problem  is told of each damaged range
+    problem  called with each damaged range
     raises   CorruptError where the chain of entries breaks and there are no checksums
     cost     as `scan`, and one checksum an entry; damage: see `resynchronise`
     """

@@ -201,7 +201,7 @@ class GrowingFile:
         self.drop_view()
 
     def drop_view(self) -> None:
-        """Let go of the mapping, which holds the file open. What was handed out stays good."""
+        """Drop the mapping, which holds the file open. Views handed out stay valid."""
         self._map, self._visible = memoryview(b""), 0
 
     def advance(self, superblock: Superblock) -> None:

@@ -225,7 +225,7 @@ class ColumnsFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file, and take what was read of it out of the page cache again."""
+        """Close the file, and take what was read of it out of the page cache again."""
         self._storage.drop_seen()
         if self._file is None:
             self._storage.close()
@@ -560,7 +560,7 @@ def _open(
 class DerivedColumns:
     """BASE.cols of an open container.
 
-    trail   is told of all files that are put in bulk; None: nobody asked for that
+    trail   gets all files that are put in bulk; None: not wanted
     """
 
     suffix = ".cols"

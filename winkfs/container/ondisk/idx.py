@@ -264,7 +264,7 @@ class Base:
     def find_many(self, s: UInt64, bits: UInt64, *, sure: bool = False) -> tuple[Int64, Int64]:
         """See `table.find_many`. What it did not find is not there. Not mapped: one look-up a key.
 
-        sure  what it found is right, too, save for two keys with one hash: not to be compared
+        sure  what it found is right, too, except for two keys with one hash: not to be compared
         """
         if self.cells is None:
             return self._find_each(s, bits, sure)
@@ -345,7 +345,7 @@ def open_base(
 ) -> Base | None:
     """BASE.idx, if it can be believed for a data file with superblock `block` and FILESIZE `end`.
 
-    note    is told of damage that the checksums show
+    note    called with damage that the checksums show
     mapped  see `Storage.mapped`
     ->      None where it is missing, short, foreign, damaged, or newer than the data file
     cost    two reads; a classic one is counted through, for nothing else tells a stale one

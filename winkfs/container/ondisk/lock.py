@@ -87,7 +87,7 @@ class WriterLock:
                 storage.write(0, [text] if text else [])
 
     def release(self) -> None:
-        """Let go. A second call does nothing."""
+        """Release the locks. Idempotent."""
         try:
             if self._locks:
                 self._say(b"")

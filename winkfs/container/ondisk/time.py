@@ -155,7 +155,7 @@ class TimeIndex:
         """Read BASE.time -> (marks, position in the data file up to which they are complete).
 
         block   the data file's superblock; `end` its FILESIZE
-        note    is told of damage that the checksums show
+        note    called with damage that the checksums show
         ->      None where the file is missing, foreign, damaged or newer than the data file
         """
         try:

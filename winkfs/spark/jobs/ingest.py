@@ -258,7 +258,7 @@ def run(
     kind         tree, tar, warc or parquet; None: found out for each
     again        read also what the data set remembers
     fail_fast    the first bad record is an error, and its round is not committed
-    bad          is told of each bad record
+    bad          called with each bad record
     ->           files, bytes, bad, left_out (devices, HTTP errors ..), skipped (inputs that were
                  there), units, generation, seconds
     raises       Refusal, OSError; what Spark raises. Rounds that were committed stay

@@ -280,7 +280,7 @@ class Source:
 
     verify        of contents
     include_dirs  False: neither directories nor links
-    problem       is told of damaged inodes
+    problem       called with damaged inodes
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
 
 @contextlib.contextmanager
 def _opened(shard: Shard) -> Iterator[Store]:
-    """Open for a moment that leaves the page cache as it was, save for the index."""
+    """Open for a moment that leaves the page cache as it was, except the index."""
     with open_file(shard.base + ".data") as data:
         drop = data.dropper(0, data.size())
         store = shard.open()
