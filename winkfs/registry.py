@@ -106,7 +106,7 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
 
 
 def kind_of(path: str) -> tuple[Kind, str]:
-    """As `find_kind`; no store counts as a container: opening it raises the error for the user.
+    """As `find_kind`, but a path without a store counts as a container; opening it raises.
 
     raises  ValueError for what can be no path
     """

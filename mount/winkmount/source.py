@@ -2,17 +2,17 @@
 
 The mount knows no format. It serves any object with these methods: a winkfs container, another
 store, a dict in a test. Files and directories are named by ids (positive 64-bit integers that
-become inode numbers); only the engine above knows paths, so an engine on inode numbers can replace
-it. Names are bytes, single path components.
+become inode numbers); only the engine above knows paths, so an engine on inode numbers can
+replace it. Names are bytes, single path components.
 
 An id is valid while the file or directory is open, and for the next thousand calls. After that a
-Source may forget it, so that memory does not grow with the number of files: a call with such an id
-changes nothing and raises ESTALE, and the engine looks the path up again. The id of a
-file stays the same when it is looked up again, and over a rename.
+Source may forget it, so that memory does not grow with the number of files: a call with such an
+id changes nothing and raises ESTALE, and the engine looks the path up again. The id of a file
+stays the same when it is looked up again, and over a rename.
 
-A refusal is an OSError with the errno that the system call returns (ENOENT, EEXIST,
-ENOTEMPTY, EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method
-at a time, but not always from the same thread.
+A refusal is an OSError with the errno that the system call returns (ENOENT, EEXIST, ENOTEMPTY,
+EPERM ...). Any other exception is logged and becomes EIO. The mount calls one method at a time,
+but not always from the same thread.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class Source(Protocol):
         """Take the name away. A file that is open stays usable through its id until `release`."""
 
     def promise_unlink(self, id: int) -> None:
-        """Announce the `unlink` of this open file: the engine reports success before it calls
-        `unlink`. Raises what `unlink` would: ENOSPC, EPERM ..."""
+        """Announce that the `unlink` of this open file may follow: the engine reports success
+        before it calls it. Raises what `unlink` would: ENOSPC, EPERM ..."""
 
     def rmdir(self, parent: int, name: bytes) -> None:
         """Raises ENOTEMPTY."""

@@ -302,7 +302,7 @@ class _Compaction:
     # --- one by one ---
 
     def _move_one_by_one(self, kv: KVSeq) -> None:
-        """Any layout, any order. Cost: one Python call an entry."""
+        """Any layout, any order: entry by entry."""
         store = self._store
         self._move_others(kv)
         for pos in self._in_order():

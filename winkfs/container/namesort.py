@@ -38,7 +38,7 @@ class ClashFinder:
         self._last: bytes | None = None
 
     def add(self, names: list[bytes]) -> None:
-        """The next names. Cost: one comparison a name."""
+        """The next names. Cost: one comparison a name, more for directories."""
         if not names:
             return
         if self._last is not None and names[0].startswith(self._last):
