@@ -20,7 +20,8 @@ from typing import NamedTuple
 from unittest import mock
 
 import winkfs
-from winkformats.disk.simulated import SECTOR, Event, SimulatedDisk
+from winkformats.disk.memory import SECTOR
+from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs import Container
 from winkfs.container.compact import compact as compact_container
 from winkfs.container.ondisk.inode import FileType

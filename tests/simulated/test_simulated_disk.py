@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from winkformats.disk.directory import Directory
+from winkformats.disk.memory import SECTOR
 from winkformats.disk.paths import directory_of, locate
 from winkformats.disk.replace import replacing
-from winkformats.disk.simulated import DAMAGES, SECTOR, SimulatedDisk
+from winkformats.disk.simulated import DAMAGES, SimulatedDisk
 from winkformats.disk.storage import Kind
 
 A, B = b"A" * SECTOR, b"B" * SECTOR
