@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -59,6 +59,7 @@ class Kind:
                pack     (source, ...) -> PackReport
 
     folder     whether the path is a folder that holds the whole store
+    editable   whether it can be opened with mode "a"
     writable   whether a mount of it can be written to
     versions   whether it has generations for `as_of`
     """
@@ -67,6 +68,7 @@ class Kind:
     detect: Callable[[str], str | None]
     functions: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict)
     folder: bool = True
+    editable: bool = False
     writable: bool = False
     versions: bool = False
 
@@ -97,11 +99,19 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
 
     raises  ValueError for what can be no path
     """
-    for load in (_load_built_in, _load_stores):
-        load()
-        for kind in list(_kinds.values()):
-            if (found := kind.detect(path)) is not None:
-                return kind, found
+    _load_built_in()
+    found = _detect(path, list(_kinds.values()))
+    if found is None:
+        known = set(_kinds)
+        _load_stores()
+        found = _detect(path, [_kinds[name] for name in _kinds if name not in known])
+    return found
+
+
+def _detect(path: str, kinds: Iterable[Kind]) -> tuple[Kind, str] | None:
+    for kind in kinds:
+        if (found := kind.detect(path)) is not None:
+            return kind, found
     return None
 
 
@@ -175,11 +185,9 @@ def open_silently(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> 
     opener: Callable[..., Reader] = kind.function("open")
     if as_of is not None and not kind.versions:
         raise ValueError(f"{path}: as_of is for data sets: a {kind.name} has no generations")
-    found = opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
-    if mode != "r" and not hasattr(found, "put"):
-        found.close()
+    if mode == "a" and not kind.editable:
         raise ReadOnly(f"a {kind.name} can only be read", path)
-    return found
+    return opener(path, mode) if as_of is None else opener(path, mode, as_of=as_of)
 
 
 def verify(base: Path, progress: Progress | None = None) -> Report:

@@ -28,6 +28,7 @@ register(
             "pack": "winkfs.archive.pack:pack",
         },
         folder=False,
+        editable=True,
         writable=True,
     )
 )
