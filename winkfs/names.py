@@ -19,10 +19,12 @@ MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesy
 MAX_PATH: Final = 4095  # bytes of a path: more, no program could say
 
 INODE: Final = b"/I0"  # what the key of an inode has behind the name
+INODE_TEXT: Final = INODE.decode()
 
 ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 MARK: Final = b"\\x"
 
+MANIFESTS: Final = "_winkfs"  # the folder that makes a folder a data set
 DATA: Final = ".data"
 DERIVED: Final = (".idx", ".time", ".names", ".cols")
 """The files that are made again from BASE.data; a new kind belongs here, and nowhere else."""
@@ -74,7 +76,7 @@ def inode_key(name: bytes) -> bytes:
 
 def name_of(key: bytes) -> bytes:
     """The name of the file whose inode has this key: the inverse of `inode_key`."""
-    return key[:-3]
+    return key[: -len(INODE)]
 
 
 # --- names as paths in Spark: UTF-8, and \xNN for a byte that is no part of it ---

@@ -17,7 +17,8 @@ from drivers import Here, Spark, driver
 
 import winkfs
 import winkfs.digests
-from winkfs.dataset.manifest import FOLDER, PENDING
+from winkfs.dataset.manifest import PENDING
+from winkfs.names import MANIFESTS
 
 pytestmark = pytest.mark.spark
 
@@ -63,7 +64,7 @@ def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean(root: Path, jobs: int) -> None:
     """Nothing is in the folder of a data set but its manifests and what they name."""
     assert not list((root / PENDING).iterdir())
-    folders = [path for path in root.iterdir() if path.name not in (FOLDER, PENDING)]
+    folders = [path for path in root.iterdir() if path.name not in (MANIFESTS, PENDING)]
     assert len(folders) == jobs, folders
     assert winkfs.verify(root).problems == []
 

@@ -162,7 +162,7 @@ class Finder:
 
 def unit_of(container: Container) -> int:
     """Resolution of mtimes in the container, nanoseconds."""
-    return 1 if container.engine.store.settings.nanoseconds else NANO
+    return container.engine.store.settings.mtime_unit
 
 
 # --- comparing ---

@@ -28,12 +28,12 @@ from winkfs.container.inodescan import FIELDS, InodeRows, fileids
 from winkfs.container.nameorder import UNKNOWN, NameOrder, key_hashes
 from winkfs.container.namesort import ClashFinder, NameSorter
 from winkfs.container.ondisk.cols import ColumnsFile
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode
 from winkfs.container.read import attributes
 from winkfs.container.recovery import tail
 from winkfs.container.store import Store
+from winkfs.names import INODE
 
 PIECE: Final = 1 << 15  # inodes read again at a time
 
@@ -352,7 +352,7 @@ def _in_order(order: NameOrder, htalgo: int) -> bool:
     finder, last = ClashFinder(), b""
     for start in range(0, order.count, PIECE):
         names = order.names(start, start + PIECE)
-        hashes = key_hashes(htalgo, [name + SUFFIX for name in names])
+        hashes = key_hashes(htalgo, [name + INODE for name in names])
         same = np.array_equal(order.pairs(start, start + PIECE)[:, 1], hashes)
         if not (same and last < names[0] and all(map(lt, names, names[1:]))):
             return False

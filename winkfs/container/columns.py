@@ -19,8 +19,9 @@ from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.data import SUFFIX, SUFFIX_BYTES
+from winkfs.container.ondisk.data import INODE_BYTES
 from winkfs.container.ondisk.inode import HEAD, FileType, Inode
+from winkfs.names import INODE
 from winkfs.units import NANO
 
 Problem = Callable[[CorruptError], None]
@@ -126,7 +127,7 @@ class InodeScan:
 
     def _rows(self, data: memoryview, at: Int64, positions: Int64) -> tuple[Piece, Int64]:
         """-> the ordinary and good ones, and their indices among the positions."""
-        rows = entry_rows(data, at, self._layout, (1 + len(SUFFIX), KEYS), (HEAD.size, VALUES))
+        rows = entry_rows(data, at, self._layout, (1 + len(INODE), KEYS), (HEAD.size, VALUES))
         if not len(rows.which):
             return NONE, rows.which
         pos, words = positions[rows.which], 8 * (7 + 2 * self._words)
@@ -143,7 +144,7 @@ class InodeScan:
         plain &= self._is_value(extent[:, 0], lsize, pos, fields[:, 2], plain)
         pointer = np.where(lsize == 0, 0, np.where(plain, extent[:, 0], -1))
         ftype = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4])
-        lengths = rows.key_len - len(SUFFIX)
+        lengths = rows.key_len - len(INODE)
         columns = [
             pos, pointer, lsize, self._ns(fields[:, 5]), ftype.astype(np.uint8),
             special.astype(np.uint8), lengths,
@@ -157,7 +158,7 @@ class InodeScan:
         """Which are inodes with a name and a right checksum, and fields that can be: bool[n]."""
         layout, form = self._layout, self._form
         tails = rows_at(rows.raw, rows.begin + self._key_at + rows.key_len - 4, 4)
-        good: Bools = (tails[:, 1:] == SUFFIX_BYTES).all(1) & (tails[:, 0] != 0)
+        good: Bools = (tails[:, 1:] == INODE_BYTES).all(1) & (tails[:, 0] != 0)
         count = fields[:, 6]
         pairs_end = HEAD.size + count * form.pair
         good &= (count >= 0) & (count <= VALUES) & (pairs_end <= rows.value_len)
@@ -246,7 +247,7 @@ class InodeScan:
             raise CorruptError("no entry", file=self._name, offset=pos)
         entry = self._kv.get(pos)
         inode = Inode.decode(entry.value, self._form, file=self._name, offset=pos)
-        name = entry.key.removesuffix(SUFFIX)
+        name = entry.key.removesuffix(INODE)
         if not name or name == entry.key or name.endswith(b"\0") or not 0 <= inode.ftype <= 255:
             raise CorruptError("no inode with a name", file=self._name, offset=pos)
         pointer, size = -1 if inode.lsize else 0, np.array([inode.lsize])

@@ -29,14 +29,14 @@ from winkformats.kv.superblock import HALF, SBSIZE, Superblock
 from winkfs.container.inodescan import is_inode
 from winkfs.container.nameorder import open_order
 from winkfs.container.ondisk.cols import write_columns
-from winkfs.container.ondisk.data import SUFFIX, UNNAMED
+from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.names import write_pairs
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.store import Store
 from winkfs.errors import Locked, Refusal
-from winkfs.names import base_of
+from winkfs.names import base_of, name_of
 
 Progress = Callable[[int], None]
 ORDERS: Final = ("disk", "name")
@@ -325,7 +325,7 @@ class _Compaction:
     def _in_order(self) -> Iterator[int]:
         positions = self._live.tolist()
         if self._order == "name":
-            keys = {pos: self._store.key_at(pos)[: -len(SUFFIX)] for pos in positions}
+            keys = {pos: name_of(self._store.key_at(pos)) for pos in positions}
             positions.sort(key=keys.__getitem__)
         return iter(positions)
 

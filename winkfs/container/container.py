@@ -32,7 +32,7 @@ from winkfs.container.scan import scan
 from winkfs.container.store import Store
 from winkfs.container.writemany import BulkPut, Row
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
-from winkfs.names import Name, base_of, to_bytes, to_str
+from winkfs.names import INODE, INODE_TEXT, Name, base_of, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 
 if TYPE_CHECKING:
@@ -187,9 +187,9 @@ class Container(Reader):
         whole = size < 0 and offset == 0
         if fast is not None and offset >= 0:
             try:
-                key = (name + "/I0").encode()  # type: ignore[operator,union-attr]
+                key = (name + INODE_TEXT).encode()  # type: ignore[operator,union-attr]
             except (TypeError, UnicodeEncodeError):
-                key = to_bytes(name) + b"/I0"
+                key = to_bytes(name) + INODE
             found = fast(key) if whole else fast(key, LARGE)
             if found is not None:
                 return found if whole else found[offset : offset + size if size >= 0 else None]

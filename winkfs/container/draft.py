@@ -117,6 +117,7 @@ class DraftWriter:
         self._entry_room = layout.size(64, 0) + max(layout.align, 1) + max(field.room, 0)
         self.chunk = min(CHUNK, field.limit)
         self._extents = (field.limit - 56) // settings.form.pair - 1  # and one for attributes
+        self.empty = self.cost(Draft(b"", 0, 0, 0), 0)  # of a new file, except its key
 
     def need_room(self, draft: Draft | None, length: int) -> None:
         """Raise EFBIG where the inode could not hold the extents of `length` more bytes."""

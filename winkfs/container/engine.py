@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from winkformats.disk.paths import absolute
 from winkfs.container.arguments import check_directory, check_ftype, checked_ns
-from winkfs.container.ondisk.data import SUFFIX, UNNAMED
+from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
-from winkfs.names import Name, to_bytes, to_str
+from winkfs.names import INODE, Name, to_bytes, to_str
 from winkfs.reader import tell_of_forks
 
 FORKED: Final = "of the parent process"
@@ -417,7 +417,7 @@ class Engine:
             raise NameTooLong(
                 f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
             )
-        return raw + SUFFIX
+        return raw + INODE
 
 
 def _raise(error: OSError) -> None:

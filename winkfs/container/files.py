@@ -12,7 +12,7 @@ from winkfs.container.entry import Stat
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.inode import Attrs, Extent, Inode, cut, default_mode, joined
 from winkfs.errors import NoSuchFile
-from winkfs.names import to_str
+from winkfs.names import name_of, to_str
 
 if TYPE_CHECKING:
     from winkfs.container.read import Content
@@ -73,7 +73,7 @@ class Files:
         self.settle_bulk()
         found = self._content.inode(key)
         if found is None:
-            raise NoSuchFile("no such file in the container", to_str(key[:-3]))
+            raise NoSuchFile("no such file in the container", to_str(name_of(key)))
         return found
 
     def stat(self, key: bytes) -> Stat:
@@ -86,7 +86,7 @@ class Files:
             attrs, size = self._content.attrs(inode), inode.lsize
             fileid, mtime, ftype = inode.fileid, inode.mtime, inode.ftype
         ns = self._store.settings.ns_of(mtime)
-        name = to_str(key[:-3])
+        name = to_str(name_of(key))
         ctime = ns if attrs.ctime_ns is None else attrs.ctime_ns
         return Stat(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid, ctime)
 

@@ -27,6 +27,7 @@ from winkformats.hindex.table import Column, Rows, doubles, hash_rows, join_rows
 from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
+from winkfs.names import name_of
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
 TOGETHER: Final = 1024  # names put one by one that are hashed at a time
@@ -53,7 +54,7 @@ class NameTrail:
             self._flush()
 
     def add_many(self, keys: list[bytes], rows: Rows) -> None:
-        names = [key[:-3] for key in keys]
+        names = list(map(name_of, keys))
         lengths = np.fromiter(map(len, names), np.int64, len(names))
         hashes = rows.slot_bits().astype(np.int64)
         self._sorter.add(names, lengths, np.stack([rows.pos, hashes], 1))

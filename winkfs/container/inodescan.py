@@ -19,8 +19,9 @@ from winkformats.errors import CorruptError
 from winkformats.hindex.table import Rows, hash_rows
 from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.scan import Batch, entry_rows, scan, scan_intact
-from winkfs.container.ondisk.data import SUFFIX, Settings
+from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import HEAD, FileType, Inode, InodeForm
+from winkfs.names import INODE
 
 HEX: Final = np.full(256, -1, np.int64)
 HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
@@ -79,12 +80,12 @@ class InodeRows(InodeColumns):
 
     @property
     def names(self) -> list[bytes]:
-        return self._texts(len(SUFFIX))
+        return self._texts(len(INODE))
 
     @property
     def lengths(self) -> Int64:
         """Bytes of the names."""
-        return self.batch.key_len[self.which] - len(SUFFIX)
+        return self.batch.key_len[self.which] - len(INODE)
 
     def _texts(self, less: int) -> list[bytes]:
         batch = self.batch
@@ -128,7 +129,7 @@ def is_inode(batch: Batch) -> npt.NDArray[np.bool_]:
         return found
     if not batch.whole:
         key = batch.keys(np.array([0]))[0]
-        return found & key.endswith(b"/I0")
+        return found & key.endswith(INODE)
     last = np.where(found, tail, 3)
     found &= (raw[last - 1] == 0x30) & (raw[last - 2] == 0x49) & (raw[last - 3] == 0x2F)
     return found
@@ -291,7 +292,7 @@ def few_inodes(
         body = data[at + 1 : at + width - 4]
         good = (
             xxh3_64_intdigest(body, (pos + contid) & MASK64) & 0xFFFFFFFF == sum32
-            and suffix == SUFFIX
+            and suffix == INODE
             and length == size
             and delflag <= 1
             and nexti == 0
@@ -308,9 +309,9 @@ def few_inodes(
 def _shape(prefix: bytes, size: int, pairoff: bool) -> tuple[Callable[..., Any], int]:
     """How to unpack an entry with this length of a key, and its bytes."""
     key = int.from_bytes(prefix, "big")
-    name = max(key - len(SUFFIX), 0)
+    name = max(key - len(INODE), 0)
     code = struct.Struct(
-        f">B2x{name}s{len(SUFFIX)}sI8x6q{16 if pairoff else 8}xq"
+        f">B2x{name}s{len(INODE)}sI8x6q{16 if pairoff else 8}xq"
         f"{size - HEAD.size - (24 if pairoff else 16)}xI"
     )
     return code.unpack_from, code.size
@@ -328,7 +329,7 @@ def good_inodes(
     none = PlainInodes(np.empty(0, np.int64), [], np.empty((0, words), np.int64))
     if not layout.standard:
         return none
-    rows = entry_rows(data, at, layout, (1 + len(SUFFIX), KEYS), (8 * words, VALUES))
+    rows = entry_rows(data, at, layout, (1 + len(INODE), KEYS), (8 * words, VALUES))
     if not len(rows.which):
         return none
     good = rows.good(layout, positions[rows.which])

@@ -21,9 +21,9 @@ from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import Superblock
 from winkformats.perm import PAIR, Perm
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys, Settings
+from winkfs.container.ondisk.data import PURPOSE_NAMES, InodeKeys, Settings
 from winkfs.errors import DerivedDamage
-from winkfs.names import lower_bound
+from winkfs.names import INODE, lower_bound, name_of
 
 CLASHES: Final = "CLASHES"  # extension: how many files have the name of a directory of others
 UNKNOWN: Final = -1
@@ -119,7 +119,7 @@ class NameOrder:
         """Positions and hashes of the keys as BASE.names has them, int64[n, 2]."""
         if self._pairs is not None:
             return self._pairs.read(start, stop)
-        keys = [name + SUFFIX for name in self.names(start, stop)]
+        keys = [name + INODE for name in self.names(start, stop)]
         return np.stack([self.positions(start, stop), key_hashes(self._htalgo, keys)], 1)
 
     def names(self, start: int, stop: int) -> list[bytes]:
@@ -173,13 +173,13 @@ class NameOrder:
                 raise self._damaged(pos)
             span = self._layout.locate(data, 0)
         key = data[span.key : span.key + span.key_len]
-        if len(key) <= len(SUFFIX) or not key.endswith(SUFFIX) or key[-4] == 0:
+        if len(key) <= len(INODE) or not key.endswith(INODE) or key[-4] == 0:
             raise self._damaged(pos)
         if hashed is None:
             self._layout.check(data, 0, span, pos, self._data.name)
         elif hashing.hash_key(self._htalgo, key)[1] != hashed:
             raise self._damaged(pos)
-        return key[: -len(SUFFIX)]
+        return name_of(key)
 
     def _damaged(self, pos: int) -> CorruptError:
         return CorruptError("no inode with its name", file=self._data.name, offset=pos)

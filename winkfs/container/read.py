@@ -37,7 +37,7 @@ from winkfs.container.ondisk.inode import (
     cut,
     default_mode,
 )
-from winkfs.names import Name, to_bytes, to_str
+from winkfs.names import INODE, INODE_TEXT, Name, to_bytes, to_str
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -48,7 +48,6 @@ LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is an
 SEARCHED: Final = 16 * ALIKE  # bytes of cells that are searched
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
-SUFFIX: Final = "/I0"
 VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
@@ -324,10 +323,10 @@ class BulkGet:
 
 def _keys(names: list[Any]) -> list[bytes]:
     try:
-        text = (SUFFIX + "\0").join(names) + SUFFIX
+        text = (INODE_TEXT + "\0").join(names) + INODE_TEXT
         keys = text.encode("utf-8", "surrogateescape").split(b"\0")
         if len(keys) == len(names):
             return keys
     except TypeError:
         pass
-    return [to_bytes(name) + b"/I0" for name in names]
+    return [to_bytes(name) + INODE for name in names]

@@ -25,10 +25,11 @@ from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import Opened
 from winkfs.container.inodescan import InodeRows, fileids, inode_rows
 from winkfs.container.namesort import NameSorter
-from winkfs.container.ondisk.data import SANE, SUFFIX, Settings
+from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.time import TimeIndex
+from winkfs.names import name_of
 
 if TYPE_CHECKING:
     from winkfs.container.datafile import DataFile
@@ -425,7 +426,7 @@ def tail(store: Opened, covered: int) -> Iterator[tuple[bytes, int]]:
     changes = Changes()
     Replay(kv, store.settings, changes, None).run(covered, kv.end, kv.end, store.note)
     for key, pos in changes.items():
-        yield key[: -len(SUFFIX)], pos
+        yield name_of(key), pos
 
 
 def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:

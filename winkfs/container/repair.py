@@ -24,13 +24,13 @@ from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.superblock import Superblock, superblocks, write_second
 from winkfs.container.container import Container, create, reindex
 from winkfs.container.inodescan import InodeRows, inode_rows
-from winkfs.container.ondisk.data import SUFFIX, Settings
+from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store
 from winkfs.errors import NoSuchFile, Refusal
-from winkfs.names import DERIVED, base_of, inode_key, to_str
+from winkfs.names import DERIVED, base_of, inode_key, name_of, to_str
 
 FILLER: Final = b"removed/X"  # key of the dead entry in the place of a damaged range
 _COUNT: Final = ("", *(f"-{i}" for i in range(2, 1000)))
@@ -174,7 +174,7 @@ class _Repair:
                 if any(map(self._is_damaged, inode.pointers)):
                     self._lost[pos] = key
         for key in self._lost.values():
-            found.lost.append(to_str(key[: -len(SUFFIX)]))
+            found.lost.append(to_str(name_of(key)))
             found.steps.append(f"remove {found.lost[-1]}, whose content is damaged")
 
     # --- the changes ---
@@ -191,7 +191,7 @@ class _Repair:
                     kept.put(f"ranges/{at}-{at + size}", storage.read(at, size))
             with Container(served(self._base + ".data", self._block), "r", mapped=False) as source:
                 for key in self._lost.values():
-                    name = key[: -len(SUFFIX)]
+                    name = name_of(key)
                     kept.put(b"files/" + name, left_of(source, name)[0])
                 self._keep_replaced(source, kept)
 

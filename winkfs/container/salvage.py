@@ -23,10 +23,10 @@ from winkformats.kv.scan import resynchronise, scan_intact
 from winkformats.kv.superblock import HALF, PAIR, Superblock, read_superblock
 from winkfs.container.container import Container, create
 from winkfs.container.entry import Entry
-from winkfs.container.ondisk.data import SUFFIX, Settings, new_superblock
+from winkfs.container.ondisk.data import Settings, new_superblock
 from winkfs.container.ondisk.inode import Inode
 from winkfs.errors import NoSuchFile
-from winkfs.names import DERIVED, Name, base_of, to_bytes, to_str
+from winkfs.names import DERIVED, INODE, Name, base_of, to_bytes, to_str
 
 SCHEME: Final = "salvage"
 LOST: Final = "lost+found"
@@ -168,7 +168,7 @@ def _reads(storage: Storage, block: Superblock) -> int:
     with contextlib.suppress(FormatError):
         for batch in scan_intact(storage, layout, start, stop, problem=lambda _: None):
             for entry in map(batch.entry, range(min(len(batch), SAMPLE))):
-                if entry.key.endswith(SUFFIX) and entry.value:
+                if entry.key.endswith(INODE) and entry.value:
                     Inode.decode(entry.value, settings.form, file=storage.name, offset=entry.pos)
                     good += 1
             break
@@ -312,10 +312,10 @@ def _inodes_in(
     prefix = layout.key.prefix
     for at in range(start, stop, WINDOW):
         data = storage.read(at, min(WINDOW + OVERLAP, stop - at))
-        hit = data.find(SUFFIX)
+        hit = data.find(INODE)
         while 0 <= hit < WINDOW:
-            for length in range(len(SUFFIX) + 1, min(hit, LONGEST) + 1):  # of the key ending here
-                begin = hit + len(SUFFIX) - length - prefix
+            for length in range(len(INODE) + 1, min(hit, LONGEST) + 1):  # of the key ending here
+                begin = hit + len(INODE) - length - prefix
                 if begin < 0 or int.from_bytes(data[begin : begin + prefix], "big") != length:
                     continue
                 pos, inside = at + begin - layout.delflag, begin - layout.delflag
@@ -324,4 +324,4 @@ def _inodes_in(
                     Inode.decode(entry.value, settings.form, file=storage.name, offset=pos)
                     yield pos, entry.key, entry.deleted
                     break
-            hit = data.find(SUFFIX, hit + 1)
+            hit = data.find(INODE, hit + 1)

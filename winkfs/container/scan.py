@@ -35,7 +35,7 @@ from winkfs.container.ondisk.inode import (
     default_mode,
 )
 from winkfs.container.read import attributes
-from winkfs.names import to_str, to_strs
+from winkfs.names import name_of, to_str, to_strs
 from winkfs.units import NANO
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def _plain_entries(
 def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) -> Entry | None:
     """Any file, None for one that is not chosen. Raises CorruptError."""
     key, inode = window.inode(pos)
-    name, ns = key[:-3], chosen.settings.ns_of(inode.mtime)
+    name, ns = name_of(key), chosen.settings.ns_of(inode.mtime)
     if not chosen.has(name, ns):
         return None
     attrs = window.attrs(inode, owner)

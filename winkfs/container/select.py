@@ -14,12 +14,11 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkfs.container.columns import Columns
 from winkfs.container.nameorder import NameOrder, open_order
 from winkfs.container.ondisk.cols import Chunk, ColumnsFile, open_columns
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.recovery import tail
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
-from winkfs.names import base_of
+from winkfs.names import INODE, base_of, name_of
 
 Problem = Callable[[CorruptError], None]
 FILES: Final = 1 << 16  # read from the data file at a time
@@ -104,18 +103,18 @@ def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = N
 
     cost    one look-up a name, and reads the inodes
     """
-    keys = [path + SUFFIX for path in dict.fromkeys(paths) if path]
+    keys = [path + INODE for path in dict.fromkeys(paths) if path]
     positions = store.index.candidates(keys)
     order = np.argsort(positions, kind="stable")
     order = order[np.searchsorted(positions[order], 1) :]
     rows = Columns.of(store, np.unique(positions[order]), problem)
     names = dict(zip(rows.pos.tolist(), rows.names(), strict=True))
-    asked = [keys[i][:-3] for i in order.tolist()]
+    asked = [name_of(keys[i]) for i in order.tolist()]
     same = list(map(eq, map(names.get, positions[order].tolist()), asked))
     if all(same):
         return rows
     # The cell of another key with the same hash: look it up in the ordinary way.
-    others = [store.index.lookup(asked[i] + SUFFIX) for i, ok in enumerate(same) if not ok]
+    others = [store.index.lookup(asked[i] + INODE) for i, ok in enumerate(same) if not ok]
     good = positions[order][np.array(same, bool)]
     known = rows.take(np.isin(rows.pos, good))
     more = np.setdiff1d(np.array([pos for pos in others if pos], np.int64), good)

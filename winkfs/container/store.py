@@ -21,13 +21,14 @@ from winkfs.container.datafile import DataFile
 from winkfs.container.derived import DerivedFile
 from winkfs.container.index import MERGE_OVERLAY, Index
 from winkfs.container.ondisk.cols import DerivedColumns
-from winkfs.container.ondisk.data import SANE, SUFFIX
+from winkfs.container.ondisk.data import SANE
 from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.names import DerivedNames
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
 from winkfs.errors import Refusal
+from winkfs.names import INODE
 
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
 SAMPLE: Final = 512  # cells looked at when an index is opened
@@ -157,7 +158,7 @@ class Store(DataFile):
         sample = words[:: max(len(words) // 16, 1), 0].tolist()
         keys = list(map(self.key_at, sample))
         good = [
-            k.endswith(b"/I0") and self.index.lookup(k) == p
+            k.endswith(INODE) and self.index.lookup(k) == p
             for k, p in zip(keys, sample, strict=True)
         ]
         return 2 * good.count(True) >= len(good)  # a damaged inode or two: no foreign index
@@ -243,7 +244,7 @@ class Store(DataFile):
                 continue
             with contextlib.suppress(CorruptError):
                 key, _, deleted = self.inode_at(pos)
-                if key.endswith(SUFFIX) and not deleted:
+                if key.endswith(INODE) and not deleted:
                     keys.append(key)
                     positions.append(pos)
         later = hash_rows(self.settings.htalgo, keys, np.array(positions, np.int64))

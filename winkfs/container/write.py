@@ -19,17 +19,23 @@ from winkfs.container.arguments import check_attrs, check_directory, check_size
 from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.files import Files
 from winkfs.container.index import MERGE_OVERLAY
-from winkfs.container.ondisk.inode import Attrs, Extent, Inode, default_mode, joined
+from winkfs.container.ondisk.inode import (
+    DEFAULT_MODES,
+    Attrs,
+    Extent,
+    Inode,
+    default_mode,
+    joined,
+)
 from winkfs.container.writemany import SMALL, OneFile, append_drafts, can_append
 from winkfs.errors import NotAllowed, Refusal
-from winkfs.names import to_str
+from winkfs.names import name_of, to_str
 from winkfs.units import NANO
 
 if TYPE_CHECKING:
     from winkfs.container.read import Content
     from winkfs.container.store import Store
 
-DEFAULT_MODES: Final = [default_mode(ftype) for ftype in range(256)]
 TAILS: Final = 64 << 20  # bytes of drafts' tails in memory
 DRAFTS: Final = 4096
 FEW_DRAFTS: Final = 16  # up to which they are settled one by one
@@ -59,7 +65,6 @@ class Changes:
         self._pending = 0  # bytes appended to drafts since they were last settled
         self._sure = False  # whether what was found when it was opened is on the disk
         self._writer = DraftWriter(store.kv, store.settings, content.read_all)
-        self._empty = self._writer.cost(Draft(b"", 0, 0, 0), 0)  # of an empty file, except its key
         plain = can_append(store) and not store.settings.ao
         self._one = OneFile(store) if plain else None
 
@@ -81,7 +86,7 @@ class Changes:
             return None
         return check_attrs(
             Attrs(
-                default_mode(ftype) if mode is None else mode & 0o7777,
+                DEFAULT_MODES[ftype] if mode is None else mode & 0o7777,
                 owner[0] if uid is None else uid,
                 owner[1] if gid is None else gid,
                 dict(xattrs or {}),
@@ -105,7 +110,7 @@ class Changes:
         if len(store.doomed) > DOOMED or len(index.overlay) > OVERLAY:
             self.sync()
         ns = time.time_ns() if ns is None else ns
-        mtime = ns if store.settings.nanoseconds else ns // NANO
+        mtime = ns // store.settings.mtime_unit
         kv.reserve(self._waiting + len(data) + len(key) + one.beside)
         both, pos = one.encode(kv.end, store.new_fileid(), key, data, mtime, ftype)
         kv.append_parts([both], 2, 2)
@@ -122,13 +127,10 @@ class Changes:
 
         It is a draft, and not in the data file before it has 1 MiB, or is settled.
         """
-        if self._pending > TAILS or len(self.drafts) > DRAFTS:
-            self.settle()
+        self._limit_drafts()
         draft = self._begin(key, ns, ftype, attrs)
-        cost = self._empty + len(key) if attrs is None else self._writer.cost(draft, 0)
-        self._kv.reserve(self._waiting + cost)
-        self._waiting += cost
-        draft.promised = cost
+        empty = self._writer.empty + len(key)
+        self._take_room(draft, empty if attrs is None else self._writer.cost(draft, 0))
         self.drafts[key] = draft
         return draft.fileid
 
@@ -164,7 +166,7 @@ class Changes:
 
     def _take_stream(self, draft: Draft, source: Any) -> None:
         """Append all of a stream to a new draft."""
-        writer, name = self._writer, draft.key[:-3]
+        writer, name = self._writer, name_of(draft.key)
         skip = getattr(source, "skip_hole", None) if self._store.settings.holes else None
         aside: list[Sequence[Extent]] = []  # or each piece would copy the extents of all before it
         while True:
@@ -218,9 +220,7 @@ class Changes:
     def new_mtime(self, ns: int | None) -> int:
         """FMTIME for a new file. ao: never before that of the last one."""
         settings, times = self._store.settings, self._store.times
-        mtime = time.time_ns() if ns is None else ns
-        if not settings.nanoseconds:
-            mtime = settings.mtime_of(mtime)
+        mtime = (time.time_ns() if ns is None else ns) // settings.mtime_unit
         if times is None or times.last is None or mtime >= times.last:
             return mtime
         if ns is None:
@@ -253,12 +253,12 @@ class Changes:
         pos, inode = self.files.inode(key)
         if pos != self.last or pos < self._store.fixed:
             raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
-                             to_str(key[:-3]))  # fmt: skip
+                             to_str(name_of(key)))  # fmt: skip
         draft = self.drafts.get(key) or Draft.of(key, inode, pos, None)
         pairs = draft.pairs + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
         if 56 + 16 * (pairs + (inode.attrs is not None)) > inode.size:
             raise NotAllowed(f"{AO}: the file's inode has no room for another extent",
-                             to_str(key[:-3]))  # fmt: skip
+                             to_str(name_of(key)))  # fmt: skip
         self._promise(draft, len(data))
         self.drafts[key] = draft
         self._writer.append(draft, data)
@@ -301,7 +301,7 @@ class Changes:
 
     def _forbid_ao(self, what: str, key: bytes) -> None:
         if self._store.settings.ao:
-            raise NotAllowed(f"{AO}: {what} is not possible", to_str(key[:-3]))
+            raise NotAllowed(f"{AO}: {what} is not possible", to_str(name_of(key)))
 
     # --- metadata ---
 
@@ -334,7 +334,7 @@ class Changes:
             draft.attrs, draft.attrs_at, draft.ftype = before
             raise Refusal(
                 "the container has no ATTRS: it keeps no modes but 0644 and 0755, and no owners",
-                to_str(draft.key[:-3]), number=errno.EOPNOTSUPP,
+                to_str(name_of(draft.key)), number=errno.EOPNOTSUPP,
             )  # fmt: skip
 
     # --- names ---
@@ -408,7 +408,7 @@ class Changes:
         later = there == 0 or there > pos  # a tombstone or a file of that name behind this inode
         if pos < self._store.fixed or not (is_last or (len(value) == room and not later)):
             raise NotAllowed(f"{AO}: only the last file can be renamed, until it is synced, to a "
-                             "name for which its inode has room", to_str(key[:-3]))  # fmt: skip
+                             "name for which its inode has room", to_str(name_of(key)))  # fmt: skip
         self._kv.reserve(len(new) + len(value) + len(key) + 64)
         self._kv.replace(pos, new, value)
         self._store.rewritten(pos)
@@ -428,7 +428,7 @@ class Changes:
             pos, inode = self.files.inode(key)
             attrs = self._content.attrs(inode) if inode.attrs else None
             draft = Draft.of(key, inode, pos, attrs)
-        check_directory(draft.ftype, key[:-3], size)
+        check_directory(draft.ftype, name_of(key), size)
         self.drafts[key] = draft
         return draft
 
@@ -456,7 +456,10 @@ class Changes:
 
         raises  OSError ENOSPC, before anything is changed
         """
-        cost = self._writer.cost(draft, length)
+        self._take_room(draft, self._writer.cost(draft, length))
+
+    def _take_room(self, draft: Draft, cost: int) -> None:
+        """The same, where the draft has `cost` bytes still to write."""
         self._kv.reserve(self._waiting + cost - draft.promised)
         self._waiting += cost - draft.promised
         draft.promised = cost

@@ -24,7 +24,7 @@ from winkfs.container.arguments import as_content, check_directory, check_ftype,
 from winkfs.container.draft import CHUNK, Draft
 from winkfs.container.ondisk.inode import CK_XXH3, Attrs, FileType, InodeForm
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
-from winkfs.names import Name, to_bytes
+from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -42,7 +42,6 @@ BYTES: Final = 2 << 20  # content of a batch, about
 LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
-SUFFIX: Final = "/I0"
 Data = bytes | memoryview
 
 
@@ -455,11 +454,11 @@ class BulkPut:
         """Names -> inode keys; more or fewer than names where one has NUL in it."""
         try:  # one encode for all of them: a quarter of one by one
             if names and isinstance(names[0], bytes):
-                return (SUFFIX.encode() + b"\0").join([*names, b""])[:-1].split(b"\0")  # type: ignore[list-item]
-            text = (SUFFIX + "\0").join(names)  # type: ignore[arg-type]
-            return (text + SUFFIX).encode("utf-8", "surrogateescape").split(b"\0")
+                return (INODE_TEXT.encode() + b"\0").join([*names, b""])[:-1].split(b"\0")  # type: ignore[list-item]
+            text = (INODE_TEXT + "\0").join(names)  # type: ignore[arg-type]
+            return (text + INODE_TEXT).encode("utf-8", "surrogateescape").split(b"\0")
         except TypeError:
-            keys = [to_bytes(name) + b"/I0" for name in names]
+            keys = [to_bytes(name) + INODE for name in names]
             return [key for key in keys if b"\0" not in key]
 
     # --- writing ---

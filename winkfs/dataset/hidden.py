@@ -34,11 +34,11 @@ import xxhash
 from winkformats import hashing
 from winkformats.arrays import WIDEST, Int64, UInt64, rows_at, texts_at
 from winkformats.errors import CorruptError, FormatError
-from winkfs.dataset.manifest import FOLDER, Folder, Log
+from winkfs.dataset.manifest import Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import StalePlan
-from winkfs.names import INODE, name_of
+from winkfs.names import INODE, MANIFESTS, name_of
 
 if TYPE_CHECKING:
     from winkfs.container.ondisk.cols import ColumnsFile
@@ -67,7 +67,7 @@ def hidden_of(log: Log, state: State) -> Hidden:
     """
     if not clusters(state.shards):
         return {}
-    folder = Folder(f"{log.root}/{FOLDER}")
+    folder = Folder(f"{log.root}/{MANIFESTS}")
     generation, known = _nearest(log, folder, state)
     if generation == state.generation:
         return known

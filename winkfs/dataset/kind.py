@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Final
 
+from winkfs.names import MANIFESTS
 from winkfs.registry import Kind, register
-
-FOLDER: Final = "_winkfs"  # of the manifests; it makes a folder a data set
 
 
 def detect(path: str) -> str | None:
     from winkformats.disk.paths import is_directory  # numpy comes with it
 
-    return path.rstrip("/") or "/" if is_directory(os.path.join(path, FOLDER)) else None
+    return path.rstrip("/") or "/" if is_directory(os.path.join(path, MANIFESTS)) else None
 
 
 register(
@@ -29,6 +27,7 @@ register(
             "shards": "winkfs.dataset.snapshot:snapshot",
             "pack": "winkfs.dataset.packing:pack_shards",
         },
+        editable=True,
         versions=True,
     )
 )

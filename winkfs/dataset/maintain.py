@@ -41,7 +41,6 @@ from winkfs.dataset.hidden import HIDDEN
 from winkfs.dataset.manifest import (
     COPY,
     EACH,
-    FOLDER,
     MANIFEST,
     PENDING,
     Folder,
@@ -57,7 +56,7 @@ from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import MARK, Transaction, begin, remove, sweep
 from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
-from winkfs.names import FILES, SUFFIXES, TEMPORARIES, base_of
+from winkfs.names import FILES, MANIFESTS, SUFFIXES, TEMPORARIES, base_of
 from winkfs.units import NANO
 
 READ_ONLY: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -215,16 +214,16 @@ def vacuum(
         for name in derived:
             folder.unlink(name)
         for number in done.manifests:
-            Folder(f"{log.root}/{FOLDER}", folder).remove(number)
+            Folder(f"{log.root}/{MANIFESTS}", folder).remove(number)
         return done
 
 
 def _manifests(root: Directory) -> Directory:
     """The folder of the manifests. Raises Refusal where it is a symbolic link; OSError."""
     try:
-        return root.subdirectory(FOLDER)
+        return root.subdirectory(MANIFESTS)
     except NotADirectoryError:
-        what = f"{FOLDER} is a symbolic link, and vacuum removes nothing behind one"
+        what = f"{MANIFESTS} is a symbolic link, and vacuum removes nothing behind one"
         raise Refusal(what, root.path) from None
 
 
@@ -436,7 +435,7 @@ def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
     raises  NoSuchFile; FormatError; OSError
     """
     log, done = Log(root_of(path)), Repaired()
-    folder = Folder(f"{log.root}/{FOLDER}")
+    folder = Folder(f"{log.root}/{MANIFESTS}")
     numbers = folder.numbers()
     newest = True
     for number in reversed(numbers):

@@ -26,6 +26,7 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.records import Manifest, State, digest_of, is_whole
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
+from winkfs.names import MANIFESTS
 from winkfs.units import NANO, parse_iso
 
 DIGITS: Final = 20
@@ -33,7 +34,6 @@ MANIFEST: Final = ".json"
 COPY: Final = ".copy"
 NO_LINK: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
 _unsure: set[tuple[str, int]] = set()  # manifests that are there, but perhaps not on the disk
-FOLDER: Final = "_winkfs"
 PENDING: Final = "_pending"
 EACH: Final = 64  # a manifest of them is a checkpoint
 FEW: Final = 200  # shards and streams up to which each may be one,
@@ -190,8 +190,8 @@ class Log:
         """Raises NoSuchFile where there is no data set."""
         self.root = root
         if store is None and not is_dataset(root):
-            raise NoSuchFile(f"no such data set (there is no {FOLDER} in it)", root)
-        self.store = Folder(f"{root}/{FOLDER}") if store is None else store
+            raise NoSuchFile(f"no such data set (there is no {MANIFESTS} in it)", root)
+        self.store = Folder(f"{root}/{MANIFESTS}") if store is None else store
         self.problems: list[str] = []
         self._last: State | None = None
         self._head: Manifest | None = None
@@ -397,7 +397,7 @@ def next_manifest(before: State, operation: str) -> Manifest:
 
 
 def is_dataset(path: str | os.PathLike[str]) -> bool:
-    return is_directory(f"{os.fspath(path)}/{FOLDER}")
+    return is_directory(f"{os.fspath(path)}/{MANIFESTS}")
 
 
 def create(path: str | os.PathLike[str]) -> Log:
@@ -428,7 +428,7 @@ def _make_first(root: str) -> None:
     manifest = Manifest(0, first.time_ns, "create", checkpoint=first)
     try:
         Folder(f"{root}/{made}").put_if_absent(0, manifest.encode())
-        directory.rename(made, FOLDER)
+        directory.rename(made, MANIFESTS)
     except OSError:
         with contextlib.suppress(OSError), directory.subdirectory(PENDING) as pending:
             pending.remove_tree(name)
@@ -439,7 +439,7 @@ def _make_first(root: str) -> None:
         directory.sync()
     except OSError:  # as in `make_directory`; its files stay, for it may be there after a crash
         if Log(root).store.numbers() == [0]:
-            directory.rename(FOLDER, made)
+            directory.rename(MANIFESTS, made)
         raise
 
 
@@ -453,7 +453,7 @@ def check_free(path: str | os.PathLike[str]) -> None:
         what = "is a single container, and no data set: give a folder that is empty or not there"
         raise FileExists(what, root)
     if is_directory(root):
-        if not {PENDING, FOLDER}.issuperset(directory_of(root).list()):
+        if not {PENDING, MANIFESTS}.issuperset(directory_of(root).list()):
             what = "is a folder with other things in it, and no data set: give another"
             raise FileExists(what, root)
     elif directory.info(name, follow=True) is not None:

@@ -31,11 +31,11 @@ from winkformats.disk.replace import replacing
 from winkformats.disk.storage import Kind
 from winkformats.errors import FormatError
 from winkfs.container.entry import SparseReader
-from winkfs.dataset.manifest import FOLDER, PENDING, Folder, Log, create, next_manifest
+from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, remove_shard
 from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan
-from winkfs.names import FILES
+from winkfs.names import FILES, MANIFESTS
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -136,7 +136,7 @@ class Transaction:
         from winkfs.container.container import create  # who only commits does without it
 
         base = self.attempt(name)
-        with Folder(f"{self.root}/{FOLDER}").model() as model:
+        with Folder(f"{self.root}/{MANIFESTS}").model() as model:
             return create(base, like=model, **settings)
 
     def seal(self, base: str, tombs_at: int = 0) -> ShardRecord:

@@ -17,13 +17,14 @@ from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.verify import Report
 from winkfs.container.verify import verify as verify_container
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
-from winkfs.dataset.manifest import COPY, FOLDER, PENDING, Folder, Log
+from winkfs.dataset.manifest import COPY, PENDING, Folder, Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import MARK
 from winkfs.errors import Refusal
+from winkfs.names import MANIFESTS
 from winkfs.units import NANO, time_text
 
 Progress = Callable[[int], None]
@@ -74,7 +75,7 @@ def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
         records |= {record.path: record for record in after.shards}
         versions = [data for _, data in log.store.read(number)]
         copies += versions[1:] != versions[:1]
-    folder = Folder(f"{log.root}/{FOLDER}")
+    folder = Folder(f"{log.root}/{MANIFESTS}")
     for number in sorted(folder.named(COPY) - set(folder.numbers())):
         copy = f"{folder.path}/{folder.name(number, COPY)}"
         report.notes.append(f"{copy}: damaged, and there is no manifest: of a commit that was "
@@ -122,7 +123,7 @@ def _check_hidden(log: Log, report: Report) -> None:
         state = log.shown()
         snapshot = snapshot_of(log, state)
         report.files = snapshot.files
-        folder = Folder(f"{log.root}/{FOLDER}")
+        folder = Folder(f"{log.root}/{MANIFESTS}")
         if state.generation not in folder.named(HIDDEN):
             return
         kept = read_hidden(folder, state.generation, state.digest)
@@ -187,7 +188,7 @@ def reindex(
         reindex_container(shard.base, progress, cols=True, problem=problem)
         directory, name = locate(shard.base)
         directory.unlink(f"{name}.lock")
-    folder = Folder(f"{root}/{FOLDER}")
+    folder = Folder(f"{root}/{MANIFESTS}")
     for number in folder.named(HIDDEN):
         folder.files.unlink(folder.name(number, HIDDEN))
     return snapshot_of(log, state).files

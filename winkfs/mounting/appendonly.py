@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource, kept
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.timedir import ContainerTimes, TimeDirectory
-from winkfs.names import base_of, to_str
+from winkfs.names import INODE, base_of, to_str
 from winkmount.binding import MountError
 from winkmount.source import Attr, Source, Steps
 
@@ -226,7 +225,7 @@ class AppendOnlySource(ContainerSource):
 
     def _hold(self, id: int, name: bytes, size: int) -> None:
         """Keep room in the container for a spool of this size. Raises ENOSPC."""
-        self.names.changes.hold(id, self.names.changes.cost(name + SUFFIX, size))
+        self.names.changes.hold(id, self.names.changes.cost(name + INODE, size))
 
     def write(self, id: int, pieces: Sequence[tuple[int, bytes]], mtime_ns: int) -> None:
         spool = self._spools.get(id)

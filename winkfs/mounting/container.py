@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, ParamSpec
 from winkformats.arrays import keep_heap
 from winkfs.container.arguments import check_attrs, nearest_ns
 from winkfs.container.draft import PIECE
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
@@ -29,7 +28,7 @@ from winkfs.mounting.names import ContainerNames
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerView
-from winkfs.names import MAX_PATH, to_str, within
+from winkfs.names import INODE, MAX_PATH, to_str, within
 from winkmount.source import Attr, DirEntry, Steps, run_steps
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ class ContainerSource:
         self._listings = Listings(self.view)
         self._folder = os.path.dirname(container.base) or "."
         self._room, self._room_until = 0, 0.0  # bytes left, and how long to believe it
-        room = self.names.store.kv.layout.key.limit - len(SUFFIX)
+        room = self.names.store.kv.layout.key.limit - len(INODE)
         self._longest = min(MAX_PATH, room)  # bytes of a path
         self._keeps_attrs = container.superblock.get("ATTRS") == 1
         self._touched: set[bytes] = set()  # directories whose entries may have an older time
@@ -197,7 +196,7 @@ class ContainerSource:
             owner = self.names.changes.attrs_for(ftype, mode, uid, gid)
         else:
             ftype, owner = kept(ftype, mode), None
-        self.names.engine.begin(path + SUFFIX, ftype, owner)
+        self.names.engine.begin(path + INODE, ftype, owner)
         if data:
             self._container.write(path, 0, data)
 
@@ -227,7 +226,7 @@ class ContainerSource:
         if attr is None or attr.id in self._spools or attr.id not in self.users:
             return None if attr is None else self._spools.get(attr.id)
         spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
-        read, troubles = self.names.files.reader(path + SUFFIX), self.names.engine.troubles
+        read, troubles = self.names.files.reader(path + INODE), self.names.engine.troubles
 
         def below(offset: int, size: int) -> bytes:
             if self.names.engine.troubles != troubles:  # its entries may be lost
@@ -504,7 +503,7 @@ class ContainerSource:
         self._need_room(size)
         held = changes.held.get(id)
         if held is None:
-            held = changes.cost_of_change(self.places[id] + SUFFIX)
+            held = changes.cost_of_change(self.places[id] + INODE)
         changes.hold(id, held + size + PIECE)
         return True
 

@@ -24,12 +24,11 @@ from winkformats.errors import CorruptError
 from winkfs.container.arguments import nearest_ns
 from winkfs.container.inodescan import PlainInodes, few_inodes, good_inodes
 from winkfs.container.ondisk.data import nearest_many
-from winkfs.container.ondisk.inode import Attrs, FileType, default_mode
+from winkfs.container.ondisk.inode import DEFAULT_MODES, Attrs, FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, name_of, to_str
-from winkfs.units import NANO
 from winkmount.source import UNREADABLE, Attr, DirEntry
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ FEW: Final = 64  # names that are cheaper one by one than as columns
 ROUND: Final = 384  # bytes of an entry beside its inode: a name up to 370 bytes
 SPECIAL: Final = 1 << 10  # bytes of the attributes of a file that are read with those of others
 UNKNOWN: Final = (b"", 0, 0, 0, 0)
-MODE_OF: Final = [stat.S_IFREG | default_mode(ftype) for ftype in range(256)]
+MODE_OF: Final = [stat.S_IFREG | mode for mode in DEFAULT_MODES]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
 MODES: Final = np.array(MODE_OF, np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
@@ -101,7 +100,7 @@ class InodeBatch(Batch):
 
     def _each(self, store: Store, data: bytes, at: list[int], positions: list[int]) -> None:
         kv, settings, (uid, gid) = store.kv, store.settings, store.owner
-        unit = 1 if settings.nanoseconds else NANO
+        unit = settings.mtime_unit
         self.names, self.attrs, self.ids, self.known = [], [], [], []
         for found in few_inodes(data, at, positions, kv.layout, settings.form, store.inode_size):
             name, fileid, size, ftype, mtime = found or UNKNOWN

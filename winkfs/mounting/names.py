@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.nameorder import NameOrder, open_order
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.names import build, merge
 from winkfs.container.recovery import tail
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup
 from winkfs.mounting.tree import GoodOrder, NameTree
-from winkfs.names import name_of
+from winkfs.names import INODE, name_of
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -73,7 +72,7 @@ class ContainerNames:
         """FTYPE of the entry of this name, 0: there is none."""
         if not path:
             return 0
-        key = path + SUFFIX
+        key = path + INODE
         draft = self.drafts.get(key)
         if draft is not None:
             return draft.ftype
@@ -164,7 +163,7 @@ class ContainerNames:
     def _positions(self, names: list[bytes]) -> dict[bytes, int]:
         """Where the inodes of names are, 0: none. Looked up in disk order, reading ahead: without
         that each name that the page cache does not have costs a seek."""
-        index, keys = self.store.index, [name + SUFFIX for name in names]
+        index, keys = self.store.index, [name + INODE for name in names]
         near = index.candidates(keys)
         order, found = near.argsort(), dict[bytes, int]()
         for start in range(0, len(order), AHEAD):

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from winkformats.errors import CorruptError
 from winkfs.container.inodescan import inode_rows
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import FileType
 from winkfs.mounting.ids import Places, directory_id, other_id
 from winkfs.mounting.listing import Listing
-from winkfs.names import MAX_COMPONENT, bad_prefix, name_of, within
+from winkfs.names import INODE, MAX_COMPONENT, bad_prefix, name_of, within
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry
 
@@ -207,7 +206,7 @@ class ContainerTimes:
         return sorted({n * unit for first, last in spans for n in range(first, last + 1)})
 
     def find(self, name: bytes) -> Timed | None:
-        found = self._find(name + SUFFIX)
+        found = self._find(name + INODE)
         return None if found is None else self._timed(name, found)
 
     def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:

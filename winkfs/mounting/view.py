@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from winkformats.errors import CorruptError
 from winkfs.container.arguments import nearest_ns
-from winkfs.container.ondisk.data import SUFFIX
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, InodeBatch
 from winkfs.mounting.lookup import Found, find_data, text_of
 from winkfs.mounting.tree import NameTree, Order
-from winkfs.names import MAX_PATH
+from winkfs.names import INODE, MAX_PATH
 from winkfs.units import NANO
 from winkmount.source import Attr
 
@@ -92,7 +91,7 @@ class ContainerView:
         names = self.names
         if names.engine.troubles != names.troubles:
             names.recheck()
-        key = path + SUFFIX
+        key = path + INODE
         alias = names.alias.get(path) if names.alias else None
         found, attr = None, None
         if alias is not None and alias in self.spools:
@@ -129,7 +128,7 @@ class ContainerView:
 
     def made(self, path: bytes, size: int) -> Attr:
         """The same of what was made just now, of `size` bytes, where there was nothing."""
-        draft = self.names.drafts.get(path + SUFFIX)
+        draft = self.names.drafts.get(path + INODE)
         if draft is None or draft.ftype == FileType.DIR:
             attr = self.attr(path)
             assert attr is not None
@@ -141,7 +140,7 @@ class ContainerView:
     def _file_attr(self, id: int, ftype: int, size: int, mtime: int, attrs: Attrs | None) -> Attr:
         """`mtime` as stored; `attrs` None: the defaults."""
         mode, store = MODE_OF[ftype & 255], self.names.store
-        if not store.settings.nanoseconds:
+        if store.settings.mtime_unit != 1:
             mtime = nearest_ns(store.settings.ns_of(mtime))
         if attrs is None:
             uid, gid = store.owner
@@ -160,7 +159,7 @@ class ContainerView:
         """The attributes of a directory that is there; `found`: what its name holds, if known."""
         id, names = self.places.directory_id(path), self.names
         mode, (uid, gid), mtime_ns, ctime_ns = 0o755, self._owner, self._started_ns, 0
-        key = path + SUFFIX
+        key = path + INODE
         if not path:
             mode, (uid, gid) = self.root_mode, self.root_owner
         elif key in names.drafts:
@@ -214,7 +213,7 @@ class ContainerView:
         path = self.places[id]
         if self.times is not None and self.times.has(path):
             return self.times.target(path)
-        return self.names.files.read(path + SUFFIX, 0, -1)
+        return self.names.files.read(path + INODE, 0, -1)
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
         if id == self.root:
@@ -224,7 +223,7 @@ class ContainerView:
         path = self.places[id]
         if self.is_directory(id) and self.entry(path) != FileType.DIR:
             return {}
-        return self.names.files.attrs(path + SUFFIX).xattrs
+        return self.names.files.attrs(path + INODE).xattrs
 
     def facts(self, id: int) -> Mapping[str, str]:
         if id in self.spools or self._is_timed(id):
@@ -233,7 +232,7 @@ class ContainerView:
         ftype = self.entry(path)
         if not ftype or (ftype != FileType.DIR) == self.is_directory(id):
             return {}
-        key = path + SUFFIX
+        key = path + INODE
         return {
             "fileid": str(files.stat(key).fileid),
             "ftype": chr(ftype) if 32 < ftype < 127 else str(ftype),
@@ -253,7 +252,7 @@ class ContainerView:
         names = self.names
         if names.engine.troubles != names.troubles:
             names.recheck()
-        key = self.places[id] + SUFFIX
+        key = self.places[id] + INODE
         if key in names.drafts:
             return names.files.read(key, offset, size)
         # where nothing is opened, each read comes right after a lookup
@@ -271,7 +270,7 @@ class ContainerView:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         if id in self.spools:
             return size if hole else offset
-        extents = self.names.files.extents(self.places[id] + SUFFIX)
+        extents = self.names.files.extents(self.places[id] + INODE)
         return find_data(extents, offset, hole=hole)
 
 

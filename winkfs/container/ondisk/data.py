@@ -39,8 +39,7 @@ EXTENSIONS: Final = frozenset(
 HOLES: Final = 4  # bit of INCOMPAT
 SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
 MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
-SUFFIX: Final = INODE
-SUFFIX_BYTES: Final = np.frombuffer(SUFFIX, np.uint8)
+INODE_BYTES: Final = np.frombuffer(INODE, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Settings:
     contid: int
     ao: bool
     timemp: int
-    nanoseconds: bool
+    mtime_unit: int
     pairoff: bool
     attrs: bool
     holes: bool
@@ -83,7 +82,7 @@ class Settings:
             contid=block.get("CONTID", 0),
             ao=block.get("HAVEAO") == 1,
             timemp=timemp,
-            nanoseconds=block.get("MTIMENS") == 1,
+            mtime_unit=1 if block.get("MTIMENS") == 1 else NANO,
             pairoff=block.get("PAIROFF") == 1,
             attrs=block.get("ATTRS") == 1,
             holes=bool(block.get("INCOMPAT", 0) & HOLES),
@@ -100,17 +99,22 @@ class Settings:
     def form(self) -> InodeForm:
         return InodeForm(self.pairoff, self.ckalgo)
 
+    @property
+    def nanoseconds(self) -> bool:
+        """Whether FMTIME counts nanoseconds, and not seconds."""
+        return self.mtime_unit == 1
+
     def mtime_of(self, ns: int) -> int:
         """Nanoseconds since the epoch -> FMTIME."""
-        return ns if self.nanoseconds else ns // NANO
+        return ns // self.mtime_unit
 
     def mtimes_of(self, ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The same for many, int64[n]."""
-        return ns if self.nanoseconds else ns // NANO
+        return ns if self.mtime_unit == 1 else ns // NANO
 
     def ns_of(self, mtime: int) -> int:
         """FMTIME -> nanoseconds since the epoch."""
-        return mtime if self.nanoseconds else mtime * NANO
+        return mtime * self.mtime_unit
 
 
 def nearest_many(seconds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -168,12 +172,12 @@ class InodeKeys:
         self._delflag, self._prefix, self._room = layout.delflag, field.prefix, field.room
         self._end = min(stop - base, len(data))  # where keys end at the latest
         self._low, self._own = start, room
-        self._high = base + self._end - self._delflag - self._prefix - len(SUFFIX)
+        self._high = base + self._end - self._delflag - self._prefix - len(INODE)
 
     def names_and_keys(self, positions: Int64) -> tuple[list[bytes], Int64, list[bytes]]:
         """The names of these inodes, their lengths, and the keys. Cost: two objects an inode."""
         at, lengths = self.spans(positions)
-        keys = texts_at(self._raw, at, lengths + len(SUFFIX))
+        keys = texts_at(self._raw, at, lengths + len(INODE))
         return texts_at(self._raw, at, lengths), lengths, keys
 
     def spans(self, positions: Int64) -> tuple[Int64, Int64]:
@@ -184,16 +188,16 @@ class InodeKeys:
             return at, at
         if self._prefix:
             lengths = rows_at(self._raw, at, self._prefix).view(f">u{self._prefix}")[:, 0]
-            lengths = lengths.astype(np.int64) - len(SUFFIX)
+            lengths = lengths.astype(np.int64) - len(INODE)
             at += self._prefix
         else:
-            lengths = np.full(len(at), self._room - len(SUFFIX), np.int64)
-        self._check(positions, (lengths > 0) & (lengths <= self._end - len(SUFFIX) - at))
+            lengths = np.full(len(at), self._room - len(INODE), np.int64)
+        self._check(positions, (lengths > 0) & (lengths <= self._end - len(INODE) - at))
         if self._own:
-            ends = at + lengths + (len(SUFFIX) + self._base) - positions
+            ends = at + lengths + (len(INODE) + self._base) - positions
             self._check(positions, ends <= self._own)
-        tails = rows_at(self._raw, at + lengths - 1, 1 + len(SUFFIX))
-        self._check(positions, (tails[:, 1:] == SUFFIX_BYTES).all(1) & (tails[:, 0] != 0))
+        tails = rows_at(self._raw, at + lengths - 1, 1 + len(INODE))
+        self._check(positions, (tails[:, 1:] == INODE_BYTES).all(1) & (tails[:, 0] != 0))
         return at, lengths
 
     def _check(self, positions: Int64, fit: npt.NDArray[np.bool_]) -> None:

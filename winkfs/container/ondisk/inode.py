@@ -278,6 +278,10 @@ def default_mode(ftype: int) -> int:
     return DEFAULT_MODE.get(ftype, 0o644)  # type: ignore[call-overload,no-any-return]
 
 
+DEFAULT_MODES: Final = [default_mode(ftype) for ftype in range(256)]
+"""The same as a table, for types that have been checked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attrs:
     """Attributes that differ from the defaults.

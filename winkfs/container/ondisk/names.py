@@ -32,8 +32,9 @@ from winkfs.container.nameorder import (
     order_in,
 )
 from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter, Sorted
-from winkfs.container.ondisk.data import PURPOSE_NAMES, SUFFIX, InodeKeys
+from winkfs.container.ondisk.data import PURPOSE_NAMES, InodeKeys
 from winkfs.container.recovery import tail
+from winkfs.names import INODE, name_of
 
 COPIED: Final = 1 << 16  # pairs copied at a time
 RARE: Final = 2000  # one name in so many that came or went: cheaper to look up than to count all
@@ -359,12 +360,12 @@ def _write(store: Opened, fill: Fill, covered: int) -> NameOrder:
 
 def _files_among(store: Opened, names: list[bytes]) -> int:
     """How many of these names are not those of directories. Cost: one look-up each."""
-    return sum(not store.is_directory(name + SUFFIX) for name in names)
+    return sum(not store.is_directory(name + INODE) for name in names)
 
 
 def _sorted_changes(store: Opened, changes: Mapping[bytes, int]) -> Sorted:
     names = sorted(changes)
-    hashes = key_hashes(store.settings.htalgo, [name + b"/I0" for name in names])
+    hashes = key_hashes(store.settings.htalgo, [name + INODE for name in names])
     positions = np.fromiter(map(changes.__getitem__, names), np.int64, len(names))
     return Sorted(names, np.stack([positions, hashes], 1))
 
@@ -388,7 +389,7 @@ def _on_disk(store: Opened, positions: Int64) -> Iterator[tuple[list[bytes], Int
             names, lengths, texts = keys.names_and_keys(at)
         except CorruptError:
             part, texts = _one_by_one(store, part)
-            names = [key[: -len(SUFFIX)] for key in texts]
+            names = list(map(name_of, texts))
             lengths = np.fromiter(map(len, names), np.int64, len(names))
         yield names, lengths, np.stack([part, key_hashes(store.settings.htalgo, texts)], 1)
 
@@ -396,7 +397,7 @@ def _on_disk(store: Opened, positions: Int64) -> Iterator[tuple[list[bytes], Int
 def _one_by_one(store: Opened, positions: Int64) -> tuple[Int64, list[bytes]]:
     """Those of these inodes whose keys can be read, and the keys."""
     keys = list(map(store.key_at, positions.tolist()))
-    good = [len(key) > len(SUFFIX) and key.endswith(SUFFIX) and key[-4] != 0 for key in keys]
+    good = [len(key) > len(INODE) and key.endswith(INODE) and key[-4] != 0 for key in keys]
     for pos, right in zip(positions.tolist(), good, strict=True):
         if not right:
             store.note(CorruptError("no inode with a name", file=store.kv.storage.name, offset=pos))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkfs.container.columns import Columns
-from winkfs.container.ondisk.inode import default_mode
+from winkfs.container.ondisk.inode import DEFAULT_MODES
 from winkfs.errors import Refusal
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
@@ -24,7 +24,7 @@ from winkfs.units import MICRO
 
 ROW: Final = 128  # bytes that a row takes beside its content, about
 AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
-MODES: Final = np.array([default_mode(ftype) for ftype in range(256)], np.int32)
+MODES: Final = np.array(DEFAULT_MODES, np.int32)
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
