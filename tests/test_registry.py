@@ -106,6 +106,19 @@ def test_commands_that_write_refuse_it_in_one_line(installed: Path, texts: Path)
         assert "fault in winkfs" not in done.stderr, done.stderr
 
 
+def test_a_store_that_cannot_be_loaded_is_one_line(texts: Path, tmp_path: Path) -> None:
+    about = tmp_path / "site/broken-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "entry_points.txt").write_text("[winkfs.stores]\nbroken = no_such.kind\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    done = run(tmp_path / "site", "ls", texts)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "winkfs: no_such.kind: the kind of store 'broken' cannot be loaded: ModuleNotFoundError: "
+        "No module named 'no_such': reinstall or remove what it came with\n"
+    )
+
+
 def test_verify_finds_a_file_that_cannot_be_read(installed: Path, texts: Path) -> None:
     (texts / "d.txt").mkdir()
     done = run(installed, "verify", texts)

@@ -145,7 +145,12 @@ def _load_stores() -> None:
     from importlib.metadata import entry_points  # slow to import: only where nothing else fits
 
     for entry in entry_points(group=GROUP):
-        entry.load()
+        try:
+            entry.load()
+        except Exception as error:  # whatever the code of others raises
+            why = f"{type(error).__name__}: {error}: reinstall or remove what it came with"
+            what = f"the kind of store {entry.name!r} cannot be loaded: {why}"
+            raise Refusal(what, entry.value) from error
 
 
 # --- operations on a path of any kind ---
