@@ -1,7 +1,7 @@
 """Registry: the kinds of store, which kind a path is, and which functions that kind has.
 
     kind, path = kind_of("corpus")          # a container, a data set, ...
-    kind.function("info")(path)             # imports the module of the function on first use
+    kind.function("info", path)(path)       # imports the module of the function on first use
 
 A kind of store is a folder with a module `kind` that calls `register`: the folders of
 `winkfs.stores` are found by listing them, those of other distributions by their entry point in the
@@ -75,10 +75,10 @@ class Kind:
     def has(self, what: str) -> bool:
         return what in self.functions or ("open" in self.functions and what in GENERAL)
 
-    def function(self, what: str) -> Callable[..., Any]:
-        """Raises Refusal where this kind does not have it."""
+    def function(self, what: str, path: str) -> Callable[..., Any]:
+        """Raises Refusal, for the path, where this kind does not have it."""
         if not self.has(what):
-            raise Refusal(f"{what} is not for a {self.name}")
+            raise Refusal(f"{what} is not for a {self.name}", path)
         found = self.functions.get(what) or GENERAL[what]
         if callable(found):
             return found
@@ -187,7 +187,7 @@ def open(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
 def open_silently(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> Reader:
     """As `open` without a warning, for callers that read `problems` themselves."""
     kind, path = kind_of(os.fspath(base))
-    opener: Callable[..., Reader] = kind.function("open")
+    opener: Callable[..., Reader] = kind.function("open", path)
     if as_of is not None and not kind.versions:
         raise ValueError(f"{path}: as_of is for data sets: a {kind.name} has no generations")
     if mode == "a" and not kind.editable:
@@ -198,7 +198,7 @@ def open_silently(base: Path, mode: str = "r", *, as_of: AsOf | None = None) -> 
 def verify(base: Path, progress: Progress | None = None) -> Report:
     """Check a container, or a data set with all its shards: see `container.verify.verify`."""
     kind, path = kind_of(os.fspath(base))
-    report: Report = kind.function("verify")(path, progress)
+    report: Report = kind.function("verify", path)(path, progress)
     return report
 
 
@@ -216,7 +216,7 @@ def reindex(
     """
     kind, path = kind_of(os.fspath(base))
     problems: list[str] = []
-    run = kind.function("reindex")
+    run = kind.function("reindex", path)
     files: int = run(path, progress, cols=cols, problem=problem or problems.append)
     warn_of_damage(path, problems)
     return files
@@ -248,5 +248,5 @@ def pack(
         options["shards"] = shards or 1
     elif classic:
         options["classic"] = True
-    report: PackReport = kind.function("pack")(source, path, **options)
+    report: PackReport = kind.function("pack", path)(source, path, **options)
     return report

@@ -85,7 +85,19 @@ def complete_file(
     return [CompletionItem(incomplete, type="file")]
 
 
+def _container(ctx: click.Context, param: click.Parameter, base: str) -> str:
+    """Refuse a store of another kind by its name, rather than as a container that is not there."""
+    from winkfs.registry import find_kind
+
+    if (found := find_kind(base)) is not None and found[0].name != "container":
+        name = found[0].name
+        also = ": see winkfs dataset --help" if name == "data set" else ""
+        raise Refusal(f"{ctx.info_name} is for containers, and this is a {name}{also}", base)
+    return base
+
+
 BASE = click.argument("base", shell_complete=complete_base)
+CONTAINER = click.argument("base", shell_complete=complete_base, callback=_container)
 AS_OF = click.option(
     "--as-of", metavar="GENERATION|TIME",
     help="For a data set: its files at that generation or time (ISO 8601).",

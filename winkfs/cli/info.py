@@ -41,7 +41,7 @@ def info(base: str, as_json: bool) -> int:
         if not as_json and record.get("unsynced_since", "") is None:
             del record["unsynced_since"]  # nothing is unsynced, which is not unknown
     elif (found := find_kind(base.rstrip("/") or "/")) and (found[0].folder or base[-1:] != "/"):
-        record = found[0].function("info")(found[1])
+        record = found[0].function("info", found[1])(found[1])
     elif Path(base).is_dir():
         raise click.ClickException(f"{base}: a directory on which no container is mounted")
     else:

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from winkfs.cli._common import BASE, JSON, Progress, bytes_to_read, emit, say, shown
+from winkfs.cli._common import BASE, CONTAINER, JSON, Progress, bytes_to_read, emit, say, shown
 
 CONTID = click.option(
     "--contid",
@@ -79,7 +79,7 @@ def reindex(base: str, cols: bool, as_json: bool) -> int:
 
 
 @click.command()
-@BASE
+@CONTAINER
 @click.option("--order", type=click.Choice(["disk", "name"]), default="disk", show_default=True,
               help="Order of the files in the new BASE.data.")  # fmt: skip
 @click.option("-n", "--dry-run", is_flag=True, help="Only print how many bytes it would reclaim.")
@@ -104,7 +104,7 @@ def compact(base: str, order: str, dry_run: bool, as_json: bool) -> None:
 
 
 @click.command()
-@BASE
+@CONTAINER
 @click.option("--apply", is_flag=True, help="Do it; otherwise only list the steps.")
 @CONTID
 @JSON
@@ -134,7 +134,7 @@ def repair(base: str, apply: bool, contid: int | None, as_json: bool) -> int:
 
 
 @click.command()
-@BASE
+@CONTAINER
 @click.option(
     "--previous", is_flag=True,
     help="To the sync before the last, if the second superblock still holds it.",

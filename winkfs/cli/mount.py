@@ -113,7 +113,7 @@ def mount(
     path = os.path.abspath(path)
 
     def opener() -> Source:
-        source: Source = _when_free(path, lambda: kind.function("mount")(path, parsed))
+        source: Source = _when_free(path, lambda: kind.function("mount", path)(path, parsed))
         if not kind.writable and "ro" not in given:
             log.warning("%s: a %s: mounted read-only", path, kind.name)
         return source

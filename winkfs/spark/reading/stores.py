@@ -67,7 +67,7 @@ def shards_of(stores: Iterable[Store], as_of: AsOf = None) -> list[tuple[Shard, 
     for kind, path in stores:
         if not kind.has("shards"):
             raise ValueError(f"{path}: is a {kind.name}: that is for containers and data sets")
-        seen = kind.function("shards")(path, as_of)
+        seen = kind.function("shards", path)(path, as_of)
         shards += [(shard, seen.generation) for shard in seen.shards]
     return shards
 
@@ -80,7 +80,7 @@ def part_of(options: Options, contents: bool, store: Store) -> Part | None:
     kind, path = store
     if options.as_of is not None:
         raise ValueError(f"{path}: a {kind.name} has no generations: asOf is for a data set")
-    opener = kind.function("open")
+    opener = kind.function("open", path)
     with opener(path) as reader:
         found = list(reader.scan())
     if not options.selection.everything:
