@@ -4,6 +4,9 @@ BIN := $(VENV)/bin
 CLASSES := build/spark.jsa
 SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py scripts/house.py
 
+# A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-pipeline test test-fast soak mutants lint format bench performance clean distclean system-run system-test
 
