@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.paths import directory_of, locate
+from winkformats.disk.storage import Directory
 from winkformats.errors import FormatError
 from winkfs.container.container import reindex as reindex_container
 from winkfs.container.ondisk.cols import open_columns
