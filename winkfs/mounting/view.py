@@ -14,14 +14,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from winkformats.errors import CorruptError
-from winkfs.container.arguments import nearest_ns
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import MODE_OF, Batch, InodeBatch
 from winkfs.mounting.lookup import Found, find_data, text_of
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import INODE, MAX_PATH
-from winkfs.units import NANO
+from winkfs.units import NANO, nearest_ns
 from winkmount.source import Attr
 
 if TYPE_CHECKING:
