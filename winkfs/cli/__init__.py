@@ -28,7 +28,7 @@ COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs
     "rm": ("change", "Remove files."),
     "mv": ("change", "Rename a file or a directory."),
     "stat": ("read", "Show the metadata of a file."),
-    "info": ("info", "Show the state of a container, of a mount, or of any one file."),
+    "info": ("read", "Show the state of a container, of a mount, or of any one file."),
     "reindex": ("maintain", "Rebuild the index from the data file."),
     "verify": ("maintain", "Check every entry, inode and checksum."),
     "compact": ("maintain", "Reclaim the space of deleted and replaced files."),

@@ -20,7 +20,7 @@ register(
         detect,
         {
             "open": "winkfs.container.container:open",
-            "info": "winkfs.container.info:info",
+            "info": "winkfs.container.verify:info",
             "verify": "winkfs.container.verify:verify",
             "reindex": "winkfs.container.container:reindex",
             "mount": "winkfs.mounting.appendonly:mount",
