@@ -50,8 +50,7 @@ from winkfs.dataset.manifest import (
     root_of,
 )
 from winkfs.dataset.records import Manifest, ShardRecord, State
-from winkfs.dataset.shard import copy_bytes
-from winkfs.dataset.survey import describe
+from winkfs.dataset.shard import copy_bytes, describe
 from winkfs.dataset.transaction import MARK, Transaction, begin, remove, sweep
 from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan

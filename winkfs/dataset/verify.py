@@ -19,9 +19,8 @@ from winkfs.container.verify import verify as verify_container
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
 from winkfs.dataset.manifest import COPY, PENDING, Folder, Log
 from winkfs.dataset.records import ShardRecord, State
-from winkfs.dataset.shard import Shard
+from winkfs.dataset.shard import Shard, describe
 from winkfs.dataset.snapshot import snapshot_of
-from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import MARK
 from winkfs.errors import Refusal
 from winkfs.names import MANIFESTS
