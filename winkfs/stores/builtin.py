@@ -32,7 +32,7 @@ def _container(path: str) -> str | None:
 
     base = base_of(path)
     directory, name = locate(base + DATA)
-    return base if directory.exists(name) else None
+    return base if directory.info(name) is not None else None
 
 
 register(
