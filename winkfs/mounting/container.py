@@ -23,10 +23,9 @@ from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import Users
 from winkfs.mounting.listing import Listings
-from winkfs.mounting.names import ContainerNames
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
-from winkfs.mounting.view import ContainerView
+from winkfs.mounting.view import ContainerNames, ContainerView
 from winkfs.names import INODE, MAX_PATH, to_str, within
 from winkfs.units import nearest_ns
 from winkmount.source import Attr, DirEntry, Steps, run_steps
