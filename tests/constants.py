@@ -43,8 +43,8 @@ PLACES: Final = {
     "names sorted at once": "winkfs.mounting.datasetnames.SOME",
     "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",
     # a mount
-    "changes to a new name order": "winkfs.mounting.names.CHANGES",
-    "inodes read ahead": "winkfs.mounting.names.AHEAD",
+    "changes to a new name order": "winkfs.mounting.view.CHANGES",
+    "inodes read ahead": "winkfs.mounting.view.AHEAD",
     "ids remembered": "winkfs.mounting.ids.RECENT",
     "files of a listing looked at one by one": "winkfs.mounting.listing.FEW",
     "pages that a mount leaves in the cache": "winkfs.mounting.lookup.PAGES",

@@ -32,9 +32,9 @@ from winkformats.kv.superblock import HALF, read_superblock
 from winkfs import Container
 from winkfs.archive.unpack import unpack
 from winkfs.cli import main
-from winkfs.container.info import info as container_record
 from winkfs.container.ondisk.inode import ATTRS
 from winkfs.container.store import Store
+from winkfs.container.verify import info as container_record
 
 MEMORY = 3 << 30  # bytes of addresses, mappings included
 SECONDS = 10

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from winkfs.lazy import exports
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container as Container
@@ -68,5 +68,26 @@ _HOMES = {
     "reindex": "registry",
     "verify": "registry",
 }
+
+
+def _exports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package whose names are imported on first use: `winkfs --help` must
+    not wait for numpy.
+
+    namespace  its `globals()`, where what was asked for stays
+    homes      name -> the module of the package that has it
+    """
+
+    def find(name: str) -> Any:
+        package = namespace["__name__"]
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        namespace[name] = value
+        return value
+
+    return find
+
+
 __all__ = list(_HOMES)
-__getattr__ = exports(globals(), _HOMES)
+__getattr__ = _exports(globals(), _HOMES)

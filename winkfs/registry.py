@@ -5,9 +5,9 @@
 
 A kind of store is a folder with a module `kind` that calls `register`: the folders of
 `winkfs.stores` are found by listing them, those of other distributions by their entry point in the
-group "winkfs.stores". A kind with `open`, which returns a `Reader`, needs nothing else:
-`winkfs.stores.general` derives `info`, `verify` and a read-only mount from it, and
-`winkfs.spark.reading.stores` Spark rows.
+group "winkfs.stores". `winkfs.stores.builtin` registers those whose code is elsewhere in winkfs. A
+kind with `open`, which returns a `Reader`, needs nothing else: `winkfs.stores.general` derives
+`info`, `verify` and a read-only mount from it, and `winkfs.spark.reading.stores` Spark rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 Progress = Callable[[int], None]
 AsOf = int | float | str | datetime
-BUILT_IN: Final = ("winkfs.dataset.kind", "winkfs.results.kind", "winkfs.container.kind")
+BUILT_IN: Final = "winkfs.stores.builtin"  # registers the kinds that winkfs has of its own
 GROUP: Final = "winkfs.stores"  # of entry points
 GENERAL: Final = {  # for kinds that only have `open`
     "info": "winkfs.stores.general:info",
@@ -130,8 +130,7 @@ def kind_of(path: str) -> tuple[Kind, str]:
 
 @cache
 def _load_built_in() -> None:
-    for name in BUILT_IN:
-        import_module(name)
+    import_module(BUILT_IN)
 
 
 @cache

@@ -1,7 +1,11 @@
-"""Sizes and times as people write them: the one place where they are read and printed."""
+"""Sizes and times: read and printed as people write them, and the nanoseconds that a file can have.
+
+This is the one place for each.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,6 +13,7 @@ from typing import Final
 
 NANO: Final = 1_000_000_000  # nanoseconds of a second
 MICRO: Final = 1_000  # nanoseconds of a microsecond
+LAST: Final = (1 << 63) - 1  # nanoseconds: a time is an int64
 BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -88,3 +93,28 @@ def time_text(seconds: float | None) -> str | None:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return None
+
+
+# --- times of files ---
+
+
+def to_ns(mtime: float | None) -> int | None:
+    """Seconds -> nanoseconds, the nearest one. Raises ValueError for NaN and infinity."""
+    if mtime is None or isinstance(mtime, int):
+        return None if mtime is None else mtime * NANO
+    if not -LAST < mtime < LAST:
+        raise ValueError(f"{mtime} is no time")
+    whole = math.floor(mtime)  # a float holds today's nanoseconds to the next 256 only
+    return whole * NANO + round((mtime - whole) * NANO)
+
+
+def checked_ns(ns: int | None) -> int | None:
+    """Nanoseconds, None: now. Raises ValueError beyond 64 bits (the years 1677 to 2262)."""
+    if ns is not None and not -LAST - 1 <= ns <= LAST:
+        raise ValueError(f"mtime of {ns} ns does not fit into 64 bits (the years 1677 to 2262)")
+    return ns
+
+
+def nearest_ns(ns: int) -> int:
+    """The time nearest to this one that a file can have, as other file systems do it."""
+    return min(max(ns, -LAST - 1), LAST)

@@ -22,8 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from winkmount.durability import Durability
-from winkmount.guard import AwakeLock, change, operation, waiting
+from winkmount.guard import AwakeLock, Durability, change, operation, waiting
 from winkmount.handles import (
     KNOWN_DIRS,
     NAME_MAX,

@@ -24,8 +24,8 @@ from winkfs.dataset import manifest
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import repair, vacuum
 from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.shard import describe
 from winkfs.dataset.snapshot import snapshot
-from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import begin
 
 pytestmark = pytest.mark.slow

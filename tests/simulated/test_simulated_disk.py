@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.memory import SECTOR
 from winkformats.disk.paths import directory_of, locate
 from winkformats.disk.replace import replacing
 from winkformats.disk.simulated import DAMAGES, SimulatedDisk
-from winkformats.disk.storage import Kind
+from winkformats.disk.storage import Directory, Kind
 
 A, B = b"A" * SECTOR, b"B" * SECTOR
 

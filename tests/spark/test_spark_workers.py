@@ -66,7 +66,7 @@ def write():
 
 def jobs():
     from winkfs.spark import arrow
-    from winkfs.spark.jobs import dedup, digest, ordering, reading
+    from winkfs.spark.jobs import dedup, digest, reading, sort
     from winkfs.spark.jobs.near import Comparing
     names = "name_raw binary, size long, mtime_ns long, "
     rows = found(names + "content binary, _error string", mode="PERMISSIVE")
@@ -92,7 +92,7 @@ def jobs():
         shard = arrow.column(np.zeros(len(batch), np.int32))
         return pa.RecordBatch.from_arrays([size, shard, pos, size], ["key", "shard", "p", "size"])
 
-    assert list(ordering.write_part(map(keyed, found("size long, _pos long")), place))
+    assert list(sort.write_part(map(keyed, found("size long, _pos long")), place))
 
 globals()[sys.argv[1]]()
 print(*{"pandas", "pyarrow.compute"} & set(sys.modules))

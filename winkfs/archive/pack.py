@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.paths import locate
+from winkformats.disk.storage import Directory
 from winkfs.archive.items import (
     LARGE,
     ChangingSource,

@@ -34,11 +34,10 @@ from winkfs.archive.items import (
     Seen,
     Suspect,
 )
-from winkfs.container.arguments import nearest_ns
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.names import MAX_NAME, to_bytes, to_str
-from winkfs.units import NANO
+from winkfs.units import NANO, nearest_ns
 
 STDIN: Final = "-"
 BUFSIZE: Final = 16 << 10  # of tarfile, which copies what is left of it at each read

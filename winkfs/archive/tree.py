@@ -32,7 +32,6 @@ from winkfs.archive.items import (
     Suspect,
     Unreadable,
 )
-from winkfs.container.arguments import nearest_ns
 from winkfs.container.ondisk.inode import INT64, FileType
 from winkfs.container.writemany import Row
 from winkfs.names import (
@@ -45,6 +44,7 @@ from winkfs.names import (
     path_fault,
     to_str,
 )
+from winkfs.units import nearest_ns
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC

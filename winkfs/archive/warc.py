@@ -20,11 +20,11 @@ from typing import Any, Final
 from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import Item, Note, Notes
-from winkfs.container.arguments import nearest_ns
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
 from winkfs.errors import Refusal
 from winkfs.names import MAX_NAME, to_bytes
+from winkfs.units import nearest_ns
 
 ORDER: Final = struct.Struct(">Q?QH")  # mtime_ns + BIAS, whether it is known, number, bytes of name
 GZIP: Final = b"\x1f\x8b\x08"

@@ -17,7 +17,7 @@ import click
 from winkfs.cli._common import explain, printable, say
 from winkfs.errors import DamageWarning
 
-COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
+COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs --help` says)
     "create": ("change", "Make an empty container."),
     "pack": ("pack", "Pack a directory or a tar file into a container."),
     "unpack": ("pack", "Unpack a container into a directory."),
@@ -28,7 +28,7 @@ COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
     "rm": ("change", "Remove files."),
     "mv": ("change", "Rename a file or a directory."),
     "stat": ("read", "Show the metadata of a file."),
-    "info": ("info", "Show the state of a container, of a mount, or of any one file."),
+    "info": ("read", "Show the state of a container, of a mount, or of any one file."),
     "reindex": ("maintain", "Rebuild the index from the data file."),
     "verify": ("maintain", "Check every entry, inode and checksum."),
     "compact": ("maintain", "Reclaim the space of deleted and replaced files."),
@@ -41,9 +41,10 @@ COMMANDS: Final = {  # name: (module in this package, what `winkfs --help` says)
     "mounts": ("mount", "List all mounts."),
     "pipeline": ("pipeline", "Run Spark jobs: ingest, digest, sort, group, dedup, compact, stats."),
     "fct": ("fct", "Inspect or change a single kvseq, hindex or perm file."),
-    "completion": ("completion", "Print a shell completion script."),
+    "completion": ("", "Print a shell completion script."),
 }
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
+SHELLS: Final = ("bash", "zsh", "fish")
 INTERRUPTED: Final = 128 + signal.SIGINT
 PIPE_CLOSED: Final = 128 + signal.SIGPIPE
 
@@ -57,7 +58,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = importlib.import_module(f"winkfs.cli.{COMMANDS[name][0]}")
+        module = importlib.import_module(f".{COMMANDS[name][0]}", __name__)
         command: click.Command = getattr(module, name)
         return command
 
@@ -86,6 +87,25 @@ def cli() -> None:
     append-only, BASE.time. `winkfs help COMMAND` describes a command.
     Exit status: 0 success, 1 something failed or is damaged, 2 wrong usage.
     """
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS), required=False)
+def completion(shell: str | None) -> None:
+    """Print a completion script for SHELL (default: $SHELL): commands, options and names.
+
+    \b
+      eval "$(winkfs completion bash)"                                      in ~/.bashrc
+      eval "$(winkfs completion zsh)"                                       in ~/.zshrc
+      winkfs completion fish > ~/.config/fish/completions/winkfs.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    chosen = shell or Path(os.environ.get("SHELL", "")).name
+    kind = get_completion_class(chosen)
+    if kind is None:
+        raise click.UsageError(f"name the shell: one of {', '.join(SHELLS)}")
+    click.echo(kind(cli, {}, "winkfs", COMPLETE).source())
 
 
 class Stopped(BaseException):

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Int64, UInt8
-from winkformats.disk.directory import Lock
+from winkformats.disk.storage import Lock
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import xxh3_many
 from winkformats.hindex.table import Rows

@@ -8,36 +8,32 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from winkformats.disk.storage import Storage
-from winkfs.container.arguments import (
-    as_content,
-    check_attrs,
-    check_directory,
-    check_ftype,
-    check_size,
-    checked_ns,
-    to_ns,
-)
 from winkfs.container.datafile import create_files
 from winkfs.container.engine import Engine, Moment
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.data import new_superblock
-from winkfs.container.ondisk.inode import Attrs, Extent, FileType
+from winkfs.container.ondisk.inode import (
+    Attrs,
+    Extent,
+    FileType,
+    check_attrs,
+    check_directory,
+    check_ftype,
+    check_length,
+)
 from winkfs.container.ondisk.names import new_sorter, save_order
 from winkfs.container.read import LARGE, fast_reader
 from winkfs.container.recovery import rebuild
 from winkfs.container.scan import scan
 from winkfs.container.store import Store
-from winkfs.container.writemany import BulkPut, Row
+from winkfs.container.writemany import BulkPut, Row, as_content
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import INODE, INODE_TEXT, Name, base_of, to_bytes, to_str
 from winkfs.reader import Problem, Reader
-
-if TYPE_CHECKING:
-    pass
-
+from winkfs.units import checked_ns, to_ns
 
 Data = bytes | bytearray | memoryview
 
@@ -390,7 +386,7 @@ class Container(Reader):
         if offset < 0:
             raise ValueError(f"offset must not be negative, {offset} is")
         content = as_content(data)
-        check_size(offset + len(content), name)
+        check_length(offset + len(content), name)
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
@@ -408,7 +404,7 @@ class Container(Reader):
         for offset, content in contents:
             if offset < 0:
                 raise ValueError(f"offset must not be negative, {offset} is")
-            check_size(offset + len(content), name)
+            check_length(offset + len(content), name)
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
@@ -431,7 +427,7 @@ class Container(Reader):
         """Cut or grow a file to `size` bytes; what grows is zeros."""
         if size < 0:
             raise ValueError(f"size must not be negative, {size} is")
-        check_size(size, name)
+        check_length(size, name)
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from winkformats.arrays import Int64
-    from winkformats.disk.directory import Directory
-    from winkformats.disk.storage import Storage
+    from winkformats.disk.storage import Directory, Storage
     from winkformats.errors import CorruptError, DerivedDamage
     from winkformats.kv.sequence import KVSeq
     from winkfs.container.namesort import NameSorter

@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from winkformats.disk.paths import absolute
-from winkfs.container.arguments import check_directory, check_ftype, checked_ns
 from winkfs.container.ondisk.data import UNNAMED
-from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.ondisk.inode import Attrs, FileType, check_directory, check_ftype
 from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
@@ -25,6 +24,7 @@ from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
 from winkfs.names import INODE, Name, to_bytes, to_str
 from winkfs.reader import tell_of_forks
+from winkfs.units import checked_ns
 
 FORKED: Final = "of the parent process"
 Moment = tuple[int, int]  # CONTID and FILESIZE

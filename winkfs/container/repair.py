@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.paths import locate
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, DamagedRange
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, scan_intact

@@ -21,7 +21,6 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
-from winkfs.container.arguments import to_ns
 from winkfs.container.entry import Entry, SpecialEntry, entries
 from winkfs.container.inodescan import PlainInodes, plain_inodes
 from winkfs.container.ondisk.data import Settings
@@ -36,7 +35,7 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.read import attributes
 from winkfs.names import name_of, to_str, to_strs
-from winkfs.units import NANO
+from winkfs.units import NANO, to_ns
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store

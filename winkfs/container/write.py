@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from winkfs.container.arguments import check_attrs, check_directory, check_size
 from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
 from winkfs.container.files import Files
 from winkfs.container.index import MERGE_OVERLAY
@@ -24,6 +23,9 @@ from winkfs.container.ondisk.inode import (
     Attrs,
     Extent,
     Inode,
+    check_attrs,
+    check_directory,
+    check_length,
     default_mode,
     joined,
 )
@@ -171,7 +173,7 @@ class Changes:
         aside: list[Sequence[Extent]] = []  # or each piece would copy the extents of all before it
         while True:
             if skip is not None and (gap := skip()):
-                check_size(draft.lsize + gap, name)
+                check_length(draft.lsize + gap, name)
                 self._kv.reserve(self._waiting + writer.cost(draft, 0))
                 writer.truncate(draft, draft.lsize + gap)
             if not (data := source.read(writer.chunk)):

@@ -20,11 +20,18 @@ import xxhash
 
 from winkformats.arrays import Int64, UInt8, keep_heap, row_bytes
 from winkformats.kv.entry import MASK64, Layout
-from winkfs.container.arguments import as_content, check_directory, check_ftype, checked_ns, to_ns
 from winkfs.container.draft import CHUNK, Draft
-from winkfs.container.ondisk.inode import CK_XXH3, Attrs, FileType, InodeForm
+from winkfs.container.ondisk.inode import (
+    CK_XXH3,
+    Attrs,
+    FileType,
+    InodeForm,
+    check_directory,
+    check_ftype,
+)
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
+from winkfs.units import checked_ns, to_ns
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -534,3 +541,10 @@ def _contents(data: Sequence[Any]) -> Sequence[bytes]:
     if set(map(type, data)) == {bytes}:
         return data
     return list(map(as_content, data))
+
+
+def as_content(data: Any) -> bytes:
+    """Bytes-like -> bytes; anything else is a TypeError, for bytes(5) is five NULs."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"content is bytes, not {type(data).__name__}")
+    return bytes(data)

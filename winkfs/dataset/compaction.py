@@ -27,11 +27,10 @@ from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import default_mode
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
-from winkfs.dataset.hidden import tombstones
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.reading import Handles
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shard import Shard
+from winkfs.dataset.shard import Shard, tombstones
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import DatasetConflict

@@ -36,7 +36,7 @@ from winkformats.arrays import WIDEST, Int64, UInt64, rows_at, texts_at
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.manifest import Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
-from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.dataset.shard import NOTHING, Shard, tombstones
 from winkfs.errors import StalePlan
 from winkfs.names import INODE, MANIFESTS, name_of
 
@@ -326,26 +326,6 @@ def _hash(names: Iterable[bytes]) -> UInt64:
 
 
 # --- names by position ---
-
-
-def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:
-    """The names that a shard deletes from older ones, and the positions of their entries.
-
-    tombs_at  where they begin; 0: it has none
-    """
-    from winkfs.container.inodescan import inode_rows
-
-    names: list[bytes] = []
-    positions = [NOTHING]
-    if tombs_at:
-        for _, rows in inode_rows(
-            store.kv.storage, store.kv.layout, store.settings, tombs_at, store.kv.end,
-            problem=store.note,
-        ):  # fmt: skip
-            gone = rows.deleted & (rows.size == 0)
-            names += [name for name, ok in zip(rows.names, gone.tolist(), strict=True) if ok]
-            positions.append(rows.pos[gone])
-    return names, np.concatenate(positions)
 
 
 def _names_at(store: Store, positions: Int64) -> NameColumn:

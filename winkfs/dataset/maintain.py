@@ -28,10 +28,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.paths import directory_of, locate, open_file
 from winkformats.disk.replace import TEMPORARY
-from winkformats.disk.storage import Kind
+from winkformats.disk.storage import Directory, Kind
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container
@@ -51,8 +50,7 @@ from winkfs.dataset.manifest import (
     root_of,
 )
 from winkfs.dataset.records import Manifest, ShardRecord, State
-from winkfs.dataset.shard import copy_bytes
-from winkfs.dataset.survey import describe
+from winkfs.dataset.shard import copy_bytes, describe
 from winkfs.dataset.transaction import MARK, Transaction, begin, remove, sweep
 from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan

@@ -20,9 +20,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, Protocol
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.paths import directory_of, is_directory, locate, make_directory
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.records import Manifest, State, digest_of, is_whole
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan

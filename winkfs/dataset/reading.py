@@ -15,7 +15,6 @@ import numpy as np
 from winkformats.arrays import Bools, Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, FormatError
-from winkfs.container.arguments import to_ns
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.entry import Entry, Stat
@@ -29,6 +28,7 @@ from winkfs.dataset.snapshot import snapshot_of
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
 from winkfs.names import Name, inode_key, to_bytes, to_str
 from winkfs.reader import Problem, Reader, tell_of_forks
+from winkfs.units import to_ns
 
 OPEN: Final = 100  # containers kept open, with four or five descriptors each
 

@@ -25,15 +25,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.replace import replacing
-from winkformats.disk.storage import Kind
+from winkformats.disk.storage import Directory, Kind
 from winkformats.errors import FormatError
 from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
-from winkfs.dataset.shard import copy_bytes, remove_shard
+from winkfs.dataset.shard import copy_bytes, remove_shard, survey
 from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan
 from winkfs.names import FILES, MANIFESTS
 
@@ -145,8 +144,6 @@ class Transaction:
         tombs_at  position from which its tombstones count for older shards; 0: it has none
         raises    Refusal where it was not closed; FormatError; OSError
         """
-        from winkfs.dataset.survey import survey  # who only commits does without it
-
         record = survey(base, f"{self.job}/{os.path.basename(base)}", tombs_at)
         directory, name = locate(base)
         directory.unlink(f"{name}.lock")

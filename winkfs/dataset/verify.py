@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.paths import directory_of, locate
+from winkformats.disk.storage import Directory
 from winkformats.errors import FormatError
 from winkfs.container.container import reindex as reindex_container
 from winkfs.container.ondisk.cols import open_columns
@@ -19,9 +19,8 @@ from winkfs.container.verify import verify as verify_container
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
 from winkfs.dataset.manifest import COPY, PENDING, Folder, Log
 from winkfs.dataset.records import ShardRecord, State
-from winkfs.dataset.shard import Shard
+from winkfs.dataset.shard import Shard, describe
 from winkfs.dataset.snapshot import snapshot_of
-from winkfs.dataset.survey import describe
 from winkfs.dataset.transaction import MARK
 from winkfs.errors import Refusal
 from winkfs.names import MANIFESTS

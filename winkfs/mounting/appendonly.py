@@ -12,21 +12,26 @@ from __future__ import annotations
 import errno
 import logging
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from winkformats.errors import CorruptError
+from winkfs.container.inodescan import inode_rows
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource, kept
 from winkfs.mounting.spool import Spool
-from winkfs.mounting.timedir import ContainerTimes, TimeDirectory
-from winkfs.names import INODE, base_of, to_str
+from winkfs.mounting.timedir import Timed, TimeDirectory
+from winkfs.names import INODE, base_of, name_of, to_str
 from winkmount.binding import MountError
 from winkmount.source import Attr, Source, Steps
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
+    from winkfs.container.store import Store
+    from winkfs.mounting.lookup import Found
+    from winkfs.mounting.view import ContainerNames
     from winkmount.options import Options
 
 AO: Final = "the container is append-only"
@@ -263,6 +268,62 @@ class AppendOnlySource(ContainerSource):
         finally:
             for spool in self._spools.values():
                 spool.close()
+
+
+class ContainerTimes:
+    """The files of an append-only container, for `.time`."""
+
+    def __init__(self, names: ContainerNames) -> None:
+        self._names = names
+
+    @property
+    def _store(self) -> Store:
+        return self._names.store
+
+    def _find(self, key: bytes) -> Found | None:
+        return self._names.lookup.find(key)
+
+    @property
+    def owner(self) -> tuple[int, int]:
+        return self._store.owner
+
+    def starts(self, unit: int) -> list[int]:
+        times = self._store.times
+        if times is None:
+            return []
+        spans = ((mark // unit, (mark + times.timemp - 1) // unit) for mark in times.marks)
+        return sorted({n * unit for first, last in spans for n in range(first, last + 1)})
+
+    def find(self, name: bytes) -> Timed | None:
+        found = self._find(name + INODE)
+        return None if found is None else self._timed(name, found)
+
+    def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
+        store, times = self._store, self._store.times
+        assert times is not None
+        kv = store.kv
+        kv.show(kv.end - 1)  # all of it written
+        begin = max(times.start(start), kv.start, offset - 1)
+        end = times.stop(stop)
+        for _, rows in inode_rows(
+            kv.storage, kv.layout, store.settings, begin, kv.end if end is None else end,
+            problem=store.note,
+        ):  # fmt: skip
+            for key, pos in zip(rows.keys, rows.pos.tolist(), strict=True):
+                found = self._good(key) if pos >= offset else None
+                if found is not None and found.pos == pos:
+                    yield self._timed(name_of(key), found)
+
+    def _good(self, key: bytes) -> Found | None:
+        try:
+            return self._find(key)
+        except CorruptError as error:
+            self._store.note(error)
+            return None
+
+    def _timed(self, name: bytes, found: Found) -> Timed:
+        ns = self._store.settings.ns_of(found.mtime)
+        return Timed(name, found.fileid, ns, found.ftype, found.pos + 1)
 
 
 def mount(path: str, options: Options) -> Source:

@@ -17,18 +17,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, ParamSpec
 
 from winkformats.arrays import keep_heap
-from winkfs.container.arguments import check_attrs, nearest_ns
 from winkfs.container.draft import PIECE
-from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.ondisk.inode import Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import Users
 from winkfs.mounting.listing import Listings
-from winkfs.mounting.names import ContainerNames
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
-from winkfs.mounting.view import ContainerView
+from winkfs.mounting.view import ContainerNames, ContainerView
 from winkfs.names import INODE, MAX_PATH, to_str, within
+from winkfs.units import nearest_ns
 from winkmount.source import Attr, DirEntry, Steps, run_steps
 
 if TYPE_CHECKING:

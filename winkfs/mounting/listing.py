@@ -21,7 +21,6 @@ import numpy as np
 
 from winkformats.arrays import Int64, fetch
 from winkformats.errors import CorruptError
-from winkfs.container.arguments import nearest_ns
 from winkfs.container.inodescan import PlainInodes, few_inodes, good_inodes
 from winkfs.container.ondisk.data import nearest_many
 from winkfs.container.ondisk.inode import DEFAULT_MODES, Attrs, FileType
@@ -29,6 +28,7 @@ from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_COMPONENT, MAX_PATH, bad_prefix, name_of, to_str
+from winkfs.units import nearest_ns
 from winkmount.source import UNREADABLE, Attr, DirEntry
 
 if TYPE_CHECKING:

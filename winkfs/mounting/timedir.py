@@ -6,7 +6,8 @@ In the name of a link a `/` is `%2F` and a `%` is `%25`; one of more than 255 by
 with `~` and the file id. Days and hours of a container are those of the time index; one whose files
 have all been removed is empty.
 
-It is laid over what a Source shows, in the place of names that begin with `.time`.
+It is laid over what a Source shows, in the place of names that begin with `.time`. The Source says
+which files there are, see `ByTime`.
 """
 
 from __future__ import annotations
@@ -16,21 +17,14 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from winkformats.errors import CorruptError
-from winkfs.container.inodescan import inode_rows
 from winkfs.container.ondisk.inode import FileType
 from winkfs.mounting.ids import Places, directory_id, other_id
 from winkfs.mounting.listing import Listing
-from winkfs.names import INODE, MAX_COMPONENT, bad_prefix, name_of, within
+from winkfs.names import MAX_COMPONENT, bad_prefix, within
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry
-
-if TYPE_CHECKING:
-    from winkfs.container.store import Store
-    from winkfs.mounting.lookup import Found
-    from winkfs.mounting.names import ContainerNames
 
 TOP: Final = b".time"
 HOUR: Final = 3600
@@ -179,62 +173,6 @@ class TimeDirectory:
             if len(file.name) > MAX_COMPONENT // 3 and link_name(file.name, file.id) == link:
                 return file.name
         return b""
-
-
-class ContainerTimes:
-    """The files of an append-only container."""
-
-    def __init__(self, names: ContainerNames) -> None:
-        self._names = names
-
-    @property
-    def _store(self) -> Store:
-        return self._names.store
-
-    def _find(self, key: bytes) -> Found | None:
-        return self._names.lookup.find(key)
-
-    @property
-    def owner(self) -> tuple[int, int]:
-        return self._store.owner
-
-    def starts(self, unit: int) -> list[int]:
-        times = self._store.times
-        if times is None:
-            return []
-        spans = ((mark // unit, (mark + times.timemp - 1) // unit) for mark in times.marks)
-        return sorted({n * unit for first, last in spans for n in range(first, last + 1)})
-
-    def find(self, name: bytes) -> Timed | None:
-        found = self._find(name + INODE)
-        return None if found is None else self._timed(name, found)
-
-    def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
-        store, times = self._store, self._store.times
-        assert times is not None
-        kv = store.kv
-        kv.show(kv.end - 1)  # all of it written
-        begin = max(times.start(start), kv.start, offset - 1)
-        end = times.stop(stop)
-        for _, rows in inode_rows(
-            kv.storage, kv.layout, store.settings, begin, kv.end if end is None else end,
-            problem=store.note,
-        ):  # fmt: skip
-            for key, pos in zip(rows.keys, rows.pos.tolist(), strict=True):
-                found = self._good(key) if pos >= offset else None
-                if found is not None and found.pos == pos:
-                    yield self._timed(name_of(key), found)
-
-    def _good(self, key: bytes) -> Found | None:
-        try:
-            return self._find(key)
-        except CorruptError as error:
-            self._store.note(error)
-            return None
-
-    def _timed(self, name: bytes, found: Found) -> Timed:
-        ns = self._store.settings.ns_of(found.mtime)
-        return Timed(name, found.fileid, ns, found.ftype, found.pos + 1)
 
 
 def _seconds(day: bytes, hour: bytes) -> int:

@@ -20,10 +20,9 @@ from typing import Any, Final
 
 import xxhash
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.paths import absolute, directory_of, locate, make_directory
 from winkformats.disk.replace import TEMPORARY, replacing
-from winkformats.disk.storage import Kind
+from winkformats.disk.storage import Directory, Kind
 from winkformats.errors import FormatError
 from winkfs.errors import NoSuchFile, Refusal
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from winkfs.lazy import exports
+from winkfs import _exports
 
 if TYPE_CHECKING:
     from winkfs.spark.conf import mount_conf as mount_conf
@@ -28,4 +28,4 @@ _HOMES = {
     "register": "session",
 }
 __all__ = list(_HOMES)
-__getattr__ = exports(globals(), _HOMES)
+__getattr__ = _exports(globals(), _HOMES)

@@ -1,1 +1,1 @@
-"""Kinds of store beside the container: a folder each, whose module `kind` registers it."""
+"""Kinds of store: `builtin`, and further ones, a folder each, whose module `kind` registers it."""

@@ -13,9 +13,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.posix import PosixDirectory
-from winkformats.disk.storage import Kind, Storage
+from winkformats.disk.storage import Directory, Kind, Storage
 
 Factory = Callable[[str], Directory]
 _schemes: Final[dict[str, Factory]] = {}

@@ -30,9 +30,8 @@ from itertools import repeat
 from typing import Final, Self
 
 from winkformats.disk import pagecache
-from winkformats.disk.directory import Directory
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
-from winkformats.disk.storage import Buffer, Info, Kind, Storage
+from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
 
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
 BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from winkformats.disk.directory import Directory
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import Directory, Storage
 
 TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
 

@@ -32,12 +32,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Self
 
-from winkformats.disk.directory import Directory
 from winkformats.disk.memory import SECTOR, Bytes, Change, File, landed
 from winkformats.disk.pagecache import BulkReader, Dropper
 from winkformats.disk.paths import register
 from winkformats.disk.posix import FileStorage
-from winkformats.disk.storage import Buffer, Info, Kind, Storage
+from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
 
 SCHEME: Final = "sim"
 CALLS: Final = (

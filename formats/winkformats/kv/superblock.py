@@ -95,6 +95,10 @@ class Superblock(dict[str, int]):
     def purpose(self) -> str:
         return value_text(self["PURPOSE"])
 
+    def record(self) -> dict[str, int | str]:
+        """All variables, for people: PURPOSE as text."""
+        return {**self, "PURPOSE": self.purpose}
+
     @property
     def double(self) -> bool:
         """Whether the file has two superblocks."""

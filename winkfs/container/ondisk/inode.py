@@ -40,6 +40,7 @@ import xxhash
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.errors import Refusal
+from winkfs.names import Name, to_bytes, to_str
 
 AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
 RATIO: Final = 16  # how many times its container's bytes a content may have to be read at once
@@ -471,3 +472,39 @@ def data_key(fileid: int, number: int) -> bytes:
 def attr_key(fileid: int) -> bytes:
     """The key of a file's attribute entry."""
     return b"%x/A0" % fileid
+
+
+# --- arguments: what no inode can hold is refused before anything is changed ---
+
+
+def check_ftype(ftype: int) -> int:
+    if not 0 <= ftype <= 255:
+        raise ValueError(f"ftype is 0 to 255, not {ftype}")
+    return ftype
+
+
+def check_directory(ftype: int, name: Name, size: int) -> None:
+    """A directory has no content, and its name no slash at the end. Raises OSError EISDIR."""
+    if ftype == FileType.DIR and (size or to_bytes(name).endswith(b"/")):
+        what = "a directory has no content, and no / at the end of its name"
+        raise Refusal(what, to_str(name), number=errno.EISDIR)
+
+
+def check_length(size: int, name: Name) -> None:
+    if size > INT64:
+        raise Refusal("a file cannot be that large", to_str(name), number=errno.EFBIG)
+
+
+def check_attrs(attrs: Attrs) -> Attrs:
+    """Raises ValueError or TypeError for attributes that no inode can hold."""
+    for what, number in (("uid", attrs.uid), ("gid", attrs.gid)):
+        if not 0 <= number <= UINT32:
+            raise ValueError(f"{what} is 0 to {UINT32}, not {number}")
+    if CTIME in attrs.xattrs:
+        raise ValueError(f"{CTIME.decode()} is no extended attribute: the time of the last change")
+    for name, value in attrs.xattrs.items():
+        if not isinstance(name, bytes) or not isinstance(value, bytes):
+            raise TypeError("names and values of extended attributes are bytes")
+        if not 1 <= len(name) <= 65_535 or len(value) > UINT32:
+            raise ValueError(f"extended attribute {name[:40]!r} is too long")
+    return attrs

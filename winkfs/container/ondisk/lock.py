@@ -10,9 +10,8 @@ import contextlib
 import os
 from typing import Final
 
-from winkformats.disk.directory import Lock
 from winkformats.disk.paths import locate
-from winkformats.disk.storage import Info, Kind
+from winkformats.disk.storage import Info, Kind, Lock
 from winkfs.errors import Locked, Refusal
 
 SUFFIX: Final = ".lock"

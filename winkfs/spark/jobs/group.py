@@ -1,10 +1,10 @@
-"""Job `group`: the files of a container or data set with equal keys together, see `ordering`."""
+"""Job `group`: the files of a container or data set with equal keys together, see `sort`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from winkfs.spark.jobs import ordering
+from winkfs.spark.jobs.sort import make_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,11 +19,11 @@ def run(
     parts: int | None = None,
     as_of: str | int | None = None,
 ) -> dict[str, Any]:
-    """Make the order `target` of all files in `source`, grouped by `key`: see `ordering.run`.
+    """Make the order `target` of all files in `source`, grouped by `key`: see `make_order`.
 
     No group is cut in two by the partitions in which the order is read.
     """
-    return ordering.run(spark, "group", source, target, key, parts=parts, as_of=as_of)
+    return make_order(spark, "group", source, target, key, parts=parts, as_of=as_of)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,37 @@
-"""Job `sort`: the files of a container or data set by a key, see `ordering`."""
+"""Job `sort`: the files of a container or data set by a key, as an order (`winkfs.orders`).
+
+The job `group` makes its order here, too. Shuffled are a key and a position each, and content only
+where it is read. What comes out is read in order, without a shuffle, by
+`spark.read.format("winkfs").option("orderBy", "perm:ORDER")`.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from winkfs.spark.jobs import ordering
+import numpy as np
+
+from winkformats.arrays import Bools, Int64
+from winkfs import orders
+from winkfs.dataset.snapshot import Snapshot, snapshot
+from winkfs.orders import Order, OrderedShard, Part, Rows
+from winkfs.results import store as results
+from winkfs.spark import arrow
+from winkfs.spark.arrow import numbers
+from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
+from winkfs.spark.jobs.session import attempt, guarded
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+PART: Final = 1 << 20  # rows in a part, about
+WRITTEN: Final = "part int, file string, rows bigint, groups bigint, size bigint"
+COLUMNS: Final = ("path", "size", "mtime", "content", "name_raw", "mtime_ns", "ftype", "mode")
 
 
 def run(
@@ -20,10 +44,168 @@ def run(
     parts: int | None = None,
     as_of: str | int | None = None,
 ) -> dict[str, Any]:
-    """Make the order `target` of all files in `source`, by `key`: see `ordering.run`."""
-    return ordering.run(
+    """Make the order `target` of all files in `source`, by `key`: see `make_order`."""
+    return make_order(
         spark, "sort", source, target, key, descending=descending, parts=parts, as_of=as_of
     )
+
+
+def make_order(
+    spark: SparkSession,
+    kind: str,
+    source: str,
+    target: str,
+    key: str,
+    *,
+    descending: bool = False,
+    parts: int | None = None,
+    as_of: str | int | None = None,
+) -> dict[str, Any]:
+    """Make the order `target` of all files in `source`; one that is there is replaced.
+
+    kind        "sort": by key, of equal ones in the order they lie in; "group": equal keys beside
+                each other, the groups in any order, which is quicker
+    key         an expression of SQL over the columns of the source: "mtime", "split(path, '/')[0]";
+                with `content` in it all content is read
+    parts       of the order; None: one for a million files, and two for each core at least
+    ->          files, bytes, groups (different keys), parts, generation, seconds
+    raises      ValueError for a key that is none; Refusal, OSError; what Spark raises
+    """
+    start = time.monotonic()
+    snap = snapshot(source, as_of)
+    least = 2 * spark.sparkContext.defaultParallelism if snap.files > PART // 64 else 1
+    count = parts or max(least, -(-snap.files // PART))
+    folder = results.begin(target, orders.NAME)
+    try:
+        with guarded(spark, f"{kind} {source}"), Kept() as kept:
+            keys = _keys(spark, snap, key)
+            if kind == "sort" and "content" in key:  # a sort looks at its keys twice
+                keys = kept(keys)
+            chosen = _sorted(keys, descending, count) if kind == "sort" else _grouped(keys, count)
+            rows = chosen.select("key", "shard", "_pos", "size").mapInArrow(
+                lambda batches: write_part(batches, folder), WRITTEN
+            )
+            found = sorted(rows.collect(), key=lambda row: row["part"])
+        order = _order(folder, snap, kind, key, found)
+        orders.publish(folder, order)
+    except BaseException:
+        results.discard(folder)
+        raise
+    return {
+        "job": kind, "source": snap.root, "generation": snap.generation, "key": key,
+        "output": os.path.abspath(target), "files": order.rows, "groups": order.groups,
+        "bytes": sum(part.size for part in order.parts), "parts": len(order.parts),
+        "seconds": round(time.monotonic() - start, 3),
+    }  # fmt: skip
+
+
+def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
+    """(key, as_bytes, shard, _pos, size) of all files. as_bytes is equal where the key is."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as F
+
+    needed = [name for name in COLUMNS if name in key]  # more than needed does no harm
+    shard = shard_column(snap)
+    frame = read(spark, snap, list(dict.fromkeys([*needed, "size", shard, "_pos"])))
+    try:
+        frame = frame.withColumn("key", F.expr(key))
+        kind = dict(frame.dtypes)["key"]
+        frame.select(F.struct("key", F.expr(key)))  # refused where it makes rows, as explode does
+    except (AnalysisException, ParseException) as error:
+        line = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"key {key!r} is no expression over {', '.join(COLUMNS)}: {line}"
+        ) from None
+    if kind.startswith(("array", "map", "struct", "variant", "interval", "void")):
+        raise ValueError(f"key {key!r} is of type {kind}: sort by something simpler, or cast it")
+    if kind in ("float", "double"):
+        frame = frame.withColumn("key", F.expr("key + 0.0"))  # -0.0 becomes 0.0: they are equal
+    return numbered(frame.select("key", shard, "_pos", "size"), snap)
+
+
+def _sorted(keys: DataFrame, descending: bool, count: int) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    by = F.col("key").desc() if descending else F.col("key").asc()
+    return keys.repartitionByRange(count, by).sortWithinPartitions(by, "shard", "_pos")
+
+
+def _grouped(keys: DataFrame, count: int) -> DataFrame:
+    """Equal keys beside each other. By hash first: numbers compare faster than strings."""
+    from pyspark.sql import functions as F
+
+    by = F.xxhash64("key")
+    return keys.repartition(count, "key").sortWithinPartitions(by, "key", "shard", "_pos")
+
+
+def write_part(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.RecordBatch]:
+    """Write the part of one task: batches of (key, shard, _pos, size) -> a batch of WRITTEN."""
+    import pyarrow as pa
+
+    number, turn = attempt()
+    numbering = Numbering()
+    sizes: list[int] = []
+
+    def rows() -> Iterator[Rows]:
+        for batch in batches:
+            key, shard, pos, size = (batch.column(i) for i in range(4))
+            sizes.append(int(numbers(size).sum()))
+            yield Rows(numbers(shard), numbers(pos), numbering.of(key))
+
+    part = orders.write_part(folder / f"part-{number:05d}.{turn}.perm", rows())
+    values = {"part": arrow.column(np.array([number], np.int32)), "file": arrow.texts([part.file])}
+    counts = {"rows": part.rows, "groups": part.groups, "size": sum(sizes)}
+    values |= {name: arrow.same(value, 1) for name, value in counts.items()}
+    yield pa.RecordBatch.from_pydict(values)
+
+
+class Numbering:
+    """Numbers the runs of equal keys in a sequence of batches, from 0."""
+
+    def __init__(self) -> None:
+        self._last: Any = None  # the last key, in a column of its own
+        self._number = -1
+
+    def of(self, key: pa.Array) -> Int64:
+        """-> int64[n]. Equal are also two nulls, and two NaN."""
+        import pyarrow as pa
+
+        if not len(key):
+            return np.empty(0, np.int64)
+        first = self._last is None
+        column = key if first else pa.concat_arrays([self._last, key])
+        changes = np.concatenate([np.full(int(first), True), _differ(column)])
+        numbers = self._number + np.cumsum(changes)
+        self._last, self._number = key.slice(len(key) - 1), int(numbers[-1])
+        return numbers
+
+
+def _differ(column: pa.Array) -> Bools:
+    """Whether each value is another than the one before it, bool[n - 1]."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    a, b = column.slice(0, len(column) - 1), column.slice(1)
+    differ = _true(pc.not_equal(a, b)) | (arrow.bools(a.is_null()) ^ arrow.bools(b.is_null()))
+    if pa.types.is_floating(column.type):
+        differ &= ~(_true(pc.is_nan(a)) & _true(pc.is_nan(b)))
+    return differ
+
+
+def _true(column: pa.Array) -> Bools:
+    """Which values are true, and not null."""
+    return arrow.bools(column) & arrow.bools(column.is_valid())
+
+
+def _order(folder: Path, snap: Snapshot, kind: str, key: str, found: list[Any]) -> Order:
+    """The order; its parts get names without attempts."""
+    parts = []
+    for row in found:
+        name = f"part-{row['part']:05d}.perm"
+        os.replace(folder / row["file"], folder / name)
+        parts.append(Part(name, row["rows"], row["groups"], row["size"]))
+    shards = [OrderedShard(s.record.path, s.record.contid, s.record.size) for s in snap.shards]
+    return Order(folder, snap.root, snap.generation, kind, key, tuple(shards), tuple(parts))
 
 
 if __name__ == "__main__":

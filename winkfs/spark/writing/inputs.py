@@ -32,8 +32,7 @@ import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.arrays import Int64
-from winkfs.container.arguments import check_directory, check_ftype
-from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.inode import FileType, check_directory, check_ftype
 from winkfs.errors import FileExists
 from winkfs.names import MARK, to_name, to_path
 from winkfs.spark.reading.options import (
