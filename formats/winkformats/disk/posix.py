@@ -36,6 +36,7 @@ from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
 BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
+IOV_MAX: Final = 1024  # buffers of one system call
 SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
 MODES: Final = {
     "r": os.O_RDONLY | os.O_CLOEXEC,
@@ -58,22 +59,21 @@ class FileStorage(Storage):
     path        the file
     mode        "r": reading, "w": reading and writing, "x": the same, and the file must not exist
     uncached    page-cache policy of `write`; `bulk` takes its own
+    fd          of the file, where it is open already: it belongs to the storage from now on
     raises      OSError as `open` does, and where it is no regular file
     """
 
-    def __init__(self, path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        mode: str = "r",
+        *,
+        uncached: bool = False,
+        fd: int | None = None,
+    ) -> None:
         name = os.fspath(path)
-        self._adopt(_open_regular(name, MODES[mode], name), name, uncached)
-
-    @classmethod
-    def of(cls, fd: int, name: str, uncached: bool) -> Self:
-        """A file that is open already, and belongs to the storage from now on."""
-        storage = cls.__new__(cls)
-        storage._adopt(fd, name, uncached)
-        return storage
-
-    def _adopt(self, fd: int, name: str, uncached: bool) -> None:
-        self.fd, self.name, self.uncached = fd, name, uncached
+        self.fd = fd = _open_regular(name, MODES[mode], name) if fd is None else fd
+        self.name, self.uncached = name, uncached
         self._dropped = weakref.finalize(self, _close_dropped, fd, name, os.getpid())
         self._dropped.atexit = False  # the kernel closes it then, and others may still use it
         self._dontcache = uncached
@@ -147,42 +147,46 @@ class FileStorage(Storage):
         return None if absent is None or not absent.any() else Dropper(self.fd, start, absent)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        total = 0
-        flags = RWF_DONTCACHE if self._dontcache and sum(map(len, buffers)) >= SMALL else 0
-        for at in range(0, len(buffers), 1024):  # IOV_MAX
-            total += self._write(offset + total, list(buffers[at : at + 1024]), flags)
-        if self.uncached and not self._dontcache:
-            self._drop_behind(offset, offset + total)
-        elif self.uncached and total < SMALL:
-            low, high = self._small or (offset, 0)
-            self._small = (min(low, offset), max(high, offset + total))
+        total = sum(map(len, buffers))
+        if self.uncached:
+            self._write_uncached(offset, buffers, total)
+        elif total:
+            done = os.pwritev(self.fd, buffers[:IOV_MAX], offset)
+            if done < total:
+                self._write_rest(offset, buffers, done, 0)
         return total
 
     def patch(self, offset: int, data: Buffer) -> None:
         done = os.pwrite(self.fd, data, offset)
         if done < len(data):
-            self._write(offset + done, [memoryview(data)[done:]], 0)
+            self._write_rest(offset, [data], done, 0)
 
-    def _write(self, offset: int, parts: list[Buffer], flags: int) -> int:
-        total = 0
-        while parts:
-            n = self._pwritev(parts, offset + total, flags)
-            total += n
-            while parts and n >= len(parts[0]):
-                n -= len(parts.pop(0))
-            if n:
-                parts[0] = memoryview(parts[0])[n:]
-        return total
-
-    def _pwritev(self, parts: list[Buffer], offset: int, flags: int) -> int:
-        if flags and self._dontcache:
+    def _write_uncached(self, offset: int, buffers: Sequence[Buffer], total: int) -> None:
+        done, flags = 0, RWF_DONTCACHE if self._dontcache and total >= SMALL else 0
+        if flags:
             try:
-                return os.pwritev(self.fd, parts, offset, flags)
+                done = os.pwritev(self.fd, buffers[:IOV_MAX], offset, flags)
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                     raise
-                self._dontcache = False
-        return os.pwritev(self.fd, parts, offset)
+                self._dontcache, flags = False, 0
+        self._write_rest(offset, buffers, done, flags)
+        if not self._dontcache:
+            self._drop_behind(offset, offset + total)
+        elif total < SMALL:
+            low, high = self._small or (offset, 0)
+            self._small = (min(low, offset), max(high, offset + total))
+
+    def _write_rest(self, offset: int, buffers: Sequence[Buffer], done: int, flags: int) -> None:
+        """Write the buffers from byte `done` of them on."""
+        parts, skip = list(buffers), done
+        while parts:
+            while parts and skip >= len(parts[0]):
+                skip -= len(parts.pop(0))
+            if parts:
+                part = [memoryview(parts[0])[skip:], *parts[1:IOV_MAX]]
+                n = os.pwritev(self.fd, part, offset + done, flags)
+                done, skip = done + n, skip + n
 
     def _drop_behind(self, start: int, stop: int) -> None:
         if start < self._written or self._written == 0:
@@ -230,7 +234,7 @@ class FileStorage(Storage):
         os.ftruncate(self.fd, length)
 
     def duplicate(self) -> Self:
-        other = self.of(os.dup(self.fd), self.name, self.uncached)
+        other = type(self)(self.name, uncached=self.uncached, fd=os.dup(self.fd))
         other.mapped = self.mapped
         return other
 
@@ -271,7 +275,7 @@ class PosixDirectory(Directory):
         flags = MODES[mode] | (0 if follow else os.O_NOFOLLOW)
         path = self._full(name)
         fd = _open_regular(path if self._fd is None else name, flags, path, self._fd)
-        return FileStorage.of(fd, path, uncached)
+        return FileStorage(path, uncached=uncached, fd=fd)
 
     def create_new(
         self, name: str, *, like: Storage | None = None, uncached: bool = False
@@ -284,7 +288,7 @@ class PosixDirectory(Directory):
         fd = os.open(path if self._fd is None else name, flags, mode, dir_fd=self._fd)
         if model is not None:
             _take_after(fd, model)
-        return FileStorage.of(fd, path, uncached)
+        return FileStorage(path, uncached=uncached, fd=fd)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(self._at(old), self._at(new), src_dir_fd=self._fd, dst_dir_fd=self._fd)
@@ -347,7 +351,7 @@ class PosixDirectory(Directory):
                     raise
                 fd, made = tempfile.mkstemp(prefix=".winkfs-", dir=folder)
                 os.unlink(made)
-            return FileStorage.of(fd, f"{folder}/(scratch file)", False)
+            return FileStorage(f"{folder}/(scratch file)", fd=fd)
         raise PermissionError(errno.EACCES, "no directory for temporary files", self.path)
 
     def lock(self, name: str) -> FileLock | None:
@@ -486,7 +490,7 @@ class PatchedStorage(FileStorage):
     @classmethod
     def behind(cls, path: str, head: bytes) -> Self:
         with FileStorage(path) as storage:
-            patched = cls.of(os.dup(storage.fd), path, True)
+            patched = cls(path, uncached=True, fd=os.dup(storage.fd))
         patched._head = head
         return patched
 
