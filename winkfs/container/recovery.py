@@ -427,8 +427,8 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
         done = finish(data, found.unfinished, found.heirs)
         kv.aentries -= done + finish(data, found.dead.tolist(), found.heirs)
     counters["AENTRIES"] = kv.aentries
-    right = {**counters, **block}.items() >= counters.items()  # those that the superblock has
-    if not right or unclean or block.damage is not None:
+    said = {**counters, **block}  # with counters that the superblock does not have
+    if not counters.items() <= said.items() or unclean or block.damage is not None:
         data.sync_data()
 
 
