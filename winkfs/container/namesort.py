@@ -92,7 +92,7 @@ class NameSorter:
         self._runs: list[list[_Block]] = []
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
-        self._finder = ClashFinder()  # of the first run
+        self._finder: ClashFinder | None = None  # of the only run, as its names come
         self._error: OSError | None = None
         self.count = 0
         self.clashing: list[bytes] = []
@@ -120,7 +120,7 @@ class NameSorter:
     def pairs(self, live: Int64 | None = None) -> Iterator[Int64]:
         """The pairs in the order of the names; `live` as with `blocks`."""
         self._finish()
-        if live is None and len(self._runs) == 1:  # counted as they came: leave the names alone
+        if live is None and self._finder is not None:  # leave the names alone
             for block in self._runs[0]:
                 yield self._read_pairs(block)
             self.clashing = self._finder.found
@@ -182,8 +182,9 @@ class NameSorter:
         if self._storage is None:
             self._storage = self._scratch()
         if not self._runs or names[0] < self._last:
+            self._finder = None if self._runs else ClashFinder()
             self._runs.append([])
-        if len(self._runs) == 1:
+        if self._finder is not None:
             self._finder.add(names)
         self._last = names[-1]
         for at in range(0, len(names), BLOCK):

@@ -20,10 +20,10 @@ from winkformats.arrays import Bools, Int64, UInt64
 from winkformats.errors import CorruptError
 from winkformats.hashing import SLOT_FROM_S
 from winkformats.hindex.table import Columns, Rows, doubles
-from winkformats.kv.scan import Batch
+from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import Opened
-from winkfs.container.inodescan import InodeRows, fileids, inode_rows
+from winkfs.container.inodescan import InodeRows, fileids, inode_rows, rows_of
 from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
@@ -248,13 +248,9 @@ def _rebuild_quickly(
     """
     resolver = Resolver(kv, settings, names)
     damage: list[CorruptError] = []
-    batches = inode_rows(
-        kv.storage, kv.layout, settings, kv.start, kv.end,
-        problem=damage.append, progress=progress, checked=False,
-    )  # fmt: skip
     try:
-        for batch, rows in batches:
-            resolver.take(batch, rows)
+        for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
+            resolver.take(batch, rows_of(batch, settings, damage.append))
             if damage:
                 return None
         found = resolver.finish()

@@ -260,21 +260,15 @@ class PosixDirectory(Directory):
 
     def __init__(self, path: str, fd: int | None = None) -> None:
         self.path, self._fd = path, fd
-        self._before = "" if path == "." else f"{path.rstrip('/')}/"
-
-    def _at(self, name: str) -> str:
-        """What a system call with `dir_fd` takes for a name."""
-        return name if self._fd is not None else self._before + name or "."
-
-    def _full(self, name: str) -> str:
-        return self._before + name or "."
+        self._folder = "" if path == "." else f"{path.rstrip('/')}/"  # what paths begin with, and
+        self._before = self._folder if fd is None else ""  # what system calls with `dir_fd` take
 
     def open(
         self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
     ) -> FileStorage:
         flags = MODES[mode] | (0 if follow else os.O_NOFOLLOW)
-        path = self._full(name)
-        fd = _open_regular(path if self._fd is None else name, flags, path, self._fd)
+        path = self._folder + name
+        fd = _open_regular(self._before + name, flags, path, self._fd)
         return FileStorage(path, uncached=uncached, fd=fd)
 
     def create_new(
@@ -284,22 +278,23 @@ class PosixDirectory(Directory):
         # Never more than the model's mode, not for a moment: names and contents are in there.
         mode = 0o666 if model is None else model.mode & 0o666
         flags = MODES["x"] | os.O_NOFOLLOW
-        path = self._full(name)
-        fd = os.open(path if self._fd is None else name, flags, mode, dir_fd=self._fd)
+        path = self._folder + name
+        fd = os.open(self._before + name, flags, mode, dir_fd=self._fd)
         if model is not None:
             _take_after(fd, model)
         return FileStorage(path, uncached=uncached, fd=fd)
 
     def rename(self, old: str, new: str) -> None:
-        os.replace(self._at(old), self._at(new), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        before = self._before
+        os.replace(before + old, before + new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def link(self, old: str, new: str) -> None:
-        old_at, new_at = self._at(old), self._at(new)
+        old_at, new_at = self._before + old, self._before + new
         os.link(old_at, new_at, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._at(name), dir_fd=self._fd)
+            os.unlink(self._before + name, dir_fd=self._fd)
 
     def list(self) -> list[str]:
         return os.listdir(self.path if self._fd is None else self._fd)
@@ -316,16 +311,16 @@ class PosixDirectory(Directory):
         try:
             if not name and self._fd is not None:
                 return _info(os.fstat(self._fd))
-            links = follow or not name
-            return _info(os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=links))
+            links, path = follow or not name, self._before + name or "."
+            return _info(os.stat(path, dir_fd=self._fd, follow_symlinks=links))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def mkdir(self, name: str) -> None:
-        os.mkdir(self._at(name), dir_fd=self._fd)
+        os.mkdir(self._before + name, dir_fd=self._fd)
 
     def take_after(self, name: str) -> None:
-        fd = os.open(self._at(name), DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
+        fd = os.open(self._before + name, DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
         try:
             model = self.info()
             if model is not None:
@@ -334,11 +329,11 @@ class PosixDirectory(Directory):
             os.close(fd)
 
     def rmdir(self, name: str) -> None:
-        os.rmdir(self._at(name), dir_fd=self._fd)
+        os.rmdir(self._before + name, dir_fd=self._fd)
 
     def subdirectory(self, name: str) -> Self:
-        fd = os.open(self._at(name), DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
-        return type(self)(self._full(name), fd)
+        fd = os.open(self._before + name, DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
+        return type(self)(self._folder + name, fd)
 
     def scratch(self) -> FileStorage:
         for folder in (self.path, tempfile.gettempdir()):  # ours may be read-only
@@ -355,7 +350,7 @@ class PosixDirectory(Directory):
         raise PermissionError(errno.EACCES, "no directory for temporary files", self.path)
 
     def lock(self, name: str) -> FileLock | None:
-        lock = FileLock(self._full(name))
+        lock = FileLock(self._folder + name)
         return lock if lock.held else None
 
     def close(self) -> None:

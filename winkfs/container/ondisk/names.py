@@ -247,7 +247,7 @@ def save_order(store: Opened, names: NameSorter | None = None) -> None:
 
     Nothing is done where it is current, in classic layout, and where the disk is full.
 
-    names   all live names, and maybe others: the file is made of them; None: see `_save`
+    names   all live names, and maybe others: the file is made of them; None: see `_save_or_build`
     raises  ValueError (there is something to sync); OSError
     cost    as `merge` where little happened since it was written, else as `build`
     """
@@ -257,8 +257,10 @@ def save_order(store: Opened, names: NameSorter | None = None) -> None:
         raise ValueError("a name order is saved by a writer that has synced")
     order = open_order(store) if names is None else None
     try:
-        if order is None or order.covered != store.kv.end:
-            _save_or_build(store, order, names)
+        if names is not None:
+            write_sorted(store, names, store.kv.end).close()
+        elif order is None or order.covered != store.kv.end:
+            _save_or_build(store, order)
     except CorruptError as error:
         store.note(error)
     except OSError as error:
@@ -268,20 +270,18 @@ def save_order(store: Opened, names: NameSorter | None = None) -> None:
             order.close()
 
 
-def _save_or_build(store: Opened, order: NameOrder | None, names: NameSorter | None) -> None:
+def _save_or_build(store: Opened, order: NameOrder | None) -> None:
     try:
-        _save(store, order, names)
+        _save(store, order)
     except DerivedDamage as error:  # of the order that was there
         store.remark(error)
         build(store).close()
 
 
-def _save(store: Opened, order: NameOrder | None, names: NameSorter | None) -> None:
+def _save(store: Opened, order: NameOrder | None) -> None:
     trail, end = store.index.trail, store.kv.end
     if trail is not None and trail.since == store.kv.start:
-        names = trail.sorter()
-    if names is not None:
-        write_sorted(store, names, end).close()
+        write_sorted(store, trail.sorter(), end).close()
         return
     if trail is not None and order is not None and trail.since == order.covered:
         live = store.index.positions()
