@@ -42,7 +42,7 @@ class Rebuilt:
     """What the data file says.
 
     rows        the live files
-    times       time marks (ao)
+    times       time marks; None: the container is not append-only
     entries     all entries; aentries: those with delflag 0
     itotsz      bytes of the live inodes; dtotsz: bytes of the live files
     nextfid     highest FILEID seen, plus 1
@@ -55,7 +55,7 @@ class Rebuilt:
     """
 
     rows: Rows
-    times: TimeIndex
+    times: TimeIndex | None
     entries: int = 0
     aentries: int = 0
     itotsz: int = 0
@@ -86,7 +86,8 @@ class Resolver:
     ) -> None:
         self._kv, self._settings, self._names, self._marked = kv, settings, names, marked
         empty = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
-        self.found = Rebuilt(empty, TimeIndex(settings), end=kv.start)
+        times = TimeIndex(settings) if settings.ao else None
+        self.found = Rebuilt(empty, times, end=kv.start)
         bits = [] if settings.htalgo in SLOT_FROM_S else [np.uint64]
         self._columns = Columns(np.int64, np.uint32, bool, bool, np.uint64, *bits)
 
@@ -106,7 +107,7 @@ class Resolver:
         if "NEXTFID" not in self._kv.superblock:  # data without an inode: a writer that died
             named = int(fileids(batch, rows.others).max(initial=0))
             found.nextfid = max(found.nextfid, named + 1)
-        if settings.ao:
+        if found.times is not None:
             found.times.add_many(rows.mtime[~tomb], rows.firsts(settings)[~tomb])
         hashed = rows.hashed(settings.htalgo)
         bits = [] if hashed.bits is None else [hashed.bits]
@@ -137,9 +138,9 @@ class Resolver:
             both = np.flatnonzero(live)[np.isin(ids[live], old)]
             found.heirs = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
         found.rows = Rows(s[live], bits[0][live] if bits else None, pos[live])
-        for pos in found.unfinished:
-            value = self._kv.get(pos).value
-            inode = Inode.decode(value, self._settings.form, file=self._kv.storage.name, offset=pos)
+        for at in found.unfinished:
+            value = self._kv.get(at).value
+            inode = Inode.decode(value, self._settings.form, file=self._kv.storage.name, offset=at)
             found.itotsz -= inode.size
             found.dtotsz -= inode.lsize
         return found

@@ -259,7 +259,7 @@ class Store(DataFile):
     def take(self, found: Rebuilt) -> None:
         """Go on with what a rebuild found."""
         self.kv.end = found.end if self.kv.truncated else self.kv.end
-        self.time.marks = found.times if self.settings.ao else None
+        self.time.marks = found.times
         self.idx.damaged = found.damaged
         self.kv.entries, self.kv.aentries = found.entries, found.aentries
         self.itotsz, self.dtotsz = found.itotsz, found.dtotsz

@@ -169,9 +169,9 @@ def _in_pieces(read: Read, contid: int, size: int) -> Iterator[UInt64]:
 
 def _sums(read: Read, contid: int, first: int, stop: int, size: int) -> UInt64:
     """The sums that the pages [first, stop) have now. A page that is cut short has a wrong one."""
-    start, count = first * PAGE, stop - first
-    data = memoryview(read(start, min(stop * PAGE, size) - start))
-    begins = np.arange(0, count * PAGE, PAGE)
-    pages = map(data.__getitem__, map(slice, begins.tolist(), (begins + PAGE).tolist()))
-    seeds = begins.astype(np.uint64) + np.uint64(_seed(contid, start))
-    return xxh3_many(pages, seeds.tolist(), count)
+    start, end = first * PAGE, stop * PAGE
+    data = memoryview(read(start, min(end, size) - start))
+    begins = range(0, end - start, PAGE)
+    pages = map(data.__getitem__, map(slice, begins, range(PAGE, end - start + PAGE, PAGE)))
+    seeds = np.arange(start, end, PAGE).astype(np.uint64) + np.uint64(contid & MASK64)
+    return xxh3_many(pages, seeds.tolist(), stop - first)
