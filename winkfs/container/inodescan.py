@@ -16,7 +16,6 @@ from xxhash import xxh3_64_intdigest
 from winkformats.arrays import Int64, rows_at, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.hindex.table import Rows, hash_rows
 from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.scan import Batch, entry_rows, scan_intact
 from winkfs.container.ondisk.data import Settings
@@ -87,10 +86,6 @@ class InodeRows(InodeColumns):
     def lengths(self) -> Int64:
         """Bytes of the names."""
         return self.batch.key_len[self.which] - len(INODE)
-
-    def hashed(self, htalgo: int) -> Rows:
-        """S, slot bits and positions."""
-        return hash_rows(htalgo, self.keys, self.pos)
 
     @property
     def others(self) -> Int64:

@@ -132,19 +132,13 @@ class NameSorter:
         self.clashing = finder.found
 
     def blocks(self, live: Int64 | None = None) -> Iterator[Sorted]:
-        """Everything in order, some thousand names at a time.
+        """Everything in order, some thousand names at a time; a block may be empty.
 
         live    ascending positions: what is at others is left out
         """
         self._finish()
-        for found in self._merged() if self._runs else [self._chunk()]:
-            if live is not None and len(live):
-                at = np.searchsorted(live, found.pairs[:, 0])
-                kept = live[np.minimum(at, len(live) - 1)] == found.pairs[:, 0]
-                names = [found.names[i] for i in np.flatnonzero(kept).tolist()]
-                found = Sorted(names, found.pairs[kept])
-            if found.names and (live is None or len(live)):
-                yield found
+        found = self._merged() if self._runs else iter([self._chunk()])
+        return found if live is None else _at(found, live)
 
     def close(self) -> None:
         """Drop the scratch file. Idempotent."""
@@ -252,6 +246,14 @@ def _in_order(found: Sorted) -> Sorted:
     name = found.names.__getitem__
     order = sorted(range(len(found.names)), key=name)
     return Sorted(list(map(name, order)), found.pairs[order])
+
+
+def _at(blocks: Iterator[Sorted], live: Int64) -> Iterator[Sorted]:
+    """What stands at these positions."""
+    for names, pairs in blocks if len(live) else ():
+        at = np.searchsorted(live, pairs[:, 0])
+        kept = live[np.minimum(at, len(live) - 1)] == pairs[:, 0]
+        yield Sorted(list(compress(names, kept.tolist())), pairs[kept])
 
 
 def _joined(parts: list[Sorted]) -> Sorted:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from winkformats.arrays import Bools, Int64, UInt64
 from winkformats.errors import CorruptError
 from winkformats.hashing import SLOT_FROM_S
-from winkformats.hindex.table import Columns, Rows, doubles
+from winkformats.hindex.table import Columns, Rows, doubles, hash_rows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import Opened
@@ -109,14 +109,14 @@ class Resolver:
             found.nextfid = max(found.nextfid, named + 1)
         if found.times is not None:
             found.times.add_many(rows.mtime[~tomb], rows.firsts(settings)[~tomb])
-        hashed = rows.hashed(settings.htalgo)
+        hashed = hash_rows(settings.htalgo, rows.keys, rows.pos)
         bits = [] if hashed.bits is None else [hashed.bits]
         self._columns.add(rows.pos, ids, rows.deleted, tomb, hashed.s, *bits)
         if self._names is not None:
             hashes = hashed.slot_bits().astype(np.int64)
             pairs = np.stack([rows.pos, hashes], 1)
             chosen = live & ~tomb
-            names = list(compress(rows.names, chosen))
+            names = list(compress(rows.names, chosen.tolist()))
             self._names.add(names, rows.lengths[chosen], pairs[chosen])
 
     def finish(self) -> Rebuilt:

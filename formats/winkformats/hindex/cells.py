@@ -87,7 +87,7 @@ class CellFile:
             return
         self._closed = True
         try:
-            if self.writable:
+            if self.writable and self._changed:
                 self.sync()
         finally:
             self.storage.close()
