@@ -47,7 +47,8 @@ class Kind:
     """One kind of store.
 
     name       for messages
-    detect     path -> the path in its canonical form; None: not of this kind
+    detect     path -> the path in its canonical form; None: not of this kind. With `folder`, asked
+               only of a path where a folder is
     functions  operation -> a function, or "module:function", whose first argument is the path:
 
                open     (mode[, as_of]) -> Reader
@@ -99,18 +100,21 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
 
     raises  ValueError for what can be no path
     """
+    from winkformats.disk.paths import is_directory  # numpy comes with it
+
     _load_built_in()
-    found = _detect(path, list(_kinds.values()))
+    folder = is_directory(path)
+    found = _detect(path, folder, list(_kinds.values()))
     if found is None:
         known = set(_kinds)
         _load_stores()
-        found = _detect(path, [_kinds[name] for name in _kinds if name not in known])
+        found = _detect(path, folder, [_kinds[name] for name in _kinds if name not in known])
     return found
 
 
-def _detect(path: str, kinds: Iterable[Kind]) -> tuple[Kind, str] | None:
+def _detect(path: str, folder: bool, kinds: Iterable[Kind]) -> tuple[Kind, str] | None:
     for kind in kinds:
-        if (found := kind.detect(path)) is not None:
+        if (folder or not kind.folder) and (found := kind.detect(path)) is not None:
             return kind, found
     return None
 
@@ -217,7 +221,8 @@ def reindex(
     problems: list[str] = []
     run = kind.function("reindex", path)
     files: int = run(path, progress, cols=cols, problem=problem or problems.append)
-    warn_of_damage(path, problems)
+    if problems:
+        warn_of_damage(path, problems)
     return files
 
 

@@ -54,22 +54,20 @@ class DataFile:
         if self.directory.info(self.name + ".data", follow=True) is None:
             raise NoSuchFile("no such container (there is no BASE.data)", base)
         try:
-            self._lock_data()
+            if writable:
+                self.lock = WriterLock(base, (self.directory, self.name))
             self._open_data()
         except BaseException:
             self.abandon()
             raise
-
-    def _lock_data(self) -> None:
-        if self.writable:
-            self.lock = WriterLock(self.base)
 
     def _open_data(self) -> None:
         mode = "w" if self.writable else "r"
         storage = self.directory.open(self.name + ".data", mode, uncached=True)
         storage.mapped = self.mapped
         try:
-            if self.lock and self.lock.identity != storage.info().identity:
+            info = storage.info()
+            if self.lock and self.lock.identity != info.identity:
                 raise Locked("another file took the place of BASE.data: try again", self.base)
             if self.writable:  # its name may come of a compaction whose last sync failed
                 self.directory.sync()
@@ -110,7 +108,6 @@ class DataFile:
         names = list(block)
         self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
         self._remember_filesize()
-        info = self.kv.storage.info()
         self.owner = (info.uid, info.gid)
 
     def _need_lengths(self) -> None:

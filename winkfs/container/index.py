@@ -23,7 +23,7 @@ from winkformats.arrays import Int64, UInt64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
-from winkformats.hindex.table import Column, Rows, doubles, hash_rows, join_rows
+from winkformats.hindex.table import Columns, Rows, doubles, hash_rows, join_rows
 from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
@@ -102,7 +102,7 @@ class Index:
     @property
     def count(self) -> int:
         """Number of files. Needs `settle` first where there are bulk rows."""
-        live = sum(1 for pos in self.overlay.values() if pos)
+        live = sum(map(bool, self.overlay.values()))
         rows = len(self._settled.pos) if self._settled else 0
         return (self.base.live if self.base else 0) - len(self.hidden) + live + rows
 
@@ -342,14 +342,14 @@ class Index:
         cost    sorts them, n log n; memory: the array
         """
         self._check_whole()
-        found = Column(np.int64)
+        found = Columns(np.int64)
         hidden = np.fromiter(self.hidden, np.int64, len(self.hidden))
         for part in self.base.pointers() if self.base else ():
             found.add(part[~np.isin(part, hidden)] if self.hidden else part)
         found.add(np.array([pos for pos in self.overlay.values() if pos], np.int64))
         if self._settled:
             found.add(self._settled.pos)
-        positions = found.take()
+        (positions,) = found.take()
         positions.sort()
         return positions
 

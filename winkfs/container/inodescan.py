@@ -16,9 +16,8 @@ from xxhash import xxh3_64_intdigest
 from winkformats.arrays import Int64, rows_at, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.hindex.table import Rows, hash_rows
 from winkformats.kv.entry import MASK64, Layout
-from winkformats.kv.scan import Batch, entry_rows, scan, scan_intact
+from winkformats.kv.scan import Batch, entry_rows, scan_intact
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import HEAD, FileType, Inode, InodeForm
 from winkfs.names import INODE
@@ -76,24 +75,17 @@ class InodeRows(InodeColumns):
     @property
     def keys(self) -> list[bytes]:
         """The keys, "<name>/I0"."""
-        return self._texts(0)
+        batch, which = self.batch, self.which
+        return texts_at(batch.raw, batch.key[which], batch.key_len[which])
 
     @property
     def names(self) -> list[bytes]:
-        return self._texts(len(INODE))
+        return texts_at(self.batch.raw, self.batch.key[self.which], self.lengths)
 
     @property
     def lengths(self) -> Int64:
         """Bytes of the names."""
         return self.batch.key_len[self.which] - len(INODE)
-
-    def _texts(self, less: int) -> list[bytes]:
-        batch = self.batch
-        return texts_at(batch.raw, batch.key[self.which], batch.key_len[self.which] - less)
-
-    def hashed(self, htalgo: int) -> Rows:
-        """S, slot bits and positions."""
-        return hash_rows(htalgo, self.keys, self.pos)
 
     @property
     def others(self) -> Int64:
@@ -206,21 +198,15 @@ def inode_rows(
     *,
     problem: Callable[[CorruptError], None],
     progress: Callable[[int], None] | None = None,
-    checked: bool = True,
 ) -> Iterator[tuple[Batch, InodeRows]]:
-    """Every batch of [start, stop) with its inode entries.
+    """Every batch of [start, stop) with its inode entries, all entries of it checked.
 
     problem  called with what is damaged, which is skipped
-    checked  False: of all entries only the inodes are checked
     raises   CorruptError where the chain of entries breaks and there are no checksums to find where
-             it goes on, or `checked` is False
+             it goes on
     """
-    if checked:
-        for batch in scan_intact(storage, layout, start, stop, problem=problem, progress=progress):
-            yield batch, rows_of(batch, settings, problem, NONE)
-        return
-    for batch in scan(storage, layout, start, stop, progress=progress):
-        yield batch, rows_of(batch, settings, problem)
+    for batch in scan_intact(storage, layout, start, stop, problem=problem, progress=progress):
+        yield batch, rows_of(batch, settings, problem, NONE)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from itertools import compress
 from operator import lt
 from typing import Final, NamedTuple
 
@@ -22,7 +23,6 @@ CHUNK: Final = 4 << 20  # bytes of names, with what Python adds, that are sorted
 OVERHEAD: Final = 120  # bytes of a name beside its own: object, places in lists, pair
 BLOCK: Final = 1024  # names read back at a time from each run
 FIXED: Final = 20  # bytes of a name in the scratch file beside its own
-_NO_NUMBERS: Final = (np.empty(0, np.int64), np.empty((0, 2), np.int64))
 
 
 class ClashFinder:
@@ -41,23 +41,20 @@ class ClashFinder:
         """The next names. Cost: one comparison a name, more for directories."""
         if not names:
             return
+        paths, self._open = self._open, []
         if self._last is not None and names[0].startswith(self._last):
-            self._open.append(self._last + b"/")
-        self._open = [path for path in self._open if self._stays_open(path, names, 0)]
-        follows = np.fromiter(map(bytes.startswith, names[1:], names), bool, len(names) - 1)
-        for i in np.flatnonzero(follows).tolist():
-            if self._stays_open(names[i] + b"/", names, i + 1):
-                self._open.append(names[i] + b"/")
+            paths.append(self._last + b"/")
+        follows = map(bytes.startswith, names[1:], names)
+        for name in compress(names, follows):
+            paths.append(name + b"/")
         self._last = names[-1]
-
-    def _stays_open(self, path: bytes, names: list[bytes], low: int) -> bool:
-        """Look for a name below `path` -> whether it may yet come in a later piece."""
-        at = bisect_left(names, path, low)
-        if at < len(names):
-            if names[at].startswith(path):
-                self.found.append(path[:-1])
-            return False
-        return names[-1].startswith(path[:-1])
+        for path in paths:
+            at = bisect_left(names, path)
+            if at < len(names):
+                if names[at].startswith(path):
+                    self.found.append(path[:-1])
+            elif self._last.startswith(path[:-1]):  # what is below may yet come
+                self._open.append(path)
 
 
 class Sorted(NamedTuple):
@@ -90,13 +87,12 @@ class NameSorter:
         self._scratch, self._limit = scratch, chunk
         self._storage: Storage | None = None
         self._names: list[bytes] = []
-        self._lengths: list[Int64] = []
         self._pairs: list[Int64] = []
         self._room = chunk
         self._runs: list[list[_Block]] = []
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
-        self._finder = ClashFinder()  # of the first run
+        self._finder: ClashFinder | None = None  # of the only run, as its names come
         self._error: OSError | None = None
         self.count = 0
         self.clashing: list[bytes] = []
@@ -104,7 +100,6 @@ class NameSorter:
     def add(self, names: list[bytes], lengths: Int64, pairs: Int64) -> None:
         """`lengths`: bytes of the names, int64[n]; `pairs`: int64[n, 2]."""
         self._names += names
-        self._lengths.append(lengths)
         self._pairs.append(pairs)
         self.count += len(names)
         self._room -= int(lengths.sum()) + OVERHEAD * len(names)
@@ -125,7 +120,7 @@ class NameSorter:
     def pairs(self, live: Int64 | None = None) -> Iterator[Int64]:
         """The pairs in the order of the names; `live` as with `blocks`."""
         self._finish()
-        if live is None and len(self._runs) == 1:  # counted as they came: leave the names alone
+        if live is None and self._finder is not None:  # leave the names alone
             for block in self._runs[0]:
                 yield self._read_pairs(block)
             self.clashing = self._finder.found
@@ -137,18 +132,13 @@ class NameSorter:
         self.clashing = finder.found
 
     def blocks(self, live: Int64 | None = None) -> Iterator[Sorted]:
-        """Everything in order, some thousand names at a time.
+        """Everything in order, some thousand names at a time; a block may be empty.
 
         live    ascending positions: what is at others is left out
         """
-        for found in self._merged():
-            if live is not None and len(live):
-                at = np.searchsorted(live, found.pairs[:, 0])
-                kept = live[np.minimum(at, len(live) - 1)] == found.pairs[:, 0]
-                names = [found.names[i] for i in np.flatnonzero(kept).tolist()]
-                found = Sorted(names, found.pairs[kept])
-            if found.names and (live is None or len(live)):
-                yield found
+        self._finish()
+        found = self._merged() if self._runs else iter([self._chunk()])
+        return found if live is None else _at(found, live)
 
     def close(self) -> None:
         """Drop the scratch file. Idempotent."""
@@ -164,45 +154,37 @@ class NameSorter:
             self._flush()
 
     def _merged(self) -> Iterator[Sorted]:
-        self._finish()
-        if not self._runs:
-            names, _, pairs = self._chunk()
-            yield Sorted(names, pairs)
-            return
         cursors = [_Cursor(map(self._read, run)) for run in self._runs]
         while any(cursor.more for cursor in cursors):
             limit = min(c.names[-1] for c in cursors if c.more)  # what is on the disk is >= limit
             yield _joined([c.take(limit) for c in cursors])
         yield _joined([c.rest() for c in cursors])
 
-    def _chunk(self) -> tuple[list[bytes], Int64, Int64]:
-        """What is in memory, in order: names, lengths, pairs."""
+    def _chunk(self) -> Sorted:
+        """What is in memory, in order."""
         if not self._names:
-            return [], *_NO_NUMBERS
-        names, lengths = self._names, np.concatenate(self._lengths)
-        pairs = np.concatenate(self._pairs)
-        if all(map(lt, names, names[1:])):
-            return names, lengths, pairs
-        order = _order(names)
-        return [names[i] for i in order.tolist()], lengths[order], pairs[order]
+            return _NOTHING
+        found = Sorted(self._names, np.concatenate(self._pairs))
+        return found if all(map(lt, found.names, found.names[1:])) else _in_order(found)
 
     def _flush(self) -> None:
-        names, lengths, pairs = self._chunk()
-        self._names, self._lengths, self._pairs = [], [], []
+        names, pairs = self._chunk()
+        self._names, self._pairs = [], []
         self._room = self._limit
         if not names or self._error is not None:
             return
         if self._storage is None:
             self._storage = self._scratch()
         if not self._runs or names[0] < self._last:
+            self._finder = None if self._runs else ClashFinder()
             self._runs.append([])
-        if len(self._runs) == 1:
+        if self._finder is not None:
             self._finder.add(names)
         self._last = names[-1]
         for at in range(0, len(names), BLOCK):
-            part = slice(at, at + BLOCK)
-            sizes = lengths[part].astype(np.uint32)
-            parts = [pairs[part].tobytes(), sizes.tobytes(), b"".join(names[part])]
+            block = names[at : at + BLOCK]
+            sizes = np.fromiter(map(len, block), np.uint32, len(block))
+            parts = [pairs[at : at + BLOCK].tobytes(), sizes.tobytes(), b"".join(block)]
             size = self._storage.write(self._end, parts)
             self._runs[-1].append(_Block(self._end, len(sizes), size))
             self._end += size
@@ -257,11 +239,21 @@ class _Cursor:
         return Sorted(self.names[self._at :], self.pairs[self._at :])
 
 
-_NOTHING: Final = Sorted([], _NO_NUMBERS[1])
+_NOTHING: Final = Sorted([], np.empty((0, 2), np.int64))
 
 
-def _order(names: list[bytes]) -> Int64:
-    return np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
+def _in_order(found: Sorted) -> Sorted:
+    name = found.names.__getitem__
+    order = sorted(range(len(found.names)), key=name)
+    return Sorted(list(map(name, order)), found.pairs[order])
+
+
+def _at(blocks: Iterator[Sorted], live: Int64) -> Iterator[Sorted]:
+    """What stands at these positions."""
+    for names, pairs in blocks if len(live) else ():
+        at = np.searchsorted(live, pairs[:, 0])
+        kept = live[np.minimum(at, len(live) - 1)] == pairs[:, 0]
+        yield Sorted(list(compress(names, kept.tolist())), pairs[kept])
 
 
 def _joined(parts: list[Sorted]) -> Sorted:
@@ -270,6 +262,4 @@ def _joined(parts: list[Sorted]) -> Sorted:
     if len(parts) < 2:
         return parts[0] if parts else _NOTHING
     names = [name for part in parts for name in part.names]
-    order = _order(names)
-    pairs = np.concatenate([part.pairs for part in parts])
-    return Sorted([names[i] for i in order.tolist()], pairs[order])
+    return _in_order(Sorted(names, np.concatenate([part.pairs for part in parts])))

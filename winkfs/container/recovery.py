@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64
+from winkformats.arrays import Bools, Int64, UInt64
 from winkformats.errors import CorruptError
 from winkformats.hashing import SLOT_FROM_S
-from winkformats.hindex.table import Column, Rows, doubles
-from winkformats.kv.scan import Batch
+from winkformats.hindex.table import Columns, Rows, doubles, hash_rows
+from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import Opened
-from winkfs.container.inodescan import InodeRows, fileids, inode_rows
+from winkfs.container.inodescan import InodeRows, fileids, inode_rows, rows_of
 from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
@@ -42,7 +42,7 @@ class Rebuilt:
     """What the data file says.
 
     rows        the live files
-    times       time marks (ao)
+    times       time marks; None: the container is not append-only
     entries     all entries; aentries: those with delflag 0
     itotsz      bytes of the live inodes; dtotsz: bytes of the live files
     nextfid     highest FILEID seen, plus 1
@@ -55,7 +55,7 @@ class Rebuilt:
     """
 
     rows: Rows
-    times: TimeIndex
+    times: TimeIndex | None
     entries: int = 0
     aentries: int = 0
     itotsz: int = 0
@@ -67,16 +67,6 @@ class Rebuilt:
     end: int = 0
     whole: bool = True
     damaged: int = 0
-
-
-@dataclass
-class _Columns:
-    """All inode entries of the file, tombstones too."""
-
-    rows: Rows
-    fileid: npt.NDArray[Any]
-    deleted: Bools
-    tomb: Bools
 
 
 class Resolver:
@@ -96,9 +86,10 @@ class Resolver:
     ) -> None:
         self._kv, self._settings, self._names, self._marked = kv, settings, names, marked
         empty = Rows(np.empty(0, np.uint64), None, np.empty(0, np.int64))
-        self.found = Rebuilt(empty, TimeIndex(settings), end=kv.start)
-        self._s, self._bits, self._pos = Column(np.uint64), Column(np.uint64), Column(np.int64)
-        self._fileid, self._deleted, self._tomb = Column(np.uint32), Column(bool), Column(bool)
+        times = TimeIndex(settings) if settings.ao else None
+        self.found = Rebuilt(empty, times, end=kv.start)
+        bits = [] if settings.htalgo in SLOT_FROM_S else [np.uint64]
+        self._columns = Columns(np.int64, np.uint32, bool, bool, np.uint64, *bits)
 
     def take(self, batch: Batch, rows: InodeRows) -> None:
         """Count a batch and note its inodes."""
@@ -110,26 +101,22 @@ class Resolver:
         live, tomb = ~rows.deleted, rows.size == 0
         found.itotsz += int(rows.size[live].sum())
         found.dtotsz += int(rows.lsize[live].sum())
-        if len(rows.pos):
-            found.nextfid = min(max(found.nextfid, int(rows.fileid.max()) + 1), SANE)
+        ids = rows.fileid
+        if len(ids):
+            found.nextfid = min(max(found.nextfid, int(ids.max()) + 1), SANE)
         if "NEXTFID" not in self._kv.superblock:  # data without an inode: a writer that died
             named = int(fileids(batch, rows.others).max(initial=0))
             found.nextfid = max(found.nextfid, named + 1)
-        if settings.ao:
+        if found.times is not None:
             found.times.add_many(rows.mtime[~tomb], rows.firsts(settings)[~tomb])
-        hashed = rows.hashed(settings.htalgo)
-        self._s.add(hashed.s)
-        if hashed.bits is not None:
-            self._bits.add(hashed.bits)
-        self._pos.add(hashed.pos)
-        self._fileid.add(rows.fileid)
-        self._deleted.add(rows.deleted)
-        self._tomb.add(tomb)
+        hashed = hash_rows(settings.htalgo, rows.keys, rows.pos)
+        bits = [] if hashed.bits is None else [hashed.bits]
+        self._columns.add(rows.pos, ids, rows.deleted, tomb, hashed.s, *bits)
         if self._names is not None:
             hashes = hashed.slot_bits().astype(np.int64)
             pairs = np.stack([rows.pos, hashes], 1)
             chosen = live & ~tomb
-            names = list(compress(rows.names, chosen))
+            names = list(compress(rows.names, chosen.tolist()))
             self._names.add(names, rows.lengths[chosen], pairs[chosen])
 
     def finish(self) -> Rebuilt:
@@ -137,25 +124,23 @@ class Resolver:
         found = self.found
         if self._names is not None:
             self._names.rest()
-        bits = None if self._settings.htalgo in SLOT_FROM_S else self._bits.take()
-        rows = Rows(self._s.take(), bits, self._pos.take())
-        columns = _Columns(rows, self._fileid.take(), self._deleted.take(), self._tomb.take())
-        live, unfinished = _resolve(columns, self._kv, self._marked)
-        found.unfinished = unfinished.tolist()
-        found.dead = columns.rows.pos[columns.deleted & ~columns.tomb]
+        pos, ids, deleted, tomb, s, *bits = self._columns.take()
+        live, unfinished = _resolve(pos, ids, s, tomb, self._kv)
+        if not self._marked:
+            live &= ~deleted
+        found.unfinished = pos[unfinished & ~deleted].tolist()
+        found.dead = pos[deleted & ~tomb]
         if live.all():
-            found.rows = rows
+            found.rows = Rows(s, bits[0] if bits else None, pos)
             return found
-        old = columns.fileid[~live & ~columns.tomb]
+        old = ids[~live & ~tomb]
         if len(old):
-            both = np.flatnonzero(live)[np.isin(columns.fileid[live], old)]
-            pairs = zip(columns.fileid[both].tolist(), rows.pos[both].tolist(), strict=True)
-            found.heirs = dict(pairs)
-        bits = None if rows.bits is None else rows.bits[live]
-        found.rows = Rows(rows.s[live], bits, rows.pos[live])
-        for pos in found.unfinished:
-            value = self._kv.get(pos).value
-            inode = Inode.decode(value, self._settings.form, file=self._kv.storage.name, offset=pos)
+            both = np.flatnonzero(live)[np.isin(ids[live], old)]
+            found.heirs = dict(zip(ids[both].tolist(), pos[both].tolist(), strict=True))
+        found.rows = Rows(s[live], bits[0][live] if bits else None, pos[live])
+        for at in found.unfinished:
+            value = self._kv.get(at).value
+            inode = Inode.decode(value, self._settings.form, file=self._kv.storage.name, offset=at)
             found.itotsz -= inode.size
             found.dtotsz -= inode.lsize
         return found
@@ -182,9 +167,9 @@ def rebuild(
               where it goes on; for a reader, or in a file cut short, it just ends there
     cost      one pass; memory: 21 bytes an inode entry, and 12 more while sorting
     """
-    whole = stop in (None, kv.end) and not marked
-    if whole and (not kv.layout.checksum or "ENTRIES" in known_sums(kv)):
-        found = _rebuild_quickly(kv, settings, progress, names)
+    whole, known = stop in (None, kv.end) and not marked, known_sums(kv)
+    if whole and (not kv.layout.checksum or "ENTRIES" in known):
+        found = _rebuild_quickly(kv, settings, progress, names, known)
         if found is not None:
             return found
         progress = names = None
@@ -208,14 +193,14 @@ def rebuild(
         told(error)
     resolver.found.whole, resolver.found.damaged = not damage, len(damage)
     found = resolver.finish()
-    if found.whole and whole and not _is_counted(found, known_sums(kv)):
+    if found.whole and whole and not _is_counted(found, known):
         return _with_flipped(kv, settings, found, told)
     return found
 
 
 def _is_counted(found: Rebuilt, known: dict[str, int]) -> bool:
     sums = {"ENTRIES": found.entries, "ITOTSZ": found.itotsz, "DTOTSZ": found.dtotsz}
-    return all(sums[name] == known[name] for name in known)
+    return known.items() <= sums.items()
 
 
 def _with_flipped(
@@ -253,27 +238,26 @@ def _rebuild_quickly(
     settings: Settings,
     progress: Callable[[int], None] | None,
     names: NameSorter | None,
+    known: dict[str, int],
 ) -> Rebuilt | None:
     """The same without a look at the checksums of contents; None where anything is damaged.
+
+    known   see `known_sums`
 
     A damaged length leads the walk astray, past good entries, or into what are none: it then meets
     something impossible, or other sums of entries and inodes than the superblock says.
     """
     resolver = Resolver(kv, settings, names)
     damage: list[CorruptError] = []
-    batches = inode_rows(
-        kv.storage, kv.layout, settings, kv.start, kv.end,
-        problem=damage.append, progress=progress, checked=False,
-    )  # fmt: skip
     try:
-        for batch, rows in batches:
-            resolver.take(batch, rows)
+        for batch in scan(kv.storage, kv.layout, kv.start, kv.end, progress=progress):
+            resolver.take(batch, rows_of(batch, settings, damage.append))
             if damage:
                 return None
         found = resolver.finish()
     except CorruptError:
         return None
-    return found if _is_counted(found, known_sums(kv)) else None
+    return found if _is_counted(found, known) else None
 
 
 def known_sums(kv: KVSeq) -> dict[str, int]:
@@ -287,20 +271,20 @@ def known_sums(kv: KVSeq) -> dict[str, int]:
     return {name: block[name] for name in ("ENTRIES", "ITOTSZ", "DTOTSZ") if name in block}
 
 
-def _resolve(columns: _Columns, kv: KVSeq, marked: bool) -> tuple[Bools, Int64]:
-    """-> which entries are live files, and the positions of those that should be marked deleted."""
-    pos = columns.rows.pos
+def _resolve(
+    pos: Int64, ids: npt.NDArray[Any], s: UInt64, tomb: Bools, kv: KVSeq
+) -> tuple[Bools, Bools]:
+    """Of all inode entries of the file -> which are the last of their name and their file, and
+    which have a later one; tombstones are neither."""
     beaten = np.zeros(len(pos), bool)
-    order, same = doubles(columns.rows.s)
-    _beat_names(order, same, pos, beaten, kv)
+    order, same = doubles(s)
+    if len(same):
+        _beat_names(order, same, pos, beaten, kv)
     del order
-    order, same = doubles(columns.fileid)
+    order, same = doubles(ids)
     later = order[same]
-    beaten[later[~columns.tomb[later]]] = True  # tombstones all have FILEID 0, and are no files
-    live = ~(beaten | columns.tomb)
-    if not marked:
-        live &= ~columns.deleted
-    return live, pos[beaten & ~columns.deleted & ~columns.tomb]
+    beaten[later[~tomb[later]]] = True  # tombstones all have FILEID 0, and are no files
+    return ~(beaten | tomb), beaten & ~tomb
 
 
 def _beat_names(order: Int64, same: Int64, pos: Int64, beaten: Bools, kv: KVSeq) -> None:
@@ -440,8 +424,8 @@ def finish_rebuilt(data: DataFile, found: Rebuilt) -> None:
         done = finish(data, found.unfinished, found.heirs)
         kv.aentries -= done + finish(data, found.dead.tolist(), found.heirs)
     counters["AENTRIES"] = kv.aentries
-    wrong = any(block[name] != value for name, value in counters.items() if name in block)
-    if wrong or unclean or block.damage is not None:
+    said = {**counters, **block}  # with counters that the superblock does not have
+    if not counters.items() <= said.items() or unclean or block.damage is not None:
         data.sync_data()
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 import numpy as np
@@ -140,11 +141,13 @@ class Store(DataFile):
         write of the disk. Readers look again, for a writer may have gone on.
         """
         kv = self.kv
-        covered = covered_by(self.base + ".idx", self.settings)
-        if covered > kv.end and covered <= kv.storage.size() and kv.layout.checksum:
-            block = read_superblock(kv.storage)
-            if block.get("FILESIZE") == kv.superblock.get("FILESIZE"):
-                self._roll_forward(covered, exactly=True)
+        size = kv.storage.size()
+        if size > kv.end and kv.layout.checksum:  # else there is nothing behind it
+            covered = covered_by(self.base + ".idx", self.settings)
+            if kv.end < covered <= size:
+                block = read_superblock(kv.storage)
+                if block.get("FILESIZE") == kv.superblock.get("FILESIZE"):
+                    self._roll_forward(covered, exactly=True)
         return kv.end
 
     def _plausible(self, base: Base) -> bool:
@@ -256,7 +259,7 @@ class Store(DataFile):
     def take(self, found: Rebuilt) -> None:
         """Go on with what a rebuild found."""
         self.kv.end = found.end if self.kv.truncated else self.kv.end
-        self.time.marks = found.times if self.settings.ao else None
+        self.time.marks = found.times
         self.idx.damaged = found.damaged
         self.kv.entries, self.kv.aentries = found.entries, found.aentries
         self.itotsz, self.dtotsz = found.itotsz, found.dtotsz
@@ -274,20 +277,16 @@ class Store(DataFile):
         self.index.replace(base)
         self.time.save()
 
-    @contextlib.contextmanager
     def deriving(
         self,
         suffix: str,
         *,
         uncached: bool = False,
         unsure: Callable[[], object] | None = None,
-    ) -> Iterator[Storage]:
+    ) -> AbstractContextManager[Storage]:
         """A new derived file, see `replacing`; it has mode and owner of the data file."""
         name, like = self.name + suffix, self.kv.storage
-        with replacing(
-            self.directory, name, like=like, uncached=uncached, unsure=unsure
-        ) as storage:
-            yield storage
+        return replacing(self.directory, name, like=like, uncached=uncached, unsure=unsure)
 
     def rewritten(self, pos: int) -> None:
         """Another inode stands in the place of the one at `pos`."""

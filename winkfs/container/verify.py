@@ -246,9 +246,9 @@ class _Check:
         finally:
             base.storage.close()
 
-    def _check_times(self, times: TimeIndex) -> None:
+    def _check_times(self, times: TimeIndex | None) -> None:
         store = self._store
-        if not store.settings.ao:
+        if times is None:
             return
         path = store.base + ".time"
         loaded = TimeIndex.load(path, store.settings, store.kv.superblock, store.kv.end)

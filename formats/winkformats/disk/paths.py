@@ -17,24 +17,24 @@ from winkformats.disk.posix import PosixDirectory
 from winkformats.disk.storage import Directory, Kind, Storage
 
 Factory = Callable[[str], Directory]
-_schemes: Final[dict[str, Factory]] = {}
+_schemes: Final[dict[str, Factory]] = {}  # by scheme and colon
 
 
 def register(scheme: str, factory: Factory) -> None:
     """Have `factory` make the directories of all paths that begin with `scheme` and a colon."""
-    _schemes[scheme] = factory
+    _schemes[f"{scheme}:"] = factory
 
 
 def scheme_of(path: str) -> str:
     """The registered scheme that a path begins with, "" for a path of this machine."""
     head, colon, _ = path.partition(":")
-    return head if colon and head in _schemes else ""
+    return head if head + colon in _schemes else ""
 
 
 def directory_of(path: str) -> Directory:
     """The directory with this path. It need not be there yet."""
-    scheme = scheme_of(path)
-    return _schemes[scheme](path) if scheme else PosixDirectory(path or ".")
+    head, colon, _ = path.partition(":")
+    return _schemes.get(head + colon, PosixDirectory)(path or ".")
 
 
 def locate(path: str | os.PathLike[str]) -> tuple[Directory, str]:

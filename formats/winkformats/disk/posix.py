@@ -36,6 +36,7 @@ from winkformats.disk.storage import Buffer, Directory, Info, Kind, Storage
 RWF_DONTCACHE: Final = 0x80  # linux/fs.h; not named by Python's os
 BEHIND: Final = 16 << 20  # bytes of dirty pages kept behind an uncached write without DONTCACHE
 RUNS: Final = 4096  # of pages, the longest, that `drop_seen` drops: a call each
+IOV_MAX: Final = 1024  # buffers of one system call
 SMALL: Final = 128 << 10  # a smaller uncached write waits in the cache for the next sync
 MODES: Final = {
     "r": os.O_RDONLY | os.O_CLOEXEC,
@@ -58,22 +59,21 @@ class FileStorage(Storage):
     path        the file
     mode        "r": reading, "w": reading and writing, "x": the same, and the file must not exist
     uncached    page-cache policy of `write`; `bulk` takes its own
+    fd          of the file, where it is open already: it belongs to the storage from now on
     raises      OSError as `open` does, and where it is no regular file
     """
 
-    def __init__(self, path: str | os.PathLike[str], mode: str = "r", *, uncached: bool = False):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        mode: str = "r",
+        *,
+        uncached: bool = False,
+        fd: int | None = None,
+    ) -> None:
         name = os.fspath(path)
-        self._adopt(_open_regular(name, MODES[mode], name), name, uncached)
-
-    @classmethod
-    def of(cls, fd: int, name: str, uncached: bool) -> Self:
-        """A file that is open already, and belongs to the storage from now on."""
-        storage = cls.__new__(cls)
-        storage._adopt(fd, name, uncached)
-        return storage
-
-    def _adopt(self, fd: int, name: str, uncached: bool) -> None:
-        self.fd, self.name, self.uncached = fd, name, uncached
+        self.fd = fd = _open_regular(name, MODES[mode], name) if fd is None else fd
+        self.name, self.uncached = name, uncached
         self._dropped = weakref.finalize(self, _close_dropped, fd, name, os.getpid())
         self._dropped.atexit = False  # the kernel closes it then, and others may still use it
         self._dontcache = uncached
@@ -147,42 +147,46 @@ class FileStorage(Storage):
         return None if absent is None or not absent.any() else Dropper(self.fd, start, absent)
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        total = 0
-        flags = RWF_DONTCACHE if self._dontcache and sum(map(len, buffers)) >= SMALL else 0
-        for at in range(0, len(buffers), 1024):  # IOV_MAX
-            total += self._write(offset + total, list(buffers[at : at + 1024]), flags)
-        if self.uncached and not self._dontcache:
-            self._drop_behind(offset, offset + total)
-        elif self.uncached and total < SMALL:
-            low, high = self._small or (offset, 0)
-            self._small = (min(low, offset), max(high, offset + total))
+        total = sum(map(len, buffers))
+        if self.uncached:
+            self._write_uncached(offset, buffers, total)
+        elif total:
+            done = os.pwritev(self.fd, buffers[:IOV_MAX], offset)
+            if done < total:
+                self._write_rest(offset, buffers, done, 0)
         return total
 
     def patch(self, offset: int, data: Buffer) -> None:
         done = os.pwrite(self.fd, data, offset)
         if done < len(data):
-            self._write(offset + done, [memoryview(data)[done:]], 0)
+            self._write_rest(offset, [data], done, 0)
 
-    def _write(self, offset: int, parts: list[Buffer], flags: int) -> int:
-        total = 0
-        while parts:
-            n = self._pwritev(parts, offset + total, flags)
-            total += n
-            while parts and n >= len(parts[0]):
-                n -= len(parts.pop(0))
-            if n:
-                parts[0] = memoryview(parts[0])[n:]
-        return total
-
-    def _pwritev(self, parts: list[Buffer], offset: int, flags: int) -> int:
-        if flags and self._dontcache:
+    def _write_uncached(self, offset: int, buffers: Sequence[Buffer], total: int) -> None:
+        done, flags = 0, RWF_DONTCACHE if self._dontcache and total >= SMALL else 0
+        if flags:
             try:
-                return os.pwritev(self.fd, parts, offset, flags)
+                done = os.pwritev(self.fd, buffers[:IOV_MAX], offset, flags)
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
                     raise
-                self._dontcache = False
-        return os.pwritev(self.fd, parts, offset)
+                self._dontcache, flags = False, 0
+        self._write_rest(offset, buffers, done, flags)
+        if not self._dontcache:
+            self._drop_behind(offset, offset + total)
+        elif total < SMALL:
+            low, high = self._small or (offset, 0)
+            self._small = (min(low, offset), max(high, offset + total))
+
+    def _write_rest(self, offset: int, buffers: Sequence[Buffer], done: int, flags: int) -> None:
+        """Write the buffers from byte `done` of them on."""
+        parts, skip = list(buffers), done
+        while parts:
+            while parts and skip >= len(parts[0]):
+                skip -= len(parts.pop(0))
+            if parts:
+                part = [memoryview(parts[0])[skip:], *parts[1:IOV_MAX]]
+                n = os.pwritev(self.fd, part, offset + done, flags)
+                done, skip = done + n, skip + n
 
     def _drop_behind(self, start: int, stop: int) -> None:
         if start < self._written or self._written == 0:
@@ -230,7 +234,7 @@ class FileStorage(Storage):
         os.ftruncate(self.fd, length)
 
     def duplicate(self) -> Self:
-        other = self.of(os.dup(self.fd), self.name, self.uncached)
+        other = type(self)(self.name, uncached=self.uncached, fd=os.dup(self.fd))
         other.mapped = self.mapped
         return other
 
@@ -256,22 +260,16 @@ class PosixDirectory(Directory):
 
     def __init__(self, path: str, fd: int | None = None) -> None:
         self.path, self._fd = path, fd
-        self._before = "" if path == "." else f"{path.rstrip('/')}/"
-
-    def _at(self, name: str) -> str:
-        """What a system call with `dir_fd` takes for a name."""
-        return name if self._fd is not None else self._before + name or "."
-
-    def _full(self, name: str) -> str:
-        return self._before + name or "."
+        self._folder = "" if path == "." else f"{path.rstrip('/')}/"  # what paths begin with, and
+        self._before = self._folder if fd is None else ""  # what system calls with `dir_fd` take
 
     def open(
         self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
     ) -> FileStorage:
         flags = MODES[mode] | (0 if follow else os.O_NOFOLLOW)
-        path = self._full(name)
-        fd = _open_regular(path if self._fd is None else name, flags, path, self._fd)
-        return FileStorage.of(fd, path, uncached)
+        path = self._folder + name
+        fd = _open_regular(self._before + name, flags, path, self._fd)
+        return FileStorage(path, uncached=uncached, fd=fd)
 
     def create_new(
         self, name: str, *, like: Storage | None = None, uncached: bool = False
@@ -280,22 +278,23 @@ class PosixDirectory(Directory):
         # Never more than the model's mode, not for a moment: names and contents are in there.
         mode = 0o666 if model is None else model.mode & 0o666
         flags = MODES["x"] | os.O_NOFOLLOW
-        path = self._full(name)
-        fd = os.open(path if self._fd is None else name, flags, mode, dir_fd=self._fd)
+        path = self._folder + name
+        fd = os.open(self._before + name, flags, mode, dir_fd=self._fd)
         if model is not None:
             _take_after(fd, model)
-        return FileStorage.of(fd, path, uncached)
+        return FileStorage(path, uncached=uncached, fd=fd)
 
     def rename(self, old: str, new: str) -> None:
-        os.replace(self._at(old), self._at(new), src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        before = self._before
+        os.replace(before + old, before + new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def link(self, old: str, new: str) -> None:
-        old_at, new_at = self._at(old), self._at(new)
+        old_at, new_at = self._before + old, self._before + new
         os.link(old_at, new_at, src_dir_fd=self._fd, dst_dir_fd=self._fd, follow_symlinks=False)
 
     def unlink(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._at(name), dir_fd=self._fd)
+            os.unlink(self._before + name, dir_fd=self._fd)
 
     def list(self) -> list[str]:
         return os.listdir(self.path if self._fd is None else self._fd)
@@ -312,16 +311,16 @@ class PosixDirectory(Directory):
         try:
             if not name and self._fd is not None:
                 return _info(os.fstat(self._fd))
-            links = follow or not name
-            return _info(os.stat(self._at(name), dir_fd=self._fd, follow_symlinks=links))
+            links, path = follow or not name, self._before + name or "."
+            return _info(os.stat(path, dir_fd=self._fd, follow_symlinks=links))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def mkdir(self, name: str) -> None:
-        os.mkdir(self._at(name), dir_fd=self._fd)
+        os.mkdir(self._before + name, dir_fd=self._fd)
 
     def take_after(self, name: str) -> None:
-        fd = os.open(self._at(name), DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
+        fd = os.open(self._before + name, DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
         try:
             model = self.info()
             if model is not None:
@@ -330,11 +329,11 @@ class PosixDirectory(Directory):
             os.close(fd)
 
     def rmdir(self, name: str) -> None:
-        os.rmdir(self._at(name), dir_fd=self._fd)
+        os.rmdir(self._before + name, dir_fd=self._fd)
 
     def subdirectory(self, name: str) -> Self:
-        fd = os.open(self._at(name), DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
-        return type(self)(self._full(name), fd)
+        fd = os.open(self._before + name, DIRECTORY | os.O_NOFOLLOW, dir_fd=self._fd)
+        return type(self)(self._folder + name, fd)
 
     def scratch(self) -> FileStorage:
         for folder in (self.path, tempfile.gettempdir()):  # ours may be read-only
@@ -347,11 +346,11 @@ class PosixDirectory(Directory):
                     raise
                 fd, made = tempfile.mkstemp(prefix=".winkfs-", dir=folder)
                 os.unlink(made)
-            return FileStorage.of(fd, f"{folder}/(scratch file)", False)
+            return FileStorage(f"{folder}/(scratch file)", fd=fd)
         raise PermissionError(errno.EACCES, "no directory for temporary files", self.path)
 
     def lock(self, name: str) -> FileLock | None:
-        lock = FileLock(self._full(name))
+        lock = FileLock(self._folder + name)
         return lock if lock.held else None
 
     def close(self) -> None:
@@ -486,7 +485,7 @@ class PatchedStorage(FileStorage):
     @classmethod
     def behind(cls, path: str, head: bytes) -> Self:
         with FileStorage(path) as storage:
-            patched = cls.of(os.dup(storage.fd), path, True)
+            patched = cls(path, uncached=True, fd=os.dup(storage.fd))
         patched._head = head
         return patched
 

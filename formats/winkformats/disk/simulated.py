@@ -391,7 +391,7 @@ class SimulatedStorage(FileStorage):
     def __init__(self, disk: SimulatedDisk, file: File, path: str, mode: str) -> None:
         flags = os.O_RDONLY if mode == "r" else os.O_RDWR
         fd = os.open(f"/proc/self/fd/{file.fd}", flags | os.O_CLOEXEC)
-        self._adopt(fd, f"{disk.path}/{path}", False)  # nothing here would leave the page cache
+        super().__init__(f"{disk.path}/{path}", fd=fd)  # nothing here would leave the page cache
         self._disk, self._file, self._path, self._mode = disk, file, path, mode
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:

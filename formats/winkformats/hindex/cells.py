@@ -36,11 +36,12 @@ class CellFile:
 
     storage     the file; another object after a rewrite
     superblock  its variables as they are now, on the disk only after `sync`
+    sbsize      bytes of it: where the first cell stands
     """
 
     def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
         self.storage = storage
-        self.superblock = superblock
+        self.superblock, self.sbsize = superblock, superblock["SBSIZE"]
         self.writable = writable
         self._changed = False  # since the last sync
         self._closed = False
@@ -50,10 +51,6 @@ class CellFile:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    @property
-    def sbsize(self) -> int:
-        return self.superblock["SBSIZE"]
 
     def sync(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
         """Return when all cells, and then the superblock that says so, are on the disk.
@@ -69,16 +66,7 @@ class CellFile:
         self._update_superblock()
         if self._changed:
             self._forget_sums()
-        block = self.superblock
-        synced = {
-            "SYNCSIZE": block["FILESIZE"],
-            "SYNCTIME": int(time.time()) if now is None else now,
-        }
-        block.update({name: value for name, value in synced.items() if name in block})
-        block.update(variables or {})
-        self.storage.sync()  # a superblock must never name cells that are not there
-        self._write_superblock()
-        self._changed = False
+        self._publish(variables or {}, now)
 
     def seal(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
         """Like `sync`, and write checksums of all pages. A change takes them away again.
@@ -89,7 +77,7 @@ class CellFile:
         self._need_writable()
         self._update_superblock()
         at = pagesums.place(self.superblock["FILESIZE"])
-        self.sync({**(variables or {}), pagesums.VARIABLE: at}, now=now)
+        self._publish({**(variables or {}), pagesums.VARIABLE: at}, now)
         pagesums.write(self.storage, self.superblock)
         self.storage.sync()
 
@@ -99,7 +87,7 @@ class CellFile:
             return
         self._closed = True
         try:
-            if self.writable:
+            if self.writable and self._changed:
                 self.sync()
         finally:
             self.storage.close()
@@ -107,6 +95,18 @@ class CellFile:
     def _update_superblock(self) -> None:
         """Bring sizes and counters in `superblock` up to date; called by `sync`."""
         raise NotImplementedError
+
+    def _publish(self, variables: Mapping[str, int], now: int | None) -> None:
+        """Sync the cells, then the superblock that names them."""
+        block = self.superblock
+        if "SYNCSIZE" in block:
+            block["SYNCSIZE"] = block["FILESIZE"]
+        if "SYNCTIME" in block:
+            block["SYNCTIME"] = int(time.time()) if now is None else now
+        block.update(variables)
+        self.storage.sync()  # a superblock must never name cells that are not there
+        self._write_superblock()
+        self._changed = False
 
     def _write_superblock(self) -> None:
         self.storage.write(0, [self.superblock.encode()])

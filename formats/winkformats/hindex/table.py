@@ -214,7 +214,8 @@ def build(
         block[q[:inside]] = cells[:inside]
         storage.write(offset + first * width, [block.data.cast("B")])
         carry = cells[inside:]
-    _wrap(storage, offset, shape, carry)
+    if len(carry):
+        _wrap(storage, offset, shape, carry)
     return passed
 
 
@@ -351,29 +352,31 @@ def hash_rows(htalgo: int, keys: Iterable[hashing.Key], pos: Int64) -> Rows:
     return Rows(s, None if htalgo in hashing.SLOT_FROM_S else bits, pos)
 
 
-class Column:
-    """A column of any length. It grows in place: to join parts would hold all of them twice."""
+class Columns:
+    """Columns of one length. They grow in place: to join parts would hold all of them twice."""
 
-    def __init__(self, dtype: npt.DTypeLike) -> None:
-        self._data: npt.NDArray[Any] = np.empty(0, dtype)
+    def __init__(self, *types: npt.DTypeLike) -> None:
+        self._data: list[npt.NDArray[Any]] = list(map(np.empty, itertools.repeat(0), types))
         self._count = 0
 
-    def add(self, part: npt.NDArray[Any]) -> None:
-        """Add values; where they do not fit the type, it becomes int64."""
-        data, stop = self._data, self._count + len(part)
-        if data.itemsize == 4 and len(part) and (part.min() < 0 or part.max() >= 1 << 32):
-            data = self._data = data.astype(np.int64)
-        if stop > len(data):  # realloc moves pages of a large block, it does not copy them
-            data.resize(max(stop, len(data) + len(data) // 8), refcheck=False)
-        data[self._count : stop] = part
-        self._count = stop
+    def add(self, *parts: npt.NDArray[Any]) -> None:
+        """Add values to each; where they do not fit a type of 4 bytes, it becomes int64."""
+        start = self._count
+        self._count = stop = start + len(parts[0])
+        for i, part in enumerate(parts):
+            data = self._data[i]
+            if data.itemsize == 4 and len(part) and (part.min() < 0 or part.max() >= 1 << 32):
+                data = self._data[i] = data.astype(np.int64)
+            if stop > len(data):  # realloc moves pages of a large block, it does not copy them
+                data.resize(max(stop, len(data) + len(data) // 8), refcheck=False)
+            data[start:stop] = part
 
-    def take(self) -> npt.NDArray[Any]:
-        """The values; the column is empty after that."""
-        data, self._data = self._data, np.empty(0, self._data.dtype)
-        data.resize(self._count, refcheck=False)
-        self._count = 0
-        return data
+    def take(self) -> list[npt.NDArray[Any]]:
+        """The values of each; not to be used after that."""
+        for data in self._data:
+            data.resize(self._count, refcheck=False)
+        taken, self._data = self._data, []
+        return taken
 
 
 def join_rows(parts: list[Rows]) -> Rows:

@@ -35,6 +35,7 @@ PREFIXES: Final = (
     struct.Struct(">I"),
     struct.Struct(">Q"),
 )
+EMPTY: Final = 4  # KEYREPR or VALREPR of strings without a byte
 PROBE: Final = 4096  # bytes read first of an entry of unknown length
 Read = Callable[[int, int], bytes | memoryview]
 """Offset and length -> the bytes from there on, fewer only at the end of the file."""
@@ -135,7 +136,8 @@ class Layout:
             4 if kvcksum else 0,
             variables.get("CONTID", 0),
         )
-        if layout.minimum == 0:
+        bare = not layout.delflag and not layout.checksum
+        if bare and layout.key.code == layout.value.code == EMPTY:
             raise FormatError(f"{file}: KEYREPR 4 and VALREPR 4 give entries of no bytes")
         return layout
 

@@ -47,9 +47,7 @@ def write(storage: Storage, block: Superblock) -> None:
     cost    one pass over the file
     """
     size, at, contid = block["FILESIZE"], block[VARIABLE], block.get("CONTID", 0)
-    read = _reader(storage, storage.view(size) if storage.mapped else None)
-    parts = [found for _, found in _in_pieces(read, contid, size)]
-    table = b"".join(part.astype(">u8").tobytes() for part in parts)
+    table = np.concatenate(list(_in_pieces(storage.read, contid, size))).astype(">u8").tobytes()
     storage.write(at, [table, xxhash.xxh3_64_digest(table, _seed(contid, at))])
 
 
@@ -131,9 +129,11 @@ class PageSums:
         return [page * PAGE for page in self._wrong()]
 
     def _wrong(self) -> Iterator[int]:
-        for first, found in _in_pieces(self._read, self._contid, self._size):
+        first = 0
+        for found in _in_pieces(self._read, self._contid, self._size):
             wrong = np.flatnonzero(found != self._sums[first : first + len(found)])
             yield from (wrong + first).tolist()
+            first += len(found)
 
     def _check_page(self, page: int) -> None:
         found = _sums(self._read, self._contid, page, page + 1, self._size)
@@ -160,16 +160,18 @@ def _reader(storage: Storage, data: mmap.mmap | memoryview | None) -> Read:
     return lambda at, length: view[at : at + length]
 
 
-def _in_pieces(read: Read, contid: int, size: int) -> Iterator[tuple[int, UInt64]]:
-    """The sums that all pages have now: number of the first, sums."""
-    for first in range(0, _pages(size), PIECE):
-        yield first, _sums(read, contid, first, min(first + PIECE, _pages(size)), size)
+def _in_pieces(read: Read, contid: int, size: int) -> Iterator[UInt64]:
+    """The sums that all pages have now, up to PIECE of them at a time."""
+    pages = _pages(size)
+    for first in range(0, pages, PIECE):
+        yield _sums(read, contid, first, min(first + PIECE, pages), size)
 
 
 def _sums(read: Read, contid: int, first: int, stop: int, size: int) -> UInt64:
     """The sums that the pages [first, stop) have now. A page that is cut short has a wrong one."""
-    start = first * PAGE
-    data = memoryview(read(start, min(stop * PAGE, size) - start))
-    pages = [data[at : at + PAGE] for at in range(0, (stop - first) * PAGE, PAGE)]
-    seeds = [_seed(contid, at) for at in range(start, stop * PAGE, PAGE)]
-    return xxh3_many(pages, seeds, len(pages))
+    start, end = first * PAGE, stop * PAGE
+    data = memoryview(read(start, min(end, size) - start))
+    begins = range(0, end - start, PAGE)
+    pages = map(data.__getitem__, map(slice, begins, range(PAGE, end - start + PAGE, PAGE)))
+    seeds = np.arange(start, end, PAGE).astype(np.uint64) + np.uint64(contid & MASK64)
+    return xxh3_many(pages, seeds.tolist(), stop - first)

@@ -37,8 +37,10 @@ class Batch:
     pos                    int64[n]  file positions
     at, key, value, end    int64[n]  offsets into `data` of the entry, key, value, and its end
     key_len, value_len     int64[n]  bytes
+    flags                  uint8[n]  delflags; zeros where the file has none
     data                   the window; valid until the next batch
     raw                    uint8[..] the same bytes
+    whole                  whether the entries lie in `data` from end to end
     """
 
     def __init__(self, storage: Storage, layout: Layout, base: int, data: memoryview, at: Int64):
@@ -54,6 +56,8 @@ class Batch:
         self.value = where + value_field.prefix
         where = self.value + (self.value_len if value_field.room < 0 else value_field.room)
         self.end = where + layout.checksum
+        self.flags: UInt8 = self.raw[at] if layout.delflag else np.zeros(len(at), np.uint8)
+        self.whole = len(at) == 0 or bool(self.end[-1] <= len(data))
 
     def __len__(self) -> int:
         return len(self.at)
@@ -65,16 +69,6 @@ class Batch:
         for i in range(prefix):
             total = total << 8 | self.raw[where + i]
         return total
-
-    @property
-    def whole(self) -> bool:
-        """Whether the entries lie in `data` from end to end."""
-        return len(self.end) == 0 or bool(self.end[-1] <= len(self.data))
-
-    @property
-    def flags(self) -> UInt8:
-        """Delflags, uint8[n]; zeros where the file has none."""
-        return self.raw[self.at] if self.layout.delflag else np.zeros(len(self.at), np.uint8)
 
     def words(self, where: Int64, count: int, dtype: str) -> npt.NDArray[np.generic]:
         """Gather `count` numbers of `dtype` (like ">i8") from each offset -> [n, count]."""
@@ -140,8 +134,7 @@ class Batch:
 
     def slices(self, starts: Int64, ends: Int64) -> Iterator[memoryview]:
         """Views of data[starts[i]:ends[i]], one at a time: that needs no list of all."""
-        data = self.data
-        return (data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True))
+        return map(self.data.__getitem__, map(slice, starts.tolist(), ends.tolist()))
 
     def _long_sum(self) -> int:
         state = xxhash.xxh3_64(seed=(self.layout.contid + int(self.pos[0])) & MASK64)

@@ -350,6 +350,8 @@ class KVSeq(GrowingFile):
     One writer, many readers. A position, once returned by `append`, names the same entry until the
     file is compacted. Appended entries are readable at once through the same object, by others
     after `sync`.
+
+    start   position of the first entry
     """
 
     def __init__(self, storage: Storage, superblock: Superblock, *, writable: bool) -> None:
@@ -357,6 +359,7 @@ class KVSeq(GrowingFile):
             raise FormatError(f"{storage.name}: FORMAT is {superblock['FORMAT']:#x}, not a kvseq")
         superblock.check_known(storage.name)
         self.layout = Layout.of(superblock, storage.name)
+        self.start = self.layout.aligned(superblock["SBSIZE"])
         super().__init__(storage, superblock, writable=writable)
 
     @classmethod
@@ -400,11 +403,6 @@ class KVSeq(GrowingFile):
     def open(cls, storage: Storage, writable: bool = False) -> Self:
         """raises  FormatError for wrong bytes; CorruptError for a cut file opened for writing"""
         return cls(storage, read_superblock(storage), writable=writable)
-
-    @property
-    def start(self) -> int:
-        """Position of the first entry."""
-        return self.layout.aligned(self.superblock["SBSIZE"])
 
     # --- appending ---
 

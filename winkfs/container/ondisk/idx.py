@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import secrets
 import struct
@@ -453,11 +454,8 @@ def write_base(
     variables  DATAEND, NEXTFID, SYNCTIME, PACKED as they apply
     sums       write checksums of its pages, too, but not in classic layout
     """
-    return spread(
-        storage,
-        len(rows.pos),
-        lambda size: _write_base(storage, settings, rows, extra, variables, size, sums),
-    )
+    write = functools.partial(_write_base, storage, settings, rows, extra, variables, sums)
+    return spread(storage, len(rows.pos), write)
 
 
 def spread(storage: Storage, n: int, write: Callable[[int], tuple[Made, int]]) -> Made:
@@ -479,8 +477,8 @@ def _write_base(
     rows: Rows,
     extra: Int64 | None,
     variables: dict[str, int],
-    htsize: int,
     sums: bool,
+    htsize: int,
 ) -> tuple[Base, int]:
     """A table of `htsize` cells -> it, and what `table.build` says of it."""
     n = len(rows.pos)

@@ -11,7 +11,7 @@ import os
 from typing import Final
 
 from winkformats.disk.paths import locate
-from winkformats.disk.storage import Info, Kind, Lock
+from winkformats.disk.storage import Directory, Info, Kind, Lock
 from winkfs.errors import Locked, Refusal
 
 SUFFIX: Final = ".lock"
@@ -23,16 +23,19 @@ class WriterLock:
     identity   of the data file that is locked, see `Info`; None while there is none
     """
 
-    def __init__(self, base: str) -> None:
-        """Raises Locked, naming the holder's pid; OSError where the directory is not writable."""
+    def __init__(self, base: str, place: tuple[Directory, str] | None = None) -> None:
+        """`place`: where BASE is, see `locate`, for who knows.
+
+        raises  Locked, naming the holder's pid; OSError where the directory is not writable
+        """
         self.base = base
-        self._directory, self._name = locate(base)
+        self._directory, self._name = place or locate(base)
         self._locks: list[Lock] = []
         self.identity: tuple[int, int] | None = None
         try:
             self._make()
             self._locks.append(self._lock(SUFFIX))
-            if self._directory.info(self._name + ".data", follow=True) is not None:
+            with contextlib.suppress(FileNotFoundError):  # there is none yet
                 self._locks.append(self._lock(".data"))
                 self.identity = self._locks[-1].identity
             self._say(b"%d\n" % os.getpid())

@@ -7,6 +7,7 @@ old one, synced and renamed over it. `nameorder` reads it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -208,7 +209,7 @@ def build(store: Opened, *, save: bool = True) -> NameOrder:
             sorter.add(*found)
         if save and store.writable and not store.settings.classic:
             try:
-                return write_sorted(store, sorter, covered)
+                return _open(store, write_sorted(store, sorter, covered))
             except OSError as error:
                 store.excuse(error)
         positions = _column(sorter.count, sorter.pairs())
@@ -231,7 +232,8 @@ def merge(
     covered = store.kv.end
     if save and store.writable and not store.settings.classic:
         try:
-            return _write(store, lambda perm: _fill_merged(store, perm, work, covered), covered)
+            fill = functools.partial(_fill_merged, store, work, covered)
+            return _open(store, _write(store, fill, covered))
         except OSError as error:
             store.excuse(error)
     positions = _column(order.count + len(changes), work.pairs())
@@ -245,7 +247,7 @@ def save_order(store: Opened, names: NameSorter | None = None) -> None:
 
     Nothing is done where it is current, in classic layout, and where the disk is full.
 
-    names   all live names, and maybe others: the file is made of them; None: see `_save`
+    names   all live names, and maybe others: the file is made of them; None: see `_save_or_build`
     raises  ValueError (there is something to sync); OSError
     cost    as `merge` where little happened since it was written, else as `build`
     """
@@ -255,8 +257,10 @@ def save_order(store: Opened, names: NameSorter | None = None) -> None:
         raise ValueError("a name order is saved by a writer that has synced")
     order = open_order(store) if names is None else None
     try:
-        if order is None or order.covered != store.kv.end:
-            _save_or_build(store, order, names)
+        if names is not None:
+            write_sorted(store, names, store.kv.end).close()
+        elif order is None or order.covered != store.kv.end:
+            _save_or_build(store, order)
     except CorruptError as error:
         store.note(error)
     except OSError as error:
@@ -266,26 +270,24 @@ def save_order(store: Opened, names: NameSorter | None = None) -> None:
             order.close()
 
 
-def _save_or_build(store: Opened, order: NameOrder | None, names: NameSorter | None) -> None:
+def _save_or_build(store: Opened, order: NameOrder | None) -> None:
     try:
-        _save(store, order, names)
+        _save(store, order)
     except DerivedDamage as error:  # of the order that was there
         store.remark(error)
         build(store).close()
 
 
-def _save(store: Opened, order: NameOrder | None, names: NameSorter | None) -> None:
+def _save(store: Opened, order: NameOrder | None) -> None:
     trail, end = store.index.trail, store.kv.end
     if trail is not None and trail.since == store.kv.start:
-        names = trail.sorter()
-    if names is not None:
-        write_sorted(store, names, end).close()
+        write_sorted(store, trail.sorter(), end).close()
         return
     if trail is not None and order is not None and trail.since == order.covered:
         live = store.index.positions()
         new = live[np.searchsorted(live, trail.since) :]
         work = Merge(order, trail.sorter().blocks(new))
-        _write(store, lambda perm: _fill_merged(store, perm, work, end), end).close()
+        _write(store, functools.partial(_fill_merged, store, work, end), end).close()
         return
     changes = None if order is None else _short_tail(store, order)
     if changes is None or order is None:
@@ -314,8 +316,8 @@ def new_sorter(store: Opened) -> NameSorter:
     return NameSorter(store.directory.scratch, CHUNK)
 
 
-def write_sorted(store: Opened, sorter: NameSorter, covered: int) -> NameOrder:
-    """Write BASE.names from names among which all live ones are -> what is in it, durable."""
+def write_sorted(store: Opened, sorter: NameSorter, covered: int) -> Perm:
+    """Write BASE.names from names among which all live ones are -> the file, durable."""
     live = None if sorter.count == store.index.count else store.index.positions()
 
     def fill(perm: Perm) -> int:
@@ -325,8 +327,8 @@ def write_sorted(store: Opened, sorter: NameSorter, covered: int) -> NameOrder:
     return _write(store, fill, covered)
 
 
-def write_pairs(store: Opened, pairs: Int64, clashes: int) -> NameOrder:
-    """Write BASE.names from its pairs, int64[n, 2]. The writer has synced."""
+def write_pairs(store: Opened, pairs: Int64, clashes: int) -> Perm:
+    """Write BASE.names from its pairs, int64[n, 2] -> the file. The writer has synced."""
 
     def fill(perm: Perm) -> int:
         perm.extend([pairs])
@@ -335,7 +337,7 @@ def write_pairs(store: Opened, pairs: Int64, clashes: int) -> NameOrder:
     return _write(store, fill, store.kv.end)
 
 
-def _fill_merged(store: Opened, perm: Perm, work: Merge, covered: int) -> int:
+def _fill_merged(store: Opened, work: Merge, covered: int, perm: Perm) -> int:
     perm.extend(work.pairs())
     new = order_in(store, perm, covered, 0)
     try:
@@ -344,8 +346,8 @@ def _fill_merged(store: Opened, perm: Perm, work: Merge, covered: int) -> int:
         new.close()
 
 
-def _write(store: Opened, fill: Fill, covered: int) -> NameOrder:
-    """Write BASE.names. `fill` adds the pairs and returns the number of clashes."""
+def _write(store: Opened, fill: Fill, covered: int) -> Perm:
+    """Write BASE.names -> the file. `fill` adds the pairs and returns the number of clashes."""
     settings = store.settings
     extra = {"SYNCSIZE": 0, "SYNCTIME": 0, "CONTID": settings.contid, "DATAEND": 0, CLASHES: 0}
     with store.deriving(".names") as storage:
@@ -353,14 +355,18 @@ def _write(store: Opened, fill: Fill, covered: int) -> NameOrder:
         clashes = fill(perm)
         now = store.kv.superblock.get("SYNCTIME", int(time.time()))
         perm.seal({"DATAEND": covered, CLASHES: clashes}, now=now)
-        order = order_in(store, perm, covered, clashes)
-    storage.close()
-    return order
+    return perm
+
+
+def _open(store: Opened, perm: Perm) -> NameOrder:
+    """The order in a BASE.names that was just written."""
+    with perm:
+        return order_in(store, perm, perm.superblock["DATAEND"], perm.superblock[CLASHES])
 
 
 def _files_among(store: Opened, names: list[bytes]) -> int:
     """How many of these names are not those of directories. Cost: one look-up each."""
-    return sum(not store.is_directory(name + INODE) for name in names)
+    return sum(not store.is_directory(name + INODE) for name in names) if names else 0
 
 
 def _sorted_changes(store: Opened, changes: Mapping[bytes, int]) -> Sorted:
