@@ -12,7 +12,7 @@ import xxhash
 
 pa = pytest.importorskip("pyarrow")
 
-from winkfs.spark.jobs import near  # noqa: E402
+from winkfs.spark.jobs import dedup  # noqa: E402
 from winkfs.spark.jobs import reading as documents  # noqa: E402
 
 DOCUMENTS = [
@@ -52,7 +52,7 @@ def test_nothing_gives_nothing() -> None:
     empty = pa.array([], pa.binary())
     xxh3, sums = documents.hashes(empty)
     assert (len(xxh3), sums.shape, documents.titles(empty)) == (0, (0, 16), [])
-    assert near.signatures(empty).shape == (0, 64)
+    assert dedup.signatures(empty).shape == (0, 64)
 
 
 # --- MinHash ---
@@ -108,13 +108,13 @@ TEXTS = [
 
 @pytest.mark.parametrize("number", range(3))
 def test_signatures_and_bands_are_those_of_a_plain_loop(number: int) -> None:
-    found = near.signatures(columns(TEXTS)[number])
+    found = dedup.signatures(columns(TEXTS)[number])
     assert found.tolist() == [plain_signature(text) for text in TEXTS]
-    assert near.band_keys(found).tolist() == [plain_bands(s) for s in found.tolist()]
+    assert dedup.band_keys(found).tolist() == [plain_bands(s) for s in found.tolist()]
 
 
 def test_markup_and_case_make_no_difference() -> None:
-    a, b = near.signatures(pa.array(TEXTS[15:17], pa.binary()))
+    a, b = dedup.signatures(pa.array(TEXTS[15:17], pa.binary()))
     assert (a == b).all()
 
 
@@ -125,8 +125,8 @@ def test_the_estimate_is_near_the_jaccard_index(share: float) -> None:
     common = words[: int(2000 * 2 * share / (1 + share))]
     rest = 2000 - len(common)
     a, b = common + words[2000 : 2000 + rest], common + words[4000 : 4000 + rest]
-    found = near.signatures(pa.array([b" ".join(a), b" ".join(b)], pa.binary()), bands=64)
-    assert abs(float(near.estimate(found[:1], found[1:])[0]) - share) < 0.1
+    found = dedup.signatures(pa.array([b" ".join(a), b" ".join(b)], pa.binary()), bands=64)
+    assert abs(float(dedup.estimate(found[:1], found[1:])[0]) - share) < 0.1
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -139,18 +139,18 @@ def test_those_that_stay_are_those_of_a_plain_loop(seed: int) -> None:
     for i in range(count):
         similar = older[younger == i].tolist()
         stays.append(not any(stays[other] for other in similar))
-    assert near.kept(count, younger, older).tolist() == stays
+    assert dedup.staying(count, younger, older).tolist() == stays
 
 
 def test_of_a_long_chain_every_second_one_stays() -> None:
     chain = np.arange(999)
-    assert near.kept(1000, chain + 1, chain).tolist() == [True, False] * 500
+    assert dedup.staying(1000, chain + 1, chain).tolist() == [True, False] * 500
 
 
 def test_sets_of_shingles_are_those_of_a_plain_loop() -> None:
-    sets = near.shingle_sets(columns(TEXTS)[0])
+    sets = dedup.shingle_sets(columns(TEXTS)[0])
     plain = [set(plain_shingles(text)) for text in TEXTS]
     assert [set(found.tolist()) for found in sets] == plain
     for a, x in zip(sets, plain, strict=True):
         for b, y in zip(sets, plain, strict=True):
-            assert near.jaccard(a, b) == (len(x & y) / len(x | y) if x and y else 0)
+            assert dedup.jaccard(a, b) == (len(x & y) / len(x | y) if x and y else 0)

@@ -67,14 +67,13 @@ def write():
 def jobs():
     from winkfs.spark import arrow
     from winkfs.spark.jobs import dedup, digest, reading, sort
-    from winkfs.spark.jobs.near import Comparing
     names = "name_raw binary, size long, mtime_ns long, "
     rows = found(names + "content binary, _error string", mode="PERMISSIVE")
     numbered = digest._numbered([reading.hash_batch(batch, True) for batch in rows], 1)
     assert len(list(digest.write_shards(numbered, place))) == 2  # a shard, and an error
     names += "_container string, _contid long, _pos long, _pointer long, content binary, "
     rows = found(names + "_error string", mode="PERMISSIVE")
-    compare = Comparing([(base, rows[0].column("_contid")[0].as_py())], 0.5, False)
+    compare = dedup.Comparing([(base, rows[0].column("_contid")[0].as_py())], 0.5, False)
     for batch in rows:
         signed = dedup.sign_batch(batch, {base: 0})
         ids, signatures, pointer, size = map(signed.column, ("id", "signature", "pointer", "size"))

@@ -1,6 +1,6 @@
 """Store: one container that is open: its data file, and the files that are derived from it.
 
-It knows entries and inodes by position. Files with names are handled by `files` and `write`.
+It knows entries and inodes by position. Files with names are handled by `read` and `write`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkfs.container.draft import PIECE, Draft, DraftWriter, with_ctime, with_mode
-from winkfs.container.files import Files
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.inode import (
     DEFAULT_MODES,
@@ -29,13 +28,13 @@ from winkfs.container.ondisk.inode import (
     default_mode,
     joined,
 )
+from winkfs.container.read import Content, Files
 from winkfs.container.writemany import SMALL, OneFile, append_drafts, can_append
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.names import name_of, to_str
 from winkfs.units import NANO
 
 if TYPE_CHECKING:
-    from winkfs.container.read import Content
     from winkfs.container.store import Store
 
 TAILS: Final = 64 << 20  # bytes of drafts' tails in memory

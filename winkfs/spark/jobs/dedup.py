@@ -4,22 +4,45 @@ Exact: equal XXH3-64, size and MurmurHash3 128: two contents with one 64-bit has
 The oldest of those that are equal stays (least mtime, then least name); the others are its
 duplicates.
 
-Near: see `near`. A document is compared, by its content, with the oldest of each band that it
-shares. It is a duplicate where one that is older and stays is similar to it. So no chain of small
-changes makes duplicates of two documents that are not similar.
+Near: documents that are nearly the same are found by MinHash in bands, then compared.
+
+    words       runs of letters and digits of the text without markup, in lower case
+    shingle     K words in a row; its hash is made of the MurmurHash3 x64 (low 64 bits) of each
+    signature   for each of ROWS * bands hash functions the least value over all shingles
+    band        ROWS values of a signature; documents with one band in common may be similar
+    estimate    the part of the values of two signatures that are equal
+    similar     the Jaccard index of the two sets of shingles is the threshold, or more
+
+Two documents whose shingles have a Jaccard index s agree in a value with probability s, and in one
+band at least with 1 - (1 - s^ROWS)^bands: with 16 bands 0.9998 at s = 0.8, 0.64 at 0.5. Of those
+that do, MARGIN leaves out the ones whose estimate is too low to be worth a comparison.
+
+The contents of the pairs that are left are read again, in the task that compares them, and that of
+a document that several are compared with once for all of them.
+
+A document is compared, by its content, with the oldest of each band that it shares. It is a
+duplicate where one that is older and stays is similar to it. So no chain of small changes makes
+duplicates of two documents that are not similar.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import re
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import mmh3
 import numpy as np
+import numpy.typing as npt
 
+from winkformats.arrays import Int64, UInt64
 from winkformats.disk.paths import sync_directory
 from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.snapshot import Snapshot, snapshot
@@ -27,10 +50,10 @@ from winkfs.dataset.transaction import ShardWriter, begin
 from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import to_path, to_str
 from winkfs.spark import arrow
-from winkfs.spark.jobs import near
-from winkfs.spark.jobs.near import POSITION, compared
+from winkfs.spark.arrow import layout
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read
 from winkfs.spark.jobs.session import Bad, Report, guarded, ignore
+from winkfs.spark.reading.fetch import fetcher
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +68,25 @@ SIGNED: Final = (
 TABLE: Final = (
     "path string, same_as string, size bigint, mtime_ns bigint, name_raw binary, same_as_raw binary"
 )
+K: Final = 5  # words of a shingle
+ROWS: Final = 4
+BANDS: Final = 16
+LONGEST: Final = 1 << 20  # bytes of a document that are looked at
+MARGIN: Final = 3.0  # standard errors of an estimate: of pairs at the threshold it leaves out 0.2 %
+EMPTY: Final = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # in the signature of a document without words
+_MARKUP: Final = re.compile(
+    rb"<(?:[a-rt-z/][^>]*>|!--.*?-->|(script|style)\b.*?</\1\s*>|[s!?][^>]*>)", re.DOTALL
+)
+_LETTERS: Final = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyz") | set(range(128, 256))
+# To cut at blanks what was translated so takes a fifth of the time that a pattern of words does.
+_BLANKS: Final = bytes(byte if byte in _LETTERS else 32 for byte in range(256))
+_GOLD: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
+_MIX: Final = (np.uint64(0xFF51_AFD7_ED55_8CCD), np.uint64(0xC4CE_B9FE_1A85_EC53))
+_SHIFT: Final = np.uint64(33)
+POSITION: Final = 44  # bits of an id that are the position; the others are the number of the shard
+PARTS: Final = 16  # tasks, at most, that those held against one document are spread over
+PLACES: Final = ("id", "pointer", "size", "other_id", "other_pointer", "other_size")
+SIMILAR: Final = "id bigint, other bigint"
 
 
 def run(
@@ -169,12 +211,12 @@ def sign_batch(batch: pa.RecordBatch, shards: Mapping[str, int]) -> pa.RecordBat
     shard = known[arrow.numbers(containers.indices)]
     ids = arrow.column(shard << POSITION | arrow.numbers(batch.column("_pos")))
     head = [ids, *map(batch.column, (*COLUMNS, "_pointer"))]
-    signatures = near.signatures(batch.column("content"))
-    keys = near.band_keys(signatures).view(np.int64)
-    some = (signatures != near.EMPTY).any(axis=1)
+    found = signatures(batch.column("content"))
+    keys = band_keys(found).view(np.int64)
+    some = (found != EMPTY).any(axis=1)
     offsets = np.concatenate([[0], np.cumsum(np.where(some, keys.shape[1], 0))]).astype(np.int32)
     bands = pa.ListArray.from_arrays(arrow.column(offsets), arrow.column(keys[some].ravel()))
-    rows = arrow.rows(signatures.view(np.uint8))
+    rows = arrow.rows(found.view(np.uint8))
     names = ["id", "name", "size", "mtime_ns", "pointer", "bands", "signature", "error"]
     return pa.RecordBatch.from_arrays([*head, bands, rows, batch.column("_error")], names)
 
@@ -206,7 +248,7 @@ def _oldest_of(spark: SparkSession, good: DataFrame, younger: Any, older: Any) -
     from pyspark.sql import functions as F
 
     ids, numbers = np.unique(np.concatenate([younger, older]), return_inverse=True)
-    stays = near.kept(len(ids), numbers[: len(younger)], numbers[len(younger) :])
+    stays = staying(len(ids), numbers[: len(younger)], numbers[len(younger) :])
     chosen = stays[numbers[len(younger) :]]
     table = spark.createDataFrame(_arrow(id=younger[chosen], other=older[chosen]))
     theirs = good.select(F.col("id").alias("other"), F.struct("mtime_ns", "name").alias("first"))
@@ -220,6 +262,218 @@ def _arrow(**columns: Any) -> pa.Table:
     import pyarrow as pa
 
     return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
+
+
+# --- words, shingles, signatures ---
+
+
+def words(data: bytes) -> list[bytes]:
+    """The words of a document. Text that is no HTML has no markup to lose."""
+    return _MARKUP.sub(b" ", data[:LONGEST].lower()).translate(_BLANKS).split()
+
+
+def shingles(documents: Sequence[list[bytes]]) -> tuple[UInt64, Int64]:
+    """The hashes of all shingles, and where those of each document end: uint64[..], int64[n + 1].
+
+    A document of fewer than K words has one, of all its words; one without words has none.
+    """
+    counts = np.fromiter(map(len, documents), np.int64, len(documents))
+    hashes = _word_hashes([word for document in documents for word in document])
+    # Words before the first of a short document do not belong to it: their hashes are taken as 0.
+    ends = np.cumsum(counts)
+    sizes = np.where(counts >= K, counts - K + 1, np.minimum(counts, 1))
+    stops = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    first = np.repeat(ends - counts - stops[:-1], sizes) + np.arange(stops[-1])
+    last = np.repeat(ends, sizes)
+    found = np.zeros(len(first), np.uint64)
+    padded = np.concatenate([hashes, np.zeros(K, np.uint64)])
+    for i in range(K):
+        word = np.where(first + i < last, padded[first + i], np.uint64(0))
+        found = mixed(found * _GOLD + word)
+    return found, stops
+
+
+def _word_hashes(every: list[bytes]) -> UInt64:
+    """uint64[n]. Each different word is hashed once."""
+    different = list(dict.fromkeys(every))
+    raw = b"".join([mmh3.hash_bytes(word, 0, True) for word in different])
+    known = np.frombuffer(raw, "<u8").reshape(-1, 2)[:, 0].tolist()
+    number = dict(zip(different, known, strict=True)).__getitem__
+    return np.fromiter(map(number, every), np.uint64, len(every))
+
+
+def mixed(values: UInt64) -> UInt64:
+    """The end of MurmurHash3: every bit of the result depends on every bit of a value."""
+    values = (values ^ (values >> _SHIFT)) * _MIX[0]
+    values = (values ^ (values >> _SHIFT)) * _MIX[1]
+    return values ^ (values >> _SHIFT)
+
+
+def _shingles_of(column: pa.Array) -> tuple[UInt64, Int64]:
+    """`shingles` of a binary column."""
+    ends, data = layout(column)
+    texts = (data[a : min(b, a + LONGEST)] for a, b in itertools.pairwise(ends.tolist()))
+    return shingles([words(bytes(text)) for text in texts])
+
+
+def signatures(column: pa.Array, bands: int = BANDS) -> UInt64:
+    """The signatures of documents -> uint64[n, ROWS * bands]; EMPTY where there are no words.
+
+    cost    that of hashing the text, and ROWS * bands operations a shingle, with numpy
+    """
+    hashes, stops = _shingles_of(column)
+    result = np.full((len(column), ROWS * bands), EMPTY)
+    full = np.flatnonzero(np.diff(stops))
+    if not len(full):
+        return result
+    starts = stops[:-1][full]
+    for i in range(ROWS * bands):
+        seed = mixed(np.full(1, i + 1, np.uint64) * _GOLD)[0]
+        # Multiplying by an odd number after the XOR is enough: the hashes are mixed already.
+        result[full, i] = np.minimum.reduceat((hashes ^ seed) * _MIX[0], starts)
+    return result
+
+
+def shingle_sets(column: pa.Array) -> list[UInt64]:
+    """The different shingles of each document, ascending. Cost: that of a signature, about."""
+    hashes, stops = _shingles_of(column)
+    return [np.unique(hashes[a:b]) for a, b in itertools.pairwise(stops.tolist())]
+
+
+def jaccard(a: UInt64, b: UInt64) -> float:
+    """What two sets of `shingle_sets` have in common, as a part of all that they have."""
+    if not len(a) or not len(b):
+        return 0.0
+    place = np.minimum(np.searchsorted(a, b), len(a) - 1)
+    both = int((a[place] == b).sum())
+    return both / (len(a) + len(b) - both)
+
+
+def band_keys(found: UInt64) -> UInt64:
+    """One number for each band of each signature -> uint64[n, bands]."""
+    keys = np.zeros((len(found), found.shape[1] // ROWS), np.uint64)
+    for row in range(ROWS):
+        keys = mixed(keys * _GOLD + found[:, row::ROWS])
+    return mixed(keys + np.arange(keys.shape[1], dtype=np.uint64))
+
+
+def estimate(a: UInt64, b: UInt64) -> npt.NDArray[np.float64]:
+    """The part of equal values in each row: float64[n]."""
+    return np.asarray((a == b).mean(axis=1))
+
+
+def worth(threshold: float, values: int) -> float:
+    """The least estimate, by so many values, with which two documents are compared."""
+    return threshold - MARGIN * math.sqrt(threshold * (1 - threshold) / values)
+
+
+# --- which are similar, and stay ---
+
+
+def staying(count: int, younger: Int64, older: Int64) -> npt.NDArray[np.bool_]:
+    """Which of the documents 0..count-1 stay, bool[count]: those that are similar to none that is
+    older and stays itself.
+
+    younger, older  int64[..]: the pairs that are similar
+    cost            a pass over the pairs for each link of the longest chain
+    """
+    duplicates = np.zeros(count, np.bool_)
+    while True:
+        open_ = ~duplicates[older] & ~duplicates[younger]
+        younger, older = younger[open_], older[open_]
+        leads = np.ones(count, np.bool_)  # has nobody before it that may stay
+        leads[younger] = False
+        found = younger[leads[older]]
+        if not len(found):
+            return ~duplicates
+        duplicates[found] = True
+
+
+def compared(pairs: DataFrame, snap: Snapshot, threshold: float, fail_fast: bool) -> DataFrame:
+    """The pairs that are similar, rows of SIMILAR.
+
+    pairs   id, signature, pointer, size, and the same of the other with `other_` before the names
+    cost    of those with a sufficient estimate the content is read
+    """
+    from pyspark.sql import functions as F
+
+    containers = [(shard.base, shard.record.contid) for shard in snap.shards]
+    compare = Comparing(containers, threshold, fail_fast)
+    schema = ", ".join(f"{name} bigint" for name in PLACES)
+    chosen = mapped(pairs, compare.worth, schema)
+    part = F.pmod(F.xxhash64("id"), F.lit(PARTS))
+    return (
+        chosen.repartition("other_id", part)
+        .sortWithinPartitions("other_id", "id")
+        .mapInArrow(compare, SIMILAR)
+    )
+
+
+@dataclass(frozen=True)
+class Comparing:
+    """What the tasks do."""
+
+    containers: Sequence[tuple[str, int]]  # path and CONTID, by the number of the shard
+    threshold: float
+    fail_fast: bool
+
+    def worth(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Of pairs, at least one, those whose contents are worth a look: PLACES."""
+        a, b = (_signatures(batch.column(name)) for name in ("signature", "other_signature"))
+        enough = estimate(a, b) >= worth(self.threshold, a.shape[1])
+        return batch.select(PLACES).filter(arrow.column(enough))
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pairs, in the order of `other_id` -> those that are similar."""
+        import pyarrow as pa
+
+        fetch = fetcher("FAILFAST" if self.fail_fast else "PERMISSIVE")
+        head: Any = None
+        for part in fetch(self._documents(batches)):
+            ids, others = (arrow.numbers(part.column(name)) for name in ("id", "other"))
+            similar = np.zeros(len(part), np.bool_)
+            for i, found in enumerate(shingle_sets(part.column("content"))):
+                if ids[i] == others[i]:
+                    head = found
+                else:
+                    similar[i] = jaccard(head, found) >= self.threshold
+            columns = [arrow.column(ids[similar]), arrow.column(others[similar])]
+            yield pa.RecordBatch.from_arrays(columns, ["id", "other"])
+
+    def _documents(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What to read: each document that others are held against, then these."""
+        last = -1
+        for batch in batches:
+            if not len(batch):
+                continue
+            other = arrow.numbers(batch.column("other_id"))
+            first = np.flatnonzero(np.diff(other, prepend=last))
+            last = int(other[-1])
+
+            def with_heads(name: str, batch: Any = batch, first: Int64 = first) -> Int64:
+                mine, heads = (arrow.numbers(batch.column(n)) for n in (name, f"other_{name}"))
+                return np.insert(mine, first, heads[first])
+
+            ids, pointer, size = map(with_heads, ("id", "pointer", "size"))
+            yield self._references(ids, np.insert(other, first, other[first]), pointer, size)
+
+    def _references(self, ids: Int64, other: Int64, pointer: Int64, size: Int64) -> pa.RecordBatch:
+        """Rows as `fetcher` takes them, with `id` and `other`."""
+        import pyarrow as pa
+
+        places = [self.containers[number] for number in (ids >> POSITION).tolist()]
+        columns = {
+            "id": arrow.column(ids), "other": arrow.column(other),
+            "_container": arrow.texts([base for base, _ in places]),
+            "_contid": arrow.column(np.array([contid for _, contid in places], np.int64)),
+            "_pos": arrow.column(ids & (1 << POSITION) - 1),
+            "_pointer": arrow.column(pointer), "size": arrow.column(size),
+        }  # fmt: skip
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+def _signatures(column: pa.Array) -> UInt64:
+    return np.frombuffer(b"".join(column.to_pylist()), np.uint64).reshape(len(column), -1)
 
 
 # --- what is done with them ---
