@@ -21,6 +21,7 @@ PLACES: Final = {
     "pairs of a sorted block": "winkformats.extsort.BLOCK",
     "bytes of pairs written at once": "winkformats.perm.FLUSH",
     "runs of pages dropped": "winkformats.disk.posix.RUNS",
+    "filesystems where a mapping keeps a lock": "winkformats.disk.posix.KEEPING",
     # a container
     "bytes of a batch of pack": "winkfs.archive.pack.BATCH",
     "rows of a chunk of columns": "winkfs.container.ondisk.cols.FILES",
@@ -55,6 +56,6 @@ PLACES: Final = {
 }
 
 
-def shrink(patch: pytest.MonkeyPatch, what: str, value: float | str) -> None:
+def shrink(patch: pytest.MonkeyPatch, what: str, value: object) -> None:
     """Give a constant another value, till the end of the test."""
     patch.setattr(PLACES[what], value)

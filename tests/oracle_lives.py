@@ -1,5 +1,6 @@
 """What the recipes share: their register, file names, and the lives the containers go through."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def recipe(**options: bool) -> Callable[[Callable[[Path], Files]], Callable[[Pat
     return register
 
 
+@functools.cache
 def pattern(size: int, start: int = 0) -> bytes:
     """Bytes that tell their place."""
     period = bytes((start + i * 7 + i // 251) % 256 for i in range(min(size, 251 * 256)))

@@ -6,11 +6,13 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from constants import shrink
 from seam import disk_calls, once_after
 
 import winkfs
@@ -168,10 +170,27 @@ def test_lock_is_kept_where_a_mapping_does_not_keep_it(
             raise PermissionError(path)
         return opened(path, *args, **options)
 
-    monkeypatch.setattr("builtins.open", unknown)
+    shrink(monkeypatch, "filesystems where a mapping keeps a lock", ())
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", unknown)
+        with winkfs.open(base, "a"), pytest.raises(Locked):
+            winkfs.open(base, "a")
     with winkfs.open(base, "a"), pytest.raises(Locked):
         winkfs.open(base, "a")
     winkfs.open(base, "a").close()
+
+
+@pytest.mark.parametrize("folder", ["/dev/shm", None])
+def test_kernel_lists_the_lock_that_a_mapping_keeps(folder: str | None, tmp_path: Path) -> None:
+    """It is not asked on filesystems where that is certain."""
+    with tempfile.NamedTemporaryFile(dir=folder or tmp_path) as file:
+        found = os.stat(file.name)
+        lock = PosixDirectory(os.path.dirname(file.name)).lock(os.path.basename(file.name))
+        assert lock is not None
+        held = [line.split()[1:6] for line in Path("/proc/locks").read_text().splitlines()]
+        device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        assert ["FLOCK", "ADVISORY", "WRITE", str(os.getpid()), device] in held
+        lock.release()
 
 
 def test_lock_of_a_read_only_file_is_taken(tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import container_checks
 import pytest
 from seam import Call, disk_calls, refusing
 
 import winkfs
+
+base = container_checks.base  # fixture
 
 Files = dict[str, bytes]
 Steps = Generator[Callable[[], None], None, None]
@@ -37,7 +41,7 @@ class Disk:
     """What is written to BASE.data, and what of it a power cut leaves."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.durable = path, bytearray(path.read_bytes())
+        self.path, self.durable = path, bytearray(path.read_bytes().rstrip(b"\0"))
         self.pending: list[tuple[int, bytes]] = []
         self.at_a_sync: Callable[[], None] = lambda: None
 
@@ -52,11 +56,11 @@ class Disk:
                 _lay(self.durable, offset, data)
             self.pending = []
 
-    def image(self, dice: random.Random) -> bytes:
-        """The durable bytes, and of each later write those sectors that made it. Superblocks come
-        whole or not at all: one that is torn says less than the other, which is not of interest."""
+    def cut(self, to: Path, dice: random.Random) -> None:
+        """Write the durable bytes, and of each later write those sectors that made it. Superblocks
+        come whole or not at all: one that is torn says less than the other, which is not of
+        interest."""
         image, share = bytearray(self.durable), dice.choice([0, 0.3, 0.7, 1])
-        image.extend(bytes(self.path.stat().st_size - len(image)))  # the reserve
         for offset, data in self.pending:
             at = 0
             while at < len(data):
@@ -65,7 +69,8 @@ class Disk:
                 if dice.random() < share:
                     _lay(image, offset + at, data[at:stop])
                 at = stop
-        return bytes(image)
+        to.write_bytes(image)
+        os.truncate(to, max(len(image), self.path.stat().st_size))  # the reserve
 
 
 def _lay(image: bytearray, offset: int, data: bytes) -> None:
@@ -107,13 +112,13 @@ def stored(base: Path, mode: str) -> Files:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_power_cut_leaves_what_was_there_when_a_sync_began(
-    tmp_path: Path, seed: int, watch: Watch
+    base: Path, seed: int, watch: Watch
 ) -> None:
     dice, files = random.Random(seed), Files()
-    base, other = tmp_path / "c", tmp_path / "cut" / "c"
+    other = base.parent / "cut" / "c"
     other.parent.mkdir()
     winkfs.create(base).close()
-    disk = watch(tmp_path / "c.data")
+    disk = watch(base.with_name("c.data"))
     states, acknowledged = [Files()], 0  # as of the begin of each sync
     running: tuple[Steps, Callable[[], None] | None, int] | None = None
     container = winkfs.open(base, "a")
@@ -137,10 +142,10 @@ def test_a_power_cut_leaves_what_was_there_when_a_sync_began(
             container.sync()
             acknowledged = len(states) - 1
         if dice.random() < 0.5:
-            other.with_name("c.data").write_bytes(disk.image(dice))
+            disk.cut(other.with_name("c.data"), dice)
             other.with_name("c.idx").unlink(missing_ok=True)
             if dice.random() < 0.5:
-                shutil.copy(tmp_path / "c.idx", other.with_name("c.idx"))
+                shutil.copy(base.with_name("c.idx"), other.with_name("c.idx"))
             found = stored(other, "r")
             assert found in states[acknowledged:], f"turn {turn}"
             if dice.random() < 0.2:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import container_checks
+import oracle_kitchen
 import pytest
 from container_checks import MEMORY, assert_sound, contents, copy_files, path_of
-from oracle_damage import Damage
 from oracle_faults import FAULTS
+from oracle_kitchen import Kitchen
 from oracle_read import Tree, check
-from oracle_recipes import RECIPES
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -21,6 +21,7 @@ from winkfs import FileType, Report, Row
 from winkfs.cli import main
 
 base = container_checks.base  # fixture
+kitchen = oracle_kitchen.kitchen  # fixture
 
 NAMED = {
     "magic": "no #!WINKME",
@@ -129,24 +130,25 @@ def problems(base: Path) -> list[str]:
     return report.problems
 
 
-def plant(fault: str, base: Path) -> dict[bytes, bytes]:
+def plant(fault: str, kitchen: Kitchen, base: Path) -> dict[bytes, bytes]:
     recipe, _, deed = FAULTS[fault]
-    files = RECIPES[recipe](base)
-    deed(Damage(base))
-    return {name: file.content for name, file in files.items()}
+    deed(kitchen.damage(recipe, base.parent))
+    return {name: file.content for name, file in kitchen.made[recipe].items()}
 
 
 @pytest.mark.parametrize("fault", NAMED)
-def test_a_planted_fault_is_named(fault: str, base: Path) -> None:
-    plant(fault, base)
+def test_a_planted_fault_is_named(fault: str, kitchen: Kitchen, base: Path) -> None:
+    plant(fault, kitchen, base)
     text = "\n".join(problems(base))
     assert re.search(NAMED[fault], text), text
     assert main(["verify", str(base)]) == 1
 
 
 @pytest.mark.parametrize("fault", NOT_BELIEVED)
-def test_a_derived_file_that_is_not_believed_is_no_damage(fault: str, base: Path) -> None:
-    model = plant(fault, base)
+def test_a_derived_file_that_is_not_believed_is_no_damage(
+    fault: str, kitchen: Kitchen, base: Path
+) -> None:
+    model = plant(fault, kitchen, base)
     assert problems(base) == []
     with winkfs.open(base) as container:
         assert contents(container) == model
@@ -156,9 +158,11 @@ def test_a_derived_file_that_is_not_believed_is_no_damage(fault: str, base: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_never_ends_in_another_error(fault: str, base: Path) -> None:
+def test_a_planted_fault_never_ends_in_another_error(
+    fault: str, kitchen: Kitchen, base: Path
+) -> None:
     """Reading all there is gives CorruptError, FormatError or the file: nothing else."""
-    model = plant(fault, base)
+    model = plant(fault, kitchen, base)
     try:
         container = winkfs.open(base)
     except ValueError as error:

@@ -2,13 +2,14 @@
 
 import contextlib
 import hashlib
-import shutil
 import struct
 from pathlib import Path
 
+import oracle_kitchen
 import pytest
 from oracle_damage import Damage
 from oracle_faults import FAULTS
+from oracle_kitchen import Kitchen
 from oracle_lives import Files
 from oracle_pack import pack_hindex, pack_perm
 from oracle_read import (
@@ -27,24 +28,7 @@ from oracle_write import Expected
 pytestmark = pytest.mark.slow
 
 
-class Kitchen:
-    """Makes each recipe once, and hands out copies."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.made: dict[str, Files] = {}
-
-    def serve(self, name: str, folder: Path) -> tuple[Path, Files]:
-        if name not in self.made:
-            (self.folder / name).mkdir()
-            self.made[name] = RECIPES[name](self.folder / name / "c")
-        shutil.copytree(self.folder / name, folder, dirs_exist_ok=True)
-        return folder / "c", self.made[name]
-
-
-@pytest.fixture(scope="session")
-def kitchen(tmp_path_factory: pytest.TempPathFactory) -> Kitchen:
-    return Kitchen(tmp_path_factory.mktemp("kitchen"))
+kitchen = oracle_kitchen.kitchen  # fixture
 
 
 def assert_holds(tree: Tree, expected: Files) -> None:
@@ -71,10 +55,10 @@ def test_recipe_passes_and_holds_its_files(name: str, kitchen: Kitchen, tmp_path
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_is_named(fault: str, kitchen: Kitchen, tmp_path: Path) -> None:
     recipe, rule, plant = FAULTS[fault]
-    base, _ = kitchen.serve(recipe, tmp_path)
-    plant(Damage(base))
+    damage = kitchen.damage(recipe, tmp_path)
+    plant(damage)
     with pytest.raises(OracleError) as caught:
-        check(base)
+        check(damage.base)
     assert caught.value.rule == rule, str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -94,10 +78,10 @@ UNCLEAN_FAULTS = ("value_byte", "cksum", "pointer_off_by_one", "sbcksum", "files
 @pytest.mark.parametrize("fault", UNCLEAN_FAULTS)
 def test_damaged_data_file_is_no_unclean_end(fault: str, kitchen: Kitchen, tmp_path: Path) -> None:
     recipe, rule, plant = FAULTS[fault]
-    base, _ = kitchen.serve(recipe, tmp_path)
-    plant(Damage(base))
+    damage = kitchen.damage(recipe, tmp_path)
+    plant(damage)
     with pytest.raises(OracleError) as caught:
-        check(base, clean=False)
+        check(damage.base, clean=False)
     assert caught.value.rule == rule
 
 
@@ -106,10 +90,10 @@ def test_stale_index_and_counters_are_only_noted_after_an_unclean_end(
     fault: str, kitchen: Kitchen, tmp_path: Path
 ) -> None:
     recipe, rule, plant = FAULTS[fault]
-    base, expected = kitchen.serve(recipe, tmp_path)
-    plant(Damage(base))
-    tree = check(base, clean=False)
-    assert_holds(tree, expected)
+    damage = kitchen.damage(recipe, tmp_path)
+    plant(damage)
+    tree = check(damage.base, clean=False)
+    assert_holds(tree, kitchen.made[recipe])
     assert any(line.startswith(rule + ":") for line in tree.notes)
 
 

@@ -51,6 +51,10 @@ _void, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _mmap = pagecache.libc("mmap", _void, _size, _int, _int, _int, ctypes.c_int64, result=_void)
 _munmap = pagecache.libc("munmap", _void, _size)
 _madvise = pagecache.libc("madvise", _void, _size, _int)
+_fstatfs = pagecache.libc("fstatfs", _int, _void)
+STATFS: Final = 256  # bytes that hold a struct statfs
+# linux/magic.h: ext4, xfs, tmpfs. There a mapping refers to the open file it was made from.
+KEEPING: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
 
 
 class FileStorage(Storage):
@@ -377,9 +381,11 @@ class FileLock:
         try:
             self.held = self._take()
             if self.held and self._map():
+                sure = _filesystem(self._fd) in KEEPING
                 os.close(self._fd)
                 self._fd = -1
-                if not self._is_kept():  # overlayfs: a mapping there refers to the file below
+                # overlayfs: a mapping there refers to the file below
+                if not (sure or self._is_kept()):
                     self._unmap()
                     self._fd = _open_regular(path, MODES["r"], path)
                     self.held = self._take() and self.identity == _info(os.fstat(self._fd)).identity
@@ -418,7 +424,10 @@ class FileLock:
             _munmap(at, PAGE)
 
     def _is_kept(self) -> bool:
-        """Whether the kernel lists the lock, now that the descriptor is closed."""
+        """Whether the kernel lists the lock, now that the descriptor is closed.
+
+        cost  waits for all CPUs to pass through the kernel: some milliseconds
+        """
         device, inode = self.identity
         wanted = b"%02x:%02x:%d" % (os.major(device), os.minor(device), inode)
         try:
@@ -432,6 +441,12 @@ class FileLock:
     def release(self) -> None:
         """Release the lock. Idempotent."""
         self._dropped()
+
+
+def _filesystem(fd: int) -> int:
+    """-> the number of its kind (f_type, the first word of statfs); 0 where it is not known."""
+    found = (ctypes.c_long * (STATFS // ctypes.sizeof(ctypes.c_long)))()
+    return 0 if _fstatfs is None or _fstatfs(fd, found) else found[0]
 
 
 def _let_go(fd: int, at: int, pid: int) -> None:
