@@ -179,3 +179,21 @@ def test_what_is_no_store_is_none(tmp_path: Path) -> None:
     assert (kind.name, path) == ("container", str(tmp_path / "none"))
     with pytest.raises(FileNotFoundError):
         winkfs.open(tmp_path / "none")
+
+
+ASKED = """
+import os, winkfs
+from winkfs.registry import Kind, find_kind, register
+
+asked = []
+register(Kind("noted", lambda path: asked.append(path)))
+winkfs.create("c").close()
+os.mkdir("folder")
+print([find_kind(path) is None for path in ("c", "folder", "nothing")], asked)
+"""
+
+
+def test_a_kind_of_folder_is_not_asked_of_a_path_without_one(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ASKED]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "[False, True, True] ['folder']\n"
