@@ -32,7 +32,6 @@ from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.names import write_pairs
-from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.store import Store
 from winkfs.errors import Locked, Refusal
@@ -354,7 +353,7 @@ class _Derived:
         if not store.settings.ao and store.settings.cellsz <= 2:
             rows, _ = store.index.merged()
             found = Rebuilt(
-                Rows(rows.s, rows.bits, moved(rows.pos)), TimeIndex(store.settings), kv.entries,
+                Rows(rows.s, rows.bits, moved(rows.pos)), None, kv.entries,
                 kv.aentries, store.itotsz, store.dtotsz, store.nextfid, end=kv.end,
             )  # fmt: skip
         order = open_order(store)
