@@ -16,6 +16,7 @@ PLACES: Final = {
     "bytes of a scan window": "winkformats.kv.scan.WINDOW",
     "bytes of the longest scan window": "winkformats.kv.scan.MAX_WINDOW",
     "bytes read to check a long entry": "winkformats.kv.scan.PIECE",
+    "rows of one key looked at together": "winkformats.arrays.ROWS",
     "cells of a bucket": "winkformats.hindex.table.BUCKET",
     "entries of a segment": "winkformats.hindex.table.SEGMENT",
     "pairs of a sorted block": "winkformats.extsort.BLOCK",

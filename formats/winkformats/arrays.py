@@ -1,7 +1,8 @@
-"""Arrays: their types, and rows of bytes gathered from many places of a buffer or a file."""
+"""Arrays: their types, rows of bytes gathered from many places, and which of equal rows counts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ BLOCK: Final = 24 << 20  # bytes; above 32 MiB glibc does not adapt
 NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too
 WIDEST: Final = 256  # bytes of a text that is gathered with others as a row of a matrix
 PIECE: Final = 4 << 20  # bytes of such a matrix
+ROWS: Final = 1 << 16  # looked at together
 
 
 @cache
@@ -97,3 +99,65 @@ def _masks(width: int) -> UInt8:
     """For each length 0 .. width a row of that many bytes 255, then zeros."""
     masks = np.arange(width) < np.arange(width + 1)[:, None]
     return (masks * np.uint8(255)).ravel()
+
+
+# --- which of several rows with one key counts: the last one ---
+
+
+def superseded(values: npt.NDArray[Any], key_at: Callable[[int], bytes] | None = None) -> Int64:
+    """Rows whose key comes again in a later row, ascending.
+
+    values  of each row the hash of its key; without `key_at` the key itself, a number
+    key_at  row -> its key; asked of rows with equal hashes, to tell other keys from the same one
+    cost    a sort; memory: 8 bytes a row, 17 and more where there are equal ones
+    """
+    rows, group = alike(values)
+    if not len(rows):
+        return rows
+    if key_at is None:
+        return np.sort(rows[outranked(group, rows, group)])
+    found = [rows[:0]]
+    start = 0
+    while start < len(rows):  # whole groups
+        stop = int(np.searchsorted(group, group[min(start + ROWS, len(rows)) - 1], "right"))
+        part, known = rows[start:stop], dict[bytes, bytes]()
+        keys = np.empty(len(part), object)
+        keys[:] = [known.setdefault(key, key) for key in map(key_at, part.tolist())]
+        found.append(part[outranked(group[start:stop] - group[start], part, keys)])
+        start = stop
+    return np.sort(np.concatenate(found))
+
+
+def alike(values: npt.NDArray[Any]) -> tuple[Int64, Int64]:
+    """-> indices of the values that come twice or more, equal ones together; number of the group
+    of each, ascending from 0."""
+    ordered = np.sort(values)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    del ordered
+    order = np.argsort(values)
+    first = np.ones(len(order) + 1, bool)
+    for at in range(0, len(order) - 1, ROWS):  # in pieces: no temporaries of 8 bytes a value
+        part = values[order[at : at + ROWS + 1]]
+        first[at + 1 : at + len(part)] = part[1:] != part[:-1]
+    several = ~(first[:-1] & first[1:])
+    return order[several], np.cumsum(first[:-1][several]) - 1
+
+
+def outranked(group: Int64, rank: npt.NDArray[Any], keys: npt.NDArray[Any]) -> Bools:
+    """Which rows have a key that comes again with a higher rank, bool[n].
+
+    group  number of the group of each row, see `alike`; rows of one key are in one group
+    keys   of each row. Where a group has several, these are told apart one by one
+    """
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    found: Bools = rank < np.maximum.reduceat(rank, starts)[group]
+    clash = keys != keys[starts][group]
+    for number in np.unique(group[clash]).tolist():
+        rows = np.flatnonzero(group == number).tolist()
+        top: dict[bytes, int] = {}
+        for i in rows:
+            top[keys[i]] = max(int(rank[i]), top.get(keys[i], 0))
+        for i in rows:
+            found[i] = int(rank[i]) < top[keys[i]]
+    return found

@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats import hashing
-from winkformats.arrays import Int64, UInt64
+from winkformats.arrays import Int64, UInt64, superseded
 from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
-from winkformats.hindex.table import Columns, Rows, doubles, hash_rows, join_rows
+from winkformats.hindex.table import Columns, Rows, hash_rows, join_rows
 from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
@@ -269,17 +269,8 @@ class Index:
 
     def _inner_doubles(self, rows: Rows) -> tuple[set[int], list[int]]:
         """Rows that a later row of the same name replaces -> (their indices, their positions)."""
-        drop: set[int] = set()
-        last: dict[bytes, int] = {}
-        order, equal = doubles(rows.s)
-        for i in equal.tolist():
-            for row in (int(order[i]), int(order[i + 1])):
-                key = self._key_at(int(rows.pos[row]))
-                other = last.get(key)
-                if other is not None and other != row:
-                    drop.add(min(other, row))
-                last[key] = max(row, other or 0)
-        return drop, [int(rows.pos[row]) for row in drop]
+        drop = superseded(rows.s, lambda row: self._key_at(int(rows.pos[row])))
+        return set(drop.tolist()), rows.pos[drop].tolist()
 
     def _over_overlay(self, rows: Rows, drop: set[int]) -> list[int]:
         """What stands in the overlay under a name of the rows gives way."""

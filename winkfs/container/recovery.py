@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, UInt64
+from winkformats.arrays import Bools, Int64, UInt64, superseded
 from winkformats.errors import CorruptError
 from winkformats.hashing import SLOT_FROM_S
-from winkformats.hindex.table import Columns, Rows, doubles, hash_rows
+from winkformats.hindex.table import Columns, Rows, hash_rows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import Opened
@@ -277,28 +277,10 @@ def _resolve(
     """Of all inode entries of the file -> which are the last of their name and their file, and
     which have a later one; tombstones are neither."""
     beaten = np.zeros(len(pos), bool)
-    order, same = doubles(s)
-    if len(same):
-        _beat_names(order, same, pos, beaten, kv)
-    del order
-    order, same = doubles(ids)
-    later = order[same]
-    beaten[later[~tomb[later]]] = True  # tombstones all have FILEID 0, and are no files
+    beaten[superseded(s, lambda row: kv.get(int(pos[row])).key)] = True
+    older = superseded(ids)
+    beaten[older[~tomb[older]]] = True  # tombstones all have FILEID 0, and are no files
     return ~(beaten | tomb), beaten & ~tomb
-
-
-def _beat_names(order: Int64, same: Int64, pos: Int64, beaten: Bools, kv: KVSeq) -> None:
-    """Mark, among entries with equal hashes, those whose key comes again later."""
-    group: dict[bytes, int] = {}
-    before = -2
-    for i in same.tolist():
-        if i != before + 1:
-            group = {kv.get(int(pos[order[i]])).key: int(order[i])}
-        key, row = kv.get(int(pos[order[i + 1]])).key, int(order[i + 1])
-        if key in group:
-            beaten[group[key]] = True
-        group[key] = row
-        before = i
 
 
 class Target(Protocol):

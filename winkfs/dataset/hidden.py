@@ -32,7 +32,7 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats import hashing
-from winkformats.arrays import WIDEST, Int64, UInt64, rows_at, texts_at
+from winkformats.arrays import WIDEST, Int64, UInt64, alike, outranked, rows_at, texts_at
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.manifest import Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
@@ -213,47 +213,15 @@ def _resolve(
     pos = np.concatenate([found.pos for found in rows])
     rank = np.repeat(np.arange(len(shards), dtype=np.uint32), [len(found.s) for found in rows])
     del rows
-    chosen, group = _groups(s)
+    chosen, group = alike(s)
     if not len(chosen):
         return
     pos, rank = pos[chosen], rank[chosen]
-    gone = _beaten(group, rank, _names(shards, pos, rank))
+    gone = outranked(group, rank, _names(shards, pos, rank))
     ends = np.array([shard.record.tombs_at or shard.record.size for shard in shards])
     gone &= pos < ends[rank]
     for i in np.flatnonzero(np.bincount(rank[gone])).tolist():
         yield shards[i].record, np.sort(pos[gone & (rank == i)])
-
-
-def _groups(s: UInt64) -> tuple[Int64, Int64]:
-    """-> indices of the values that come twice or more, equal ones together; number of the group
-    of each, ascending."""
-    ordered = np.sort(s)
-    if not (ordered[1:] == ordered[:-1]).any():
-        return NOTHING, NOTHING
-    order = np.argsort(s)
-    ordered = s[order]
-    first = np.ones(len(s) + 1, bool)
-    first[1:-1] = ordered[1:] != ordered[:-1]
-    several = ~(first[:-1] & first[1:])
-    return order[several], np.cumsum(first[:-1][several]) - 1
-
-
-def _beaten(group: Int64, rank: Ranks, names: NameColumn) -> npt.NDArray[np.bool_]:
-    """Which rows have a name that comes again with a higher rank. A group has one hash.
-
-    Where two names have one hash, they are told apart one by one.
-    """
-    starts = np.flatnonzero(np.diff(group, prepend=-1))
-    beaten: npt.NDArray[np.bool_] = rank < np.maximum.reduceat(rank, starts)[group]
-    clash = names != names[starts][group]
-    for number in np.unique(group[clash]).tolist():
-        rows = np.flatnonzero(group == number).tolist()
-        top: dict[bytes, int] = {}
-        for i in rows:
-            top[names[i]] = max(int(rank[i]), top.get(names[i], 0))
-        for i in rows:
-            beaten[i] = int(rank[i]) < top[names[i]]
-    return beaten
 
 
 def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> NameColumn:

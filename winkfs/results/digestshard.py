@@ -31,14 +31,22 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
-from winkformats.arrays import Int64, UInt64, column, row_bytes, rows_at, texts_at
+from winkformats.arrays import (
+    Bools,
+    Int64,
+    UInt64,
+    column,
+    row_bytes,
+    rows_at,
+    superseded,
+    texts_at,
+)
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.hindex import HIndex
-from winkformats.hindex.table import doubles
 from winkformats.kv import pagesums
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.pagesums import PageSums
@@ -138,20 +146,15 @@ class DigestShardWriter:
         """Close the files as they are."""
         self._kv.storage.close()
 
-    def _last_of_each(self, s: UInt64, positions: Int64) -> npt.NDArray[np.bool_]:
+    def _last_of_each(self, s: UInt64, positions: Int64) -> Bools:
         """Which entries no later one of the same path replaces."""
         keep = np.ones(len(s), bool)
-        order, equal = doubles(s)
-        if not len(equal):
-            return keep
-        last: dict[bytes, int] = {}
-        for row in sorted({*order[equal].tolist(), *order[equal + 1].tolist()}):
-            key = self._kv.get(int(positions[row])).key
-            if key in last:
-                keep[last[key]] = False
-                self._kv.delete(int(positions[last[key]]))
-            last[key] = row
-        self._kv.sync()
+        older = superseded(s, lambda row: self._kv.get(int(positions[row])).key)
+        keep[older] = False
+        for pos in positions[older].tolist():
+            self._kv.delete(pos)
+        if len(older):
+            self._kv.sync()
         return keep
 
 

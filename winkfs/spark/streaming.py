@@ -28,12 +28,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_winkfs import one_line
 from winkformats import hashing
-from winkformats.arrays import Int64
+from winkformats.arrays import Int64, superseded
 from winkformats.errors import CorruptError
 from winkfs.container.columns import Columns
 from winkfs.container.inodescan import InodeRows, inode_rows
@@ -197,8 +196,10 @@ class ContainerFeed:
         pos = np.concatenate(positions)
         if not len(pos):
             return []
-        last = self._last_of_name(pos, np.concatenate(keys)) & ~np.concatenate(gone)
-        pos, size = self._selected(pos[last])
+        here = ~np.concatenate(gone)
+        s = np.concatenate(keys)
+        here[superseded(s, lambda row: self._store.key_at(int(pos[row])))] = False
+        pos, size = self._selected(pos[here])
         if not len(pos):
             return []
         piece = Piece(self._base, self._store.settings.contid, high, True, low, high)
@@ -211,21 +212,6 @@ class ContainerFeed:
             store.kv.storage, store.kv.layout, store.settings, low, high, problem=_raise
         ):
             yield rows
-
-    def _last_of_name(self, pos: Int64, s: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Which entries are the last of their name among these: bool[n]."""
-        order = np.argsort(s, kind="stable")
-        last = np.ones(len(s), bool)
-        same = np.flatnonzero(s[order[1:]] == s[order[:-1]])
-        names: dict[bytes, int] = {}
-        for at in same.tolist():
-            for i in (int(order[at]), int(order[at + 1])):
-                key = self._store.key_at(int(pos[i]))
-                before = names.get(key)
-                if before is not None and before != i:
-                    last[min(before, i)] = False
-                names[key] = max(i, before or 0)
-        return last
 
     def _selected(self, pos: Int64) -> tuple[Int64, Int64]:
         """-> those that the options choose, and the sizes of their contents."""

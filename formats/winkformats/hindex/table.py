@@ -394,20 +394,3 @@ def join_rows(parts: list[Rows]) -> Rows:
     pos = np.concatenate([p.pos for p in parts])
     parts.clear()
     return Rows(s, bits, pos)
-
-
-def doubles(values: npt.NDArray[Any]) -> tuple[Int64, Int64]:
-    """A stable order of the values, and where in it a value equals the next; empty if nowhere.
-
-    cost    memory: 8 bytes a value, 17 where there are doubles
-    """
-    ordered = np.sort(values)
-    if not (ordered[1:] == ordered[:-1]).any():
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    del ordered
-    order = np.argsort(values, kind="stable")
-    equal = np.empty(len(order) - 1, bool)
-    for at in range(0, len(equal), BUCKET):  # in pieces: no temporaries of 8 bytes a value
-        part = values[order[at : at + BUCKET + 1]]
-        equal[at : at + BUCKET] = part[1:] == part[:-1]
-    return order, np.flatnonzero(equal)

@@ -1,0 +1,41 @@
+"""Which of several rows with one key counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from constants import shrink
+from hypothesis import given
+from hypothesis import strategies as st
+
+from winkformats.arrays import superseded
+
+# Few keys, and fewer hashes than keys: most hashes have several keys.
+KEYS = st.lists(st.sampled_from([b"%d" % i for i in range(9)]), max_size=40)
+
+
+def plainly(keys: list[bytes]) -> list[int]:
+    return [i for i, key in enumerate(keys) if key in keys[i + 1 :]]
+
+
+@given(KEYS, st.integers(1, 9), st.integers(1, 5))
+def test_the_last_row_of_a_key_counts_also_among_keys_with_one_hash(
+    keys: list[bytes], hashes: int, together: int
+) -> None:
+    values = np.array([int(key) % hashes for key in keys], np.uint64)
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch, "rows of one key looked at together", together)
+        found = superseded(values, keys.__getitem__)
+    assert found.tolist() == plainly(keys)
+
+
+@given(KEYS)
+def test_the_last_row_of_a_number_counts(keys: list[bytes]) -> None:
+    assert superseded(np.array(list(map(int, keys)), np.int64)).tolist() == plainly(keys)
+
+
+def test_no_key_is_asked_for_where_no_hash_comes_twice() -> None:
+    def key_at(row: int) -> bytes:
+        raise AssertionError(row)
+
+    assert superseded(np.arange(1000, dtype=np.uint64), key_at).tolist() == []
