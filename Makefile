@@ -6,6 +6,8 @@ SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py scr
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
+# Where there is room for it, temporary files of test-fast are in memory: no sync waits for a disk.
+IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-pipeline test test-fast soak mutants lint format bench performance clean distclean system-run system-test
@@ -24,7 +26,7 @@ test: $(VENV)/.ready-test ## format, lint, types, all tests (PYTEST='-k spark' f
 	$(BIN)/python -m pytest -n 2 --durations=25 $(PYTEST)
 
 test-fast: $(VENV)/.ready-test ## formats, containers, data sets: no mount, no JVM
-	$(BIN)/python -m pytest -n 2 -m "not mount and not spark and not slow" $(PYTEST)
+	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 -m "not mount and not spark and not slow" $(PYTEST)
 
 lint: system-test $(VENV)/.ready-test ## only format, lint, types
 	$(BIN)/ruff check --quiet .

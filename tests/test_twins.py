@@ -12,6 +12,7 @@ import winkfs
 base = container_checks.base  # fixture
 
 Model = dict[bytes, bytes]
+FILES = 100
 
 
 @pytest.fixture(autouse=True, params=[1, 3, 1 << 40])
@@ -23,9 +24,9 @@ def few_hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_twins_are_told_apart(base: Path) -> None:
-    model: Model = {b"n%d" % i: b"%d" % i for i in range(200)}
+    model: Model = {b"n%d" % i: b"%d" % i for i in range(FILES)}
     with winkfs.create(base, htalgo=3) as c:
-        c.put_many((name, b"old") for name in [*model, *list(model)[:50]])
+        c.put_many((name, b"old") for name in [*model, *list(model)[: FILES // 4]])
         assert contents(c) == dict.fromkeys(model, b"old")
         c.sync()
         c.put_many(model.items())
@@ -33,23 +34,23 @@ def test_twins_are_told_apart(base: Path) -> None:
     for _ in range(2):
         with winkfs.open(base) as c:
             assert contents(c) == model
-            assert "n200" not in c and "" not in c
+            assert f"n{FILES}" not in c and "" not in c
             with pytest.raises(FileNotFoundError):
-                list(c.get_many(["n1", "n200"]))
+                list(c.get_many(["n1", f"n{FILES}"]))
         assert winkfs.verify(base).problems == []
         with winkfs.open(base, "a") as c:
-            for i in range(0, 200, 7):
+            for i in range(0, FILES, 7):
                 c.delete(f"n{i}")
                 c.put(f"m{i}", b"put")
-            for i in range(1, 200, 7):
+            for i in range(1, FILES, 7):
                 c.rename(f"n{i}", f"m{i}")
-            for i in range(2, 200, 7):
+            for i in range(2, FILES, 7):
                 c.append(f"n{i}", b"+")
             found = contents(c)
-            assert len(found) == 200
-            for i in range(3, 200, 7):
+            assert len(found) == FILES
+            for i in range(3, FILES, 7):
                 assert found[b"n%d" % i] == model[b"n%d" % i]
-        assert winkfs.reindex(base) == 200
+        assert winkfs.reindex(base) == FILES
         with winkfs.open(base, "a") as c:
             assert contents(c) == found
             for name in list(found):

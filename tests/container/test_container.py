@@ -620,7 +620,7 @@ def test_a_put_after_put_many_leaves_one_file_of_its_name(base: Path) -> None:
 
 
 def test_put_many_from_the_container_itself(base: Path) -> None:
-    model = {f"n{i}".encode(): b"%d" % i for i in range(3000)}
+    model = {f"n{i}".encode(): b"%d" % i for i in range(1100)}
     with winkfs.create(base) as container:
         container.put_many((name.decode(), data) for name, data in model.items())
         container.put_many((f"copy of {n}", container.read(n)) for n in list(container.names()))
