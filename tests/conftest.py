@@ -9,6 +9,7 @@ from typing import Any
 import marks
 import pytest
 from clusters import cluster as cluster  # a fixture
+from sparking import end_applications
 from sparking import spark as spark  # a fixture
 
 # A shell makes its background jobs ignore SIGINT, and children inherit that: no program that a test
@@ -63,6 +64,10 @@ TOGETHER = {"test_spark_kills.py": "test_spark_cluster.py"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marks.mark(items)
     marks.longest_first(items)
+
+
+def pytest_sessionfinish() -> None:
+    end_applications()
 
 
 @pytest.hookimpl(tryfirst=True)
