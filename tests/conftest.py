@@ -9,6 +9,7 @@ from typing import Any
 import marks
 import pytest
 from clusters import cluster as cluster  # a fixture
+from drivers import cluster_driver as cluster_driver  # a fixture
 from sparking import end_applications
 from sparking import spark as spark  # a fixture
 
