@@ -1,10 +1,9 @@
 """Real Spark clusters for tests: a master and workers, each a process, if possible on hosts of
 their own.
 
-    with standalone() as cluster:
-        done = application(CODE, ..., master=cluster.url, settings=cluster.settings)
-        cluster.workers[0].kill()          # as if its machine lost power
-        cluster.start_worker()
+    with standalone() as cluster, driver(cluster.url, cluster.settings) as spark:
+        cluster.lose(cluster.workers[0])   # as if its machine lost power
+        cluster.complete()
 
 Where the kernel lets us, a worker has a network namespace of its own: an address, a loopback and a
 cable that can be pulled. Else all are on 127.0.0.1. Every process is in a session (setsid) of its
@@ -94,6 +93,7 @@ class Cluster:
     place: Path
     master: Daemon
     url: str
+    hosts: list[Host]  # of the workers
     workers: list[Daemon] = field(default_factory=list)
     _launched: int = 0
 
@@ -115,11 +115,20 @@ class Cluster:
             "spark.network.timeoutInterval": "4s",
         }
 
-    def start_worker(self, host: Host) -> Daemon:
-        """One more; returns when the master knows it."""
-        worker = self._launch(host)
+    def lose(self, worker: Daemon) -> None:
+        """kill -9 of it and of all that runs there; `complete` puts another in its place."""
+        worker.kill()
+        self.workers.remove(worker)
+
+    def complete(self) -> None:
+        """Start the workers that were lost; returns when the master knows them."""
+        there = [worker.host for worker in self.workers]
+        lost = self.hosts[:]
+        for host in there:
+            lost.remove(host)  # without networks of their own, all are one
+        for host in lost:
+            self._launch(host)
         self.master.waits_for("Registering worker", self._launched)
-        return worker
 
     def _launch(self, host: Host) -> Daemon:
         number, self._launched = self._launched, self._launched + 1
@@ -151,7 +160,7 @@ def standalone(workers: int = 2, patience: float = PATIENCE) -> Iterator[Cluster
         port = free_port(home.address)
         words = ["master.Master", "--host", home.address, "--port", str(port), "--webui-port", "0"]
         master = launch(home, words, place / "master.log")
-        cluster = Cluster(place, master, f"spark://{home.address}:{port}")
+        cluster = Cluster(place, master, f"spark://{home.address}:{port}", others)
         bitten = threading.Event()
 
         def bite() -> None:
@@ -163,9 +172,7 @@ def standalone(workers: int = 2, patience: float = PATIENCE) -> Iterator[Cluster
         watchdog.start()
         try:
             master.waits_for("Starting Spark master")
-            for host in others:
-                cluster._launch(host)
-            master.waits_for("Registering worker", workers)
+            cluster.complete()
             yield cluster
             assert not bitten.is_set(), "the cluster hung"
         except BaseException:
@@ -180,7 +187,7 @@ def standalone(workers: int = 2, patience: float = PATIENCE) -> Iterator[Cluster
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """One for all tests that leave it with as many workers as they found."""
+    """One for all tests; those that kill workers complete it first."""
     with standalone() as it:
         yield it
 

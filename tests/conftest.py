@@ -9,6 +9,8 @@ from typing import Any
 import marks
 import pytest
 from clusters import cluster as cluster  # a fixture
+from drivers import cluster_driver as cluster_driver  # a fixture
+from sparking import end_applications
 from sparking import spark as spark  # a fixture
 
 # A shell makes its background jobs ignore SIGINT, and children inherit that: no program that a test
@@ -55,14 +57,15 @@ def amount(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], int]:
 
 # --- marks, and who runs what ---
 
-# Files that share what is dear run one after the other, in one process: a cluster of Spark.
-TOGETHER = {"test_spark_kills.py": "test_spark_cluster.py"}
-
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at them
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marks.mark(items)
     marks.longest_first(items)
+
+
+def pytest_sessionfinish() -> None:
+    end_applications()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,11 +78,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     from xdist.scheduler import LoadScopeScheduling
 
     class InOrder(LoadScopeScheduling):
-        """A file to a worker, in the order of the collection."""
+        """A file to a worker, in the order of the collection; to one of them all that start Spark,
+        because they share a session, applications and a cluster."""
 
         def _split_scope(self, nodeid: str) -> str:
-            folder, slash, file = nodeid.partition("::")[0].rpartition("/")
-            return f"{folder}{slash}{TOGETHER.get(file, file)}"
+            file = nodeid.partition("::")[0]
+            return "spark" if marks.with_spark(config.rootpath / file) else file
 
     config.option.loadscopereorder = False
     return InOrder(config, log)

@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusters import die_with_parent, in_session, kill, wait_for
+import pytest
+from clusters import Cluster, die_with_parent, in_session, kill, wait_for
 from mounting import is_readable
 from sparking import MODULES, SETTINGS, environment, need_spark
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 PATIENCE = 240.0  # seconds one call may take before it counts as hung
 # Batches between Python functions are of 10,000 rows else: a task would see all of its own at once.
 SMALL = {"spark.sql.execution.arrow.maxRecordsPerBatch": "100"}
+HALF = {"spark.cores.max": "2"}  # of a cluster: a core of each worker
 
 
 class Failed(Exception):
@@ -153,6 +155,13 @@ def driver(master: str, settings: Mapping[str, str] | None = None) -> Iterator[D
             for pipe in (it.process.stdin, it.process.stdout):
                 if pipe is not None and not pipe.closed:
                     pipe.close()
+
+
+@pytest.fixture(scope="session")
+def cluster_driver(cluster: Cluster) -> Iterator[Driver]:
+    """One for all tests, on a core of each worker: another driver has room beside it."""
+    with driver(cluster.url, cluster.settings | HALF) as it:
+        yield it
 
 
 # --- a gate: a task that waits until the test has done something ---

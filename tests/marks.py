@@ -5,6 +5,9 @@ Whatever starts a mount or a JVM asks `needs`, which holds the running test to i
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
+
 import pytest
 
 # fixture -> the mark of every test that asks for it
@@ -30,6 +33,13 @@ def mark(items: list[pytest.Item]) -> None:
     for item in items:
         for fixture in OF_FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(OF_FIXTURES[fixture])
+
+
+@functools.cache
+def with_spark(file: Path) -> bool:
+    """Whether tests of a file start Spark. Few that are marked so as a whole do not."""
+    text = file.read_text()
+    return "spark: SparkSession" in text or "mark.spark" in text
 
 
 def longest_first(items: list[pytest.Item]) -> None:

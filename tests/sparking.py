@@ -1,11 +1,12 @@
-"""Spark for tests: one session for the whole run, and applications in a process of their own.
+"""Spark for tests: one session for the whole run, and applications in a process beside it.
 
 def test_x(spark: SparkSession) -> None: ...    # the shared session, local[2]; leave it running
-done = application(code, argument, ...)         # a script with a JVM of its own, which it stops
+done = application(code, argument, ...)         # a script with a SparkContext of its own
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import applications
 import jvm
 import pytest
 from marks import needs
@@ -36,13 +38,14 @@ SETTINGS = (
     | {"spark.driver.memory": "2g", "spark.log.level": "OFF"}  # an error is looked for in Python
     | {"spark.executor.extraJavaOptions": jvm.options()}
 )
-PATIENCE = 240.0  # seconds one application may take before it counts as hung
+PATIENCE = applications.PATIENCE
+_missing = functools.cache(word_count.missing)  # it asks Java for its version
 
 
 def need_spark() -> None:
     """Skip where the machine has no Spark; on CI that is an error."""
     needs("spark")
-    if problem := word_count.missing():
+    if problem := _missing():
         if os.environ.get("CI"):
             pytest.fail(problem)
         pytest.skip(problem)
@@ -72,35 +75,40 @@ def spark() -> Iterator[SparkSession]:
         session.stop()
 
 
-HEAD = """
-import sys
-from pyspark.sql import SparkSession
-builder = SparkSession.builder.master({master!r}).config(map={settings!r})
-spark = builder.getOrCreate()
-try:
-    exec(compile({code!r}, "application", "exec"))
-finally:
-    spark.stop()
-"""
-
-
 def application(
     code: str,
     *arguments: object,
     master: str = "local[2]",
-    settings: Mapping[str, str] | None = None,
-    python: str = sys.executable,
     env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script that finds the session as `spark` and its arguments in sys.argv[1:].
 
-    settings    more of them; env: instead of `environment()`
+    The SparkContext is its own; Python and the JVM are those of the application before, if that
+    left them alive.
+
+    env     instead of `environment()`
+    fresh   no application has run in this JVM
     """
+    global _applications
     need_spark()
-    script = HEAD.format(master=master, settings=SETTINGS | dict(settings or {}), code=code)
-    return subprocess.run(
-        [python, "-c", script, *map(str, arguments)],
-        env=environment() if env is None else env,
-        cwd=cwd, capture_output=True, text=True, check=False, timeout=PATIENCE,
-    )  # fmt: skip
+    env = environment() if env is None else env
+    fixed = {name: value for name, value in env.items() if name not in applications.OF_CONTEXT}
+    if _applications is not None and (fresh or _applications.env != fixed):
+        end_applications()
+    if _applications is None or _applications.process.poll() is not None:
+        end_applications()
+        _applications = applications.Applications(fixed, SETTINGS)
+    own = {name: value for name, value in env.items() if name in applications.OF_CONTEXT}
+    return _applications.run(code, list(map(str, arguments)), master, own)
+
+
+_applications: applications.Applications | None = None
+
+
+def end_applications() -> None:
+    """Stop what `application` keeps running."""
+    global _applications
+    if _applications is not None:
+        _applications.end()
+    _applications = None

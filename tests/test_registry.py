@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 from mounting import mounted
+from sparking import application, environment
 
 import winkfs
 from winkfs.registry import find_kind, kind_of
@@ -142,15 +142,8 @@ def test_a_mount_of_it_is_read_only(
 
 
 SPARK = """
-import sys
 import winkfs.spark
-from pyspark.sql import SparkSession
 
-spark = (
-    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    .config("spark.sql.shuffle.partitions", 1).getOrCreate()
-)
-spark.sparkContext.setLogLevel("OFF")
 frame = winkfs.spark.read(spark, sys.argv[1])
 print(sorted((row.path, row.size, bytes(row.content)) for row in frame.collect()))
 print([row.path for row in frame.filter("size > 6").collect()])
@@ -164,11 +157,8 @@ except Exception as error:
 @pytest.mark.spark
 def test_spark_reads_it(installed: Path, texts: Path) -> None:
     pytest.importorskip("pyspark")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SPARK), texts],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(installed), *sys.path])},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    env = environment(PYTHONPATH=os.pathsep.join([str(installed), *sys.path]))
+    done = application(SPARK, texts, master="local[1]", env=env)
     rows = [("a", 6, b"alpha\n"), ("b", 13, b"beta, longer\n"), ("c", 0, b"")]
     assert done.stdout.splitlines() == [str(rows), "['b']", "True"], done.stderr[-2000:]
 

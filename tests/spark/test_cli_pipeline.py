@@ -9,14 +9,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from commands import Run, one_line
+from commands import run as run  # a fixture
 from sparking import environment, need_spark
 
 import winkfs
 from winkfs.cli._common import explain
 from winkfs.spark.jobs import session
 from winkfs.spark.jobs.session import cause
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PATIENCE = 240
 
@@ -52,7 +58,8 @@ def test_a_job_is_quiet_says_json_and_runs_no_python_file_of_the_current_directo
 ) -> None:
     target = tmp_path / "digests"
     (tmp_path / "xxhash.py").write_text("open('ran', 'w')\n")
-    job = start("digest", source, target, "--master", "local[2]", cwd=tmp_path)
+    master = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
+    job = start("digest", source, target, *master, cwd=tmp_path)
     status, out, err = ended(job)
     assert (status, err) == (0, "")
     assert not (tmp_path / "ran").exists()
@@ -74,12 +81,24 @@ def test_lookup_needs_no_spark_and_names_what_is_missing(tmp_path: Path) -> None
     assert done.stderr == f"winkfs: {tmp_path}: no digest set (there is no digests.json in it)\n"
 
 
-@pytest.mark.spark
-def test_what_is_wrong_is_one_line(source: Path, tmp_path: Path) -> None:
-    status, out, err = ended(start("sort", source, tmp_path / "o", "--key", "nonsense + 1"))
-    assert (status, out) == (1, "")
-    assert err.count("\n") == 1 and "'nonsense + 1' is no expression over path, size" in err
-    assert os.listdir(tmp_path) == []
+def test_what_is_wrong_is_one_line(spark: SparkSession, source: Path, run: Run) -> None:
+    line = one_line(run("pipeline", "sort", source, "o", "--key", "nonsense + 1"))
+    assert "'nonsense + 1' is no expression over path, size" in line
+    assert os.listdir() == []
+
+
+def test_a_job_uses_the_session_of_its_process_and_leaves_it_as_it_was(
+    spark: SparkSession, source: Path, run: Run
+) -> None:
+    before, handler = spark.conf.getAll, signal.getsignal(signal.SIGINT)
+    done = run("pipeline", "stats", source, "--json")
+    assert (done.status, done.err) == (0, "")
+    assert json.loads(done.out)["files"] == 300
+    assert spark.range(3).count() == 3
+    assert (spark.conf.getAll, signal.getsignal(signal.SIGINT)) == (before, handler)
+    line = one_line(run("pipeline", "stats", source, "--conf", "spark.sql.shuffle.partitions=9"))
+    assert "Spark runs in this process already" in line
+    assert spark.conf.getAll == before
 
 
 @pytest.mark.spark
@@ -90,7 +109,7 @@ def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> 
         if list(tmp_path.glob("o/job-*")):
             break
         time.sleep(0.1)
-    time.sleep(2)
+    time.sleep(1)
     process.send_signal(signal.SIGINT)
     assert ended(process) == (130, "", "winkfs: interrupted\n")
     assert os.listdir(tmp_path) == []
@@ -132,7 +151,8 @@ def test_a_job_is_a_program(source: Path, tmp_path: Path, way: str, soak: bool) 
         script = Path(winkfs.__file__).parent / "spark" / "jobs" / "digest.py"
         submit = Path(_find_spark_home()) / "bin" / "spark-submit"
         process = subprocess.Popen(
-            [submit, "--master", "local[2]", script, *map(str, arguments)], env=environment(),
+            [submit, "--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", script,
+             *map(str, arguments)], env=environment(),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
     status, out, err = ended(process)

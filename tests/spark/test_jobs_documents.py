@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 
@@ -64,6 +65,7 @@ def plain_mix(value: int) -> int:
     return value ^ (value >> 33)
 
 
+@functools.cache  # a document of a megabyte takes seconds
 def plain_shingles(document: bytes) -> list[int]:
     """One document, one shingle at a time."""
     text = re.sub(rb"(?is)<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[a-z/!?][^>]*>", b" ", document)
@@ -78,6 +80,7 @@ def plain_shingles(document: bytes) -> list[int]:
     return shingles
 
 
+@functools.cache
 def plain_signature(document: bytes) -> list[int]:
     shingles = plain_shingles(document)
     result = []

@@ -12,7 +12,7 @@ import datasets
 import pytest
 import xxhash
 from cluster_jobs import document, expected, stored
-from clusters import LOCAL_CLUSTER, Cluster
+from clusters import LOCAL_CLUSTER
 from drivers import Here, Spark, driver
 
 import winkfs
@@ -32,14 +32,12 @@ def spark_on(request: pytest.FixtureRequest, soak: bool) -> Iterator[Spark]:
     if request.param == "local":
         yield Here(request.getfixturevalue("spark"))
         return
-    master, settings = LOCAL_CLUSTER, {}
     if request.param == "standalone":
-        cluster: Cluster = request.getfixturevalue("cluster")
-        master, settings = cluster.url, cluster.settings
-    elif not soak:
+        yield request.getfixturevalue("cluster_driver")
+        return
+    if not soak:
         pytest.skip("several processes, as standalone: make soak")
-    with driver(master, settings) as it:
-        it.name = request.param
+    with driver(LOCAL_CLUSTER) as it:
         yield it
 
 

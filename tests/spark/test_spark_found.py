@@ -94,7 +94,7 @@ def test_found_by_name_in_a_new_session(base: Path) -> None:
         frame = spark.read.format("winkfs").load(sys.argv[1])
         print("count", frame.count(), frame.where("path = 'empty'").count())
     """
-    done = application(code, base)
+    done = application(code, base, fresh=True)  # a JVM looks once
     assert done.returncode == 0, done.stderr
     with winkfs.open(base) as container:
         assert f"count {len(container)} 1" in done.stdout
@@ -132,7 +132,7 @@ def test_a_python_of_spark_without_winkfs_says_what_to_do(
     """
     done = application(
         code, base, zipped(tmp_path / "winkfs.zip"),
-        env=environment(PYSPARK_PYTHON=stranger), cwd=tmp_path,
+        env=environment(PYSPARK_PYTHON=stranger),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     error = next(line for line in done.stdout.splitlines() if line.startswith("error"))

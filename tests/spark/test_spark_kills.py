@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
 import pytest
 from cluster_jobs import document, expected, stored
 from clusters import Cluster, executor_of, kill, wait_for
-from drivers import PATIENCE, Driver, driver, go
+from drivers import HALF, PATIENCE, Driver, driver, go
 from test_spark_cluster import clean
 
 import winkfs
@@ -19,7 +18,6 @@ from winkfs.dataset.manifest import PENDING
 
 pytestmark = pytest.mark.spark
 
-HALF = {"spark.cores.max": "2"}  # of the cluster, a core of each worker: two drivers have room
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",
@@ -28,10 +26,11 @@ SPECULATION = {
 }
 
 
-@pytest.fixture(scope="module")
-def spark_on(cluster: Cluster) -> Iterator[Driver]:
-    with driver(cluster.url, cluster.settings | HALF) as it:
-        yield it
+@pytest.fixture
+def spark_on(cluster: Cluster, cluster_driver: Driver) -> Driver:
+    """With all workers, whatever the test before has done."""
+    cluster.complete()
+    return cluster_driver
 
 
 @pytest.fixture(scope="module")
@@ -55,38 +54,29 @@ def gate(tmp_path: Path) -> Path:
 
 
 def lose_power(cluster: Cluster, task: int) -> None:
-    """kill -9 of the worker of a task with all that runs there; another takes its place."""
-    worker = cluster.worker_of(task)
-    worker.kill()
-    cluster.workers.remove(worker)
-    cluster.start_worker(worker.host)
+    """kill -9 of the worker of a task with all that runs there."""
+    cluster.lose(cluster.worker_of(task))
 
 
 # --- the machine of a task is lost ---
 
 
-def test_a_worker_lost_in_the_middle_of_a_read(
-    spark_on: Driver, cluster: Cluster, corpus: Path, gate: Path
-) -> None:
-    spark_on.begin("read", corpus, {"splitBytes": "1m", "batchBytes": "64k"}, gate)
-    lose_power(cluster, spark_on.held(gate))
-    go(gate)
-    assert spark_on.end() == stored(corpus)
-
-
-def test_a_worker_lost_in_the_middle_of_a_write(
-    spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path
+def test_a_worker_lost_in_the_middle_of_a_read_and_a_write(
+    spark_on: Driver, cluster: Cluster, corpus: Path, tmp_path: Path, gate: Path
 ) -> None:
     root = tmp_path / "set"
     spark_on.call("write", root, (0, 300))
-    spark_on.begin("write", root, (200, 1200), "append", gate)
+    options = {"splitBytes": "1m", "batchBytes": "64k"}
+    spark_on.begin("copy", corpus, root, options, gate)
     task = spark_on.held(gate)
     assert list((root / PENDING).iterdir())  # it has begun
     assert stored(root) == expected(range(300))
     lose_power(cluster, task)
     go(gate)
     spark_on.end()
-    assert stored(root) == expected(range(1200))
+    assert stored(root) == expected(range(1500)) == stored(corpus)
+    with winkfs.open(root) as files:
+        assert next(iter(files.history())).metrics["files"] == 1500  # each was read once
     clean(root, 2)
 
 
@@ -100,25 +90,6 @@ def test_a_worker_lost_in_the_middle_of_a_stream(
     assert spark_on.end() == 3
     assert stored(root) == stored(corpus)
     clean(root, 3)
-
-
-# --- the driver is lost ---
-
-
-def test_a_driver_lost_in_the_middle_of_a_write_leaves_the_data_set_as_it_was(
-    tmp_path: Path, gate: Path
-) -> None:
-    root = tmp_path / "set"
-    datasets.add(root, dict(map(document, range(300))))
-    with driver("local[2]") as it:
-        it.begin("write", root, (200, 1200), "overwrite", gate)
-        it.held(gate)
-        it.kill()
-    assert stored(root) == expected(range(300))
-    assert list((root / PENDING).iterdir())  # nobody was left to sweep it
-    assert main(["dataset", "vacuum", str(root), "--older-than", "0"]) == 0
-    assert stored(root) == expected(range(300))
-    clean(root, 1)
 
 
 # --- soak: smaller parts are lost, and at other moments ---
@@ -170,6 +141,7 @@ def test_of_two_speculative_attempts_one_counts(
 ) -> None:
     if not cluster.separate:
         pytest.skip("Spark starts no second attempt on the same host: it needs root, and ip")
+    cluster.complete()
     root = tmp_path / "set"
     with driver(cluster.url, cluster.settings | HALF | SPECULATION) as it:
         it.begin("write", root, (0, 1000), "append", gate, 4)
@@ -240,3 +212,24 @@ def test_a_driver_lost_at_any_moment_of_a_stream(corpus: Path, tmp_path: Path, t
     with driver("local[2]") as it:
         it.call(*arguments)
     assert stored(root) == stored(corpus)
+
+
+# --- the driver is lost ---
+
+
+def test_a_driver_lost_in_the_middle_of_a_write_leaves_the_data_set_as_it_was(
+    cluster_driver: Driver, cluster: Cluster, tmp_path: Path, gate: Path
+) -> None:
+    """The last test: no other finds this driver alive."""
+    root = tmp_path / "set"
+    datasets.add(root, dict(map(document, range(300))))
+    cluster_driver.begin("write", root, (200, 1200), "overwrite", gate)
+    cluster_driver.held(gate)
+    cluster_driver.kill()
+    for worker in cluster.workers:
+        wait_for(lambda w=worker: not w.executors() and not w.pythons(), "executors live on")
+    assert stored(root) == expected(range(300))
+    assert list((root / PENDING).iterdir())  # nobody was left to sweep it
+    assert main(["dataset", "vacuum", str(root), "--older-than", "0"]) == 0
+    assert stored(root) == expected(range(300))
+    clean(root, 1)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sparkfiles import damage, with_columns
@@ -13,6 +14,9 @@ from sparking import PACKAGES, PATIENCE, application, environment, need_spark
 
 import winkfs
 from winkfs.dataset.dataset import create
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
@@ -151,7 +155,6 @@ def test_the_example_of_the_readme_alarms_nobody(tmp_path: Path) -> None:
 
 
 PLACES = """
-import sys
 from winkfs.spark.session import compiled
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
@@ -175,20 +178,19 @@ before = spark.sparkContext.pythonExec
 with compiled(spark):
     spark.dataSource.register(Place)
 assert spark.sparkContext.pythonExec == before
-print(*spark.read.format("place").load().first())
+where = spark.read.format("place").load().first()
 """
 
 
-def test_processes_of_a_local_session_import_a_compiled_pyspark() -> None:
+def test_processes_of_a_local_session_import_a_compiled_pyspark(spark: SparkSession) -> None:
     """Spark puts one in front that is not: a second of CPU for each of them."""
     import pyspark
 
-    done = application(PLACES)
-    assert done.returncode == 0, done.stderr
-    where = done.stdout.split()
+    script: dict[str, Any] = {"spark": spark, "__name__": "__main__"}  # travels by value
+    exec(PLACES, script)
     if "SPARK_HOME" in os.environ:
         pytest.skip("another PySpark than that of pip")
-    assert where == [pyspark.__file__] * 2
+    assert list(script["where"]) == [pyspark.__file__] * 2
 
 
 def test_a_python_that_is_not_this_one_is_left_alone(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def run(
     bad_list: str | None = None,
     show: Callable[[dict[str, Any]], None] = emit,
 ) -> int:
-    """Run a job in a session of its own, and print its summary."""
+    """Run a job in the session of this process, or one of its own, and print its summary."""
     from winkfs.spark.jobs.session import cpu_seconds, session
 
     start = time.monotonic()

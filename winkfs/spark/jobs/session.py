@@ -73,7 +73,8 @@ def session(
     conf: Sequence[tuple[str, str]] = (),
     log: str | None = None,
 ) -> Iterator[SparkSession]:
-    """A session for the block; stopped after it.
+    """A session for the block: that of this process, as it is, where one runs, as in a notebook;
+    else a new one, stopped after the block.
 
     master  local[*] if none is given
     log     a file for what the JVM and the workers say; None: nobody reads it
@@ -82,8 +83,12 @@ def session(
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and (problem := missing()):
         raise Refusal(problem)
+    running = _running()
+    if running is not None and (master or conf or log):
+        raise Refusal("Spark runs in this process already: --master, --conf and --log are for a "
+                      "session that the job starts: leave them out")  # fmt: skip
     try:
-        spark = _start(name, master, conf, log, submitted)
+        spark = running or _start(name, master, conf, log, submitted)
     except Exception as error:
         hint = "" if log else "; --log FILE keeps what it said"
         raise Refusal(f"Spark cannot start: {cause(error)}{hint}") from None
@@ -92,8 +97,23 @@ def session(
             with _told(), _progress(spark, name), compiled(spark):
                 yield spark
         finally:
-            with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
-                spark.stop()
+            if running is None:
+                with contextlib.suppress(Exception):  # a JVM that is gone cannot be stopped
+                    spark.stop()
+
+
+def _running() -> SparkSession | None:
+    """The session of this process, which knows the format then."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    import winkfs.spark
+
+    if SparkContext._active_spark_context is None:
+        return None
+    spark = SparkSession.builder.getOrCreate()  # without settings: it changes none
+    winkfs.spark.register(spark)
+    return spark
 
 
 def _start(
