@@ -3,7 +3,7 @@
 A JVM that starts with a context costs more than most scripts do in it.
 
     applications = Applications(environment, settings)
-    done = applications.run("print(spark.range(3).count())", [], "local[2]", {})
+    done = applications.run("print(spark.range(3).count())", [], "local[2]", sys.executable)
     applications.end()
 """
 
@@ -21,23 +21,25 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 240.0  # seconds one application may take before it counts as hung
-# What a new context reads; all else of an environment is that of the process and its JVM.
-OF_CONTEXT = ("PYSPARK_PYTHON",)
 
 
 class Applications:
     """A Python process that runs scripts, and the JVM that the first of them has started."""
 
     def __init__(self, env: Mapping[str, str], settings: Mapping[str, str]) -> None:
-        self.env = dict(env)
+        self._path = env["PYTHONPATH"]
         self._place = tempfile.TemporaryDirectory(prefix="winkfs-applications-")
         self.process = subprocess.Popen(
             [sys.executable, "-P", __file__, json.dumps(dict(settings))],
-            env=self.env, cwd=self._place.name, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=dict(env), cwd=self._place.name, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
+    def serves(self, path: str) -> bool:
+        """Whether it can run one more, with this PYTHONPATH."""
+        return self._path == path and self.process.poll() is None
+
     def run(
-        self, code: str, arguments: list[str], master: str, env: Mapping[str, str]
+        self, code: str, arguments: list[str], master: str, python: str
     ) -> subprocess.CompletedProcess[str]:
         """Status 1 where it raised, or where the process ended under it; what Java and the workers
         say is in the stderr of the first."""
@@ -45,7 +47,7 @@ class Applications:
 
         assert self.process.stdin is not None and self.process.stdout is not None
         texts = [Path(self._place.name, name) for name in ("stdout", "stderr")]
-        request = [code, arguments, master, dict(env), *map(str, texts)]
+        request = [code, arguments, master, python, *map(str, texts)]
         self.process.stdin.write(json.dumps(request).encode() + b"\n")
         self.process.stdin.flush()
         if not is_readable(self.process.stdout.fileno(), PATIENCE):
@@ -71,8 +73,8 @@ def _main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     settings = json.loads(sys.argv[1])
     for line in sys.stdin:
-        code, arguments, master, env, out, err = json.loads(line)
-        os.environ.update(env)
+        code, arguments, master, python, out, err = json.loads(line)
+        os.environ["PYSPARK_PYTHON"] = python
         sys.argv[1:] = arguments
         with _written_to(out, err):
             status, alive = _run(code, master, settings)

@@ -10,7 +10,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +79,8 @@ def application(
     code: str,
     *arguments: object,
     master: str = "local[2]",
-    env: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+    path: str = PACKAGES,
     fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script that finds the session as `spark` and its arguments in sys.argv[1:].
@@ -87,20 +88,16 @@ def application(
     The SparkContext is its own; Python and the JVM are those of the application before, if that
     left them alive.
 
-    env     instead of `environment()`
+    python  of the workers
+    path    PYTHONPATH of all
     fresh   no application has run in this JVM
     """
     global _applications
     need_spark()
-    env = environment() if env is None else env
-    fixed = {name: value for name, value in env.items() if name not in applications.OF_CONTEXT}
-    if _applications is not None and (fresh or _applications.env != fixed):
+    if _applications is None or fresh or not _applications.serves(path):
         end_applications()
-    if _applications is None or _applications.process.poll() is not None:
-        end_applications()
-        _applications = applications.Applications(fixed, SETTINGS)
-    own = {name: value for name, value in env.items() if name in applications.OF_CONTEXT}
-    return _applications.run(code, list(map(str, arguments)), master, own)
+        _applications = applications.Applications(environment(PYTHONPATH=path), SETTINGS)
+    return _applications.run(code, list(map(str, arguments)), master, python)
 
 
 _applications: applications.Applications | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mounting import mounted
-from sparking import application, environment
+from sparking import application
 
 import winkfs
 from winkfs.registry import find_kind, kind_of
@@ -157,8 +157,8 @@ except Exception as error:
 @pytest.mark.spark
 def test_spark_reads_it(installed: Path, texts: Path) -> None:
     pytest.importorskip("pyspark")
-    env = environment(PYTHONPATH=os.pathsep.join([str(installed), *sys.path]))
-    done = application(SPARK, texts, master="local[1]", env=env)
+    path = os.pathsep.join([str(installed), *sys.path])
+    done = application(SPARK, texts, master="local[1]", path=path)
     rows = [("a", 6, b"alpha\n"), ("b", 13, b"beta, longer\n"), ("c", 0, b"")]
     assert done.stdout.splitlines() == [str(rows), "['b']", "True"], done.stderr[-2000:]
 

@@ -130,10 +130,7 @@ def test_a_python_of_spark_without_winkfs_says_what_to_do(
         frame = winkfs.spark.read(spark, sys.argv[1], content="ref")
         print("count", winkfs.spark.fetch_content(frame).count())
     """
-    done = application(
-        code, base, zipped(tmp_path / "winkfs.zip"),
-        env=environment(PYSPARK_PYTHON=stranger),
-    )  # fmt: skip
+    done = application(code, base, zipped(tmp_path / "winkfs.zip"), python=stranger)
     assert done.returncode == 0, done.stderr
     error = next(line for line in done.stdout.splitlines() if line.startswith("error"))
     assert "cannot import winkfs" in error

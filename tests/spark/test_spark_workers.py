@@ -202,7 +202,7 @@ def test_a_python_that_is_not_this_one_is_left_alone(tmp_path: Path) -> None:
         with compiled(spark):
             print(spark.sparkContext.pythonExec)
     """
-    done = application(code, env=environment(PYSPARK_PYTHON=str(other)))
+    done = application(code, python=str(other))
     assert done.stdout.split() == [str(other)], done.stderr
 
 
@@ -225,7 +225,7 @@ def test_first_query_starts_a_python_for_the_schema_the_plan_and_the_tasks(tmp_p
     log, logged = tmp_path / "log", tmp_path / "python"
     logged.write_text(LOGGED.format(log=log, python=sys.executable))
     logged.chmod(0o700)
-    done = application(FIRST, tmp_path / "c", env=environment(PYSPARK_PYTHON=str(logged)))
+    done = application(FIRST, tmp_path / "c", python=str(logged))
     assert done.stdout.split() == ["100000", "100"], done.stderr
     started = [name.rpartition(".")[2] for name in log.read_text().split()]
     assert started == ["create_data_source", "plan_data_source_read", "worker"]
