@@ -25,6 +25,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import warm
 from marks import needs
 from memory_source import MemorySource
 
@@ -182,9 +183,8 @@ def same(left: Path, right: Path) -> None:
 def winkfs_command(*arguments: str | Path) -> None:
     if arguments[0] == "mount":
         need_fuse()
-    command = [*WINKFS, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, f"{arguments[0]} failed: {done.stderr}"
+    status, said = warm.run([str(argument) for argument in arguments], PATIENCE)
+    assert status == 0, f"{arguments[0]} failed: {said}"
 
 
 def abort(mount: Mount) -> None:

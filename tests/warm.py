@@ -1,0 +1,85 @@
+"""Commands of winkfs without the time that their imports take: each is a fork of a process that has
+them already.
+
+    status, said = run(["mount", base, directory])
+
+A test of how a command starts, or of what it may import, starts a Python: `mounting.command`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
+_parent: subprocess.Popen[str] | None = None
+
+
+def run(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
+    """Run `winkfs ARGUMENTS` with the environment and directory of now -> exit status, stderr."""
+    global _parent
+    if _parent is None or _parent.poll() is not None:
+        _parent = subprocess.Popen(
+            [sys.executable, __file__], env=os.environ | {"PYTHONPATH": PACKAGES},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert _parent.stdin is not None and _parent.stdout is not None
+    with tempfile.NamedTemporaryFile("r") as said:
+        asked = (list(arguments), os.getcwd(), dict(os.environ), said.name)
+        _parent.stdin.write(json.dumps(asked) + "\n")
+        _parent.stdin.flush()
+        if not select.select([_parent.stdout], [], [], seconds)[0]:
+            _parent.kill()
+            raise subprocess.TimeoutExpired(list(arguments), seconds)
+        return int(_parent.stdout.readline()), said.read()
+
+
+def _serve() -> None:
+    """Returns in the child, as the program that was asked for; the parent ends with its input."""
+    import gc
+
+    import numpy  # noqa: F401
+
+    import winkfs.cli.mount
+    import winkfs.mounting.appendonly
+    import winkfs.mounting.dataset  # noqa: F401
+
+    gc.freeze()  # what is never collected is not copied
+    while line := sys.stdin.readline():
+        arguments, folder, environment, said = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            return _become(arguments, folder, environment, said)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    os._exit(0)
+
+
+def _become(arguments: list[str], folder: str, environment: dict[str, str], said: str) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    nothing, err = os.open(os.devnull, os.O_RDWR), os.open(said, os.O_WRONLY)
+    for fd, new in enumerate((nothing, nothing, err)):
+        os.dup2(new, fd)
+    os.close(nothing)
+    os.close(err)
+    sys.argv = ["winkfs", *arguments]
+
+
+def main() -> NoReturn:
+    _serve()
+    from winkfs.cli import main
+
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    main()
