@@ -52,8 +52,8 @@ from winkformats.kv.entry import KVEntry
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import Batch, scan_intact
 from winkformats.kv.sequence import KVSeq
-from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock
-from winkfs.container.ondisk.idx import Base, spread
+from winkformats.kv.superblock import HINDEX, Superblock
+from winkfs.container.ondisk.idx import Base
 from winkfs.names import to_strs
 
 HEAD: Final = struct.Struct(">Q16s2q")
@@ -177,27 +177,13 @@ def write_index(storage: Storage, s: UInt64, positions: Int64, contid: int, end:
 
     end     FILESIZE of the kvseq
     """
-    return spread(
-        storage, len(s), lambda size: _write_index(storage, s, positions, contid, end, size)
-    )
-
-
-def _write_index(
-    storage: Storage, s: UInt64, positions: Int64, contid: int, end: int, htsize: int
-) -> tuple[Superblock, int]:
-    """A table of `htsize` cells -> its superblock, and what `table.build` says of it."""
-    shape = table.Shape(htsize)
-    variables = {"HTSIZE": shape.htsize, "HTALGO": hashing.XXH3, "CELLSZ": shape.cellsz}
-    variables |= {"HTFREE": shape.htfree, "HTDEL": shape.htdel}
-    variables |= {"ENTRIES": len(s), "AENTRIES": len(s), "SBCKSUM": 0}
-    block = Superblock.new(HINDEX, PURPOSE_INDEX, variables | {"CONTID": contid, "DATAEND": end})
-    block["FILESIZE"] = SBSIZE + shape.htsize * shape.width
-    block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
+    variables = {"HTSIZE": 0, "HTALGO": hashing.XXH3, "CELLSZ": 2, "HTFREE": 0, "HTDEL": 1}
+    variables |= {"ENTRIES": len(s), "AENTRIES": len(s), "SBCKSUM": 0, "CONTID": contid}
+    variables |= {"DATAEND": end, "FILESIZE": 0, pagesums.VARIABLE: 0}
+    block = Superblock.new(HINDEX, PURPOSE_INDEX, variables)
     cells = np.stack([positions, s.view(np.int64)], axis=1)
-    storage.write(0, [block.encode()])
-    passed = table.build(storage, SBSIZE, shape, table.bits_of(s), lambda chosen: cells[chosen])
-    pagesums.write(storage, block)
-    return block, passed
+    table.write(storage, block, table.bits_of(s), lambda chosen: cells[chosen])
+    return block
 
 
 class DigestShard:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -19,6 +20,8 @@ from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage
 from winkformats.hashing import MASK63
+from winkformats.kv import pagesums
+from winkformats.kv.superblock import SBSIZE, Superblock
 
 Indices = npt.NDArray[Any]
 Cells = npt.NDArray[np.int64]  # [n, cellsz], native order
@@ -26,6 +29,7 @@ BUCKET: Final = 1 << 16  # cells built at a time: 1 MiB, so that scattering stay
 SEGMENT: Final = 1 << 18  # entries sorted at a time
 LOAD: Final = 0.7  # load factor after which a table grows
 MINIMUM: Final = 64  # cells of the smallest table
+FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
 PROBED: Final = 8  # cells that a search looks at first; a long run has it look at more at a time
 LONGEST: Final = 1 << 12  # cells it looks at, at a time, most
 WINDOWS: Final = 1 << 16  # cells that searches for many keys look at, at a time, all together
@@ -172,6 +176,42 @@ def used(shape: Shape, cells: npt.NDArray[np.void], start: int, stop: int) -> tu
     words = cells[start:stop].view(">i8").reshape(-1, shape.cellsz).astype(np.int64)
     taken = words[:, 0] != shape.htfree
     return words[taken & (words[:, 0] != shape.htdel)], int(taken.sum())
+
+
+def write(
+    storage: Storage, block: Superblock, bits: UInt64, words: Callable[[Indices], Cells]
+) -> Shape:
+    """Write a whole hindex into an empty storage, not synced: superblock, cells, and the checksums
+    of its pages, where the superblock has them.
+
+    block   HTSIZE, FILESIZE and, where it has them, SYNCSIZE and PAGESUMS are set here
+    raises  OSError
+    cost    as `build`; twice where the keys were made for the first HTSIZE
+    """
+    size = size_for(len(bits))
+    shape, passed = _write(storage, block, size, bits, words)
+    if passed > FAR:  # take one that nobody can know
+        storage.truncate(0)
+        size += 2 * (1 + secrets.randbelow(size // 4))
+        shape, _ = _write(storage, block, size, bits, words)
+    return shape
+
+
+def _write(
+    storage: Storage, block: Superblock, size: int, bits: UInt64, words: Callable[[Indices], Cells]
+) -> tuple[Shape, int]:
+    block["HTSIZE"] = size
+    shape = Shape.of(block)
+    block["FILESIZE"] = SBSIZE + size * shape.width
+    if "SYNCSIZE" in block:
+        block["SYNCSIZE"] = block["FILESIZE"]
+    if pagesums.VARIABLE in block:
+        block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
+    storage.write(0, [block.encode()])
+    passed = build(storage, SBSIZE, shape, bits, words)
+    if pagesums.VARIABLE in block:
+        pagesums.write(storage, block)
+    return shape, passed
 
 
 def build(

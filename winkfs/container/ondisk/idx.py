@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import mmap
-import secrets
 import struct
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +33,11 @@ from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written
 ALIKE: Final = 64  # cells that a search passes; more are no accident at this load factor
-FAR: Final = 256  # cells from a key's slot to its cell, most; 100 million keys have 80
 MOST: Final = 1 << 16  # keys of names with equal hashes that are kept
 DAMAGED: Final = "DAMAGED"  # extension: damaged places whose files were left out of the index
 PACKED: Final = ("PACKROOT", "PACKTIME", "PACKEND")  # extension: see `winkfs.archive.update.Mark`
 PAIRS: Final = struct.Struct(">qQ").iter_unpack  # cells of two words
 SHORT: Final = 8 << 20  # bytes of an index that is copied, at most
-Made = TypeVar("Made")
 
 
 class Table(Protocol):
@@ -454,64 +450,30 @@ def write_base(
     variables  DATAEND, NEXTFID, SYNCTIME, PACKED as they apply
     sums       write checksums of its pages, too, but not in classic layout
     """
-    write = functools.partial(_write_base, storage, settings, rows, extra, variables, sums)
-    return spread(storage, len(rows.pos), write)
-
-
-def spread(storage: Storage, n: int, write: Callable[[int], tuple[Made, int]]) -> Made:
-    """Write a table of `n` keys, again with another HTSIZE where they were made for the first.
-
-    write  writes it with this HTSIZE -> what it made, and what `table.build` says of it
-    """
-    size = table.size_for(n)
-    made, passed = write(size)
-    if passed > FAR:  # take one that nobody can know
-        storage.truncate(0)
-        made, _ = write(size + 2 * (1 + secrets.randbelow(size // 4)))
-    return made
-
-
-def _write_base(
-    storage: Storage,
-    settings: Settings,
-    rows: Rows,
-    extra: Int64 | None,
-    variables: dict[str, int],
-    sums: bool,
-    htsize: int,
-) -> tuple[Base, int]:
-    """A table of `htsize` cells -> it, and what `table.build` says of it."""
     n = len(rows.pos)
-    shape = table.Shape(htsize, settings.cellsz, settings.htfree, settings.htdel)
-    block = Superblock.new(HINDEX, PURPOSE_INDEX, {})
-    block["FILESIZE"] = block["SYNCSIZE"] = SBSIZE + shape.htsize * shape.width
+    block = Superblock.new(HINDEX, PURPOSE_INDEX, {"FILESIZE": 0, "SYNCSIZE": 0})
     block["SYNCTIME"] = variables.get("SYNCTIME", int(time.time()))
-    block.update({"HTSIZE": shape.htsize, "HTALGO": settings.htalgo, "CELLSZ": shape.cellsz})
-    block.update({"HTFREE": shape.htfree, "HTDEL": shape.htdel, "ENTRIES": n, "AENTRIES": n})
+    block.update({"HTSIZE": 0, "HTALGO": settings.htalgo, "CELLSZ": settings.cellsz})
+    block.update({"HTFREE": settings.htfree, "HTDEL": settings.htdel, "ENTRIES": n, "AENTRIES": n})
     if not settings.classic:
         block.update({"SBCKSUM": 0, "DATAEND": variables["DATAEND"]})
         block.update({NEXTFID: variables["NEXTFID"]} if "NEXTFID" in variables else {})
         block.update({"CONTID": settings.contid} if settings.contid else {})
         block.update({name: variables[name] for name in (*PACKED, DAMAGED) if name in variables})
-    if sums and not settings.classic:
-        block[pagesums.VARIABLE] = pagesums.place(block["FILESIZE"])
-    storage.write(0, [block.encode()])
+        block.update({pagesums.VARIABLE: 0} if sums else {})
 
     def words(chosen: table.Indices) -> Int64:
-        cells = np.zeros((len(chosen), shape.cellsz), np.int64)
+        cells = np.zeros((len(chosen), settings.cellsz), np.int64)
         cells[:, 0] = rows.pos[chosen]
-        if shape.cellsz > 1:
+        if settings.cellsz > 1:
             cells[:, 1] = rows.s[chosen].view(np.int64)
         if extra is not None:
             cells[:, 2:] = extra[chosen]
         return cells
 
-    bits = rows.s if rows.bits is None else rows.bits
-    passed = table.build(storage, SBSIZE, shape, bits, words)
-    if pagesums.VARIABLE in block:
-        pagesums.write(storage, block)
+    shape = table.write(storage, block, rows.s if rows.bits is None else rows.bits, words)
     covered = variables.get("DATAEND", 0)
-    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n), passed
+    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
 
 
 def usual(base: Base | None, layout: Layout, settings: Settings) -> Base | None:
