@@ -8,6 +8,7 @@ from typing import Any
 
 import marks
 import pytest
+import warm
 from clusters import cluster as cluster  # a fixture
 from drivers import cluster_driver as cluster_driver  # a fixture
 from sparking import end_applications
@@ -66,6 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_sessionfinish() -> None:
     end_applications()
+    warm.end()
 
 
 @pytest.hookimpl(tryfirst=True)

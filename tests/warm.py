@@ -42,6 +42,14 @@ def run(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
         return int(_parent.stdout.readline()), said.read()
 
 
+def end() -> None:
+    """Stop what `run` keeps running."""
+    global _parent
+    if _parent is not None:
+        _parent.communicate()
+    _parent = None
+
+
 def _serve() -> None:
     """Returns in the child, as the program that was asked for; the parent ends with its input."""
     import gc
@@ -64,6 +72,8 @@ def _serve() -> None:
 
 def _become(arguments: list[str], folder: str, environment: dict[str, str], said: str) -> None:
     os.chdir(folder)
+    more = environment.get("PYTHONPATH", "").split(os.pathsep)  # that of a plug-in, say
+    sys.path[1:1] = [path for path in more if path and path not in sys.path]
     os.environ.clear()
     os.environ.update(environment)
     nothing, err = os.open(os.devnull, os.O_RDWR), os.open(said, os.O_WRONLY)
