@@ -259,11 +259,13 @@ def survives(mutant: Mutant) -> str:
 
 def main() -> None:
     chosen = [m for m in MUTANTS if not sys.argv[1:] or m.name in sys.argv[1:]]
-    for test in sorted({mutant.test for mutant in chosen}):
-        passed, took = run_test(ROOT, test)
-        print(f"{'passes' if passed else 'FAILS':9}{took:5.0f} s  {test}", flush=True)
-        if not passed:
-            sys.exit("a test that fails without a mutant catches none")
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_to(Path(folder))
+        for test in sorted({mutant.test for mutant in chosen}):
+            passed, took = run_test(tree, test)
+            print(f"{'passes' if passed else 'FAILS':9}{took:5.0f} s  {test}", flush=True)
+            if not passed:
+                sys.exit("a test that fails in a copy without a mutant catches none")
     with ThreadPoolExecutor(2) as pool:
         wrong = [(m.name, what) for m, what in zip(chosen, pool.map(survives, chosen), strict=True)]
     bad = [f"{name}: {what}" for name, what in wrong if what]
