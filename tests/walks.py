@@ -9,6 +9,7 @@ functions, generators and lambdas too, with `sys.setprofile`.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 import tempfile
@@ -34,11 +35,14 @@ class Walk:
         self.steps: list[Call] = []
 
     def __enter__(self) -> Walk:
+        gc.collect()  # what others have dropped is no step of ours
+        gc.disable()
         sys.setprofile(self._note)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
     def _note(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
