@@ -18,6 +18,7 @@ import applications
 import jvm
 import pytest
 from marks import needs
+from warm import PACKAGES
 
 import winkfs.spark
 from examples import word_count
@@ -26,8 +27,6 @@ from winkfs.spark.conf import mount_conf, session_conf
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
 TESTS = Path(__file__).resolve().parent
 # PYTHONPATH: what `cluster_jobs` and the tests of Spark define runs on workers, too
 MODULES = os.pathsep.join((PACKAGES, str(TESTS), str(TESTS / "spark")))

@@ -35,8 +35,7 @@ class Walk:
         self.steps: list[Call] = []
 
     def __enter__(self) -> Walk:
-        gc.collect()  # what others have dropped is no step of ours
-        gc.disable()
+        gc.disable()  # what others have dropped is no step of ours
         sys.setprofile(self._note)
         return self
 

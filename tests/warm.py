@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,8 @@ _parent: subprocess.Popen[str] | None = None
 
 def run(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
     """Run `winkfs ARGUMENTS` with the environment and directory of now -> exit status, stderr."""
+    from mounting import is_readable
+
     global _parent
     if _parent is None or _parent.poll() is not None:
         _parent = subprocess.Popen(
@@ -36,10 +37,10 @@ def run(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
         asked = (list(arguments), os.getcwd(), dict(os.environ), said.name)
         _parent.stdin.write(json.dumps(asked) + "\n")
         _parent.stdin.flush()
-        if not select.select([_parent.stdout], [], [], seconds)[0]:
+        if not is_readable(_parent.stdout.fileno(), seconds):
             _parent.kill()
             raise subprocess.TimeoutExpired(list(arguments), seconds)
-        return int(_parent.stdout.readline()), said.read()
+        return int(_parent.stdout.readline() or 1), said.read()
 
 
 def end() -> None:

@@ -366,7 +366,7 @@ def _open(store: Opened, perm: Perm) -> NameOrder:
 
 def _files_among(store: Opened, names: list[bytes]) -> int:
     """How many of these names are not those of directories. Cost: one look-up each."""
-    return sum(not store.is_directory(name + INODE) for name in names) if names else 0
+    return sum(not store.is_directory(name + INODE) for name in names)
 
 
 def _sorted_changes(store: Opened, changes: Mapping[bytes, int]) -> Sorted:

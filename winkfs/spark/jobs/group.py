@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from winkfs.spark.jobs.sort import make_order
+from winkfs.spark.jobs import sort
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,11 +19,11 @@ def run(
     parts: int | None = None,
     as_of: str | int | None = None,
 ) -> dict[str, Any]:
-    """Make the order `target` of all files in `source`, grouped by `key`: see `make_order`.
+    """Make the order `target` of all files in `source`, grouped by `key`: see `sort.run`.
 
     No group is cut in two by the partitions in which the order is read.
     """
-    return make_order(spark, "group", source, target, key, parts=parts, as_of=as_of)
+    return sort.run(spark, source, target, key, kind="group", parts=parts, as_of=as_of)
 
 
 if __name__ == "__main__":

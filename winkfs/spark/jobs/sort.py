@@ -40,23 +40,7 @@ def run(
     target: str,
     key: str,
     *,
-    descending: bool = False,
-    parts: int | None = None,
-    as_of: str | int | None = None,
-) -> dict[str, Any]:
-    """Make the order `target` of all files in `source`, by `key`: see `make_order`."""
-    return make_order(
-        spark, "sort", source, target, key, descending=descending, parts=parts, as_of=as_of
-    )
-
-
-def make_order(
-    spark: SparkSession,
-    kind: str,
-    source: str,
-    target: str,
-    key: str,
-    *,
+    kind: str = "sort",
     descending: bool = False,
     parts: int | None = None,
     as_of: str | int | None = None,
