@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from sparkfiles import plain, struct
-from sparking import PACKAGES, ROOT, application, environment
+from sparking import application, environment
+from warm import PACKAGES, ROOT
 
 import winkfs
 

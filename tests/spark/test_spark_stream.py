@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from datasets import add
-from sparking import PACKAGES, application
+from sparking import application
+from warm import PACKAGES
 
 import winkfs
 from winkfs.dataset.manifest import is_dataset

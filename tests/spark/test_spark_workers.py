@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sparkfiles import damage, with_columns
-from sparking import PACKAGES, PATIENCE, application, environment, need_spark
+from sparking import PATIENCE, application, environment, need_spark
+from warm import PACKAGES
 
 import winkfs
 from winkfs.dataset.dataset import create
