@@ -256,7 +256,7 @@ if os.fork() == 0:
     print(c.read("n1"), flush=True)
     os._exit(0)
 os.wait()
-print(c.read("n1"))
+print(c.read("n1"), flush=True)
 if os.fork() == 0:
     try:
         c.read("n1")

@@ -376,31 +376,34 @@ class FileLock:
     """
 
     def __init__(self, path: str) -> None:
-        self._fd, self._at, self._pid = _open_regular(path, MODES["r"], path), 0, os.getpid()
-        self.identity = _info(os.fstat(self._fd)).identity
+        self._fds: list[int] = []
+        self._maps: list[int | None] = []  # addresses
+        self._pid, self.held = os.getpid(), False
+        self._dropped = weakref.finalize(self, _let_go, self._fds, self._maps, self._pid)
+        self._dropped.atexit = False
         try:
+            self._fds.append(_open_regular(path, MODES["r"], path))
+            self.identity = _info(os.fstat(self._fds[0])).identity
             self.held = self._take()
             if self.held and self._map():
-                sure = _filesystem(self._fd) in KEEPING
-                os.close(self._fd)
-                self._fd = -1
+                sure = _filesystem(self._fds[0]) in KEEPING
+                os.close(self._fds.pop())
                 # overlayfs: a mapping there refers to the file below
                 if not (sure or self._is_kept()):
                     self._unmap()
-                    self._fd = _open_regular(path, MODES["r"], path)
-                    self.held = self._take() and self.identity == _info(os.fstat(self._fd)).identity
+                    self._fds.append(_open_regular(path, MODES["r"], path))
+                    same = self.identity == _info(os.fstat(self._fds[0])).identity
+                    self.held = self._take() and same
         except BaseException:
             self.held = False
             raise
         finally:
-            self._dropped = weakref.finalize(self, _let_go, self._fd, self._at, self._pid)
-            self._dropped.atexit = False
             if not self.held:
                 self.release()
 
     def _take(self) -> bool:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._fds[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
@@ -409,19 +412,17 @@ class FileLock:
         """-> whether there is a mapping that keeps the file open."""
         if _mmap is None or _munmap is None or _madvise is None:
             return False
-        at = _mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, self._fd, 0)
-        if at in (None, MAP_FAILED):
+        self._maps.append(_mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, self._fds[0], 0))
+        if self._maps[0] in (None, MAP_FAILED):
+            self._maps.clear()
             return False
-        self._at = at
-        if _madvise(at, PAGE, MADV_DONTFORK) == 0:
+        if _madvise(self._maps[0], PAGE, MADV_DONTFORK) == 0:
             return True
         self._unmap()
         return False
 
     def _unmap(self) -> None:
-        at, self._at = self._at, 0
-        if at:
-            _munmap(at, PAGE)
+        _munmap(self._maps.pop(), PAGE)
 
     def _is_kept(self) -> bool:
         """Whether the kernel lists the lock, now that the descriptor is closed.
@@ -439,8 +440,9 @@ class FileLock:
         return any(map(mine.issubset, map(bytes.split, lines)))
 
     def release(self) -> None:
-        """Release the lock. Idempotent."""
-        self._dropped()
+        """Release the lock. Idempotent, also after a call that Ctrl-C has cut short."""
+        _let_go(self._fds, self._maps, self._pid)
+        self._dropped.detach()
 
 
 def _filesystem(fd: int) -> int:
@@ -449,15 +451,18 @@ def _filesystem(fd: int) -> int:
     return 0 if _fstatfs is None or _fstatfs(fd, found) else found[0]
 
 
-def _let_go(fd: int, at: int, pid: int) -> None:
-    """Of a lock: its descriptor, and its mapping, which a forked child does not have."""
+def _let_go(fds: list[int], maps: list[int | None], pid: int) -> None:
+    """Of a lock: its descriptor, and its mapping, which a forked child does not have.
+
+    A number leaves its list in the line that closes it: no call is cut short between.
+    """
     mine = pid == os.getpid()
-    if at and mine and _munmap:
-        _munmap(at, PAGE)
-    if fd >= 0:
+    while maps and mine and _munmap:
+        _munmap(maps.pop(), PAGE)
+    while fds:
         if mine:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a child may have it open
-        os.close(fd)
+            fcntl.flock(fds[0], fcntl.LOCK_UN)  # a child may have it open
+        os.close(fds.pop())
 
 
 def _open_regular(at: str, flags: int, path: str, dir_fd: int | None = None) -> int:

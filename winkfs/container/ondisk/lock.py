@@ -95,7 +95,8 @@ class WriterLock:
                 self._say(b"")
         finally:
             while self._locks:
-                self._locks.pop().release()
+                self._locks[-1].release()
+                self._locks.pop()
 
     def forget(self) -> None:
         """In a forked child, which does not have the parent's lock: nothing to release."""
