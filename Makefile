@@ -6,6 +6,8 @@ SCRIPTS := examples/word_count.py examples/crawl_pipeline.py scripts/demo.py scr
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
+# Of pytest: one more than two to four cores, for the one that has Spark waits half of its time.
+WORKERS = $(shell n=$$(nproc); echo $$((n > 4 ? 5 : n + 1)))
 # Where there is room for it, temporary files of test-fast are in memory: no sync waits for a disk.
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
@@ -23,7 +25,7 @@ demo-pipeline: system-run $(VENV)/.ready-pipeline ## the pipeline of Spark, on p
 
 test: $(VENV)/.ready-test ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
 	@$(MAKE) --no-print-directory -j2 lint $(CLASSES)
-	$(BIN)/python -m pytest -n 2 --durations=25 $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 $(PYTEST)
 
 test-fast: $(VENV)/.ready-test ## formats, containers, data sets: no mount, no JVM
 	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 -m "not mount and not spark and not slow" $(PYTEST)

@@ -158,8 +158,12 @@ def job(*command: object, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(words, capture_output=True, text=True, env=env, check=False)
 
 
-@pytest.mark.parametrize("program", ["python", "spark-submit"])
-def test_job_prints_its_table(spark: SparkSession, tree: Path, program: str) -> None:
+@pytest.mark.parametrize(
+    "program", ["python", pytest.param("spark-submit", marks=pytest.mark.soak)]
+)
+def test_job_prints_its_table(spark: SparkSession, tree: Path, program: str, soak: bool) -> None:
+    if program == "spark-submit" and not soak:
+        pytest.skip("takes long: make soak")
     done = job(Path(sys.executable).with_name(program), EXAMPLE, tree, "--glob", "*.gz")
     assert done.returncode == 0, done.stderr
     table = [line.split() for line in done.stdout.splitlines()]
