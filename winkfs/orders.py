@@ -173,6 +173,7 @@ def write_part(path: Path, blocks: Iterable[Rows], size: int = 0) -> Part:
             perm.append_many(*pack(rows).T)
             last = int(rows.group[-1]) if len(rows.group) else last
         perm.seal()
+        storage.sync()
         storage.drop_seen()
         return Part(path.name, len(perm), last + 1, size)
 

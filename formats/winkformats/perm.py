@@ -80,7 +80,8 @@ class Perm(CellFile):
         variables |= {"SBCKSUM": 0} if sbcksum else {}
         block = Superblock.new(PERM, purpose, variables | dict(extra or {}), sbsize)
         perm = cls(storage, block, writable=True)
-        perm._write_superblock()
+        storage.write(0, [block.encode()])
+        perm._changed = True
         return perm
 
     @classmethod

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from seam import disk_calls
 
 from winkformats.errors import FormatError
 from winkfs import orders
@@ -124,3 +125,12 @@ def test_a_flipped_bit_of_a_part_is_never_handed_out(tmp_path: Path) -> None:
             continue
         for mine, theirs in zip(found, given, strict=True):
             assert mine.tolist() == theirs[10:200].tolist(), at
+
+
+def test_a_part_is_durable_before_it_is_handed_on(tmp_path: Path) -> None:
+    path = tmp_path / "part-00000.perm"
+    with disk_calls() as calls:
+        orders.write_part(path, [rows(*PARTS[0])], 7)
+    verbs = [call.verb for call in calls if call.path == str(path)]
+    assert "write" in verbs and "sync" in verbs
+    assert "write" not in verbs[verbs.index("sync") :]

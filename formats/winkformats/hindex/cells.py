@@ -69,17 +69,19 @@ class CellFile:
         self._publish(variables or {}, now)
 
     def seal(self, variables: Mapping[str, int] | None = None, *, now: int | None = None) -> None:
-        """Like `sync`, and write checksums of all pages. A change takes them away again.
+        """Like `sync`, with checksums of all pages, but nothing is flushed: the caller does it.
 
-        For a file that nobody reads yet: after a crash in the midst of it the file is damaged.
+        For a file that nobody reads yet: after a crash in the midst of it the file is damaged. A
+        change takes the checksums away again.
         cost    one pass over the file
         """
         self._need_writable()
         self._update_superblock()
         at = pagesums.place(self.superblock["FILESIZE"])
-        self._publish({**(variables or {}), pagesums.VARIABLE: at}, now)
+        self._note_sync({**(variables or {}), pagesums.VARIABLE: at}, now)
+        self.storage.write(0, [self.superblock.encode()])
         pagesums.write(self.storage, self.superblock)
-        self.storage.sync()
+        self._changed = False
 
     def close(self) -> None:
         """Sync what was changed and close the storage. Idempotent."""
@@ -98,15 +100,18 @@ class CellFile:
 
     def _publish(self, variables: Mapping[str, int], now: int | None) -> None:
         """Sync the cells, then the superblock that names them."""
+        self._note_sync(variables, now)
+        self.storage.sync()  # a superblock must never name cells that are not there
+        self._write_superblock()
+        self._changed = False
+
+    def _note_sync(self, variables: Mapping[str, int], now: int | None) -> None:
         block = self.superblock
         if "SYNCSIZE" in block:
             block["SYNCSIZE"] = block["FILESIZE"]
         if "SYNCTIME" in block:
             block["SYNCTIME"] = int(time.time()) if now is None else now
         block.update(variables)
-        self.storage.sync()  # a superblock must never name cells that are not there
-        self._write_superblock()
-        self._changed = False
 
     def _write_superblock(self) -> None:
         self.storage.write(0, [self.superblock.encode()])
