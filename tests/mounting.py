@@ -183,7 +183,7 @@ def same(left: Path, right: Path) -> None:
 def winkfs_command(*arguments: str | Path) -> None:
     if arguments[0] == "mount":
         need_fuse()
-    status, said = warm.run([str(argument) for argument in arguments], PATIENCE)
+    status, _, said = warm.run([str(argument) for argument in arguments], PATIENCE)
     assert status == 0, f"{arguments[0]} failed: {said}"
 
 
@@ -213,15 +213,33 @@ def _wait(condition: Callable[[], object], seconds: float) -> None:
 
 def command(*arguments: str | Path, cwd: Path | None = None) -> tuple[int, str]:
     """-> exit status, what it said on stderr."""
-    done = subprocess.run(
-        [*WINKFS, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=60
-    )
-    assert done.stdout == ""
-    return done.returncode, done.stderr.removeprefix("winkfs: ").rstrip("\n")
+    status, out, err = warm.run([str(argument) for argument in arguments], PATIENCE, cwd)
+    assert out == ""
+    return status, err.removeprefix("winkfs: ").rstrip("\n")
 
 
 def request(there: Path, source: object = MemorySource, **fuse: str | bool) -> Request:
     return Request(source, "memory", "/memory", str(there), Options(fuse=dict(fuse)))  # type: ignore[arg-type]
+
+
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A new directory in memory, on the disk where memory has no room: no sync in it waits for a
+    disk. Not for what a kill or a power cut leaves, nor for what the kernel caches of a disk."""
+    memory = Path("/dev/shm").resolve()
+    room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 << 30
+    where = memory if room else None
+    with tempfile.TemporaryDirectory(
+        prefix="winkfs-test-", dir=where, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder).resolve()
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """`from mounting import in_memory as tmp_path`: all of a file's tests."""
+    with folder_in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture

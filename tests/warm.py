@@ -1,9 +1,9 @@
 """Commands of winkfs without the time that their imports take: each is a fork of a process that has
 them already.
 
-    status, said = run(["mount", base, directory])
+    status, out, err = run(["mount", base, directory])
 
-A test of how a command starts, or of what it may import, starts a Python: `mounting.command`.
+A test of how a command starts, or of what it may import, starts a Python: `mounting.WINKFS`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
 _parent: subprocess.Popen[str] | None = None
 
 
-def run(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
-    """Run `winkfs ARGUMENTS` with the environment and directory of now -> exit status, stderr."""
+def run(
+    arguments: Sequence[str], seconds: float, cwd: Path | None = None
+) -> tuple[int, str, str]:
+    """Run `winkfs ARGUMENTS` with the environment of now -> exit status, stdout, stderr."""
     from mounting import is_readable
 
     global _parent
@@ -33,14 +35,15 @@ def run(arguments: Sequence[str], seconds: float) -> tuple[int, str]:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
     assert _parent.stdin is not None and _parent.stdout is not None
-    with tempfile.NamedTemporaryFile("r") as said:
-        asked = (list(arguments), os.getcwd(), dict(os.environ), said.name)
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+        folder = os.fspath(cwd or Path.cwd())
+        asked = (list(arguments), folder, dict(os.environ), out.name, err.name)
         _parent.stdin.write(json.dumps(asked) + "\n")
         _parent.stdin.flush()
         if not is_readable(_parent.stdout.fileno(), seconds):
             _parent.kill()
             raise subprocess.TimeoutExpired(list(arguments), seconds)
-        return int(_parent.stdout.readline() or 1), said.read()
+        return int(_parent.stdout.readline() or 1), out.read(), err.read()
 
 
 def end() -> None:
@@ -55,33 +58,41 @@ def _serve() -> None:
     """Returns in the child, as the program that was asked for; the parent ends with its input."""
     import gc
 
-    import numpy  # noqa: F401
-
     import winkfs.cli.mount
+    import winkfs.container.container
     import winkfs.mounting.appendonly
-    import winkfs.mounting.dataset  # noqa: F401
+    import winkfs.mounting.dataset
+    import winkfs.registry  # noqa: F401
+    import winkmount.fuse3
+    import winkmount.service  # noqa: F401
+    from winkmount.binding import LIBRARY_PATH, installed, library
+
+    if installed("mfusepy") and (path := library("mfusepy")):
+        os.environ[LIBRARY_PATH] = path  # until `_become`
+        import mfusepy  # noqa: F401
 
     gc.freeze()  # what is never collected is not copied
     while line := sys.stdin.readline():
-        arguments, folder, environment, said = json.loads(line)
+        asked = json.loads(line)
         pid = os.fork()
         if not pid:
-            return _become(arguments, folder, environment, said)
+            return _become(*asked)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     os._exit(0)
 
 
-def _become(arguments: list[str], folder: str, environment: dict[str, str], said: str) -> None:
+def _become(
+    arguments: list[str], folder: str, environment: dict[str, str], out: str, err: str
+) -> None:
     os.chdir(folder)
     more = environment.get("PYTHONPATH", "").split(os.pathsep)  # that of a plug-in, say
     sys.path[1:1] = [path for path in more if path and path not in sys.path]
     os.environ.clear()
     os.environ.update(environment)
-    nothing, err = os.open(os.devnull, os.O_RDWR), os.open(said, os.O_WRONLY)
-    for fd, new in enumerate((nothing, nothing, err)):
+    for fd, path in enumerate((os.devnull, out, err)):
+        new = os.open(path, os.O_RDWR)
         os.dup2(new, fd)
-    os.close(nothing)
-    os.close(err)
+        os.close(new)
     sys.argv = ["winkfs", *arguments]
 
 
