@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import folders
 import marks
 import pytest
 import warm
@@ -24,6 +26,9 @@ AMOUNTS = {
     "operations": (20_000, 150_000, "system calls on a mount and a disk"),
     "fsx": (24_000, 1_000_000, "random reads and writes of one file"),
     "kills": (5, 50, "servers killed while something is written"),
+    "seconds": (3, 8, "seconds of random work while syncs are slow"),
+    "names": (70_000, 200_000, "names of a directory that is listed while it changes"),
+    "memory": (400_000, 1_000_000, "names in a mount that may take little memory"),
     "churn": (6_000, 100_000, "files made and removed under one server"),
 }
 
@@ -54,6 +59,15 @@ def amount(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], int]:
         return int(request.config.getoption(f"--{name}") or AMOUNTS[name][soak])
 
     return how_many
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    if request.node.get_closest_marker("in_memory"):
+        with folders.in_memory() as folder:
+            yield folder
+    else:
+        yield tmp_path
 
 
 # --- marks, and who runs what ---

@@ -222,26 +222,6 @@ def request(there: Path, source: object = MemorySource, **fuse: str | bool) -> R
     return Request(source, "memory", "/memory", str(there), Options(fuse=dict(fuse)))  # type: ignore[arg-type]
 
 
-@contextmanager
-def folder_in_memory() -> Iterator[Path]:
-    """A new directory in memory, on the disk where memory has no room: no sync in it waits for a
-    disk. Not for what a kill or a power cut leaves, nor for what the kernel caches of a disk."""
-    memory = Path("/dev/shm").resolve()
-    room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 << 30
-    where = memory if room else None
-    with tempfile.TemporaryDirectory(
-        prefix="winkfs-test-", dir=where, ignore_cleanup_errors=True
-    ) as folder:
-        yield Path(folder).resolve()
-
-
-@pytest.fixture
-def in_memory() -> Iterator[Path]:
-    """`from mounting import in_memory as tmp_path`: all of a file's tests."""
-    with folder_in_memory() as folder:
-        yield folder
-
-
 @pytest.fixture
 def base(tmp_path: Path) -> str:
     name = str(tmp_path / "corpus")

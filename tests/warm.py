@@ -22,9 +22,7 @@ PACKAGES = os.pathsep.join(map(str, (ROOT, ROOT / "formats", ROOT / "mount")))
 _parent: subprocess.Popen[str] | None = None
 
 
-def run(
-    arguments: Sequence[str], seconds: float, cwd: Path | None = None
-) -> tuple[int, str, str]:
+def run(arguments: Sequence[str], seconds: float, cwd: Path | None = None) -> tuple[int, str, str]:
     """Run `winkfs ARGUMENTS` with the environment of now -> exit status, stdout, stderr."""
     from mounting import is_readable
 

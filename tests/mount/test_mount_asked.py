@@ -21,6 +21,8 @@ from private import NOBODY
 import winkfs
 from winkmount.binding import BINDINGS
 
+pytestmark = pytest.mark.in_memory
+
 base, there = mounting.base, mounting.there  # fixtures
 
 

@@ -17,6 +17,8 @@ from winkmount.binding import MountError
 from winkmount.options import Options
 from winkmount.service import check
 
+pytestmark = pytest.mark.in_memory
+
 
 def holds(pid: int, device: str) -> bool:
     links = (os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir())

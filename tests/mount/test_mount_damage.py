@@ -15,7 +15,7 @@ import winkfs
 from winkfs.container.store import Store
 
 FILES = 400
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 
 def content(i: int) -> bytes:

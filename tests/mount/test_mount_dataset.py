@@ -32,6 +32,8 @@ from winkfs.dataset.shard import remove_shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.mounting.dataset import DatasetSource
 
+pytestmark = pytest.mark.in_memory
+
 LINES = b"of the data set\n" * 100
 
 

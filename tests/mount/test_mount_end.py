@@ -32,6 +32,8 @@ from winkmount.mounts import canonical, mount_at, unmount
 from winkmount.options import Options
 from winkmount.service import Request, serve_in_background
 
+pytestmark = pytest.mark.in_memory
+
 base, there = mounting.base, mounting.there  # fixtures
 
 

@@ -15,7 +15,7 @@ from mounting import there as there  # a fixture
 import winkfs
 from winkfs.cli.mount import mount_record, mounted
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 
 class Disk:

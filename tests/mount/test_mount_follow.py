@@ -12,6 +12,8 @@ from mounting import mounted
 
 import winkfs
 
+pytestmark = pytest.mark.in_memory
+
 
 def soon(fact: Callable[[], bool]) -> None:
     """After the second between two looks and the one the kernel believes names, if it is quiet."""

@@ -13,6 +13,8 @@ from mounting import mounted
 
 import winkfs
 
+pytestmark = pytest.mark.in_memory
+
 HERE = Path(__file__).parents[1]
 PART = 50_000  # operations in one container, which grows by all that is written
 LARGEST = [256 << 10, 40_000, 3 << 20]  # bytes; the last one is gathered and stored in parts

@@ -18,7 +18,7 @@ from mounting import mounted
 
 import winkfs
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 HERE = Path(__file__).parents[1]
 SIZE = 64 << 20  # bytes of the disk

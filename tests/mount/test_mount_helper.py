@@ -18,6 +18,8 @@ import winkfs
 from winkfs.cli import COMMANDS, helper
 from winkmount.mounts import canonical, mount_at, unmount
 
+pytestmark = pytest.mark.in_memory
+
 UNIT = ROOT / "winkfs" / "winkfs@.service"
 
 

@@ -19,7 +19,7 @@ import pytest
 from mounting import need_fuse, run, same, serving
 
 HERE = Path(__file__).parents[1]
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 
 @pytest.fixture(scope="module", params=["mfusepy", "fusepy"])

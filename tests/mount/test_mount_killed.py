@@ -83,7 +83,7 @@ def test_what_was_closed_is_durable_after_sync_every(tmp_path: Path, seed: int, 
     winkfs.create(base, ao=ao).close()
     logs = [tmp_path / f"log{number}" for number in range(WRITERS)]
     with mounted(base, "-o", "sync_every=1") as there:
-        killed = write_until_it_is_killed(there, logs, "close", seed, 4.0)
+        killed = write_until_it_is_killed(there, logs, "close", seed, 3.0)
         winkfs_command("mount", base, there)
         assert faults(contents(there), {}, logs, killed - 2.0) == []
     assert winkfs.verify(base).problems == []

@@ -20,6 +20,8 @@ from winkfs.cli import mount as mounts
 from winkmount.mounts import Mount, canonical, mount_at, unmount
 from winkmount.service import serve_in_background
 
+pytestmark = pytest.mark.in_memory
+
 run = commands.run  # fixture
 
 

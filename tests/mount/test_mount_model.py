@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import folders
 import pytest
 from model_chooser import Chooser
 from model_operations import Twin
@@ -24,6 +25,12 @@ WORKERS = 3
 ONE_CALL = {"pwrite", "write", "ftruncate", "truncate", "fchmod", "chmod", "fchown", "chown"}
 ONE_CALL |= {"rename", "unlink", "mkdir", "rmdir", "utimens", "setxattr", "removexattr"}
 PATIENCE = 1800.0  # seconds for one mount of a soak
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    with folders.in_memory() as folder:
+        yield folder
 
 
 def run_workers(*commands: list[str | Path]) -> None:
@@ -59,10 +66,10 @@ def all_in_one_directory(there: Path, disk: Path, seed: int, operations: int) ->
 
 @pytest.mark.parametrize("binding", ["mfusepy", "fusepy"])
 def test_random_operations_do_as_on_a_disk(
-    tmp_path: Path, seed: int, amount: Callable[[str], int], binding: str
+    tmp_path: Path, memory: Path, seed: int, amount: Callable[[str], int], binding: str
 ) -> None:
     """Three processes, each in a directory of its own, then all in one; twice, with a remount."""
-    base, disk = str(tmp_path / "corpus"), tmp_path / "disk"
+    base, disk = str(memory / "corpus"), tmp_path / "disk"
     winkfs.create(base).close()
     disk.mkdir()
     operations = amount("operations") // (2 if binding == "mfusepy" else 20)
@@ -109,10 +116,10 @@ def mask() -> Iterator[None]:
 
 @pytest.mark.usefixtures("mask")
 def test_random_operations_on_an_append_only_container(
-    tmp_path: Path, seed: int, amount: Callable[[str], int]
+    memory: Path, seed: int, amount: Callable[[str], int]
 ) -> None:
     """What is refused changes nothing; what is there stays the same over remounts."""
-    base = str(tmp_path / "log")
+    base = str(memory / "log")
     winkfs.create(base, ao=True, timemp=1).close()
     before: dict[bytes, tuple[object, ...]] = {}
     chooser, refused = Chooser(seed), 0

@@ -16,7 +16,7 @@ from mounting import kill_server, mounted, run, watched, winkfs_command
 
 import winkfs
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 
 @pytest.fixture
@@ -162,8 +162,11 @@ def test_refused_rename_leaves_the_open_file_that_it_would_replace(
         assert os.listdir(there) == ["stored"]
 
 
-def test_server_killed_after_an_unlink_and_a_sync_has_removed_the_open_file(tmp_path: Path) -> None:
+def test_server_killed_after_an_unlink_and_a_sync_has_removed_the_open_file(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """Whatever call comes behind the unlink, or none but the sync in the background."""
+    tmp_path = tmp_path_factory.mktemp("disk")
     base = str(tmp_path / "corpus")
     for options in ((), ("-o", "sync_every=0.3")):
         with winkfs.create(base) as container:

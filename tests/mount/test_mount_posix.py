@@ -18,6 +18,8 @@ from winkfs.container.container import Container
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.ids import Places
 
+pytestmark = pytest.mark.in_memory
+
 
 def refused(*codes: int) -> pytest.RaisesExc[OSError]:
     return pytest.raises(OSError, check=lambda error: error.errno in codes)

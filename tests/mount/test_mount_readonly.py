@@ -15,7 +15,7 @@ from mounting import need_fuse, serving
 
 HERE = Path(__file__).parents[1]
 LARGE = bytes(range(250)) * 40_000
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 
 @pytest.fixture(params=["mfusepy kernel", "mfusepy none", "fusepy kernel", "fusepy none"])

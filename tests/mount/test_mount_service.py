@@ -19,6 +19,8 @@ from winkmount.mounts import canonical, mount_at, mounts, unmount
 from winkmount.operations import Operations
 from winkmount.service import check, serve_in_background
 
+pytestmark = pytest.mark.in_memory
+
 
 @pytest.fixture
 def base(tmp_path: Path) -> str:

@@ -16,7 +16,7 @@ from mounting import mounted
 
 import winkfs
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
 COUNT = """
 import fcntl, mmap, os, sys
@@ -171,9 +171,11 @@ def test_listing_while_names_come_and_go_shows_the_others_once(tmp_path: Path, n
         assert sorted(os.listdir(place)) == stays
 
 
-def test_o_sync_is_durable_when_the_write_returns(tmp_path: Path) -> None:
+def test_o_sync_is_durable_when_the_write_returns(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """The server is killed right after the write."""
-    base = str(tmp_path / "c")
+    base = str(tmp_path_factory.mktemp("disk") / "c")
     winkfs.create(base).close()
     with mounted(base, "-o", "sync_every=1000") as there:
         fd = os.open(there / "f", os.O_WRONLY | os.O_CREAT | os.O_SYNC)

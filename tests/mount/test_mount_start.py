@@ -32,6 +32,8 @@ from winkmount import service as background
 from winkmount.mounts import canonical, mount_at, mounts, unmount
 from winkmount.service import serve_in_background
 
+pytestmark = pytest.mark.in_memory
+
 base, there = mounting.base, mounting.there  # fixtures
 
 

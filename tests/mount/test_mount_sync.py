@@ -18,10 +18,10 @@ from mounting import there as there  # a fixture
 
 import winkfs
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 HERE = Path(__file__).parents[1]
 
-SLOW = 2.0  # seconds of a sync; two come for each fsync
+SLOW = 1.5  # seconds of a sync; two come for each fsync
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_others_are_served_while_an_fsync_waits(base: str, mount: Path, control:
 
 
 def test_several_fsyncs_at_once_end_all(base: str, mount: Path, control: Path) -> None:
-    control.write_text("slow 0.3")
+    control.write_text("slow 0.1")
     failed: list[object] = []
 
     def write(name: str) -> None:
@@ -128,11 +128,13 @@ def test_others_are_served_while_the_background_sync_waits(
     assert verified(base)
 
 
-def test_random_work_with_slow_syncs_is_all_there(base: str, mount: Path, control: Path) -> None:
+def test_random_work_with_slow_syncs_is_all_there(
+    base: str, mount: Path, control: Path, amount: Callable[[str], int]
+) -> None:
     """Threads write and fsync files of their own, while others make and remove names."""
     control.write_text("slow 0.02")
     kept: dict[str, bytes] = {}
-    stop = time.monotonic() + 8
+    stop = time.monotonic() + amount("seconds")
 
     def write(name: str) -> None:
         dice, content = random.Random(name), bytearray()

@@ -15,6 +15,8 @@ from test_mount_names import refused, walk
 import winkfs
 from winkfs.mounting.appendonly import AppendOnlySource
 
+pytestmark = pytest.mark.in_memory
+
 NOON = 1_795_176_000  # 2026-11-20 12:00 UTC
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import folders
 import pytest
 from mounting import mounted, need, run
 
@@ -23,12 +24,13 @@ pytestmark = pytest.mark.mount
 
 
 @pytest.fixture(scope="module")
-def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    base = str(tmp_path_factory.mktemp("container") / "corpus")
-    winkfs.create(base).close()
-    with mounted(base, "-o", "sync_every=0.5", patience=300) as there:
-        yield there
-    assert winkfs.verify(base).problems == []
+def mount() -> Iterator[Path]:
+    with folders.in_memory() as folder:
+        base = str(folder / "corpus")
+        winkfs.create(base).close()
+        with mounted(base, "-o", "sync_every=0.5", patience=300) as there:
+            yield there
+        assert winkfs.verify(base).problems == []
 
 
 @pytest.fixture

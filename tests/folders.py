@@ -1,0 +1,24 @@
+"""Where tests keep their files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+MEMORY: Final = Path("/dev/shm")
+ROOM: Final = 2 << 30  # bytes that must be free in it
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A new directory in memory, or on the disk where memory has no room."""
+    room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+    with tempfile.TemporaryDirectory(
+        prefix="winkfs-test-", dir=MEMORY if room else None, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder).resolve()
