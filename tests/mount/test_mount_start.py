@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import mounting
@@ -101,7 +102,9 @@ def test_closed_standard_streams_do_not_matter(base: str, there: Path, closed: s
 
 
 @pytest.mark.mount
-def test_parent_with_busy_threads_can_start_servers(there: Path) -> None:
+def test_parent_with_busy_threads_can_start_servers(
+    there: Path, amount: Callable[[str], int]
+) -> None:
     stop = threading.Event()
 
     def work() -> None:
@@ -112,7 +115,7 @@ def test_parent_with_busy_threads_can_start_servers(there: Path) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(6):
+        for _ in range(amount("servers")):
             assert serve_in_background(request(there, MemorySource)) == ""
             with watched(there):
                 (there / "f").write_bytes(b"x")
