@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,6 +34,13 @@ AMOUNTS = {
     "churn": (6_000, 100_000, "files made and removed under one server"),
 }
 
+# name -> (the suite takes one in so many, --soak one in so many, of what)
+EVERY = {
+    "index bytes": (30, 5, "bytes of a derived file, flipped, with all questions to a container"),
+    "listed bytes": (60, 10, "bytes of a derived file, flipped, with all that a mount lists"),
+    "time bytes": (3, 1, "bytes of a time index, flipped"),
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("random tests of the mount")
@@ -40,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--seed", type=int, default=1, help="of the first of them (1)")
     for name, (short, long, what) in AMOUNTS.items():
         group.addoption(f"--{name}", type=int, metavar="N", help=f"{what} ({short}; {long})")
+    start = random.randrange(1 << 16)
+    parser.addoption("--start", type=int, default=start, help="of what is taken one in so many")
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +79,22 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
             yield folder
     else:
         yield tmp_path
+
+
+@pytest.fixture
+def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
+    """-> which cases are taken, by the name in EVERY: evenly spread, from another start each run.
+
+    A test that fails says the start under "Captured stdout".
+    """
+
+    def which(name: str) -> slice:
+        step = EVERY[name][soak]
+        start = request.config.getoption("--start") % step
+        print(f"one in {step} {name}: again with --start {start}")
+        return slice(start, None, step)
+
+    return which
 
 
 # --- marks, and who runs what ---

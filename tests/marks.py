@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 # fixture -> the mark of every test that asks for it
-OF_FIXTURES = {"spark": "spark", "cluster": "spark", "spark_on": "spark", "there": "mount"}
+OF_FIXTURES = {"spark": "spark", "cluster": "spark", "spark_on": "spark", "there": "mount",
+               "every": "soak"}  # fmt: skip
 FIRST = ("spark", "slow", "mount")  # files with such tests take longest
 
 _running: pytest.Item | None = None

@@ -145,7 +145,7 @@ def test_replacing_on_a_full_disk_keeps_the_old_file(
 def test_put_many_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
     container, model = begun(base, variant)
     disk.fill(leave=700_000)
-    files = {b"n%d" % i: b"%d " % i * 100 for i in range(4_000)}
+    files = {b"n%d" % i: b"%d " % i * 500 for i in range(800)}
     assert full(lambda: container.put_many(files.items()))
     for name, data in model.items():
         assert container.read(name) == data
@@ -162,8 +162,8 @@ def test_put_many_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool
         assert name == b"after" or data in (files[name], files[name] * 3)
     assert_sound(base, found)
     with winkfs.open(base, "a") as again:
-        again.put_many(list(files.items())[:500])
-        found |= dict(list(files.items())[:500])
+        again.put_many(list(files.items())[:100])
+        found |= dict(list(files.items())[:100])
     assert_sound(base, found)
     assert_no_leftovers(disk)
 
@@ -252,8 +252,8 @@ def test_small_appends_until_the_disk_is_full(disk: Disk, base: Path) -> None:
 def test_close_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
     """There may be no room for an index; there must be for what was taken."""
     container, model = begun(base, variant)
-    container.put_many((f"n{i}", b"%d" % i) for i in range(3000))
-    model |= {b"n%d" % i: b"%d" % i for i in range(3000)}
+    container.put_many((f"n{i}", b"%d" % i) for i in range(600))
+    model |= {b"n%d" % i: b"%d" % i for i in range(600)}
     container.sync()
     container.put("last", b"1")
     model[b"last"] = b"1"
@@ -290,8 +290,8 @@ def test_open_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -
 
 def test_reindex_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
     container, model = begun(base, variant)
-    container.put_many((f"n{i}", b"%d" % i) for i in range(3000))
-    model |= {b"n%d" % i: b"%d" % i for i in range(3000)}
+    container.put_many((f"n{i}", b"%d" % i) for i in range(600))
+    model |= {b"n%d" % i: b"%d" % i for i in range(600)}
     container.close()
     for dropped in ((), (".idx",)):
         for suffix in dropped:
