@@ -39,6 +39,13 @@ EVERY = {
     "index bytes": (30, 5, "bytes of a derived file, flipped, with all questions to a container"),
     "listed bytes": (60, 10, "bytes of a derived file, flipped, with all that a mount lists"),
     "time bytes": (3, 1, "bytes of a time index, flipped"),
+    "column bytes": (8, 1, "bytes of a file of columns, flipped"),
+    "entry bytes": (3, 1, "bytes of small files of entries, flipped"),
+    "oracle bytes": (3, 1, "bytes of a container, flipped, that the oracle reads"),
+    "digest bytes": (9, 3, "bytes of an index of digests, flipped, or sectors"),
+    "lengths": (3, 1, "entries whose length is damaged"),
+    "data bytes": (3, 1, "places of a data file, flipped, that are drawn"),
+    "superblock bits": (797, 1, "bits of two superblocks, flipped"),
 }
 
 

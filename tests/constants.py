@@ -26,6 +26,7 @@ PLACES: Final = {
     # a container
     "bytes of a batch of pack": "winkfs.archive.pack.BATCH",
     "rows of a chunk of columns": "winkfs.container.ondisk.cols.FILES",
+    "rows put that go to memory": "winkfs.container.index.FOLD",
     "inodes read together for names": "winkfs.container.ondisk.names.PIECE",
     "pairs merged at a time": "winkfs.container.ondisk.names.COPIED",
     "bytes a file below which all is read for names": "winkfs.container.ondisk.names.DENSE",
@@ -35,6 +36,7 @@ PLACES: Final = {
     "changed names that are merged": "winkfs.container.ondisk.names.CHANGES",
     "names to a rare change": "winkfs.container.ondisk.names.RARE",
     # a data set
+    "sorter of names to pack": "winkfs.dataset.packing.SortedRecords",
     "bytes of a process of pack": "winkfs.dataset.packing.PARALLEL",
     "shards open at once": "winkfs.dataset.reading.OPEN",
     "manifests to a checkpoint": "winkfs.dataset.manifest.EACH",

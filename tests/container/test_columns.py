@@ -49,7 +49,7 @@ def random_life(c: winkfs.Container, rng: random.Random, times: range) -> None:
         name, kind = rng.choice(names), rng.randrange(9)
         content = rng.randbytes(rng.choice([0, 1, 100, 5000]))
         if kind < 4:
-            some = [rng.choice(names) for _ in range(rng.randrange(1, 300))]
+            some = [rng.choice(names) for _ in range(rng.randrange(1, 80))]
             c.put_many((name, rng.randbytes(rng.randrange(3) * 50), now) for name in some)
         elif kind == 4:
             c.put(name, content * 300, now)

@@ -28,7 +28,7 @@ def some(c: Container) -> None:
 
 
 def many(c: Container) -> None:
-    c.put_many((f"m{i}", b"%d" % i * 100, 30) for i in range(30_000))
+    c.put_many((f"m{i}", b"%d" % i * 800, 30) for i in range(4_000))
 
 
 def names(c: Container) -> None:

@@ -273,6 +273,8 @@ def test_kill_while_creating(base: Path) -> None:
 
 # --- derived files ------------------------------------------------------------------------------
 
+FILES = 40
+
 
 @pytest.fixture(scope="module", params=["plain", "md5", "classic", "ao", "classic ao"])
 def made(request: pytest.FixtureRequest) -> Iterator[Path]:
@@ -286,21 +288,21 @@ def make(folder: Path, variant: str) -> None:
     options = {"ao": "ao" in variant, "classic": "classic" in variant}
     htalgo = 1 if variant == "md5" else None
     with winkfs.create(folder / "c", htalgo=htalgo, timemp=10, **options) as c:
-        c.put_many((f"n{i}", b"old %d" % i, i) for i in range(120))
+        c.put_many((f"n{i}", b"old %d" % i, 3 * i) for i in range(FILES))
     for suffix in (".data", ".idx", ".time"):
         if path_of(folder / "c", suffix).exists():
             shutil.copy(path_of(folder / "c", suffix), path_of(folder / "old", suffix))
     with winkfs.open(folder / "c", "a") as c:
-        for i in range(0, 120, 10):
+        for i in range(0, FILES, 10):
             c.delete(f"n{i}")
-        c.put_many((f"n{i}", b"new %d" % i, 120 + i) for i in range(1, 120, 10))
+        c.put_many((f"n{i}", b"new %d" % i, 120 + i) for i in range(1, FILES, 10))
         if not options["ao"]:
-            for i in range(2, 120, 10):
+            for i in range(2, FILES, 10):
                 c.rename(f"n{i}", f"moved{i}")
-            for i in range(3, 120, 10):
+            for i in range(3, FILES, 10):
                 c.append(f"n{i}", b"+")
     with winkfs.create(folder / "other", htalgo=htalgo, timemp=10, **options) as c:
-        c.put_many((f"n{i}", b"other %d" % i, i) for i in range(120))
+        c.put_many((f"n{i}", b"other %d" % i, 3 * i) for i in range(FILES))
         for i in range(30):
             c.delete(f"n{i}")
         c.put_many((f"n{i}", b"other again", 400) for i in range(30))
@@ -486,7 +488,7 @@ def test_both_derived_files_from_other_moments(c: Path, made: Path) -> None:
 def test_an_older_data_file_under_a_newer_index(c: Path, made: Path) -> None:
     """The data file decides; what the index has of later days is not believed."""
     shutil.copy(path_of(made / "old", ".data"), path_of(c, ".data"))
-    model = {b"n%d" % i: b"old %d" % i for i in range(120)}
+    model = {b"n%d" % i: b"old %d" % i for i in range(FILES)}
     with winkfs.open(c) as reader:
         assert contents(reader) == model
     with winkfs.open(c, "a") as writer:

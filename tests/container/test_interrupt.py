@@ -36,14 +36,16 @@ TRIES = int(
 
 
 def begin(base: Path, variant: dict[str, bool]) -> tuple[Container, Model]:
-    model = {b"old%d" % i: b"%d" % i * 50 for i in range(30)}
+    model = {b"old%d" % i: b"%d" % i * 50 for i in range(10)}
     container = winkfs.create(base, **variant)
     container.put_many(model.items())
     container.sync()
     return container, model
 
 
-MANY = {b"old%d" % i: b"new" * i for i in range(10)} | {b"many%d" % i: b"x" * i for i in range(60)}
+MANY = {b"old%d" % i: b"new" * i for i in range(8)} | {
+    b"many%d" % i: b"x" * i for i in range(60, 80)
+}
 VERBS: dict[str, tuple[Callable[[Container], object], Model | None]] = {
     "put": (lambda c: c.put("new", b"1"), {b"new": b"1"}),
     "replace": (lambda c: c.put("old1", b"1"), {b"old1": b"1"}),

@@ -26,7 +26,7 @@ base = container_checks.base  # fixture
 FIELDS = ("name", "fileid", "size", "mtime_ns", "ftype", "mode", "uid", "gid", "ctime_ns")
 
 
-def mixed(c: Container, variant: str, count: int = 2500) -> dict[str, bytes]:
+def mixed(c: Container, variant: str, count: int = 800) -> dict[str, bytes]:
     """Plain files and odd ones among each other."""
     rng = random.Random(variant)
     model: dict[str, bytes] = {}
@@ -36,14 +36,14 @@ def mixed(c: Container, variant: str, count: int = 2500) -> dict[str, bytes]:
         if i % 97 == 0:
             name = f"{i}" + "x" * rng.choice([230, 248, 249, 250, 260, 500, 60_000])
         kind = rng.randrange(12)
-        ns = (i - 1000) * 1_000_000_007
+        ns = (i - 300) * 1_000_000_007
         if kind == 0:
             data = b""
             c.put(name, data, mtime_ns=ns, ftype=FileType.DIR)
         elif kind == 1:
             data = b"target"
             c.put(name, data, mtime_ns=ns, ftype=FileType.LINK)
-        elif kind == 2 and i % 50 == 0:
+        elif kind == 2 and i % 16 == 0:
             data = bytes([i % 256]) * 1_500_000
             c.put(name, data, mtime_ns=ns)
         elif kind == 3:

@@ -49,7 +49,7 @@ def check(view: DatasetSource, expected: list[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("some", [1 << 20, 130])
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(6))
 def test_names_of_several_shards_are_sorted(
     tmp_path: Path, number: int, some: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
