@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 from collections.abc import Callable, Iterator
@@ -105,6 +106,13 @@ def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
 
 
 # --- marks, and who runs what ---
+
+
+def pytest_collection_finish() -> None:
+    """The tests and modules stay to the end, and no collection need look at them: a sixth of the
+    time of `make test-fast`."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at them

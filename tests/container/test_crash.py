@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 base = container_checks.base  # fixture
 
-KILLS = int(os.environ.get("WINKFS_KILLS", "3"))
+KILLS = int(os.environ.get("WINKFS_KILLS", "2"))
 Model = dict[bytes, bytes]
 
 
