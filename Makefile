@@ -12,7 +12,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 4 ? 5 : n + 1)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline test test-fast soak mutants lint format bench performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline test test-fast soak mutants lint collect format bench performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -24,11 +24,15 @@ demo-pipeline: system-run $(VENV)/.ready-pipeline ## the pipeline of Spark, on p
 	@$(BIN)/python examples/crawl_pipeline.py $(if $(DIR),"$(DIR)")
 
 test: $(VENV)/.ready-test ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
-	@$(MAKE) --no-print-directory -j2 lint $(CLASSES)
+	@$(MAKE) --no-print-directory -j2 lint $(CLASSES) collect
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 $(PYTEST)
 
 test-fast: $(VENV)/.ready-test ## formats, containers, data sets: no mount, no JVM
 	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 -m "not mount and not spark and not slow" $(PYTEST)
+
+# While the archive of classes is made, the other core compiles the tests: once, not in each worker.
+collect: lint
+	@found=$$($(BIN)/python -m pytest --collect-only -qq 2>&1) || { echo "$$found"; exit 1; }
 
 lint: system-test $(VENV)/.ready-test ## only format, lint, types
 	$(BIN)/ruff check --quiet .
