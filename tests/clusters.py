@@ -256,9 +256,9 @@ def command_line(pid: int) -> str:
     return ""
 
 
-def kill(pid: int) -> None:
+def kill(pid: int, how: signal.Signals = signal.SIGKILL) -> None:
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, how)
 
 
 def wait_for(

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folders import MEMORY
 from oracle_read import Tree, check
 
 import winkfs
 from winkfs import Container, Row
 
 ROOT = Path(__file__).parents[1]
-SHM = Path("/dev/shm")
-MEMORY = SHM if os.access(SHM, os.W_OK) else None  # for tests that need no disk, only its files
 VARIANTS: dict[str, dict[str, bool | int]] = {
     "plain": {},
     "classic": {"classic": True},

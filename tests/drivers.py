@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +114,7 @@ class Driver:
         """kill -9 of Python, its JVM, and what runs below that: at one moment. A JVM that sees its
         Python go ends the job in order."""
         for pid in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+            kill(pid, signal.SIGSTOP)
         for pid in self.processes():
             kill(pid)
         self.process.wait(30)

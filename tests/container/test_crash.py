@@ -15,7 +15,8 @@ from pathlib import Path
 
 import container_checks
 import pytest
-from container_checks import MEMORY, assert_sound, child, contents, copy_files, path_of
+from container_checks import assert_sound, child, contents, copy_files, path_of
+from folders import MEMORY
 from oracle_read import check
 from seam import disk_calls
 

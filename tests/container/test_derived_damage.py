@@ -12,7 +12,7 @@ from typing import Any
 
 import golden_containers
 import pytest
-from container_checks import MEMORY
+from folders import MEMORY
 
 import winkfs
 from winkformats.disk.posix import FileStorage

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import MEMORY, VARIANTS, assert_sound, contents, path_of
+from container_checks import VARIANTS, assert_sound, contents, path_of
+from folders import MEMORY
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

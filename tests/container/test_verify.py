@@ -10,7 +10,8 @@ from pathlib import Path
 import container_checks
 import oracle_kitchen
 import pytest
-from container_checks import MEMORY, assert_sound, contents, copy_files, path_of
+from container_checks import assert_sound, contents, copy_files, path_of
+from folders import MEMORY
 from oracle_faults import FAULTS
 from oracle_kitchen import Kitchen
 from oracle_read import Tree, check

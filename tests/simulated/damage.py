@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "results")]
 
+from folders import MEMORY
 from test_digests import make, pairs
 
 import winkfs
@@ -440,8 +441,7 @@ class States:
 
 def run(kind: str, numbers: range, *, derived: bool) -> States:
     """These states, in memory."""
-    shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         states = States(kind, Path(folder), derived=derived)
         for number in numbers:
             states.run(number)
