@@ -54,6 +54,7 @@ PLACES: Final = {
     "pages that a mount leaves in the cache": "winkfs.mounting.lookup.PAGES",
     "seconds to the other half of an unlink": "winkmount.handles._SOON",
     "seconds to a server's answer": "winkmount.mounts.ANSWER",
+    "seconds until umount says why it waits": "winkmount.mounts.SLOW",
     "device of FUSE": "winkmount.service.DEVICE",
     "device of wakefulness": "winkmount.guard.LATENCY_DEVICE",
 }

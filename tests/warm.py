@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,15 +40,35 @@ def run(arguments: Sequence[str], seconds: float, cwd: Path | None = None) -> tu
         _parent.stdin.write(json.dumps(asked) + "\n")
         _parent.stdin.flush()
         if not is_readable(_parent.stdout.fileno(), seconds):
-            _parent.kill()
-            raise subprocess.TimeoutExpired(list(arguments), seconds)
+            state = _stuck()
+            end(kill=True)
+            raise TimeoutError(f"{arguments} took over {seconds} s: {err.read()}\n{state}")
         return int(_parent.stdout.readline() or 1), out.read(), err.read()
 
 
-def end() -> None:
+def _stuck() -> str:
+    """What the processes of winkfs, those that wait for a disk and those in mount namespaces of
+    their own wait for."""
+    found = []
+    ours = os.readlink("/proc/self/ns/mnt")
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            command = os.fsdecode((process / "cmdline").read_bytes()).replace("\0", " ")[:150]
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            if os.readlink(process / "ns/mnt") != ours:
+                state += " in another mount namespace"
+            if len(state) > 1 or state == "D" or "winkfs" in command or "warm" in command:
+                where = " ".join((process / "stack").read_text().split()[1::2][:6])
+                found.append(f"{process.name} {state}: {command}: {where}")
+    return "\n".join(found)
+
+
+def end(*, kill: bool = False) -> None:
     """Stop what `run` keeps running."""
     global _parent
     if _parent is not None:
+        if kill:
+            _parent.kill()
         _parent.communicate()
     _parent = None
 

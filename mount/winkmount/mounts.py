@@ -24,6 +24,7 @@ from winkmount.binding import MountError
 R = TypeVar("R")
 
 ANSWER: Final = 10.0  # seconds a server has to say its process id
+SLOW: Final = 3.0  # seconds after which it is said why a server has not ended
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 _PIDFD_INFO: Final = struct.Struct("=Q52xi")  # linux/pidfd.h: mask .. exit_code
 _INFO_EXIT: Final = 8  # of the mask
@@ -102,13 +103,15 @@ def _within(seconds: float | None, point: str, call: Callable[[], R]) -> R:
 
 
 def unmount(
-    directory: str | os.PathLike[str], name: str, *, lazy: bool = False, force: bool = False
-) -> None:
+    directory: str | os.PathLike[str], name: str, *, lazy: bool = False, force: bool = False,
+    note: Callable[[str], object] = lambda line: None,
+) -> None:  # fmt: skip
     """End a mount of kind `name`; return when its server has ended, so when everything is synced.
 
     lazy        also one that is in use: it goes from the directory at once, its server with the
                 last user, for whom nobody waits here
     force       also one whose server gives no answer; who uses it gets errors
+    note        is told why it takes long
     raises      MountError: no such mount, busy, not allowed, a server that does not answer; what
                 was written cannot be synced: then it stays mounted, save with lazy and force
     """
@@ -137,9 +140,7 @@ def unmount(
                 raise MountError(f"{directory}: not unmounted: {lost}: --lazy unmounts it as it is")
         detach(mount, lazy=lazy, force=force)
         if server is not None and not lazy:
-            ended = select.poll()  # select() takes no descriptor above 1023
-            ended.register(server, select.POLLIN)
-            ended.poll()
+            _wait_for_the_end(mount, pid, server, note)
             if _exit_status(pid, server) and not lost:
                 lost = "its server ended with an error, which it has logged"
         if lost:
@@ -170,6 +171,29 @@ def _sync(point: str, name: str, seconds: float | None) -> str | None:
                 return str(said)
         return error.strerror
     return None
+
+
+def _wait_for_the_end(mount: Mount, pid: int, pidfd: int, note: Callable[[str], object]) -> None:
+    """Of a server that was unmounted."""
+    ended = select.poll()  # select() takes no descriptor above 1023
+    ended.register(pidfd, select.POLLIN)
+    if not ended.poll(SLOW * 1000):
+        keeper = _keeper(mount)
+        why = f"process {keeper} has it mounted too" if keeper else "it has not ended yet"
+        note(f"{mount.point}: unmounted; waiting for its server, process {pid}: {why}")
+        ended.poll()
+
+
+def _keeper(mount: Mount) -> str:
+    """A process that still has it mounted, on another directory or in another mount namespace, as
+    a container has that was started meanwhile; "": none is to be seen."""
+    device = os.fsencode(f" {mount.device} ")
+    for table in Path("/proc").glob("[0-9]*/mountinfo"):
+        with contextlib.suppress(OSError):
+            if device in table.read_bytes():
+                name = (table.parent / "comm").read_text().rstrip("\n")
+                return f"{table.parent.name} ({name})"
+    return ""
 
 
 def _exit_status(pid: int, pidfd: int) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 from pathlib import Path
@@ -69,6 +71,34 @@ def test_hung_server_does_not_hang_the_next_commands(
             signal.pidfd_send_signal(server, signal.SIGCONT)
     wait_for_the_end(server)
     assert verified(base)
+
+
+@pytest.mark.mount
+def test_umount_says_who_keeps_the_server_from_its_end(
+    base: str, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare for a mount namespace")
+    shrink(monkeypatch, "seconds until umount says why it waits", 0.2)
+    assert command("mount", base, there) == (0, "")
+    with watched(there):
+        server = server_of(there)
+        with subprocess.Popen(
+            ["unshare", "--mount", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as other:
+            assert other.stdin and other.stdout
+            other.stdin.write(b"it runs\n")
+            other.stdin.flush()
+            other.stdout.readline()
+            said: list[str] = []
+
+            def note(line: str) -> None:
+                said.append(line)
+                other.kill()  # the last mount goes, then the server, then our waiting
+
+            unmount(there, "winkfs", note=note)
+    why = f"process {other.pid} (cat) has it mounted too"
+    assert said == [f"{there}: unmounted; waiting for its server, process {server}: {why}"]
 
 
 @pytest.mark.mount

@@ -160,7 +160,7 @@ def umount(directory: str, lazy: bool, force: bool) -> None:
     from winkmount.mounts import unmount
 
     try:
-        unmount(directory, KIND, lazy=lazy, force=force)
+        unmount(directory, KIND, lazy=lazy, force=force, note=say)
     except MountError as error:
         raise click.ClickException(str(error)) from None
 
