@@ -37,7 +37,7 @@ AMOUNTS = {
 
 # name -> (the suite takes one in so many, --soak one in so many, of what)
 EVERY = {
-    "index bytes": (30, 5, "bytes of a derived file, flipped, with all questions to a container"),
+    "index bytes": (60, 5, "bytes of a derived file, flipped, with all questions to a container"),
     "listed bytes": (60, 10, "bytes of a derived file, flipped, with all that a mount lists"),
     "time bytes": (3, 1, "bytes of a time index, flipped"),
     "column bytes": (8, 1, "bytes of a file of columns, flipped"),
@@ -46,6 +46,9 @@ EVERY = {
     "digest bytes": (9, 3, "bytes of an index of digests, flipped, or sectors"),
     "lengths": (3, 1, "entries whose length is damaged"),
     "data bytes": (3, 1, "places of a data file, flipped, that are drawn"),
+    "content bits": (3, 1, "bits of contents, flipped, that Spark reads"),
+    "failing calls": (4, 1, "calls to the disk in a life, of which each fails in turn"),
+    "selections": (3, 1, "selections compared with a loop, in each state of a container"),
     "superblock bits": (797, 1, "bits of two superblocks, flipped"),
 }
 
