@@ -86,6 +86,19 @@ def test_what_append_only_allows(c: Container, base: Path) -> None:
     assert_sound(base, model)
 
 
+def test_appending_keeps_mode_and_owner(base: Path) -> None:
+    with winkfs.create(base, ao=True) as c:
+        c.put("new", b"3", 20, mode=0o640, uid=5, gid=6)
+        c.append("new", b"+")
+        assert (c.stat("new").mode, c.stat("new").uid) == (0o640, 5)
+        c.rename("new", "wen")
+        c.append("wen", b"+")
+        assert (c.stat("wen").mode, c.stat("wen").gid) == (0o640, 6)
+    with winkfs.open(base) as reader:
+        found = reader.stat("wen")
+    assert (found.mode, found.uid, found.gid, found.size) == (0o640, 5, 6, 3)
+
+
 def test_append_to_the_last_of_put_many(c: Container, base: Path) -> None:
     with c:
         c.put_many([("b", b"3", 30), ("c", b"4", 30)])

@@ -255,7 +255,7 @@ class Changes:
         if pos != self.last or pos < self._store.fixed:
             raise NotAllowed(f"{AO}: only the last file can grow, until it is synced",
                              to_str(name_of(key)))  # fmt: skip
-        draft = self.drafts.get(key) or Draft.of(key, inode, pos, None)
+        draft = self.drafts.get(key) or self._draft_of(key, pos, inode)
         pairs = draft.pairs + -(-(len(draft.tail) + len(data)) // self._writer.chunk)
         if 56 + 16 * (pairs + (inode.attrs is not None)) > inode.size:
             raise NotAllowed(f"{AO}: the file's inode has no room for another extent",
@@ -426,12 +426,15 @@ class Changes:
         draft = self.drafts.get(key)
         if draft is None:
             self._store.need_delflag(what)
-            pos, inode = self.files.inode(key)
-            attrs = self._content.attrs(inode) if inode.attrs else None
-            draft = Draft.of(key, inode, pos, attrs)
+            draft = self._draft_of(key, *self.files.inode(key))
         check_directory(draft.ftype, name_of(key), size)
         self.drafts[key] = draft
         return draft
+
+    def _draft_of(self, key: bytes, pos: int, inode: Inode) -> Draft:
+        """The draft of a file as it stands, with its attributes."""
+        attrs = self._content.attrs(inode) if inode.attrs else None
+        return Draft.of(key, inode, pos, attrs)
 
     def _limit_drafts(self) -> None:
         if self._pending > TAILS or len(self.drafts) > DRAFTS:
