@@ -31,7 +31,7 @@ def collected() -> Iterator[None]:
 
 Model = dict[bytes, bytes]
 TRIES = int(
-    os.environ.get("WINKFS_INTERRUPTS", "6")
+    os.environ.get("WINKFS_INTERRUPTS", "10")
 )  # lines at which each verb is interrupted, out of all it runs through
 
 

@@ -110,7 +110,7 @@ def stored(base: Path, mode: str) -> Files:
         return {entry.name: entry.read() for entry in container.scan()}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(12))
 def test_a_power_cut_leaves_what_was_there_when_a_sync_began(
     base: Path, seed: int, watch: Watch
 ) -> None:

@@ -147,8 +147,9 @@ def test_two_shards_with_one_contid_count_each_file_once(
         names = sorted(found.names())
         size = sum(entry.size for entry in found.scan())
     assert len(names) == 11
-    summary = group.run(spark, str(source), str(tmp_path / "o"), "path")
-    assert (summary["files"], summary["groups"], summary["bytes"]) == (11, 11, size)
+    for job in (sort, group):
+        summary = job.run(spark, str(source), str(tmp_path / "o"), "path")
+        assert (summary["files"], summary["groups"], summary["bytes"]) == (11, 11, size)
     parts = read_in_order(spark, source, tmp_path / "o")
     assert sorted(os.fsdecode(name) for part in parts for name in part) == names
     for threshold in (None, 0.5):
