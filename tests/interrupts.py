@@ -40,10 +40,10 @@ class Interrupter:
         return self._line if frame.f_code.co_filename.startswith(OURS) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        code = frame.f_code
-        if event == "line" and frame.f_lineno not in unreachable(code.co_filename):
+        path = frame.f_code.co_filename
+        if event == "line" and frame.f_lineno not in unreachable(path):
             self.lines += 1
             if self.lines == self.at:
-                self.fired = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                self.fired = f"{path}:{frame.f_lineno}"
                 raise KeyboardInterrupt
         return self._line

@@ -178,21 +178,23 @@ def _wait_for_the_end(mount: Mount, pid: int, pidfd: int, note: Callable[[str], 
     ended = select.poll()  # select() takes no descriptor above 1023
     ended.register(pidfd, select.POLLIN)
     if not ended.poll(SLOW * 1000):
-        keeper = _keeper(mount)
-        why = f"process {keeper} has it mounted too" if keeper else "it has not ended yet"
+        why = _keeper(mount) or "it has not ended yet"
         note(f"{mount.point}: unmounted; waiting for its server, process {pid}: {why}")
         ended.poll()
 
 
 def _keeper(mount: Mount) -> str:
-    """A process that still has it mounted, on another directory or in another mount namespace, as
-    a container has that was started meanwhile; "": none is to be seen."""
+    """Where it is still mounted: on another directory, or in another mount namespace, as that of a
+    container that was started meanwhile; "": none is to be seen."""
+    for other in mounts():
+        if other.device == mount.device:
+            return f"it is mounted on {other.point} too"
     device = os.fsencode(f" {mount.device} ")
     for table in Path("/proc").glob("[0-9]*/mountinfo"):
         with contextlib.suppress(OSError):
             if device in table.read_bytes():
                 name = (table.parent / "comm").read_text().rstrip("\n")
-                return f"{table.parent.name} ({name})"
+                return f"process {table.parent.name} ({name}) has it mounted too"
     return ""
 
 

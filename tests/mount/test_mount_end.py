@@ -102,6 +102,28 @@ def test_umount_says_who_keeps_the_server_from_its_end(
 
 
 @pytest.mark.mount
+def test_umount_says_where_else_it_is_mounted(
+    base: str, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a bind mount")
+    shrink(monkeypatch, "seconds until umount says why it waits", 0.2)
+    other = tmp_path / "other"
+    other.mkdir()
+    assert command("mount", base, there) == (0, "")
+    with watched(there):
+        subprocess.run(["mount", "--bind", there, other], check=True)
+        said: list[str] = []
+
+        def note(line: str) -> None:
+            said.append(line)
+            subprocess.run(["umount", other], check=True)
+
+        unmount(there, "winkfs", note=note)
+    assert len(said) == 1 and said[0].endswith(f": it is mounted on {other} too")
+
+
+@pytest.mark.mount
 def test_forced_unmount_of_a_server_that_answers_syncs(base: str, there: Path) -> None:
     assert command("mount", base, there, "-osync_every=3600") == (0, "")
     with watched(there):
