@@ -4,7 +4,7 @@
 in one directory, the others a thousand to a directory. Time from the start of the command until the
 first file was looked at; names a second and RssAnon of the server after listing the large directory
 (os.scandir), and after `find` over all. Once as put_many left the container, and then with the name
-order, BASE.names, which reindex and pack make, and which a mount without --ro makes and keeps.
+order, BASE.cat, which reindex and pack make, and which a mount without --ro makes and keeps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEXT: Final = Path(__file__).read_bytes()
 SOON: Final = Goal(2, at_most=True)  # seconds
 SMALL: Final = Goal(256, at_most=True)  # MiB
 FAST: Final = Goal(200_000)  # names a second
-COLUMNS: Final = ("what", "without BASE.names", "with it (range)", "goal")
+COLUMNS: Final = ("what", "without BASE.cat", "with it (range)", "goal")
 
 
 def file_option(parser: argparse.ArgumentParser) -> None:

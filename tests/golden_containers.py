@@ -163,12 +163,12 @@ def created(base: Path, live: Life, **options: bool | int) -> Files:
 
 
 def with_sums(base: Path, live: Life, *, names: bool = False, **options: bool | int) -> Files:
-    """A container as `winkfs.create` makes it. names: with BASE.names."""
+    """A container as `winkfs.create` makes it. names: with BASE.cat."""
     with winkfs.create(base, **options) as c:  # type: ignore[arg-type]
         files = live(c)
         tick()
         if names:
-            c.engine.save_names()
+            c.engine.save_catalog()
     return files
 
 

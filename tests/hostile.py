@@ -45,7 +45,7 @@ VALUES = [
     (1 << 60) // 8, (1 << 62) + 5, MAX - 7, MAX,
 ]  # fmt: skip
 VARIANTS: list[dict[str, Any]] = [{}, {"classic": True}, {"ao": True}, {"htalgo": 1}]
-SUFFIXES = (".data", ".idx", ".time", ".names", ".cols")
+SUFFIXES = (".data", ".idx", ".time", ".cat", ".cols")
 STRANGE = 12  # inodes of a container
 
 

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from oracle_derived import Appended, Hindex, check_index, check_names, check_time
+from oracle_derived import (
+    Appended,
+    Hindex,
+    Row,
+    check_catalog,
+    check_index,
+    check_time,
+)
 from oracle_format import (
     KVSEQ,
     Entry,
@@ -58,7 +65,7 @@ class DataFile:
 
 
 def check(base: Path | str, clean: bool = True, missing_ok: bool = False) -> Tree:
-    """Read BASE.data, BASE.idx, BASE.time, BASE.names; OracleError on any deviation.
+    """Read BASE.data, BASE.idx, BASE.time, BASE.cat; OracleError on any deviation.
 
     clean=False    what an unclean end may leave passes: stale or missing derived files, counters,
                    NEXTFID, delflags of superseded entries, SYNCSIZE below FILESIZE
@@ -153,6 +160,26 @@ def decide_then(inodes: list[InodeEntry], end: int) -> dict[bytes, InodeEntry]:
             found = replace(found, entry=replace(found.entry, delflag=0))
         before.append(found)
     return decide(before)
+
+
+def catalog_row(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> Row:
+    """What a catalog says of a live inode."""
+    inode, file = found.inode, view(data, by_pos, found)
+    assert inode is not None
+    pairs = [pair for pair in inode.pairs if pair.size >= 0]
+    pointer = -1 if inode.lsize else 0
+    if inode.lsize and len(pairs) == 1 and pairs[0].pointer:
+        whole = len(by_pos[pairs[0].pointer].value) == pairs[0].size == inode.lsize
+        pointer = pairs[0].pointer if whole and not pairs[0].skip else -1
+    mtime = min(max(file.mtime_ns, -(2**63)), 2**63 - 1)
+    kind, owner, ctime = inode.ftype or 102, 0, mtime
+    kind |= 1 << 10 if mtime != file.mtime_ns else 0
+    if file.mode is not None and file.uid is not None and file.gid is not None:
+        kind |= 1 << 9 | file.mode << 16
+        owner = file.uid | (file.gid - (file.gid >> 31 << 32)) << 32
+        if b"system.winkfs.ctime" in file.xattrs:
+            ctime = int.from_bytes(file.xattrs[b"system.winkfs.ctime"], "big", signed=True)
+    return [found.entry.pos, inode.fileid, inode.lsize, mtime, pointer, ctime, kind, owner]
 
 
 def view(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> FileView:
@@ -298,20 +325,17 @@ def check_derived(base: Path, data: DataFile, tree: Tree, clean: bool, missing_o
         expect(append_only, "time index", label, "only with HAVEAO 1", "the file")
         tree.time_marks = check_time(data.sb, raw, label, appended_files(data))
 
-    def sorted_names(raw: bytes, label: str) -> None:
-        def then(end: int) -> dict[int, bytes]:
+    def catalog(raw: bytes, label: str) -> None:
+        def rows_then(end: int) -> dict[bytes, Row]:
             found = decide_then(data.inodes, end)
-            return {one.entry.pos: name for name, one in found.items()}
+            return {name: catalog_row(data, data.by_pos, one) for name, one in found.items()}
 
-        def is_directory(pos: int) -> bool:
-            return any(one.entry.pos == pos and one.inode.ftype == 100 for one in data.inodes)
-
-        check_names(data.sb, raw, label, then, is_directory)
+        check_catalog(data.sb, raw, label, rows_then)
 
     for suffix, wanted, test in (
         (".idx", True, index),
         (".time", append_only, time),
-        (".names", False, sorted_names),
+        (".cat", False, catalog),
     ):
         path = base.with_name(base.name + suffix)
         if not path.exists():

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import xxhash
-from oracle_pack import pack_hindex, pack_perm, pack_string, pack_superblock
+from oracle_check import catalog_row, decide, read_data
+from oracle_pack import pack_catalog, pack_hindex, pack_string, pack_superblock
 
 SYNCTIME = 1_700_000_000
 
@@ -157,8 +158,10 @@ class Container:
         block += b"".join(struct.pack(">2q", *mark) for mark in self.marks)
         self.path(".time").write_bytes(block)
 
-    def write_names(self) -> None:
-        order = sorted(self.states)
-        keys = [(name + b"/I0", self.states[name].inode_pos) for name in order]
-        variables = self.derived(0x30) | {"PERMSIZE": 0, "HTALGO": self.vars.get("HTALGO", 2)}
-        self.path(".names").write_bytes(pack_perm(variables, b"FSYSNAME", keys))
+    def write_catalog(self) -> None:
+        data = read_data(self.path(".data"))
+        rows = {
+            name: catalog_row(data, data.by_pos, found)
+            for name, found in decide(data.inodes).items()
+        }
+        self.path(".cat").write_bytes(pack_catalog(self.derived(0x10), rows))

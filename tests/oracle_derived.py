@@ -1,4 +1,4 @@
-"""Oracle, layer 3: the files that can be rebuilt: hindex, perm, time index, names."""
+"""Oracle, layer 3: the files that can be rebuilt: hindex, perm, time index, catalog."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -162,33 +162,102 @@ def check_index(data: Superblock, raw: bytes, label: str, keys: dict[int, bytes]
     return index
 
 
-def check_names(
-    data: Superblock,
-    raw: bytes,
-    label: str,
-    then: Callable[[int], dict[int, bytes]],
-    is_directory: Callable[[int], bool],
-) -> Perm:
-    """BASE.names: the inodes that were live at its DATAEND, in byte order of names.
+Row = list[int]  # pos, fileid, size, mtime, pointer, ctime, kind, owner
 
-    then          DATAEND -> inode position -> name
-    is_directory  inode position -> whether it is that of a directory
-    """
-    perm = read_perm(label, raw, "FSYSNAME")
-    end = perm.superblock.need("DATAEND")
+
+def check_catalog(
+    data: Superblock, raw: bytes, label: str, then: Callable[[int], dict[bytes, Row]]
+) -> dict[bytes, Row]:
+    """BASE.cat: what the inodes that were live at its DATAEND said. `then`: DATAEND -> that."""
+    sb = read_superblock(label, raw, KVSEQ, "FSYSCAT")
+    equal("KEYREPR", label, 12, sb.need("KEYREPR"))
+    equal("VALREPR", label, 3, sb.need("VALREPR"))
+    equal("ALIGN", label, 8, sb.need("ALIGN"))
+    expect(sb.get("KVDELFL", 0) != 1, "KVDELFL", label, "none", 1)
+    end = sb.need("DATAEND")
     expect(end <= data.filesize, "DATAEND", label, f"at most {data.filesize}", end)
-    check_belongs(data, perm.superblock, end)
-    names = then(end)
-    order = [pos for pos, name in sorted(names.items(), key=lambda item: item[1])]
-    equal("names order", label, order, [pointer for pointer, _ in perm.pairs])
-    check_perm_hashes(perm, {pos: name + b"/I0" for pos, name in names.items()})
-    directories = set()
-    for name in names.values():
-        parts = name.split(b"/")
-        directories |= {b"/".join(parts[:n]) for n in range(1, len(parts))}
-    clashes = sum(name in directories and not is_directory(pos) for pos, name in names.items())
-    equal("CLASHES", label, clashes, perm.superblock.get("CLASHES", clashes))
-    return perm
+    check_belongs(data, sb, end)
+    check_entry_counters(sb, read_entries(sb))
+    where = [sb.need("RUNS"), sb.need("RUNBYTES"), sb.need("RUNHASH")]
+    listed = _words(_hashed(sb, *where))
+    found: dict[bytes, Row] = {}
+    for at in range(0, len(listed), 4):
+        rows = _run(sb, listed[at : at + 4])
+        if at == 0:
+            expect(
+                not any(row[6] & 256 for row in rows.values()), "first run", label, "live", "GONE"
+            )
+        found |= rows
+    live = {name: row for name, row in found.items() if not row[6] & 256}
+    wanted = then(end)
+    equal("names of the catalog", label, sorted(wanted), sorted(live))
+    if len(listed) == 4:
+        above = {name[:i] for name in live for i, byte in enumerate(name) if byte == 0x2F}
+        clashes = sum(row[6] & 255 != 100 for name, row in live.items() if name in above)
+        equal("CLASHES", label, clashes, sb.need("CLASHES"))
+    for name, row in wanted.items():
+        equal("row of the catalog", f"{label} {name!r}", row, live[name])
+    return live
+
+
+def _hashed(sb: Superblock, pos: int, size: int, wanted: int) -> bytes:
+    value = sb.raw[pos : pos + size]
+    found = int.from_bytes(xxhash.xxh3_64_digest(value), "little", signed=True)
+    equal("hash", f"{sb.label} byte {pos}", wanted, found)
+    equal("size", f"{sb.label} byte {pos}", size, len(value))
+    return value
+
+
+def _words(raw: bytes) -> list[int]:
+    parts = range(0, len(raw), 8)
+    return [int.from_bytes(raw[at : at + 8], "little", signed=True) for at in parts]
+
+
+def _run(sb: Superblock, listed: list[int]) -> dict[bytes, Row]:
+    pos, size, hashed, count = listed
+    value = _hashed(sb, pos, size, hashed)
+    blocks = _words(value[:16])[0]
+    words, lengths = value[16 : 16 + 128 * blocks], value[16 + 128 * blocks :]
+    texts, at, found, last = lengths[4 * blocks :], 0, dict[bytes, Row](), b""
+    for number in range(blocks):
+        part = _words(words[128 * number : 128 * number + 128])
+        rows = _block(_hashed(sb, *part[:3]))
+        length = int.from_bytes(lengths[4 * number : 4 * number + 4], "little")
+        equal("first name", sb.label, texts[at : at + length], rows[0][0])
+        at += length
+        equal("rows of a block", sb.label, part[3], len(rows))
+        for name, row in rows:
+            expect(name > last, "order of names", sb.label, f"after {last!r}", name)
+            found[name], last = row, name
+        live = [row for _, row in rows if not row[6] & 256]
+        equal("gone", sb.label, part[4], len(rows) - len(live))
+        for low, number_of in ((6, 0), (8, 2), (10, 3)):
+            values = [row[number_of] for row in live] or [0]
+            equal("zone", sb.label, part[low : low + 2], [min(values), max(values)])
+        equal("content", sb.label, part[5], min(sum(row[2] for row in live), 2**63 - 1))
+    equal("rows of a run", sb.label, count, len(found))
+    return found
+
+
+def _block(value: bytes) -> list[tuple[bytes, Row]]:
+    count, tails = _words(value[:16])
+    at, columns = 16 + 160, list[list[int]]()
+    for base, width in zip(*[iter(_words(value[16:176]))] * 2, strict=True):
+        cells = [value[at + i * width : at + i * width + width] for i in range(count)]
+        sums = [base + int.from_bytes(cell, "little") & LOW64 for cell in cells]
+        columns.append([number - (number >> 63 << 64) for number in sums])
+        at += -(-count * width // 8) * 8
+    equal("size of a block", "", at + tails, len(value))
+    name, rows = b"", list[tuple[bytes, Row]]()
+    for numbers in zip(*columns, strict=True):
+        *row, shared, rest = numbers
+        name = name[:shared] + value[at : at + rest]
+        at += rest
+        row[5] += row[3]
+        if row[4] not in (0, -1):
+            row[4] = row[0] - row[4] - row[2]
+        rows.append((name, row))
+    return rows
 
 
 @dataclass(frozen=True)

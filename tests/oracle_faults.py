@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 
+from oracle_check import catalog_row, decide, read_data
 from oracle_damage import Damage, number
 from oracle_lives import SECOND
+from oracle_pack import pack_catalog
+
+BARE = ("SBSIZE", "FORMAT", "PURPOSE", "FILESIZE", "SYNCTIME", "CONTID", "DATAEND", "SBCKSUM")
 
 Table = dict[str, tuple[str, str, Callable[[Damage], object]]]
 
@@ -44,9 +48,14 @@ def rename_variable(d: Damage, old: bytes, new: bytes) -> None:
     d.patch(".data", d.path(".data").read_bytes().index(old), new)
 
 
-def swap_names(d: Damage) -> None:
-    raw = d.path(".names").read_bytes()
-    d.patch(".names", 4096, raw[4112:4128] + raw[4096:4112])
+def other_catalog(d: Damage, change: Callable[[dict[bytes, list[int]]], object]) -> None:
+    """Another catalog, whole in itself."""
+    data = read_data(d.path(".data"))
+    live = decide(data.inodes).items()
+    rows = {name: catalog_row(data, data.by_pos, found) for name, found in live}
+    change(rows)
+    variables = {name: d.variables(".cat")[name] for name in BARE}
+    d.path(".cat").write_bytes(pack_catalog(variables, rows))
 
 
 SUPERBLOCK: Table = {
@@ -324,11 +333,20 @@ INDEX: Table = {
         "words of free and deleted cells",
         lambda d: d.cell(d.find_slot(0), 0, 0, 1),
     ),
-    "names_swapped": ("plain", "names order", lambda d: swap_names(d)),
-    "names_hash": ("plain", "perm hash", lambda d: d.patch(".names", 4096 + 15, b"\0")),
-    "names_clashes": ("plain", "CLASHES", lambda d: d.set(".names", CLASHES=77)),
-    "names_from_the_future": ("plain", "DATAEND", lambda d: d.add(".names", DATAEND=1)),
-    "permsize": ("plain", "FILESIZE", lambda d: d.add(".names", PERMSIZE=1)),
+    "catalog_without_a_name": (
+        "plain",
+        "names of the catalog",
+        lambda d: other_catalog(d, lambda rows: rows.pop(b"big")),
+    ),
+    "catalog_with_another_size": (
+        "plain",
+        "row of the catalog",
+        lambda d: other_catalog(d, lambda rows: rows[b"big"].__setitem__(2, 7)),
+    ),
+    "catalog_clashes": ("plain", "CLASHES", lambda d: d.set(".cat", CLASHES=77)),
+    "catalog_from_the_future": ("plain", "DATAEND", lambda d: d.add(".cat", DATAEND=1)),
+    "catalog_block": ("plain", "KVCKSUM", lambda d: d.patch(".cat", 4200, b"\xee")),
+    "catalog_run": ("plain", "hash", lambda d: d.add(".cat", RUNHASH=1)),
 }
 
 TIME: Table = {

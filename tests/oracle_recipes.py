@@ -109,7 +109,7 @@ def plain(base: Path) -> Files:
     writer.rename(b"big", b"bigger")
     writer.rename(b"bigger", b"big")
     writer.sync()
-    writer.write_names()
+    writer.write_catalog()
     return finish(writer)
 
 
@@ -288,7 +288,7 @@ def append_only_nothing(base: Path) -> Files:
 def index_missing(base: Path) -> Files:
     files = plain(base)
     base.with_name(base.name + ".idx").unlink()
-    base.with_name(base.name + ".names").unlink()
+    base.with_name(base.name + ".cat").unlink()
     return files
 
 

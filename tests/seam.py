@@ -1,7 +1,7 @@
 """What is asked of the disk of this machine: noted in order, and refused where a test says so.
 
     with disk_calls() as calls: ...              reads are among them, and what is mapped
-    with disk_calls(refusing("write", ".names.tmp", errno.ENOSPC)): ...
+    with disk_calls(refusing("write", ".cat.tmp", errno.ENOSPC)): ...
 
 `SimulatedDisk` has its own log, and faults that a disk of this machine cannot have. What `watch`
 does itself, on its thread, is neither noted nor disk_calls.

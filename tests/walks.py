@@ -62,7 +62,7 @@ def mount_create(folder: Path, root: Path = ROOT, *, first: bool = False) -> Wal
     asks for, a lookup that finds nothing, create, and a getattr of the handle.
 
     first   of the first file after the mount, in a top directory with 1,000 files: names that are
-            searched in BASE.names come into memory
+            searched in BASE.cat come into memory
     """
     import winkfs
     from winkfs.container.container import Container

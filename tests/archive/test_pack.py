@@ -213,7 +213,7 @@ def test_what_a_killed_pack_left_is_overwritten(tree: Path, tmp_path: Path) -> N
         c.put("junk", b"1")
     pack(tree, tmp_path / "c")
     assert "junk" not in names(tmp_path / "c")
-    assert files_beside(tmp_path / "c") == ["c.data", "c.idx", "c.names"]
+    assert files_beside(tmp_path / "c") == ["c.cat", "c.data", "c.idx"]
 
 
 def test_two_packs_of_one_base_do_not_mix(tree: Path, tmp_path: Path) -> None:
@@ -237,12 +237,12 @@ def test_nobody_makes_a_container_of_that_name_while_it_is_packed(tmp_path: Path
     pack(root, tmp_path / "c", progress=meanwhile)
     assert others
     assert len(names(tmp_path / "c")) == 300
-    assert files_beside(tmp_path / "c") == ["c.data", "c.idx", "c.names"]
+    assert files_beside(tmp_path / "c") == ["c.cat", "c.data", "c.idx"]
 
 
 def test_file_that_came_in_the_last_moment_is_not_replaced(tree: Path, tmp_path: Path) -> None:
     """Made by a program that knows no locks, between the last look and the new name."""
-    other = once_after("rename", "/c.names", lambda: (tmp_path / "c.data").write_bytes(b"mine"))
+    other = once_after("rename", "/c.cat", lambda: (tmp_path / "c.data").write_bytes(b"mine"))
     with disk_calls(other), pytest.raises(FileExistsError, match="meanwhile"):
         pack(tree, tmp_path / "c")
     assert (tmp_path / "c.data").read_bytes() == b"mine"
@@ -357,7 +357,9 @@ def test_own_data_set_is_not_packed_by_way_of_a_link(tree: Path, tmp_path: Path)
 def test_suffixes_are_those_of_a_container_with_all_its_files(tree: Path, tmp_path: Path) -> None:
     pack(tree, tmp_path / "c", ao=True)
     winkfs.reindex(tmp_path / "c", cols=True)
-    assert set(files_beside(tmp_path / "c")) - {"c.lock"} == {"c" + suffix for suffix in FILES}
+    assert set(files_beside(tmp_path / "c")) - {"c.lock"} == {
+        "c" + suffix for suffix in FILES if suffix != ".names"
+    }
 
 
 def test_missing_source_or_directory_of_the_container(tmp_path: Path) -> None:

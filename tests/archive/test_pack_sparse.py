@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from names_checks import store_of
+from catalog_checks import store_of
 from trees import DIR, LINK
 
 import winkfs

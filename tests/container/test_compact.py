@@ -93,7 +93,7 @@ def test_the_same_files_in_less_space(tmp_path: Path, variant: str, seed: int) -
     assert sum(seen) >= size - 8192
     assert state(base) == before
     assert winkfs.verify(base).problems == []
-    assert path_of(base, ".names").exists() == (seed % 2 == 1 and variant != "classic")
+    assert path_of(base, ".cat").exists() == (seed % 2 == 1 and variant != "classic")
     assert path_of(base, ".cols").exists() == (seed == 3 and variant != "classic")
     check(base)  # by the oracle
     again = compact(base)
@@ -145,7 +145,7 @@ def test_derived_files_of_the_old_container_are_not_believed(tmp_path: Path) -> 
     live(base, random.Random(3), {})
     winkfs.reindex(base, cols=True)
     before = state(base)
-    old = {s: path_of(base, s).read_bytes() for s in (".idx", ".names", ".cols")}
+    old = {s: path_of(base, s).read_bytes() for s in (".idx", ".cat", ".cols")}
     compact(base)
     for suffix, data in old.items():  # as after a kill behind the rename
         path_of(base, suffix).write_bytes(data)

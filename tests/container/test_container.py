@@ -708,7 +708,7 @@ def test_no_file_handle_is_left(variant: str, base: Path) -> None:
     assert descriptors() <= before
     suffixes = {path.suffix for path in base.parent.iterdir()}
     derived = {".idx"} | ({".time"} if "ao" in variant else set())
-    derived |= set() if "classic" in variant else {".names"}
+    derived |= set() if "classic" in variant else {".cat"}
     assert suffixes == {".data", ".lock"} | derived
 
 

@@ -174,7 +174,7 @@ def test_an_update_that_is_interrupted_keeps_what_it_put(
 NESTED = VERBS | {
     "sync": lambda c: c.sync(),
     "close": lambda c: c.close(),
-    "save_names": lambda c: c.engine.save_names(),
+    "save_catalog": lambda c: c.engine.save_catalog(),
     "begin": lambda c: c.engine.begin(b"new/I0", FileType.FILE, None),
     "write_many": lambda c: c.write_many("a", [(0, b"x")]),
     "punch": lambda c: c.punch("a", 0, 1),

@@ -512,9 +512,9 @@ def test_a_temporary_file_of_a_dead_writer_is_no_obstacle(c: Path, made: Path) -
 
 
 def test_a_name_order_that_was_never_finished_goes_when_a_writer_opens(c: Path, made: Path) -> None:
-    path_of(c, ".names.tmp").write_bytes(b"left over " * 99_999)
+    path_of(c, ".cat.tmp").write_bytes(b"left over " * 99_999)
     with winkfs.open(c):
-        assert path_of(c, ".names.tmp").exists()  # a reader leaves it: its writer may live
+        assert path_of(c, ".cat.tmp").exists()  # a reader leaves it: its writer may live
     winkfs.open(c, "a").close()
-    assert not path_of(c, ".names.tmp").exists()
+    assert not path_of(c, ".cat.tmp").exists()
     assert_right_answers(c, made)

@@ -49,7 +49,7 @@ print(wrong, len(refused))
 
 
 @pytest.mark.parametrize("size", [0, 100_000])
-@pytest.mark.parametrize("suffix", [".data", ".idx", ".names"])
+@pytest.mark.parametrize("suffix", [".data", ".idx", ".cat"])
 def test_a_reader_survives_and_tells(tmp_path: Path, suffix: str, size: int) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:

@@ -12,6 +12,7 @@ from typing import Any
 
 import golden_containers
 import pytest
+from constants import shrink
 from folders import MEMORY
 
 import winkfs
@@ -20,6 +21,7 @@ from winkformats.errors import DerivedDamage
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import Columns
 from winkfs.container.compact import compact
+from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.select import select
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
@@ -188,8 +190,8 @@ def states(raw: bytes, part: slice) -> Iterator[tuple[str, bytes]]:
         (".idx", ask_select, "index bytes"),
         (".idx", ask_source, "listed bytes"),
         (".time", ask_times, "time bytes"),
-        (".names", ask_select, "index bytes"),
-        (".names", ask_source, "listed bytes"),
+        (".cat", ask_select, "index bytes"),
+        (".cat", ask_source, "listed bytes"),
         (".cols", ask_select, "index bytes"),
     ],
 )
@@ -206,7 +208,7 @@ def test_every_answer_is_right_whatever_becomes_of_a_derived_file(
     if not path.exists():
         pytest.skip("has none")
     if suffix == ".idx" and ask is not ask_source:  # an index alone has to answer
-        for other in (".names", ".cols"):
+        for other in (".cat", ".cols"):
             if other != suffix:
                 Path(f"{base}{other}").unlink(missing_ok=True)
     raw = path.read_bytes()
@@ -283,7 +285,7 @@ def test_a_writer_heals_an_index_that_it_finds_wrong(base: Path) -> None:
     (at,) = cells_of(base, "d1/file 7")
     path = Path(f"{base}.idx")
     sound = path.read_bytes()
-    for look in (lambda c: "d1/file 7" in c, lambda c: len(list(c.names()))):
+    for look in (lambda c: "d1/file 7" in c, lambda c: len(list(c.scan()))):
         patch(path, at, bytes(16))
         assert any("made.idx" in p for p in winkfs.verify(base).problems)
         with winkfs.open(base, "a") as c:
@@ -353,21 +355,18 @@ def test_files_have_sums_and_classic_ones_none(base: Path, tmp_path: Path) -> No
         assert read_superblock(storage)["FILESIZE"] == storage.size()
 
 
-def rows_of(base: Path, *names: str) -> list[int]:
-    """Offset in BASE.names of the pair of each name."""
-    store = Store(str(base), writable=False)
-    raw = Path(f"{base}.names").read_bytes()
-    found = [raw.index(store.index.lookup(f"{n}/I0".encode()).to_bytes(8, "big")) for n in names]
-    store.abandon()
-    return found
+def block_of(base: Path) -> int:
+    """Offset in BASE.cat of some byte of its first block."""
+    with CatalogFile(FileStorage(f"{base}.cat")) as file:
+        pos, length = file.runs[0].parts[0, :2].tolist()
+    return int(pos + length // 2)
 
 
-def test_a_flipped_bit_of_the_order_costs_a_mount_nothing(
+def test_a_flipped_bit_of_the_catalog_costs_a_mount_nothing(
     base: Path, made: tuple[Path, dict[str, bytes]]
 ) -> None:
-    (at,) = rows_of(base, "d1/file 7")
-    path = Path(f"{base}.names")
-    patch(path, at + 6, bytes([path.read_bytes()[at + 6] ^ 1]))
+    at, path = block_of(base), Path(f"{base}.cat")
+    patch(path, at, bytes([path.read_bytes()[at] ^ 1]))
     ask_source(base, made[1])
     container = winkfs.open(base, "a")
     source = (AppendOnlySource if container.ao else ContainerSource)(container)
@@ -378,27 +377,28 @@ def test_a_flipped_bit_of_the_order_costs_a_mount_nothing(
         assert set(walk(source)) == set(made[1])
     finally:
         source.close()
-    assert not any(".names" in problem for problem in winkfs.verify(base).problems)
+    assert not any(".cat" in problem for problem in winkfs.verify(base).problems)
 
 
-def test_an_order_that_is_merged_and_is_damaged_is_made_from_the_index(base: Path) -> None:
-    (at,) = rows_of(base, "d1/file 7")
-    path = Path(f"{base}.names")
-    patch(path, at, bytes(16))
+def test_a_catalog_that_is_merged_and_is_damaged_is_made_from_the_inodes(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows behind the first run of a catalog", 0)
+    patch(Path(f"{base}.cat"), block_of(base), b"\xff" * 16)
     with winkfs.open(base, "a") as c:
-        c.put("d1/file 70", b"")
-        c.engine.save_names()
-        assert any("made.names" in note for note in c.notes)
+        c.put_many((f"new {i}", b"") for i in range(100))
+        c.engine.save_catalog()
+        assert any(".cat" in note for note in c.notes)
     assert winkfs.verify(base).problems == []
 
 
-@pytest.mark.parametrize("suffix", [".idx", ".time", ".names", ".cols"])
+@pytest.mark.parametrize("suffix", [".idx", ".time", ".cat", ".cols"])
 def test_verify_names_the_file_and_the_place_and_reindex_heals(suffix: str, base: Path) -> None:
     path = Path(f"{base}{suffix}")
     if not path.exists():
         pytest.skip("has none")
     raw = path.read_bytes()
-    for at in range(4096, len(raw), 97):
+    for at in range(8192 if suffix == ".cat" else 4096, len(raw), 97):
         patch(path, at, bytes([raw[at] ^ 0x10]))
         found = winkfs.verify(base).problems
         assert found and all(f"made{suffix}" in line and "byte" in line for line in found), at
@@ -452,7 +452,7 @@ def test_sectors_of_an_older_file_of_columns_are_not_believed(tmp_path: Path) ->
 def test_compact_goes_on_beside_damaged_derived_files(
     base: Path, made: tuple[Path, dict[str, bytes]]
 ) -> None:
-    for suffix in (".idx", ".names", ".cols"):
+    for suffix in (".idx", ".cat", ".cols"):
         path = Path(f"{base}{suffix}")
         patch(path, len(path.read_bytes()) // 2, b"\xff\xff\xff")
     compact(base)

@@ -269,7 +269,7 @@ def test_derived_files_are_synced_before_they_have_their_name(variant: str, base
     replaced = [i for i, call in enumerate(log) if call[0] == "replace"]
     names = {log[i][1] for i in replaced}
     derived = {"c.idx"} | ({"c.time"} if variant == "ao" else set())
-    derived |= set() if variant == "classic" else {"c.names"}
+    derived |= set() if variant == "classic" else {"c.cat"}
     assert names == {"c.data"} | derived
     for i in replaced:
         name = log[i][1]
@@ -288,6 +288,6 @@ def test_the_index_is_never_changed_in_its_place(variant: str, base: Path) -> No
         lives(base, VARIANTS[variant])
     log = list(logged(calls))
     written = {name for call, name, *_ in log if call in ("write", "patch")} - {"c.lock"}
-    assert written <= {"c.data", "c.data.tmp", "c.idx.tmp", "c.time.tmp", "c.names.tmp"}
+    assert written <= {"c.data", "c.data.tmp", "c.idx.tmp", "c.time.tmp", "c.cat.tmp"}
     assert check(base).files
     assert not path_of(base, ".idx.tmp").exists()

@@ -61,7 +61,7 @@ def test_no_later_call_succeeds(base: Path, disk: Refusing, at: int) -> None:
         c.sync()
     assert caught.value.errno == errno.EIO
     for again in (c.sync, lambda: c.put("x", b""), lambda: c.put_many([("y", b"")]),
-                  lambda: c.delete("old"), c.engine.save_names):  # fmt: skip
+                  lambda: c.delete("old"), c.engine.save_catalog):  # fmt: skip
         with pytest.raises(OSError, match=r"a sync failed .* open it again") as caught:
             again()
         assert "\n" not in str(caught.value)

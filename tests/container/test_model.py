@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from catalog_checks import check_catalog
 from container_checks import VARIANTS, assert_sound, contents, path_of
 from folders import MEMORY
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from names_checks import check_order
 from oracle_format import KVSEQ, read_entries, read_superblock
 from oracle_read import check
 from oracle_recipes import RECIPES
@@ -286,14 +286,14 @@ class Life(RuleBasedStateMachine):
         assert contents(self.reader) == {name: f.content for name, f in self.files.items()}
 
     @rule()
-    def save_names(self) -> None:
+    def save_catalog(self) -> None:
         self.flags = self._flags_on_disk()
-        self.writer.engine.save_names()
+        self.writer.engine.save_catalog()
         self.synced = dict(self.files)
         if not self.writer.classic:
-            check_order(self.base, set(self.files))
+            check_catalog(self.base, set(self.files))
 
-    @rule(through=st.sampled_from(["reopen", "reindex", ".idx", ".time", ".names"]))
+    @rule(through=st.sampled_from(["reopen", "reindex", ".idx", ".time", ".cat"]))
     def close_and_reopen(self, through: str) -> None:
         self.writer.close()
         self.synced = dict(self.files)

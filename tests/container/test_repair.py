@@ -72,7 +72,7 @@ def change(base: Path, at: int, data: bytes) -> None:
 
 
 def drop_derived(base: Path) -> None:
-    for suffix in (".idx", ".names", ".time"):
+    for suffix in (".idx", ".cat", ".time"):
         path_of(base, suffix).unlink(missing_ok=True)
 
 

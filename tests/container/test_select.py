@@ -47,7 +47,7 @@ def fill(base: Path, rng: random.Random, **options: bool | int) -> None:
 
 
 def change(base: Path) -> None:
-    """What BASE.names and BASE.cols do not know of."""
+    """What BASE.cat and BASE.cols do not know of."""
     with winkfs.open(base, "a") as c:
         c.delete("dir2/page-002.html")
         c.put("dir2/page-009.html", b"later", T0 + 1000)
@@ -109,7 +109,7 @@ def test_selected_are_those_that_a_loop_finds(
     if state == "behind":
         change(base)
     if state in ("bare", "cols only"):
-        Path(f"{base}.names").unlink(missing_ok=True)
+        Path(f"{base}.cat").unlink(missing_ok=True)
     with winkfs.open(base) as c:
         files = list(c.scan())
     store = Store(str(base), writable=False)

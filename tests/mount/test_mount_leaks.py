@@ -35,7 +35,7 @@ def test_24_mounts_in_a_row_leave_nothing_behind(tmp_path: Path) -> None:
     assert [place for place in places if place.exists()] == []
     assert descriptors() <= before
     left = {path.suffix for path in tmp_path.iterdir()}
-    assert left <= {".data", ".idx", ".names", ".lock"}, left
+    assert left <= {".data", ".idx", ".cat", ".lock"}, left
     assert Path(base + ".lock").read_bytes() == b""
 
 

@@ -63,7 +63,10 @@ def test_second_read_stays_in_the_kernel_unless_told(
         for file in files:
             assert file.stat().st_size == len(file.read_bytes())
     cached = request.node.callspec.params["place"].endswith("kernel")
-    assert reads(place) == (3000 if cached else 12_000)  # the second read of a file finds its end
+    if cached:  # but for pages that the kernel took back meanwhile
+        assert 3000 <= reads(place) < 3300
+    else:
+        assert reads(place) == 12_000  # the second read of a file finds its end
 
 
 def test_changes_are_refused(place: Path) -> None:

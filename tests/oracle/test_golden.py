@@ -20,7 +20,7 @@ from winkformats.perm import Perm
 from winkfs.container.ondisk.inode import default_mode
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-SUFFIXES = (".data", ".idx", ".time", ".names")
+SUFFIXES = (".data", ".idx", ".time", ".cat")
 SINGLE, CONTAINERS = golden_formats.RECIPES, golden_containers.RECIPES
 
 

@@ -171,7 +171,7 @@ def test_single_files_of_a_container(kitchen: Kitchen, tmp_path: Path) -> None:
     assert check_kvseq(tmp_path / "c.data")[1] == tree.entries
     keys = {file.inode_pos: name + b"/I0" for name, file in tree.files.items()}
     check_hindex(tmp_path / "c.idx", keys)
-    check_perm(tmp_path / "c.names", keys)
+    check_kvseq(tmp_path / "c.cat")
     keys.popitem()
     with pytest.raises(OracleError, match="stale cell"):
         check_hindex(tmp_path / "c.idx", keys)

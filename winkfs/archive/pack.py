@@ -145,13 +145,13 @@ def pack(
             chosen = Packer(container, report, count, progress).update(
                 reader, Mark.of(container, root), checksum=checksum
             )
-            container.engine.save_names()
+            container.engine.save_catalog()
             if whole and not report.failed and worth_keeping(container, report, chosen):
                 Mark(root, began, 0).keep(container)
     else:
         with _partial(target, ao=ao, classic=classic) as container:
             Packer(container, report, count, progress).run(reader)
-            container.engine.save_names()
+            container.engine.save_catalog()
             if whole and not report.failed:
                 Mark(root, began, 0).keep(container)
     return report
@@ -291,7 +291,7 @@ class Packer:
 
     def run(self, source: Source) -> None:
         """Raises what the source or the container raises; files put until then stay put."""
-        self._container.engine.follow_names()
+        self._container.engine.follow_files()
         # A tree has every name once, and its order is only for the eye.
         self._unordered = isinstance(source, Tree) and not self._container.ao
         with contextlib.closing(source.items(by_mtime=self._container.ao)) as items:
@@ -310,7 +310,7 @@ class Packer:
 
         raises  as `run`
         """
-        self._container.engine.follow_names()
+        self._container.engine.follow_files()
         self._unordered = isinstance(source, Tree) and not self._container.ao
         finder, ao = Finder(self._container, mark.end), self._container.ao
         again = self._waiting.__contains__

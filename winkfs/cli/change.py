@@ -302,9 +302,9 @@ def _fault(container: Files, target: bytes) -> str | None:
 
 
 def _has_below(container: Files, name: bytes) -> bool:
-    """Whether any name is below this one. Cost: without BASE.names a pass over all inodes."""
+    """Whether any name is below this one. Cost: without a catalog a pass over all inodes."""
+    from winkfs.container.catalog import by_prefix
     from winkfs.container.container import Container
-    from winkfs.container.select import by_prefix
 
     if isinstance(container, Container):
         found = by_prefix(container.engine.store, name + b"/")

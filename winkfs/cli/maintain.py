@@ -58,7 +58,7 @@ def _summary(base: str, files: int, entries: int, problems: int) -> str:
 @click.option("--cols", is_flag=True, help="Write BASE.cols too, from which Spark lists files.")
 @JSON
 def reindex(base: str, cols: bool, as_json: bool) -> int:
-    """Rebuild BASE.idx, BASE.names (and BASE.time) from BASE.data alone.
+    """Rebuild BASE.idx, BASE.cat (and BASE.time) from BASE.data alone.
 
     An existing BASE.cols is rebuilt too. For a data set, all shards are indexed; for a digest set,
     the indexes of its shards are rebuilt. Damage is reported and skipped; the exit status is then

@@ -6,7 +6,9 @@ import functools
 import stat as modes
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from itertools import compress
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,13 +36,16 @@ from winkfs.cli._common import (
     shown,
     stat_record,
     time_value,
+    type_name,
 )
-from winkfs.names import DATA, is_glob, literal_prefix, to_str
-from winkfs.units import time_text
+from winkfs.names import DATA, is_glob, literal_prefix, to_str, to_strs
+from winkfs.units import NANO, time_text, to_ns
 
 if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock
+    from winkfs.container.container import Container
     from winkfs.container.entry import Stat
+    from winkfs.container.ondisk.catalog import Rows
     from winkfs.reader import Reader
 
 Record = dict[str, Any]
@@ -63,7 +68,7 @@ def ls(
     as_of: str | None,
     as_json: bool,
 ) -> int:
-    """List the files of a container or a data set, in disk order.
+    """List the files of a container, in byte order of their names, or of a data set.
 
     GLOB selects matching names; * matches / too, so 'docs/*' lists everything below docs, as docs/
     does. An existing name is taken literally. T is in seconds since the epoch or ISO 8601
@@ -72,42 +77,43 @@ def ls(
     """
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:
-        write = _writer(container, long, as_json, failures)
-        found = False
-        for stat in _chosen(container, glob, since, until, failures):
-            found = True
-            write(stat)
+        listing = _Listing(container, long, as_json, failures)
+        _list(container, glob, since, until, listing)
         timed = since is not None or until is not None
-        if glob is not None and not (found or timed or is_directory(container, as_path(glob))):
+        if glob is not None and not (listing.count or timed or _is_directory(container, glob)):
             what = "no name matches" if is_glob(glob) else missing(container)
             failures.add(glob, what)
     return failures.status
 
 
-def _chosen(
-    container: Reader,
-    glob: str | None,
-    since: float | None,
-    until: float | None,
-    failures: Failures,
-) -> Iterator[Stat]:
-    problem = failures.damage
-    if glob is None:
-        yield from container.scan(since, until, problem=problem)
-    elif (name := _itself(container, glob)) is not None:
+def _is_directory(container: Reader, glob: str) -> bool:
+    return is_directory(container, as_path(glob))
+
+
+def _list(
+    container: Reader, glob: str | None, since: float | None, until: float | None, to: _Listing
+) -> None:
+    from winkfs.container.container import Container
+
+    match: Callable[[str], object] | None = None
+    prefix = b""
+    if glob is not None and (name := _itself(container, glob)) is not None:
         stat = container.stat(name)
         if (since is None or stat.mtime >= since) and (until is None or stat.mtime < until):
-            yield stat
-    elif not is_glob(glob):  # a directory: what is below
+            to.write(stat)
+        return
+    if glob is not None and is_glob(glob):
+        match, prefix = glob_matcher(glob), name_bytes(literal_prefix(glob_text(glob)))
+    elif glob is not None:  # a directory: what is below
         path = as_path(glob)
-        below = path + b"/" if path else b""
-        yield from container.scan(since, until, below, problem=problem)
-    else:
-        match = glob_matcher(glob)
-        prefix = literal_prefix(glob_text(glob))
-        for entry in container.scan(since, until, prefix, problem=problem):
-            if match(entry.name):
-                yield entry
+        prefix = path + b"/" if path else b""
+    if isinstance(container, Container):
+        for rows in container.engine.rows(prefix, to.failures.damage):
+            to.write_rows(container, rows, match, to_ns(since), to_ns(until))
+        return
+    for entry in container.scan(since, until, to_str(prefix), problem=to.failures.damage):
+        if match is None or match(entry.name):
+            to.write(entry)
 
 
 def _itself(container: Reader, argument: str) -> bytes | None:
@@ -120,48 +126,126 @@ def _itself(container: Reader, argument: str) -> bytes | None:
     return path
 
 
-def _writer(
-    container: Reader, long: bool, as_json: bool, failures: Failures
-) -> Callable[[Stat], object]:
-    from winkfs.container.ondisk.inode import FileType
+class _Listing:
+    """Prints files. `count`: how many."""
 
-    out = sys.stdout.buffer
+    def __init__(self, container: Reader, long: bool, as_json: bool, failures: Failures) -> None:
+        self.failures, self.count = failures, 0
+        self._container, self._long, self._json = container, long, as_json
+        self._out = sys.stdout.buffer
 
-    def target(stat: Stat) -> str | None:
-        if stat.ftype != FileType.LINK:
-            return None
+    def write(self, stat: Stat) -> None:
+        """One file; a link with its target."""
+        from winkfs.container.ondisk.inode import FileType
+
+        self.count += 1
+        if not (self._long or self._json):
+            self._out.write(shown(stat.name) + b"\n")
+            return
+        target = None
+        if stat.ftype == FileType.LINK:
+            try:
+                target = self._container.readlink(stat.name)
+            except FormatError as error:
+                self.failures.add(stat.name, str(error))
+        if self._json:
+            emit(stat_record(stat) | ({} if target is None else {"target": target}))
+            return
+        arrow = b"" if target is None else b" -> " + shown(target)
+        fields = stat.ftype, stat.mode, stat.uid, stat.gid, stat.size, stat.mtime_ns
+        self._out.write(_long(*fields).encode() + shown(stat.name) + arrow + b"\n")
+
+    def write_rows(
+        self,
+        container: Container,
+        rows: Rows,
+        match: Callable[[str], object] | None,
+        low: int | None,
+        high: int | None,
+    ) -> None:
+        """The files of some rows of the catalog whose names match, with mtimes in [low, high).
+
+        cost  0.1 us a name, 1 for -l, 2 for --json
+        """
+        import numpy as np
+
+        names = to_strs(rows.names)
+        kept = rows.between(low, high)
+        if match is not None:
+            kept &= np.fromiter(map(bool, map(match, names)), bool, len(names))
+        if not kept.all():
+            rows, names = rows.take(kept), list(compress(names, kept.tolist()))
+        if self._long or self._json:
+            at = 0
+            for i in [*np.flatnonzero(rows.asked | rows.links).tolist(), len(names)]:
+                self._write_many(rows.part(at, i), names[at:i], container.engine.store.owner)
+                if i < len(names):
+                    self._write_asked(container, names[i])
+                at = i + 1
+        elif names:
+            self.count += len(names)
+            raw = b"\n".join(rows.names) + b"\n"
+            self._out.write(b"".join(shown(n) + b"\n" for n in names) if self._tty else raw)
+
+    def _write_asked(self, container: Container, name: str) -> None:
+        """One file of which the catalog does not say all."""
         try:
-            return container.readlink(stat.name)
+            self.write(container.stat(name))
         except FormatError as error:
-            failures.add(stat.name, str(error))
-            return None
+            self.failures.damage(error)
 
-    def write_json(stat: Stat) -> None:
-        link = target(stat)
-        emit(stat_record(stat) | ({} if link is None else {"target": link}))
+    def _write_many(self, rows: Rows, names: list[str], owner: tuple[int, int]) -> None:
+        """The same, of files of which the rows say all."""
+        fileids, sizes, times, ftypes, modes, uids, gids = rows.stats(owner)
+        self.count += len(names)
+        if self._json:
+            found = map(_json, names, ftypes, sizes, times, modes, uids, gids, fileids)
+            sys.stdout.write("".join(found))
+            return
+        said = map(_long, ftypes, modes, uids, gids, sizes, times)
+        shown_names = map(printable, names) if self._tty else names
+        text = "".join(f"{line}{name}\n" for line, name in zip(said, shown_names, strict=True))
+        self._out.write(text.encode("utf-8", "surrogateescape"))
 
-    def write_long(stat: Stat) -> None:
-        link = target(stat)
-        arrow = b"" if link is None else b" -> " + shown(link)
-        out.write(_long(stat).encode() + shown(stat.name) + arrow + b"\n")
-
-    def write_name(stat: Stat) -> None:
-        out.write(shown(stat.name) + b"\n")
-
-    if as_json:
-        return write_json
-    return write_long if long else write_name
+    @functools.cached_property
+    def _tty(self) -> bool:
+        return sys.stdout.isatty()
 
 
-def _long(stat: Stat) -> str:
+def _json(
+    name: str, ftype: int, size: int, mtime_ns: int, mode: int, uid: int, gid: int, fileid: int
+) -> str:
+    """What `stat_record` says, as a line of JSON: in a fifth of the time of the json module."""
+    whole, rest = divmod(mtime_ns, NANO)
+    mtime = whole if rest == 0 else mtime_ns / NANO
+    return (
+        f'{{"name": {encode_basestring_ascii(name)}, "type": "{_type(ftype)}", "size": {size}, '
+        f'"mtime": {mtime!r}, "mtime_ns": {mtime_ns}, "mode": "{mode:04o}", "uid": {uid}, '
+        f'"gid": {gid}, "fileid": {fileid}}}\n'
+    )
+
+
+_type = functools.cache(type_name)
+
+
+def _long(ftype: int, mode: int, uid: int, gid: int, size: int, mtime_ns: int) -> str:
     """The line of ls -l up to the name; one link each, for a container has no hard links."""
-    mode = modes.filemode(_kind(stat.ftype) | stat.mode)
-    seconds = stat.mtime_ns // 1_000_000_000
+    when = _minute(mtime_ns // 60_000_000_000)
+    return f"{_mode(ftype, mode)} 1 {_user(uid):8} {_group(gid):8} {size:12} {when} "
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _minute(minutes: int) -> str:
+    """A time as ls -l prints it."""
     try:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(60 * minutes))
     except (OverflowError, ValueError, OSError):  # a year the C library does not know
-        when = str(seconds)
-    return f"{mode} 1 {_user(stat.uid):8} {_group(stat.gid):8} {stat.size:12} {when} "
+        return str(60 * minutes)
+
+
+@functools.cache
+def _mode(ftype: int, mode: int) -> str:
+    return modes.filemode(_kind(ftype) | mode)
 
 
 def _kind(ftype: int) -> int:

@@ -3,7 +3,7 @@
 - extents: whether inodes point to data entries of their own. Mostly a data entry stands right
   before its inode, in the same batch: it is checked there and forgotten. Of the other inodes the
   position is kept, and they are read again.
-- the index, the name order and BASE.cols against the files that they should hold.
+- the index, the catalog and BASE.cols against the files that they should hold.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
+from winkfs.container.catalog import Catalog, rows_now
 from winkfs.container.columns import Columns, InodeScan
 from winkfs.container.inodescan import FIELDS, InodeRows, fileids
-from winkfs.container.nameorder import UNKNOWN, NameOrder, key_hashes
-from winkfs.container.namesort import ClashFinder, NameSorter
+from winkfs.container.namesort import NOTHING, ClashFinder
+from winkfs.container.ondisk import catalog as catalogs
 from winkfs.container.ondisk.cols import ColumnsFile
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode
 from winkfs.container.read import attributes
-from winkfs.container.recovery import tail
 from winkfs.container.store import Store
-from winkfs.names import INODE
 
 PIECE: Final = 1 << 15  # inodes read again at a time
 
@@ -313,68 +312,48 @@ def same_files(base: Base, pos: Int64) -> bool:
     return count == len(pos) and np.array_equal(found, pos)
 
 
-def same_names(store: Store, order: NameOrder, names: NameSorter, live: Int64) -> bool:
-    """Whether an order of today holds all live files and nothing else, and says so rightly.
+def same_rows(store: Store, catalog: Catalog, true: Iterator[catalogs.Rows]) -> bool:
+    """Whether a catalog, with what happened since it was written, has these rows and no others.
 
-    names   the names that may be live
-    live    ascending positions of those that are, int64[n]
+    true    the rows of all live files, in byte order of their names
+    raises  CorruptError
+    cost    reads the catalog
     """
-    at = 0
-    for pairs in names.pairs(None if names.count == len(live) else live):
-        if not np.array_equal(order.pairs(at, at + len(pairs)), pairs):
+    if not all(map(_ascends, catalog.file.runs)):
+        return False
+    said, true = filter(_some, rows_now(store, catalog)), filter(_some, true)
+    finder, one, other = ClashFinder(), NOTHING, NOTHING
+    while True:
+        one = one if one.names else next(said, NOTHING)
+        other = other if other.names else next(true, NOTHING)
+        count = min(len(one.names), len(other.names))
+        if not count:
+            break
+        left, right = one.part(0, count), other.part(0, count)
+        if left.names != right.names or not np.array_equal(left.numbers, right.numbers):
             return False
-        at += len(pairs)
-    if at != order.count:
+        finder.add(left.names)
+        one, other = one.part(count), other.part(count)
+    if one.names or other.names:
         return False
-    files = sum(not _is_directory(store, order, name) for name in names.clashing)
-    return order.clashes in (UNKNOWN, files)
+    if catalog.covered != store.kv.end or len(catalog.file.runs) > 1:
+        return True  # clashes are those of another moment
+    places = map(catalog.lower_bound, finder.found)
+    kinds = [int(catalog.numbers(at, at + 1)[0, catalogs.KIND]) for at in places]
+    return catalog.clashes == sum(kind & 255 != FileType.DIR for kind in kinds)
 
 
-def _is_directory(store: Store, order: NameOrder, name: bytes) -> bool:
-    at = order.lower_bound(name)
-    inode = store.inode_at(int(order.positions(at, at + 1)[0]))[1]
-    return inode.ftype == FileType.DIR
-
-
-def were_names(store: Store, order: NameOrder, live: Int64) -> bool:
-    """Whether an older order holds what was live when it was written; `live` as it is today.
-
-    cost    reads the inode of each name, and the tail; memory: 9 bytes a name
-    """
-    try:
-        return _in_order(order, store.settings.htalgo) and _explained(store, order, live)
-    except CorruptError:  # it points to what is no inode
-        return False
-
-
-def _in_order(order: NameOrder, htalgo: int) -> bool:
-    """Whether names ascend, hashes are theirs, and CLASHES is possible."""
-    finder, last = ClashFinder(), b""
-    for start in range(0, order.count, PIECE):
-        names = order.names(start, start + PIECE)
-        hashes = key_hashes(htalgo, [name + INODE for name in names])
-        same = np.array_equal(order.pairs(start, start + PIECE)[:, 1], hashes)
-        if not (same and last < names[0] and all(map(lt, names, names[1:]))):
+def _ascends(run: catalogs.Run) -> bool:
+    last = b""
+    for rows in run.rows():
+        if not (last < rows.names[0] and all(map(lt, rows.names, rows.names[1:]))):
             return False
-        finder.add(names)
-        last = names[-1]
-    return UNKNOWN <= order.clashes <= len(finder.found)
+        last = rows.names[-1]
+    return True
 
 
-def _explained(store: Store, order: NameOrder, live: Int64) -> bool:
-    """Whether the order has all older files of today, and of others only names that changed."""
-    positions = order.positions(0, order.count)
-    older = live[: np.searchsorted(live, order.covered)]
-    places = np.searchsorted(older, positions)
-    there = np.zeros(order.count, bool)
-    if len(older):
-        there = older[np.minimum(places, len(older) - 1)] == positions
-    if np.count_nonzero(there) != len(older):
-        return False
-    gone = {order.name(i) for i in np.flatnonzero(~there).tolist()}
-    for name, _ in tail(store, order.covered) if gone else ():
-        gone.discard(name)
-    return not gone
+def _some(rows: catalogs.Rows) -> bool:
+    return bool(rows.names)
 
 
 class ColumnsCheck:

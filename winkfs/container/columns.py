@@ -19,10 +19,23 @@ from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.data import INODE_BYTES
-from winkfs.container.ondisk.inode import HEAD, FileType, Inode
+from winkfs.container.ondisk.catalog import (
+    ASK,
+    COLUMNS,
+    CTIME,
+    FILEID,
+    KIND,
+    MODE_AT,
+    MTIME,
+    OWNER,
+    POINTER,
+    POS,
+    SIZE,
+    SPECIAL,
+)
+from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
+from winkfs.container.ondisk.inode import HEAD, Attrs, FileType, Inode
 from winkfs.names import INODE
-from winkfs.units import NANO
 
 Problem = Callable[[CorruptError], None]
 SPAN: Final = 8 << 20  # bytes of the data file read at once
@@ -34,14 +47,19 @@ VALUES: Final = 1024  # bytes of the largest inode that does
 APART: Final = 512  # bytes read of an entry that is read for itself
 LONGEST: Final = KEYS + VALUES + 32  # bytes of such an entry, at most
 POWERS: Final = np.array([16**i for i in range(1, 16)], np.int64)
-SECONDS: Final = (1 << 63) // NANO  # int64 nanoseconds hold times up to here
+ATTRS_READ: Final = 512  # bytes read first of an entry of attributes
 _INTS, _BYTES = np.empty(0, np.int64), np.empty(0, np.uint8)
 BY_INODE: Final = -1  # in `pointer`: the content is found by way of the inode
 EMPTY: Final = 0  # in `pointer`: a file without content
 
 
 class Piece(NamedTuple):
-    """Some files: the fields of `Columns`, with the lengths of the names for their ends."""
+    """Some files: the fields of `Columns`, with the lengths of the names for their ends.
+
+    fileid      int64[n]  FILEID
+    attrs       int64[n]  kv_pointer of the attributes, 0: none; attrs_size: their bytes
+    nearest     bool[n]   whether int64 cannot hold the mtime
+    """
 
     pos: Int64
     pointer: Int64
@@ -51,9 +69,16 @@ class Piece(NamedTuple):
     special: UInt8
     lengths: Int64
     name_bytes: UInt8
+    fileid: Int64
+    attrs: Int64
+    attrs_size: Int64
+    nearest: Bools
 
 
-NONE: Final = Piece(_INTS, _INTS, _INTS, _INTS, _BYTES, _BYTES, _INTS, _BYTES)
+NONE: Final = Piece(
+    _INTS, _INTS, _INTS, _INTS, _BYTES, _BYTES, _INTS, _BYTES, _INTS, _INTS, _INTS,
+    np.empty(0, np.bool_),
+)  # fmt: skip
 
 
 def pieces(store: Opened, positions: Int64, problem: Problem | None) -> Iterator[Piece]:
@@ -145,14 +170,17 @@ class InodeScan:
         pointer = np.where(lsize == 0, 0, np.where(plain, extent[:, 0], -1))
         ftype = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4])
         lengths = rows.key_len - len(INODE)
-        columns = [
+        first = fields[:, 7 : 7 + self._words]
+        found = Piece(
             pos, pointer, lsize, self._ns(fields[:, 5]), ftype.astype(np.uint8),
-            special.astype(np.uint8), lengths,
-        ]  # fmt: skip
+            special.astype(np.uint8), lengths, self._names(rows.matrix, lengths, good),
+            fields[:, 2], np.where(special, first[:, 0], 0), np.where(special, -first[:, -1], 0),
+            self._beyond(fields[:, 5]),
+        )  # fmt: skip
         if not good.all():
-            columns = [column[good] for column in columns]
-        names = self._names(rows.matrix, lengths, good)
-        return Piece._make([*columns, names]), rows.which[good]
+            kept = [array if array is found.name_bytes else array[good] for array in found]
+            found = Piece._make(kept)
+        return found, rows.which[good]
 
     def _sound(self, rows: EntryRows, pos: Int64, fields: Int64) -> Bools:
         """Which are inodes with a name and a right checksum, and fields that can be: bool[n]."""
@@ -226,9 +254,11 @@ class InodeScan:
         return found
 
     def _ns(self, mtime: Int64) -> Int64:
-        if self._settings.nanoseconds:
-            return mtime
-        return np.clip(mtime, -SECONDS, SECONDS) * NANO
+        return nanoseconds(mtime, self._settings.mtime_unit)
+
+    def _beyond(self, mtime: Int64) -> Bools:
+        too_far: Bools = (mtime > HIGHEST) | (mtime < -HIGHEST)
+        return too_far & (not self._settings.nanoseconds)
 
     # --- one ---
 
@@ -256,10 +286,12 @@ class InodeScan:
             whole = extent.pointer > 0 and extent.skip == 0 and extent.size == inode.lsize
             if whole and self._value_sizes(np.array([extent.pointer]))[0] == inode.lsize:
                 pointer = extent.pointer
+        attrs, mtime = inode.attrs or (0, 0), np.array([inode.mtime])
         return Piece(
-            np.array([pos]), np.array([pointer]), size, self._ns(np.array([inode.mtime])),
+            np.array([pos]), np.array([pointer]), size, self._ns(mtime),
             np.array([inode.ftype], np.uint8), np.array([inode.attrs is not None], np.uint8),
-            np.array([len(name)]), np.frombuffer(name, np.uint8),
+            np.array([len(name)]), np.frombuffer(name, np.uint8), np.array([inode.fileid]),
+            np.array(attrs[:1]), np.array(attrs[1:]), self._beyond(mtime),
         )  # fmt: skip
 
 
@@ -268,13 +300,11 @@ def _merged(rows: Piece, alone: list[Piece]) -> Piece:
     if not alone:
         return rows
     joined = [np.concatenate(parts) for parts in zip(rows, *alone, strict=True)]
-    order = np.argsort(joined[0])
-    lengths, texts = joined[6], joined[7].tobytes()
-    ends = np.cumsum(lengths).tolist()
-    starts = [0, *ends[:-1]]
-    names = b"".join([texts[starts[i] : ends[i]] for i in order.tolist()])
-    ordered = [part[order] for part in joined[:7]]
-    return Piece._make([*ordered, np.frombuffer(names, np.uint8)])
+    whole = Piece._make(joined)
+    order = np.argsort(whole.pos)
+    starts = np.cumsum(whole.lengths) - whole.lengths
+    names = gather(whole.name_bytes, starts[order], whole.lengths[order])
+    return Piece._make(names if array is whole.name_bytes else array[order] for array in whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +361,10 @@ class Columns:
         special: UInt8,
         lengths: Int64,
         name_bytes: UInt8,
+        *beside: Any,
     ) -> Self:
-        """From the lengths of the names, int64[n], in the place of their ends."""
+        """From the lengths of the names, int64[n], in the place of their ends. `beside`: what else
+        a `Piece` has."""
         ends = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=ends[1:])
         return cls(pos, pointer, size, mtime, ftype, special, ends, name_bytes)
@@ -409,6 +441,43 @@ class Columns:
     def name(self, index: int) -> bytes:
         """One name."""
         return self.name_bytes[self.name_ends[index] : self.name_ends[index + 1]].tobytes()
+
+
+def numbers_of(store: Opened, piece: Piece) -> Int64:
+    """The COLUMNS of some files, int64[n, 8], see `ondisk.catalog`.
+
+    cost    reads the attributes of the files that have some
+    """
+    numbers = np.zeros((len(piece.pos), len(COLUMNS)), np.int64)
+    numbers[:, POS], numbers[:, FILEID], numbers[:, SIZE] = piece.pos, piece.fileid, piece.size
+    numbers[:, MTIME] = numbers[:, CTIME] = piece.mtime
+    numbers[:, POINTER], numbers[:, KIND] = piece.pointer, piece.ftype
+    numbers[piece.nearest, KIND] |= ASK
+    which = np.flatnonzero(piece.special)
+    if len(which):
+        _add_attributes(store, numbers, which, piece)
+    return numbers
+
+
+def _add_attributes(store: Opened, numbers: Int64, which: Int64, piece: Piece) -> None:
+    """Fill in what the attributes of these rows say; where they cannot be read, the inode has to
+    be asked."""
+    storage, end = store.kv.storage, store.kv.end
+    name, layout = storage.name, store.kv.layout
+    for i, pos, size in zip(
+        which.tolist(), piece.attrs[which].tolist(), piece.attrs_size[which].tolist(), strict=True
+    ):
+        numbers[i, KIND] |= SPECIAL
+        try:
+            value = layout.read(storage.read, pos, end, name, ATTRS_READ).value
+            attrs = Attrs.decode(value[:size], file=name, offset=pos)
+        except CorruptError:
+            numbers[i, KIND] |= ASK
+            continue
+        numbers[i, KIND] |= attrs.mode << MODE_AT
+        numbers[i, OWNER] = attrs.uid | (attrs.gid - (attrs.gid >> 31 << 32)) << 32
+        if attrs.ctime_ns is not None:
+            numbers[i, CTIME] = attrs.ctime_ns
 
 
 def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:

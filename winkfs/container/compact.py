@@ -26,12 +26,14 @@ from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, SBSIZE, Superblock
+from winkfs.container.catalog import Catalog, open_catalog, write_whole
+from winkfs.container.columns import BY_INODE
 from winkfs.container.inodescan import is_inode
-from winkfs.container.nameorder import open_order
+from winkfs.container.ondisk.catalog import POINTER, POS
+from winkfs.container.ondisk.catalog import Rows as CatalogRows
 from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
-from winkfs.container.ondisk.names import write_pairs
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.store import Store
 from winkfs.errors import Locked, Refusal
@@ -189,14 +191,26 @@ class _Compaction:
         self._store, self._order, self._progress = store, order, progress
         self._live = store.index.positions()
         self._places = _Places()
-        self._inodes: dict[int, int] = {}  # old -> new, where they are moved one by one
+        # of the live inodes, where they are moved one by one: where they are now, and the content
+        self._inodes = self._contents = np.empty(0, np.int64)
         self._lock: Lock | None = None
 
     def _moved(self, old: Int64) -> Int64:
         """New positions of inodes, int64[n]."""
-        if not self._inodes:
+        if not len(self._inodes):
             return self._places.of(old)
-        return np.fromiter(map(self._inodes.__getitem__, old.tolist()), np.int64, len(old))
+        return self._inodes[np.searchsorted(self._live, old)]
+
+    def _moved_rows(self, rows: CatalogRows) -> CatalogRows:
+        """Rows of the catalog with what is in another place now."""
+        numbers = rows.numbers.copy()
+        plain = np.flatnonzero(numbers[:, POINTER] > 0)
+        if len(self._inodes):
+            contents = self._contents[np.searchsorted(self._live, rows.pos[plain])]
+        else:
+            contents = self._places.of(numbers[plain, POINTER])
+        numbers[plain, POINTER], numbers[:, POS] = contents, self._moved(rows.pos)
+        return CatalogRows(rows.names, numbers)
 
     def run(self) -> Compacted:
         store, before = self._store, self._store.kv.end
@@ -207,7 +221,7 @@ class _Compaction:
                 with contextlib.suppress(_OddContainerError):
                     new = self._replace(move)
                     break
-            derived = _Derived.of(store, new, self._moved)
+            derived = _Derived.of(store, new, self._moved, self._moved_rows)
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -304,6 +318,7 @@ class _Compaction:
         """Any layout, any order: entry by entry."""
         store = self._store
         self._move_others(kv)
+        self._inodes, self._contents = np.zeros((2, len(self._live)), np.int64)
         for pos in self._in_order():
             key, inode, _ = store.inode_at(pos)
             new = {old: _append(store, kv, old) for old in inode.pointers}
@@ -311,7 +326,9 @@ class _Compaction:
             attrs = (new[inode.attrs[0]], inode.attrs[1]) if inode.attrs else None
             moved = Inode(inode.fileid, inode.lsize, inode.ftype, inode.mtime, extents, attrs)
             value = moved.encode(store.settings.form, inode.size)
-            self._inodes[pos] = kv.append(key, value)
+            at = int(np.searchsorted(self._live, pos))
+            self._inodes[at] = kv.append(key, value)
+            self._contents[at] = extents[0].pointer if len(extents) == 1 else BY_INODE
 
     def _move_others(self, kv: KVSeq) -> None:
         """Entries that are neither inodes nor parts of files."""
@@ -334,41 +351,42 @@ class _Derived:
     """What the derived files of the new container hold.
 
     found      None: it has to be read
-    pairs      of the name order, int64[n, 2], None: there was none; clashes: of the order
+    catalog    of the old container, open; None: there was none
+    moved      its rows -> those of the new one
     columns    whether there was a BASE.cols
     packed     what `pack --update` goes by
     """
 
     found: Rebuilt | None
-    pairs: Int64 | None
-    clashes: int
+    catalog: Catalog | None
+    moved: Callable[[CatalogRows], CatalogRows]
     columns: bool
     packed: dict[str, int]
 
     @classmethod
-    def of(cls, store: Store, kv: KVSeq, moved: Callable[[Int64], Int64]) -> Self:
-        """Before the old container is closed. `moved`: new positions of its inodes."""
+    def of(
+        cls,
+        store: Store,
+        kv: KVSeq,
+        moved: Callable[[Int64], Int64],
+        moved_rows: Callable[[CatalogRows], CatalogRows],
+    ) -> Self:
+        """Before the old container is closed."""
         columns = store.directory.exists(store.name + ".cols")
-        found, pairs, clashes = None, None, -1
+        found = None
         if not store.settings.ao and store.settings.cellsz <= 2:
             rows, _ = store.index.merged()
             found = Rebuilt(
                 Rows(rows.s, rows.bits, moved(rows.pos)), None, kv.entries,
                 kv.aentries, store.itotsz, store.dtotsz, store.nextfid, end=kv.end,
             )  # fmt: skip
-        order = open_order(store)
-        if order is not None:
-            # One that is damaged is left out, and made anew when it is needed.
-            with contextlib.closing(order), contextlib.suppress(DerivedDamage):
-                if order.covered == store.kv.end:
-                    pairs, clashes = order.pairs(0, order.count), order.clashes
-                    pairs[:, 0] = moved(pairs[:, 0])
         packed = store.idx.packed
         if packed and packed["PACKEND"] == store.kv.end:
             packed = packed | {"PACKEND": kv.end}
         else:  # files behind PACKEND are others than those that were packed: they lie anywhere now
             packed = {}
-        return cls(found, pairs, clashes, columns, packed)
+        catalog = open_catalog(store, exactly=True)
+        return cls(found, catalog, moved_rows, columns, packed)
 
     def write(self, base: str) -> None:
         """Write them. What cannot be written now is made when it is needed."""
@@ -378,14 +396,20 @@ class _Derived:
                 if self.found is not None:
                     store.idx.packed = self.packed
                     store.take(self.found)
-                if self.pairs is not None:
-                    write_pairs(store, self.pairs, self.clashes).close()
+                if self.catalog is not None:
+                    self._write_catalog(store, self.catalog)
                 if self.columns:
                     write_columns(store)
                 store.close()
             except BaseException:
                 store.abandon()
                 raise
+
+    def _write_catalog(self, store: Store, old: Catalog) -> None:
+        """The rows of the old one, with new places. One that is damaged is left out, and made anew
+        when it is needed."""
+        with old, contextlib.suppress(DerivedDamage):
+            write_whole(store, map(self.moved, old.rows())).close()
 
 
 def _append(store: Store, kv: KVSeq, old: int) -> int:

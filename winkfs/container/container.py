@@ -7,10 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from winkformats.disk.storage import Storage
+from winkfs.container.catalog import RowCollector, new_sorter
 from winkfs.container.datafile import create_files
 from winkfs.container.engine import Engine, Moment
 from winkfs.container.entry import Entry, Stat
@@ -24,14 +26,23 @@ from winkfs.container.ondisk.inode import (
     check_ftype,
     check_length,
 )
-from winkfs.container.ondisk.names import new_sorter, save_order
 from winkfs.container.read import LARGE, fast_reader
 from winkfs.container.recovery import rebuild
 from winkfs.container.scan import scan
 from winkfs.container.store import Store
 from winkfs.container.writemany import BulkPut, Row, as_content
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
-from winkfs.names import INODE, INODE_TEXT, Name, base_of, to_bytes, to_str
+from winkfs.names import (
+    INODE,
+    INODE_TEXT,
+    Name,
+    base_of,
+    literal_prefix,
+    matcher,
+    to_bytes,
+    to_str,
+    to_strs,
+)
 from winkfs.reader import Problem, Reader
 from winkfs.units import checked_ns, to_ns
 
@@ -272,6 +283,18 @@ class Container(Reader):
         with self._engine.lock:
             self._engine.settled()
         return scan(self._engine.store, self._engine.lock, since, until, to_bytes(prefix), problem)
+
+    def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
+        """The names in byte order, as of the call; `glob`: those that match, * also crossing /.
+
+        problem  called with each damaged inode that is met, which is skipped; None: CorruptError
+        cost     reads the part of the catalog that a glob's beginning allows; where there is no
+                 catalog, all inodes, and sorts the names
+        """
+        prefix = b"" if glob is None else to_bytes(literal_prefix(glob))
+        found = self._engine.rows(prefix, problem)
+        names = chain.from_iterable(to_strs(rows.names) for rows in found)
+        return names if glob is None else filter(matcher(glob), names)
 
     # --- whole files ---
 
@@ -522,7 +545,7 @@ def reindex(
     cols: bool = False,
     problem: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Rebuild the derived files (index, names, time index, counters) from the data file.
+    """Rebuild the derived files (index, catalog, time index, counters) from the data file.
 
     progress  called with the number of bytes read since the last call
     cols      write BASE.cols too; else it is updated if it exists
@@ -533,14 +556,13 @@ def reindex(
     cost      one pass over the data file; memory: see `rebuild`
     """
     store = Store(base_of(base), writable=True, load=False)
-    names = None if store.settings.classic else new_sorter(store)
+    sorter = None if store.settings.classic else new_sorter(store)
+    rows = None if sorter is None else RowCollector(store, sorter)
     try:
-        store.names.drop()
-        found = rebuild(
-            store.kv, store.settings, problem=store.note, progress=progress, names=names
-        )
+        store.catalog.drop()
+        found = rebuild(store.kv, store.settings, problem=store.note, progress=progress, names=rows)
         store.take(found)
-        save_order(store, names if found.whole else None)
+        store.catalog.save(sorter if found.whole else None)
         if cols or Path(store.base + ".cols").exists():
             store.columns.save()
         count = store.index.count
@@ -552,5 +574,5 @@ def reindex(
         store.abandon()
         raise
     finally:
-        if names is not None:
-            names.close()
+        if sorter is not None:
+            sorter.close()

@@ -1,12 +1,12 @@
 """What a container that is open, and the files derived from its data file, ask of each other.
 
-BASE.idx, BASE.time, BASE.names and BASE.cols say nothing that BASE.data does not: each is an object
+BASE.idx, BASE.time, BASE.cat and BASE.cols say nothing that BASE.data does not: each is an object
 of its module in `ondisk`, and `Store` has a list of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from winkformats.disk.storage import Directory, Storage
     from winkformats.errors import CorruptError, DerivedDamage
     from winkformats.kv.sequence import KVSeq
-    from winkfs.container.namesort import NameSorter
     from winkfs.container.ondisk.data import Settings
 
 
@@ -39,28 +38,26 @@ class DerivedFile(Protocol):
 
 
 class Trail(Protocol):
-    """The names that were put since the data file ended at `since`: `index.NameTrail`."""
+    """What is told of the names that come and go: `catalog.CatalogTrail`."""
 
-    @property
-    def since(self) -> int: ...
+    def put(self, pos: int) -> None: ...
 
-    def sorter(self) -> NameSorter: ...
+    def remove(self, name: bytes) -> None: ...
 
 
 class Known(Protocol):
     """The live files of a container: `index.Index`."""
 
+    trail: Trail | None
+
     @property
     def count(self) -> int: ...
 
-    @property
-    def trail(self) -> Trail | None: ...
-
     def positions(self) -> Int64: ...
 
-    def follow(self, sorter: NameSorter, since: int) -> None: ...
+    def lookup(self, key: bytes) -> int: ...
 
-    def drop_trail(self) -> None: ...
+    def candidates(self, keys: Sequence[bytes]) -> Int64: ...
 
 
 class Opened(Protocol):
@@ -80,7 +77,7 @@ class Opened(Protocol):
     def index(self) -> Known: ...
 
     @property
-    def names_from(self) -> int: ...
+    def catalog_from(self) -> int: ...
 
     def key_at(self, pos: int) -> bytes: ...
 

@@ -10,14 +10,18 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
 from winkformats.disk.paths import absolute
+from winkformats.errors import CorruptError
+from winkfs.container.catalog import all_rows
+from winkfs.container.ondisk.catalog import Rows
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import Attrs, FileType, check_directory, check_ftype
-from winkfs.container.ondisk.names import follow_names
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
 from winkfs.container.write import Changes
@@ -135,6 +139,35 @@ class Engine:
         if self.store.writable:
             self.run(self.changes.settle)
         return self.store
+
+    def rows(self, prefix: bytes, problem: Callable[[CorruptError], None] | None) -> Iterator[Rows]:
+        """The rows of the catalog whose names begin so, see `catalog.all_rows`.
+
+        problem  called with each inode that has to be asked and is damaged; its row is left out.
+                 None: CorruptError
+        """
+        with self.lock:
+            store = self.settled()
+        return map(
+            partial(self._without_damage, problem),
+            all_rows(store, self.lock, prefix, problem or _raise),
+        )
+
+    def _without_damage(self, problem: Callable[[CorruptError], None] | None, rows: Rows) -> Rows:
+        asked = np.flatnonzero(rows.asked)
+        if not len(asked):
+            return rows
+        kept = np.ones(len(rows.names), bool)
+        for i in asked.tolist():
+            try:
+                with self.lock:
+                    self.files.inode(rows.names[i] + INODE)
+            except CorruptError as error:
+                if problem is None:
+                    raise
+                problem(error)
+                kept[i] = False
+        return rows.take(kept)
 
     def get_some(self, names: Sequence[Name]) -> list[bytes]:
         """The contents of a few thousand files at most, up to the first that is missing."""
@@ -294,17 +327,17 @@ class Engine:
                 store.frozen = True
             return before != (store.synced, store.generation)
 
-    def follow_names(self) -> None:
-        """Before many files are put: keep their names for `save_names`."""
+    def follow_files(self) -> None:
+        """Before many files are put: keep what `save_catalog` writes of them."""
         with self.lock:
             self.catch_up()
-            follow_names(self.store)
+            self.store.catalog.follow()
 
-    def save_names(self) -> None:
-        """Sync, and bring BASE.names up to date. Raises OSError, but not where the disk is full."""
+    def save_catalog(self) -> None:
+        """Sync, and bring BASE.cat up to date. Raises OSError, but not where the disk is full."""
         with self.lock:
             self.sync()
-            self.run(self.store.names.save)
+            self.run(self.store.catalog.save)
 
     def keep_mark(self, packed: dict[str, int]) -> None:
         """Sync, and write an index that says when a tree was packed: see `archive.update`."""
@@ -420,7 +453,7 @@ class Engine:
         return raw + INODE
 
 
-def _raise(error: OSError) -> None:
+def _raise(error: OSError | CorruptError) -> None:
     raise error
 
 

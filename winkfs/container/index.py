@@ -7,7 +7,7 @@
 A position that a later one replaces is superseded: its delflags are set once that is durable. A key
 that is found is compared with the entry. That a key is not there, and what is said of all files,
 comes from pages of the base whose checksums are right; where one is wrong, the base is made anew
-from the data file, and asked again. `NameTrail` keeps the names that a writer puts.
+from the data file, and asked again.
 """
 
 from __future__ import annotations
@@ -24,55 +24,13 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
 from winkformats.hindex.table import Columns, Rows, hash_rows, join_rows
-from winkfs.container.namesort import NameSorter
+from winkfs.container.derived import Trail
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.names import name_of
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
-TOGETHER: Final = 1024  # names put one by one that are hashed at a time
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
-
-
-class NameTrail:
-    """Names put into a container since its data file ended at `since`; some are no longer live.
-
-    raises  OSError from the disk
-    """
-
-    def __init__(self, sorter: NameSorter, htalgo: int, since: int) -> None:
-        self.since = since
-        self._sorter, self._htalgo = sorter, htalgo
-        self._keys: list[bytes] = []
-        self._positions: list[int] = []
-
-    def add(self, key: bytes, pos: int) -> None:
-        """One name. Cost: hashed and sorted TOGETHER at a time."""
-        self._keys.append(key)
-        self._positions.append(pos)
-        if len(self._keys) >= TOGETHER:
-            self._flush()
-
-    def add_many(self, keys: list[bytes], rows: Rows) -> None:
-        names = list(map(name_of, keys))
-        lengths = np.fromiter(map(len, names), np.int64, len(names))
-        hashes = rows.slot_bits().astype(np.int64)
-        self._sorter.add(names, lengths, np.stack([rows.pos, hashes], 1))
-
-    def sorter(self) -> NameSorter:
-        """What sorts them; all of them are in it."""
-        self._flush()
-        return self._sorter
-
-    def close(self) -> None:
-        """Drop everything. Idempotent."""
-        self._sorter.close()
-
-    def _flush(self) -> None:
-        if self._keys:
-            positions = np.array(self._positions, np.int64)
-            keys, self._keys, self._positions = self._keys, [], []
-            self.add_many(keys, hash_rows(self._htalgo, keys, positions))
 
 
 class Index:
@@ -97,7 +55,7 @@ class Index:
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
         self._settled: Rows | None = None  # bulk rows without double names, too many to fold
-        self.trail: NameTrail | None = None  # gets all names that are put
+        self.trail: Trail | None = None  # is told what comes and goes, but for what is put in bulk
 
     @property
     def count(self) -> int:
@@ -220,9 +178,9 @@ class Index:
         """The key now belongs to `pos`; 0 removes it. `new`: there was no such key."""
         if self.trail is not None:
             if pos:
-                self.trail.add(key, pos)
+                self.trail.put(pos)
             else:
-                self.drop_trail()
+                self.trail.remove(name_of(key))
         if not new and key not in self.overlay:
             old = self._lookup_base(key)
             if old:
@@ -233,16 +191,12 @@ class Index:
 
     def assign_new(self, keys: list[bytes], pos: Int64) -> None:
         """The same for keys that nothing has, except tombstones in the overlay."""
-        if self.trail is not None:
-            self.trail.add_many(keys, hash_rows(self.settings.htalgo, keys, pos))
         self.overlay.update(zip(keys, pos.tolist(), strict=True))
 
     def add_bulk(self, keys: list[bytes], pos: Int64) -> None:
         """Files put in bulk; whether their names are double is looked at by `settle`."""
         rows = hash_rows(self.settings.htalgo, keys, pos)
         self.bulk.append(rows)
-        if self.trail is not None:
-            self.trail.add_many(keys, rows)
         if self._bulk_keys is not None:
             self._bulk_keys += keys
             if len(self._bulk_keys) > FOLD:
@@ -389,16 +343,6 @@ class Index:
         self.stale = []
         self.base, self.overlay, self.hidden = base, {}, set()
         self.bulk, self._bulk_keys, self._settled = [], [], None
-
-    def follow(self, sorter: NameSorter, since: int) -> None:
-        """Hand the names that are put from now on to a sorter. `since`: end of the data file."""
-        self.trail = NameTrail(sorter, self.settings.htalgo, since)
-
-    def drop_trail(self) -> None:
-        """Where names do not only come any more, the trail does not say what is there."""
-        if self.trail is not None:
-            self.trail.close()
-            self.trail = None
 
     def close(self) -> None:
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):

@@ -1,4 +1,4 @@
-"""Sorting names: into byte order, with a pair of numbers each, in bounded memory.
+"""Sorting rows of the catalog: into byte order of their names, in bounded memory.
 
 A full chunk is sorted and goes to a scratch file as a run; runs are merged on the way out. Chunks
 that follow each other in order make one run: names that come in order are not sorted.
@@ -8,7 +8,7 @@ that follow each other in order make one run: names that come in order are not s
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import compress
 from operator import lt
 from typing import Final, NamedTuple
@@ -18,11 +18,13 @@ import numpy as np
 from winkformats.arrays import Int64, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
+from winkfs.container.ondisk.catalog import COLUMNS, Rows
 
 CHUNK: Final = 4 << 20  # bytes of names, with what Python adds, that are sorted at a time
-OVERHEAD: Final = 120  # bytes of a name beside its own: object, places in lists, pair
-BLOCK: Final = 1024  # names read back at a time from each run
-FIXED: Final = 20  # bytes of a name in the scratch file beside its own
+WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
+OVERHEAD: Final = 110 + WIDTH  # bytes of a row beside its name: object, places in lists, numbers
+BLOCK: Final = 1024  # rows read back at a time from each run
+FIXED: Final = WIDTH + 4  # bytes of a row in the scratch file beside its name
 
 
 class ClashFinder:
@@ -36,6 +38,12 @@ class ClashFinder:
         self.found: list[bytes] = []
         self._open: list[bytes] = []  # name + "/" that all names since begin with, save for the /
         self._last: bytes | None = None
+
+    def seen(self, parts: Iterable[Rows]) -> Iterator[Rows]:
+        """The same rows, whose names go by."""
+        for rows in parts:
+            self.add(rows.names)
+            yield rows
 
     def add(self, names: list[bytes]) -> None:
         """The next names. Cost: one comparison a name, more for directories."""
@@ -57,57 +65,49 @@ class ClashFinder:
                 self._open.append(path)
 
 
-class Sorted(NamedTuple):
-    """Names in byte order, and int64[n, 2]: position of the inode, hash of its key."""
-
-    names: list[bytes]
-    pairs: Int64
-
-
 class _Block(NamedTuple):
-    """Where a block lies in the scratch file: its pairs, uint32 lengths, names."""
+    """Where a block lies in the scratch file: its numbers, uint32 lengths, names."""
 
     offset: int
-    names: int
+    rows: int
     size: int
 
 
 class NameSorter:
-    """Takes names in any order, gives them back in byte order.
+    """Takes rows in any order, gives them back in byte order of their names.
+
+    Rows with one name come in the order in which they were taken.
 
     scratch  makes the file for the runs, where they do not fit into one chunk
-    count    names taken
-    clashing after `pairs`: names that are also a directory of others
-    raises   OSError from the disk, but not from `add`: who puts names has other things to do
-    cost     n log n in memory; each name is written and read once. Names that come in order
-             are not sorted. Memory: twice the chunk, and 100 KB for each run
+    count    rows taken
+    raises   OSError from the disk, but not from `add`: who puts files has other things to do
+    cost     n log n in memory; each row is written and read once. Names that come in order are not
+             sorted. Memory: twice the chunk, and 200 KB for each run
     """
 
     def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
         self._scratch, self._limit = scratch, chunk
         self._storage: Storage | None = None
         self._names: list[bytes] = []
-        self._pairs: list[Int64] = []
+        self._numbers: list[Int64] = []
         self._room = chunk
         self._runs: list[list[_Block]] = []
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
-        self._finder: ClashFinder | None = None  # of the only run, as its names come
         self._error: OSError | None = None
         self.count = 0
-        self.clashing: list[bytes] = []
 
-    def add(self, names: list[bytes], lengths: Int64, pairs: Int64) -> None:
-        """`lengths`: bytes of the names, int64[n]; `pairs`: int64[n, 2]."""
-        self._names += names
-        self._pairs.append(pairs)
-        self.count += len(names)
-        self._room -= int(lengths.sum()) + OVERHEAD * len(names)
+    def add(self, rows: Rows) -> None:
+        """Rows in any order."""
+        self._names += rows.names
+        self._numbers.append(rows.numbers)
+        self.count += len(rows.names)
+        self._room -= sum(map(len, rows.names)) + OVERHEAD * len(rows.names)
         if self._room <= 0:
             self._put_by()
 
     def rest(self) -> None:
-        """No more names for now: keep none in memory, if they did not all fit there."""
+        """No more rows for now: keep none in memory, if they did not all fit there."""
         if self._runs:
             self._put_by()
 
@@ -117,26 +117,15 @@ class NameSorter:
         except OSError as error:
             self._error = error
 
-    def pairs(self, live: Int64 | None = None) -> Iterator[Int64]:
-        """The pairs in the order of the names; `live` as with `blocks`."""
-        self._finish()
-        if live is None and self._finder is not None:  # leave the names alone
-            for block in self._runs[0]:
-                yield self._read_pairs(block)
-            self.clashing = self._finder.found
-            return
-        finder = ClashFinder()
-        for names, pairs in self.blocks(live):
-            finder.add(names)
-            yield pairs
-        self.clashing = finder.found
+    def rows(self, live: Int64 | None = None) -> Iterator[Rows]:
+        """Everything in order, some thousand rows at a time; a part may be empty.
 
-    def blocks(self, live: Int64 | None = None) -> Iterator[Sorted]:
-        """Everything in order, some thousand names at a time; a block may be empty.
-
-        live    ascending positions: what is at others is left out
+        live    ascending positions of inodes: what is at others is left out
         """
-        self._finish()
+        if self._error is not None:
+            raise self._error
+        if self._runs:  # only rows that fit into one chunk stay in memory
+            self._flush()
         found = self._merged() if self._runs else iter([self._chunk()])
         return found if live is None else _at(found, live)
 
@@ -146,120 +135,100 @@ class NameSorter:
             self._storage.close()
             self._storage = None
 
-    def _finish(self) -> None:
-        """Only names that fit into one chunk stay in memory."""
-        if self._error is not None:
-            raise self._error
-        if self._runs:
-            self._flush()
-
-    def _merged(self) -> Iterator[Sorted]:
+    def _merged(self) -> Iterator[Rows]:
         cursors = [_Cursor(map(self._read, run)) for run in self._runs]
         while any(cursor.more for cursor in cursors):
             limit = min(c.names[-1] for c in cursors if c.more)  # what is on the disk is >= limit
             yield _joined([c.take(limit) for c in cursors])
         yield _joined([c.rest() for c in cursors])
 
-    def _chunk(self) -> Sorted:
+    def _chunk(self) -> Rows:
         """What is in memory, in order."""
         if not self._names:
-            return _NOTHING
-        found = Sorted(self._names, np.concatenate(self._pairs))
+            return NOTHING
+        found = Rows(self._names, np.concatenate(self._numbers))
         return found if all(map(lt, found.names, found.names[1:])) else _in_order(found)
 
     def _flush(self) -> None:
-        names, pairs = self._chunk()
-        self._names, self._pairs = [], []
+        rows = self._chunk()
+        self._names, self._numbers = [], []
         self._room = self._limit
-        if not names or self._error is not None:
+        if not rows.names or self._error is not None:
             return
         if self._storage is None:
             self._storage = self._scratch()
-        if not self._runs or names[0] < self._last:
-            self._finder = None if self._runs else ClashFinder()
+        if not self._runs or rows.names[0] <= self._last:
             self._runs.append([])
-        if self._finder is not None:
-            self._finder.add(names)
-        self._last = names[-1]
-        for at in range(0, len(names), BLOCK):
-            block = names[at : at + BLOCK]
-            sizes = np.fromiter(map(len, block), np.uint32, len(block))
-            parts = [pairs[at : at + BLOCK].tobytes(), sizes.tobytes(), b"".join(block)]
+        self._last = rows.names[-1]
+        for at in range(0, len(rows.names), BLOCK):
+            block = rows.part(at, at + BLOCK)
+            sizes = np.fromiter(map(len, block.names), np.uint32, len(block.names))
+            parts = [block.numbers.tobytes(), sizes.tobytes(), b"".join(block.names)]
             size = self._storage.write(self._end, parts)
             self._runs[-1].append(_Block(self._end, len(sizes), size))
             self._end += size
 
-    def _read(self, block: _Block) -> Sorted:
-        count = block.names
-        raw = np.frombuffer(self._bytes(block.offset, block.size), np.uint8)
-        lengths = raw[16 * count : FIXED * count].view(np.uint32).astype(np.int64)
-        names = texts_at(raw, np.cumsum(lengths) - lengths + FIXED * count, lengths)
-        return Sorted(names, raw[: 16 * count].view(np.int64).reshape(-1, 2))
-
-    def _read_pairs(self, block: _Block) -> Int64:
-        data = self._bytes(block.offset, 16 * block.names)
-        return np.frombuffer(data, np.int64).reshape(-1, 2)
-
-    def _bytes(self, offset: int, size: int) -> bytes:
+    def _read(self, block: _Block) -> Rows:
         assert self._storage is not None
-        data = self._storage.read(offset, size)
-        if len(data) != size:
-            raise CorruptError("names are cut short", file=self._storage.name, offset=offset)
-        return data
+        data = self._storage.read(block.offset, block.size)
+        if len(data) != block.size:
+            raise CorruptError("names are cut short", file=self._storage.name, offset=block.offset)
+        count, raw = block.rows, np.frombuffer(data, np.uint8)
+        lengths = raw[WIDTH * count : FIXED * count].view(np.uint32).astype(np.int64)
+        names = texts_at(raw, np.cumsum(lengths) - lengths + FIXED * count, lengths)
+        return Rows(names, raw[: WIDTH * count].view(np.int64).reshape(-1, len(COLUMNS)))
 
 
 class _Cursor:
-    """The next names of one run. `more`: whether there are some behind those in memory."""
+    """The next rows of one run. `more`: whether there are some behind those in memory."""
 
-    def __init__(self, blocks: Iterator[Sorted]) -> None:
+    def __init__(self, blocks: Iterator[Rows]) -> None:
         self._blocks = blocks
         self._next = next(blocks, None)
         self._advance()
 
     def _advance(self) -> None:
-        self.names, self.pairs = self._next or _NOTHING
-        self._at = 0
+        self._rows = self._next or NOTHING
+        self.names, self._at = self._rows.names, 0
         self._next = next(self._blocks, None)
 
     @property
     def more(self) -> bool:
         return self._next is not None
 
-    def take(self, limit: bytes) -> Sorted:
-        """-> the names in memory up to the limit."""
+    def take(self, limit: bytes) -> Rows:
+        """-> the rows in memory with names up to the limit."""
         start = self._at
         self._at = stop = bisect_right(self.names, limit, start)
-        out = Sorted(self.names[start:stop], self.pairs[start:stop])
+        out = self._rows.part(start, stop)
         if stop == len(self.names):
             self._advance()
         return out
 
-    def rest(self) -> Sorted:
-        """-> all names in memory."""
-        return Sorted(self.names[self._at :], self.pairs[self._at :])
+    def rest(self) -> Rows:
+        """-> all rows in memory."""
+        return self._rows.part(self._at)
 
 
-_NOTHING: Final = Sorted([], np.empty((0, 2), np.int64))
+NOTHING: Final = Rows([], np.empty((0, len(COLUMNS)), np.int64))
 
 
-def _in_order(found: Sorted) -> Sorted:
+def _in_order(found: Rows) -> Rows:
     name = found.names.__getitem__
     order = sorted(range(len(found.names)), key=name)
-    return Sorted(list(map(name, order)), found.pairs[order])
+    return Rows(list(map(name, order)), found.numbers[order])
 
 
-def _at(blocks: Iterator[Sorted], live: Int64) -> Iterator[Sorted]:
+def _at(blocks: Iterator[Rows], live: Int64) -> Iterator[Rows]:
     """What stands at these positions."""
-    for names, pairs in blocks if len(live) else ():
-        at = np.searchsorted(live, pairs[:, 0])
-        kept = live[np.minimum(at, len(live) - 1)] == pairs[:, 0]
-        yield Sorted(list(compress(names, kept.tolist())), pairs[kept])
+    for rows in blocks if len(live) else ():
+        at = np.searchsorted(live, rows.pos)
+        yield rows.take(live[np.minimum(at, len(live) - 1)] == rows.pos)
 
 
-def _joined(parts: list[Sorted]) -> Sorted:
+def _joined(parts: list[Rows]) -> Rows:
     """Runs as one: timsort joins them in little more than the time of looking through them."""
     parts = [part for part in parts if part.names]
     if len(parts) < 2:
-        return parts[0] if parts else _NOTHING
-    names = [name for part in parts for name in part.names]
-    return _in_order(Sorted(names, np.concatenate([part.pairs for part in parts])))
+        return parts[0] if parts else NOTHING
+    return _in_order(Rows.concat(parts))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -24,7 +23,6 @@ from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import Opened
 from winkfs.container.inodescan import InodeRows, fileids, inode_rows, rows_of
-from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
@@ -69,10 +67,18 @@ class Rebuilt:
     damaged: int = 0
 
 
+class Collector(Protocol):
+    """What is given inodes as they are read: `catalog.RowCollector`."""
+
+    def take(self, batch: Batch, positions: Int64) -> None: ...
+
+    def rest(self) -> None: ...
+
+
 class Resolver:
     """Takes the batches of a whole data file, then decides who is live.
 
-    names   is given all names that may be live
+    names   is given all inodes that may be live
     marked  take for live what only its delflag says is not: what came later has set it
     """
 
@@ -80,7 +86,7 @@ class Resolver:
         self,
         kv: KVSeq,
         settings: Settings,
-        names: NameSorter | None = None,
+        names: Collector | None = None,
         *,
         marked: bool = False,
     ) -> None:
@@ -113,11 +119,7 @@ class Resolver:
         bits = [] if hashed.bits is None else [hashed.bits]
         self._columns.add(rows.pos, ids, rows.deleted, tomb, hashed.s, *bits)
         if self._names is not None:
-            hashes = hashed.slot_bits().astype(np.int64)
-            pairs = np.stack([rows.pos, hashes], 1)
-            chosen = live & ~tomb
-            names = list(compress(rows.names, chosen.tolist()))
-            self._names.add(names, rows.lengths[chosen], pairs[chosen])
+            self._names.take(batch, rows.pos[live & ~tomb])
 
     def finish(self) -> Rebuilt:
         """Decide -> everything. Counters of what is superseded but not marked are taken off."""
@@ -152,14 +154,14 @@ def rebuild(
     *,
     problem: Callable[[CorruptError], None],
     progress: Callable[[int], None] | None = None,
-    names: NameSorter | None = None,
+    names: Collector | None = None,
     stop: int | None = None,
     marked: bool = False,
 ) -> Rebuilt:
     """Read the whole data file once; a second time, checking every entry, where it is damaged.
 
     problem   called with each damaged range, which is skipped
-    names     is given all names that may be live; they are right only where the result is `whole`
+    names     is given all inodes that may be live; they are right only where the result is `whole`
     stop      only what is before it
     marked    see `Resolver`
     progress  called with the number of bytes done since the last call
@@ -237,7 +239,7 @@ def _rebuild_quickly(
     kv: KVSeq,
     settings: Settings,
     progress: Callable[[int], None] | None,
-    names: NameSorter | None,
+    names: Collector | None,
     known: dict[str, int],
 ) -> Rebuilt | None:
     """The same without a look at the checksums of contents; None where anything is damaged.

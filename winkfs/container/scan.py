@@ -21,6 +21,7 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
+from winkfs.container.catalog import by_prefix
 from winkfs.container.entry import Entry, SpecialEntry, entries
 from winkfs.container.inodescan import PlainInodes, plain_inodes
 from winkfs.container.ondisk.data import Settings
@@ -184,7 +185,8 @@ def scan(
     low, high = to_ns(since), to_ns(until)
     with lock:
         store.kv.show(store.kv.end - 1)  # all of it written
-        positions = store.index.positions()
+        below = by_prefix(store, prefix) if prefix else None
+        positions = store.index.positions() if below is None else below
         if store.times is not None:
             positions = narrow(positions, store, low, high)
         if without is not None and len(without):

@@ -10,11 +10,10 @@ from typing import Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.errors import CorruptError
+from winkfs.container.catalog import by_prefix
 from winkfs.container.columns import Columns
-from winkfs.container.nameorder import NameOrder, open_order
 from winkfs.container.ondisk.cols import Chunk, ColumnsFile, open_columns
-from winkfs.container.recovery import tail
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
@@ -23,13 +22,12 @@ from winkfs.names import INODE, base_of, name_of
 Problem = Callable[[CorruptError], None]
 FILES: Final = 1 << 16  # read from the data file at a time
 FEW: Final = 64  # a part of all files that is read from the data file though there is BASE.cols
-SHORT: Final = 16 << 20  # bytes of a tail behind BASE.names that is replayed
 
 
 def select(container: Store | str, selection: Selection, problem: Problem | None = None) -> Columns:
     """The chosen files of a container, an open store or BASE, in order of their inodes.
 
-    By paths through the index, by prefix through BASE.names, by time in an append-only container
+    By paths through the index, by prefix through BASE.cat, by time in an append-only container
     through BASE.time; all else through BASE.cols, where it is there, or all inodes.
 
     problem  called with each damaged inode, which is left out; None: CorruptError
@@ -122,48 +120,6 @@ def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = N
     return rows.take(np.argsort(rows.pos))
 
 
-def by_prefix(store: Store, prefix: bytes) -> Int64 | None:
-    """Ascending positions of the files whose names begin so, by BASE.names.
-
-    ->      None where there is no such file, or it is far behind
-    cost    two binary searches, one more for each such name in the tail; memory: 8 bytes a file
-    """
-    order = open_order(store)
-    if order is None:
-        return None
-    try:
-        if store.kv.end - order.covered > SHORT:
-            return None
-        return _by_order(store, order, prefix)
-    except DerivedDamage as error:
-        store.remark(error)
-        return None
-    except CorruptError as error:
-        store.note(error)
-        return None
-    finally:
-        order.close()
-
-
-def _by_order(store: Store, order: NameOrder, prefix: bytes) -> Int64:
-    low = order.lower_bound(prefix)
-    after = _after(prefix)
-    high = order.count if after is None else order.lower_bound(after, low)
-    found = order.positions(low, high)
-    gone, came = set(), []
-    for name, pos in tail(store, order.covered):
-        if not name.startswith(prefix):
-            continue
-        at = order.lower_bound(name)
-        if at < order.count and order.name(at) == name:
-            gone.add(at - low)
-        if pos:
-            came.append(pos)
-    found = np.concatenate([np.delete(found, sorted(gone)), np.array(came, np.int64)])
-    found.sort()
-    return found
-
-
 def columns_between(
     base: str, low: int, high: int, problem: Callable[[CorruptError], None] | None = None
 ) -> Columns:
@@ -185,9 +141,3 @@ def columns_between(
         return Columns.of(store, positions[start:stop], problem)
     finally:
         store.abandon()
-
-
-def _after(prefix: bytes) -> bytes | None:
-    """The first string behind all that begin so; None: there is none."""
-    cut = prefix.rstrip(b"\xff")
-    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None

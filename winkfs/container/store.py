@@ -18,6 +18,7 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import Rows, hash_rows, join_rows
 from winkformats.kv.superblock import read_superblock
+from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.datafile import DataFile
 from winkfs.container.derived import DerivedFile
 from winkfs.container.index import MERGE_OVERLAY, Index
@@ -25,7 +26,6 @@ from winkfs.container.ondisk.cols import DerivedColumns
 from winkfs.container.ondisk.data import SANE
 from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.ondisk.names import DerivedNames
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
 from winkfs.errors import Refusal
@@ -53,8 +53,10 @@ class Store(DataFile):
         try:
             self.index = Index(self.settings, None, self.key_at, self.distrust_index)
             self.idx, self.time = DerivedIndex(self, self.index), DerivedTimes(self)
-            self.names, self.columns = DerivedNames(self), DerivedColumns(self)
-            self.derived: tuple[DerivedFile, ...] = (self.names, self.columns, self.idx, self.time)
+            self.catalog, self.columns = DerivedCatalog(self), DerivedColumns(self)
+            self.derived: tuple[DerivedFile, ...] = (
+                self.catalog, self.columns, self.idx, self.time,
+            )  # fmt: skip
             if load:
                 self.kv.read_sparse()  # samples from all of the file
                 self._load()
@@ -75,9 +77,9 @@ class Store(DataFile):
         return self.time.marks
 
     @property
-    def names_from(self) -> int:
-        """What a BASE.names must cover at least to be believed."""
-        return self.names.since
+    def catalog_from(self) -> int:
+        """What a BASE.cat must cover at least to be believed."""
+        return self.catalog.since
 
     def is_directory(self, key: bytes) -> bool:
         """Whether there is a directory with this inode key."""
@@ -196,7 +198,7 @@ class Store(DataFile):
             self.note(error)  # what the index names is there all the same
             return
         if not replay.known:
-            self.names.drop()
+            self.catalog.drop()
             self._rebuild()
         elif self.writable:
             finish(self, replay.superseded, replay.heirs())
@@ -322,7 +324,7 @@ class Store(DataFile):
             self.kv.release()
         self.writable, self.doomed = False, []
         self.columns.drop()
-        self.index.drop_trail()
+        self.catalog.close()
         self.reopen()
 
     def reopen(self) -> None:
@@ -391,6 +393,6 @@ class Store(DataFile):
         """Close everything as it is."""
         if hasattr(self, "index"):
             self.index.close()
-            self.index.drop_trail()
+            self.catalog.close()
             self.index.base = None
         super().abandon()

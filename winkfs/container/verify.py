@@ -17,26 +17,27 @@ import numpy as np
 
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.kv.entry import Layout
 from winkformats.kv.pagesums import PageSums
-from winkformats.kv.scan import dead_bytes
+from winkformats.kv.scan import dead_bytes, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import read_superblock
+from winkfs.container.catalog import Catalog, RowCollector, new_sorter, open_catalog
 from winkfs.container.checks import (
     ColumnsCheck,
     Extents,
     count_used,
     lost_rows,
     same_files,
-    same_names,
-    were_names,
+    same_rows,
 )
 from winkfs.container.inodescan import InodeRows, inode_rows
-from winkfs.container.nameorder import NameOrder, open_order
 from winkfs.container.namesort import NameSorter
+from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.cols import open_columns
+from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.ondisk.names import new_sorter
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Resolver
 from winkfs.container.store import Store
@@ -44,7 +45,7 @@ from winkfs.names import FILES, base_of
 from winkfs.units import NANO, time_text
 
 LIMIT: Final = 1000  # problems named one by one
-SUMMED: Final = (".idx", ".time", ".names")  # derived files with checksums of their pages
+SUMMED: Final = (".idx", ".time")  # derived files with checksums of their pages
 EXACT: Final = 1 << 30  # bytes of entries that are gone through to count the dead ones
 PER_ENTRY: Final = 40  # bytes of an entry beside its value, about: header, key, checksum
 Record = dict[str, Any]
@@ -106,15 +107,15 @@ class _Check:
         self._damaged = False
 
     def run(self, progress: Callable[[int], None] | None) -> None:
-        store, kv = self._store, self._store.kv
+        store = self._store
         with ExitStack() as stack:
-            order = open_order(store)
-            names = new_sorter(store) if order and order.covered == kv.end else None
-            for opened in (order, names):
+            damaged = {suffix for suffix in SUMMED if self._has_bad_pages(suffix)}
+            catalog = None if self._has_bad_entries() else open_catalog(store)
+            sorter = None if catalog is None else new_sorter(store)
+            for opened in (catalog, sorter):
                 if opened is not None:
                     stack.callback(opened.close)
-            damaged = {suffix for suffix in SUMMED if self._has_bad_pages(suffix)}
-            found = self._read(names, progress)
+            found = self._read(None if sorter is None else RowCollector(store, sorter), progress)
             if self._damaged:
                 return  # what is derived from whole entries says other things than what is left
             self._check_counters(found)
@@ -122,10 +123,10 @@ class _Check:
                 self._check_index(found)
             self._check_times(found.times)
             self._columns.finish(found.rows.pos)
-            if order and ".names" not in damaged:
-                self._check_names(order, names, found)
+            if catalog is not None and sorter is not None:
+                self._check_catalog(catalog, sorter, found)
 
-    def _read(self, names: NameSorter | None, progress: Callable[[int], None] | None) -> Rebuilt:
+    def _read(self, names: RowCollector | None, progress: Callable[[int], None] | None) -> Rebuilt:
         """Check all entries -> what they say."""
         store, kv, report = self._store, self._store.kv, self._report
         resolver = Resolver(kv, store.settings, names)
@@ -194,6 +195,32 @@ class _Check:
         if "NEXTFID" in block and block["NEXTFID"] < found.nextfid:
             self._report.add(f"{self._name}: NEXTFID {block['NEXTFID']} is in use: run reindex")
 
+    def _has_bad_entries(self) -> bool:
+        """Whether entries of BASE.cat are damaged, or its superblock; a stale or foreign one is no
+        problem."""
+        found: list[CorruptError] = []
+        try:
+            with open_file(self._store.base + ".cat") as storage:
+                block = read_superblock(storage)
+                contid = self._store.settings.contid
+                if (block.purpose, block.get("CONTID")) != (PURPOSE_CATALOG, contid):
+                    return False
+                layout, end = Layout.of(block, storage.name), block.get("FILESIZE", 0)
+                for _ in scan_intact(storage, layout, block["SBSIZE"], end, problem=found.append):
+                    pass
+                if not found:
+                    CatalogFile(storage.duplicate()).close()
+        except FileNotFoundError:
+            return False
+        except DerivedDamage as error:
+            found.append(error)
+        except (FormatError, OSError) as error:
+            self._report.notes.append(f"{error}: it is not used")
+            return True
+        for problem in found:
+            self._report.add(f"{problem}: run reindex")
+        return bool(found)
+
     def _has_bad_pages(self, suffix: str) -> bool:
         """Whether checksums of a derived file are wrong; a stale or foreign one is no problem."""
         try:
@@ -261,12 +288,14 @@ class _Check:
         if not same or last[0] != last[1] or (times.marks and mine.since != times.since):
             self._report.add(f"{path}: time marks do not fit the files: run reindex")
 
-    def _check_names(self, order: NameOrder, names: NameSorter | None, found: Rebuilt) -> None:
-        store, live = self._store, found.rows.pos
-        right = same_names(store, order, names, live) if names else were_names(store, order, live)
-        if not right:
-            self._report.add(f"{store.base}.names: its names are not those of the files in order: "
-                             "run reindex")  # fmt: skip
+    def _check_catalog(self, catalog: Catalog, sorter: NameSorter, found: Rebuilt) -> None:
+        store = self._store
+        try:
+            if not same_rows(store, catalog, sorter.rows(np.sort(found.rows.pos))):
+                what = "its rows are not what the inodes say: run reindex"
+                self._report.add(f"{catalog.file.storage.name}: {what}")
+        except CorruptError as error:
+            self._report.add(f"{error}: run reindex")
 
 
 # --- info ---

@@ -540,6 +540,8 @@ class Changes:
         self.last = pos
         if bulk:
             store.index.add_bulk([draft.key], np.array([pos]))
+            if store.catalog.trail is not None:
+                store.catalog.trail.put(pos)
         else:
             store.index.assign(draft.key, pos, new=new)
 

@@ -152,6 +152,8 @@ def append_plain(store: Store, files: Plain, fileids: Int64, mtimes: Int64) -> t
     positions = at[1::2] + base
     if store.columns.trail is not None:
         store.columns.trail.add(files, positions, pointers, mtimes)
+    if store.catalog.trail is not None:
+        store.catalog.trail.put_many(files, positions, pointers, fileids, mtimes)
     return positions, pointers
 
 

@@ -71,7 +71,7 @@ class ContainerSource:
         return self.names.failed
 
     def heal(self, error: Exception) -> bool:
-        """Get over damage to the index or the order of names -> whether a call may succeed now."""
+        """Get over damage to the index or the catalog -> whether a call may succeed now."""
         return self.names.heal(error)
 
     def refresh(self) -> bool:
@@ -556,7 +556,7 @@ class ContainerSource:
     def syncing(self, id: int | None) -> Steps:
         yield from self._syncing()
         names = self.names
-        if id is None and names.needs_order:  # nobody waits for an order of names
+        if id is None and names.needs_order:  # nobody waits for a catalog
             if names.drafts or names.store.kv.end != names.store.synced:
                 self._container.sync()  # what came meanwhile: an order is of what is durable
             names.new_order()
@@ -589,10 +589,10 @@ class ContainerSource:
 
     def close(self) -> None:
         try:
-            if self.writable:
+            if self.writable and not self.names.engine.closed:
                 run_steps(self._syncing())
                 if self.names.order.covered != self.names.store.kv.end:
-                    self.names.new_order()
+                    self.names.save()
         finally:
             self._container.close()
 

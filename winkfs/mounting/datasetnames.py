@@ -3,7 +3,7 @@
 Rows         the files of all shards, numbered through
 sort         rows into byte order of their names: eight bytes of all names are compared at a time,
              as numbers
-MergedOrder  the visible rows in that order: what a `NameOrder` is for one container
+MergedOrder  the visible rows in that order: what a `Catalog` is for one container
 RowsBatch    rows as files that a directory shows, from the columns alone
 """
 
@@ -196,7 +196,7 @@ def _may_be_above(words: Words, following: Words, left: UInt8) -> Bools:
 
 
 class MergedOrder:
-    """Has what listings ask of a `winkfs.container.nameorder.NameOrder`; entries are rows.
+    """Has what listings ask of a `winkfs.container.catalog.Catalog`; entries are rows.
 
     rows     of which files; memory: 4 bytes a name
     count    names
@@ -302,7 +302,7 @@ class MergedOrder:
         return self.rows.name(self._order.item(index))
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:
-        """See `NameOrder.lower_bound`."""
+        """See `Catalog.lower_bound`."""
         if low > 0:
             low, high = gallop(self.name, name, low, self.count)
         else:

@@ -1,7 +1,6 @@
 """NameTree: the names of a container or data set as directories, for a mount.
 
 Overlay    an order of names, and what changed since, by directory
-GoodOrder  a name order for a mount, where a damaged inode costs its own name and no other
 NameTree   which directories there are, and what is in them
 
 A directory is there because of an entry of ftype DIR, because a name below it is (implied), or
@@ -14,16 +13,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import FileType
-from winkfs.errors import DerivedDamage
-from winkfs.names import bad_prefix, lower_bound, within
-
-if TYPE_CHECKING:
-    from winkfs.container.nameorder import NameOrder
+from winkfs.names import bad_prefix, within
 
 BATCH: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered
@@ -32,7 +26,7 @@ NEAR: Final = 512  # names below a directory up to which its implied children ar
 
 
 class Order(Protocol):
-    """What is asked of an order of names: see `GoodOrder`."""
+    """What is asked of an order of names: see `winkfs.container.catalog.Catalog`."""
 
     @property
     def count(self) -> int: ...
@@ -216,52 +210,6 @@ class Overlay:
                 at += 1
             step = min(2 * step, BATCH)
         return None
-
-
-class GoodOrder:
-    """What a mount asks of a `NameOrder`. Raises DerivedDamage where that has to be made anew.
-
-    order   the order itself
-    """
-
-    def __init__(self, order: NameOrder) -> None:
-        self.order = order
-        self.count, self.clashes, self.covered = order.count, order.clashes, order.covered
-
-    def positions(self, start: int, stop: int) -> Int64:
-        """See `NameOrder.positions`."""
-        return self.order.positions(start, stop)
-
-    def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices, b"" for one that is damaged."""
-        try:
-            return self.order.names(start, stop)
-        except DerivedDamage:
-            raise
-        except CorruptError:
-            return [self._known(index) or b"" for index in range(start, min(stop, self.count))]
-
-    def name(self, index: int) -> bytes:
-        """The name with this index; for one that is damaged that of the nearest before it, so that
-        names ascend. b"" where there is none."""
-        while index >= 0:
-            found = self._known(index)
-            if found is not None:
-                return found
-            index -= 1
-        return b""
-
-    def _known(self, index: int) -> bytes | None:
-        try:
-            return self.order.name(index)
-        except DerivedDamage:
-            raise
-        except CorruptError:
-            return None
-
-    def lower_bound(self, name: bytes, low: int = 0) -> int:
-        """Index of the first name >= `name`, at or after `low`; `count` where there is none."""
-        return lower_bound(self.name, self.count, name, low)
 
 
 class NameTree:

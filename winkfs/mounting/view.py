@@ -20,15 +20,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from winkformats.errors import CorruptError, FormatError
-from winkfs.container.nameorder import NameOrder, open_order
+from winkfs.container.catalog import Catalog, build, merge, open_catalog
+from winkfs.container.ondisk.catalog import Rows
 from winkfs.container.ondisk.inode import Attrs, FileType
-from winkfs.container.ondisk.names import build, merge
 from winkfs.container.recovery import tail
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places
-from winkfs.mounting.listing import MODE_OF, Batch, InodeBatch
+from winkfs.mounting.listing import MODE_OF, Batch, RowBatch
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup, find_data, text_of
-from winkfs.mounting.tree import GoodOrder, NameTree, Order
+from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import INODE, MAX_PATH, name_of
 from winkfs.units import NANO, nearest_ns
 from winkmount.source import Attr
@@ -51,7 +51,7 @@ log = logging.getLogger("winkfs.mount")
 class ContainerNames:
     """Which names a mounted container has, and the parts of its handle that read what they name.
 
-    The names are a tree: BASE.names and what changed since. It is built when the mount starts, and
+    The names are a tree: BASE.cat and what changed since. It is built when the mount starts, and
     again where a damaged file, a failed write or another process makes that necessary.
 
     alias   name -> id, where it is not the file id: of files that are not in the container yet
@@ -78,6 +78,8 @@ class ContainerNames:
         self.budget = CacheBudget(self.store.kv)
         self.lookup = Lookup(self.store, engine.content)
         self._new_tree()
+        if self.writable:
+            self.store.catalog.follow()
         conflicts = self.tree.overlay.order.clashes
         if conflicts:
             files = "files that have" if conflicts > 1 else "file that has"
@@ -123,31 +125,31 @@ class ContainerNames:
     # --- the order below the tree ---
 
     @property
-    def _good_order(self) -> GoodOrder:
+    def order(self) -> Catalog:
         order = self.tree.overlay.order
-        assert isinstance(order, GoodOrder)
+        assert isinstance(order, Catalog)
         return order
-
-    @property
-    def order(self) -> NameOrder:
-        return self._good_order.order
 
     def _new_tree(self) -> None:
         order, names = self._current_order()
-        self.tree = NameTree(GoodOrder(order), self.entry)
+        self.tree = NameTree(order, self.entry)
         self.tree.replay(names)
 
-    def _current_order(self) -> tuple[NameOrder, list[bytes]]:
-        """The name order, and the names that changed since. Written where it is missing."""
+    def _current_order(self) -> tuple[Catalog, list[bytes]]:
+        """The catalog, and the names that changed since its first run. Written where it is
+        missing."""
         store = self.store
-        order = open_order(store)
+        order = open_catalog(store)
         if order is None or store.kv.end - order.covered > _longest(order, OPENING_TAIL):
             return build(store), []
-        changes = dict(tail(store, order.covered))
-        if len(changes) <= FEW:
-            return order, list(changes)
         try:
-            return merge(store, order, changes), []
+            later = dict(tail(store, order.covered))
+            changes = order.changes() | later
+            return (
+                (order, list(changes))
+                if len(changes) <= FEW
+                else (merge(store, order.file.runs, later), [])
+            )
         except DerivedDamage as error:
             log.warning("%s: made again", error)
             return build(store), []
@@ -169,13 +171,21 @@ class ContainerNames:
         try:
             changes = self._positions([*self.tree.overlay.names()])
             try:
-                order = merge(self.store, self.order, changes)
+                order = merge(self.store, self.order.file.runs[:1], changes)
             except DerivedDamage as error:
                 log.warning("%s: made again", error)
                 order = build(self.store)
             self._renew_tree(order)
+            self.store.catalog.follow()
         except (OSError, FormatError) as error:  # the old one goes on, with all that changed
-            log.error("the order of names stays as it is: %s", error)
+            log.error("the catalog stays as it is: %s", error)
+
+    def save(self) -> None:
+        """Bring BASE.cat up to date with all that is durable."""
+        try:
+            self.engine.save_catalog()
+        except (OSError, FormatError) as error:
+            log.error("the catalog stays as it is: %s", error)
 
     def _positions(self, names: list[bytes]) -> dict[bytes, int]:
         """Where the inodes of names are, 0: none. Looked up in disk order, reading ahead: without
@@ -191,10 +201,10 @@ class ContainerNames:
             found |= {names[i]: index.lookup(keys[i]) for i in part.tolist()}
         return found
 
-    def _renew_tree(self, order: NameOrder) -> None:
+    def _renew_tree(self, order: Catalog) -> None:
         """Go on with an order of the names as they are now; files that are not in the container
         yet are not in it."""
-        self.tree.renew(GoodOrder(order))
+        self.tree.renew(order)
         self._add_unstored()
 
     def _add_unstored(self) -> None:
@@ -249,11 +259,11 @@ class ContainerNames:
         return True
 
     def heal(self, error: Exception) -> bool:
-        """Make a damaged index or order of names anew: what failed by it can be done again."""
+        """Make a damaged index or catalog anew: what failed by it can be done again."""
         if not isinstance(error, DerivedDamage):
             return False
         log.warning("%s: made again, in memory", error)
-        if error.file.endswith(".names"):
+        if error.file == self.order.file.storage.name:
             self._new_order_in_memory()
         else:
             self.store.distrust_index(error)
@@ -262,15 +272,15 @@ class ContainerNames:
     def _new_order_in_memory(self) -> None:
         if self.writable:
             self.changes.settle()
-        self.store.names.drop()
-        new, old = build(self.store, save=False), self._good_order
-        if new.count == old.count and not any(self.tree.overlay.names()):
-            old.order, old.covered = new, new.covered  # listings go on where they are
+        self.store.catalog.drop()
+        new, overlay = build(self.store, save=False), self.tree.overlay
+        if new.count == overlay.order.count and not any(overlay.names()):
+            overlay.order = new  # listings go on where they are
         else:
             self._renew_tree(new)
 
 
-def _longest(order: NameOrder, least: int) -> int:
+def _longest(order: Catalog, least: int) -> int:
     """Bytes that may lie behind an order, `least` for a small one."""
     return max(least, 256 * order.count)
 
@@ -315,9 +325,9 @@ class ContainerView:
         self.places.note_many(ids, paths)
 
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
-        positions = order.positions(start, stop)
-        self.names.budget.inodes(positions)
-        batch, known = InodeBatch(self.names.store, positions, cut), self._ctimes
+        assert isinstance(order, Catalog)
+        rows = Rows(order.names(start, stop), order.numbers(start, stop))
+        batch, known = RowBatch(rows, self.names.store.owner, cut), self._ctimes
         if known:
             batch.attrs = [
                 self._with_ctime(attr) if attr and attr.id in known else attr

@@ -1,0 +1,79 @@
+"""What the tests of catalogs share: those of a container, and a slow model of one."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from winkfs.container.catalog import Catalog, open_catalog, rows_now
+from winkfs.container.ondisk.catalog import ASK, MODE_AT, SPECIAL
+from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.store import Store
+from winkfs.units import nearest_ns
+
+
+@contextmanager
+def store_of(base: Path, writable: bool = False) -> Iterator[Store]:
+    store = Store(str(base), writable=writable)
+    try:
+        yield store
+    finally:
+        store.abandon()
+
+
+def _above(names: Iterable[bytes]) -> set[bytes]:
+    return {name[:i] for name in names for i, byte in enumerate(name) if byte == 0x2F}
+
+
+def clashes_of(names: Iterable[bytes]) -> int:
+    """Names that another name begins with, followed by /."""
+    found = set(names)
+    return len(_above(found) & found)
+
+
+def row_of(store: Store, name: bytes) -> list[int]:
+    """What a catalog has to say of a file, from its inode alone."""
+    pos = store.index.lookup(name + b"/I0")
+    inode = store.inode_at(pos)[1]
+    ns = store.settings.ns_of(inode.mtime)
+    mtime = nearest_ns(ns)
+    pointer = -1 if inode.lsize else 0
+    if len(inode.extents) == 1 and inode.lsize:
+        only = inode.extents[0]
+        value = store.entry_at(only.pointer).value if only.pointer else b""
+        if (only.skip, only.size, len(value)) == (0, inode.lsize, inode.lsize):
+            pointer = only.pointer
+    kind, owner, ctime = inode.ftype or FileType.FILE, 0, mtime
+    kind |= ASK if mtime != ns else 0
+    if inode.attrs is not None:
+        at, size = inode.attrs
+        attrs = Attrs.decode(store.entry_at(at).value[:size], file="", offset=at)
+        kind |= SPECIAL | attrs.mode << MODE_AT
+        owner = int.from_bytes(
+            attrs.uid.to_bytes(4, "little") + attrs.gid.to_bytes(4, "little"), "little", signed=True
+        )
+        ctime = mtime if attrs.ctime_ns is None else attrs.ctime_ns
+    return [pos, inode.fileid, inode.lsize, mtime, pointer, ctime, kind, owner]
+
+
+def assert_catalog(store: Store, catalog: Catalog, names: Iterable[bytes]) -> None:
+    """A catalog, with what came after it, has these names, and of each what its inode says."""
+    wanted = sorted(names)
+    found = list(rows_now(store, catalog))
+    assert [name for rows in found for name in rows.names] == wanted
+    numbers = [row for rows in found for row in rows.numbers.tolist()]
+    assert numbers == [row_of(store, name) for name in wanted]
+    if catalog.covered == store.kv.end and len(catalog.file.runs) == 1:
+        assert catalog.names(0, catalog.count) == wanted
+        assert catalog.positions(0, catalog.count).tolist() == [row[0] for row in numbers]
+        files = [name for name in wanted if not store.is_directory(name + b"/I0")]
+        directories = set(wanted) - set(files)
+        assert catalog.clashes == clashes_of(wanted) - len(directories & _above(wanted))
+
+
+def check_catalog(base: Path, names: set[bytes]) -> None:
+    """BASE.cat covers all of the data file, and is right."""
+    with store_of(base) as store:
+        catalog = open_catalog(store, exactly=True)
+        assert catalog is not None
+        with catalog:
+            assert_catalog(store, catalog, names)

@@ -1,0 +1,663 @@
+"""The catalog of an open container: all live files in byte order of their names.
+
+Catalog         as of one moment: rows by name and by index
+CatalogTrail    what a writer puts, so that it need not be read again
+DerivedCatalog  BASE.cat of an open container: how it is written and brought up to date
+
+After few changes these are written as a run behind the others; where the runs behind the first have
+become many rows, all are written anew as one.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import time
+import weakref
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from winkformats.arrays import Bools, Int64, texts_at
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.paths import open_file
+from winkformats.disk.replace import TEMPORARY
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.kv.superblock import read_superblock
+from winkfs.container.columns import InodeScan, numbers_of, pieces
+from winkfs.container.derived import Opened
+from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter
+from winkfs.container.ondisk.catalog import (
+    ASK,
+    COLUMNS,
+    CTIME,
+    FILEID,
+    GONE,
+    KIND,
+    MTIME,
+    POINTER,
+    POS,
+    SIZE,
+    CatalogFile,
+    CatalogWriter,
+    Rows,
+    Run,
+)
+from winkfs.container.ondisk.data import nanoseconds
+from winkfs.container.ondisk.inode import FileType
+from winkfs.container.recovery import tail
+from winkfs.names import INODE, name_of
+
+if TYPE_CHECKING:
+    from winkformats.kv.scan import Batch
+    from winkfs.container.columns import Piece
+    from winkfs.container.ondisk.cols import Put
+
+Problem = Callable[[CorruptError], None]
+SHORT: Final = 64 << 20  # bytes of a tail that becomes a run, and not a reason to build anew
+CHANGES: Final = 1 << 16  # names in it, or a part of all names:
+PART: Final = 64
+FEW: Final = (
+    1 << 14
+)  # rows behind the first run that are not merged with it, or a part of its rows:
+SMALL: Final = 32
+MANY: Final = 1 << 20  # names that went and are remembered
+IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
+
+
+class Catalog:
+    """The rows of a BASE.cat, or of a scratch file, in byte order of their names; immutable.
+
+    covered   bytes: FILESIZE of the data file whose live files these are
+    clashes   of the first run: files, not directories, with whose name and a / another begins
+
+    A newer file renamed over its own does not matter to it, nor do runs that are added. An index is
+    that of a row of the first run; `changes` has what the runs behind it say.
+    """
+
+    def __init__(self, file: CatalogFile) -> None:
+        self.file, self.covered, self.clashes = file, file.covered, file.clashes
+        self._base = file.runs[0]
+        self.count = self._base.count
+        self._close = weakref.finalize(self, file.close)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._close()
+
+    def __enter__(self) -> Catalog:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- by index, of the first run ---
+
+    def name(self, index: int) -> bytes:
+        """The name with this index. Raises DerivedDamage."""
+        number = self._base.find(index)
+        return self._base.names(number)[index - int(self._base.starts[number])]
+
+    def names(self, start: int, stop: int) -> list[bytes]:
+        """The names with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
+        found: list[bytes] = []
+        for number, part in self._base.blocks(start, stop):
+            found += self._base.names(number)[part]
+        return found
+
+    def numbers(self, start: int, stop: int) -> Int64:
+        """Their COLUMNS, int64[n, 8]. Raises DerivedDamage."""
+        parts = [self._base.block(i).numbers[part] for i, part in self._base.blocks(start, stop)]
+        return np.concatenate(parts) if parts else np.empty((0, 8), np.int64)
+
+    def positions(self, start: int, stop: int) -> Int64:
+        """Positions of their inodes, int64[n]."""
+        return self.numbers(start, stop)[:, POS]
+
+    def lower_bound(self, name: bytes, low: int = 0) -> int:
+        """Index of the first name >= `name`, at or after `low`; `count` where there is none.
+
+        cost    decodes one block
+        raises  DerivedDamage
+        """
+        return max(low, self._base.lower_bound(name))
+
+    # --- by name, of all runs ---
+
+    def changes(self) -> dict[bytes, int]:
+        """What the runs behind the first say: name -> position of its inode, 0 where it is gone."""
+        found: dict[bytes, int] = {}
+        for rows in itertools.chain.from_iterable(run.rows() for run in self.file.runs[1:]):
+            positions = np.where(rows.gone, 0, rows.pos)
+            found.update(zip(rows.names, positions.tolist(), strict=True))
+        return found
+
+    def rows(self) -> Iterator[Rows]:
+        """The live rows, some thousand at a time. Raises DerivedDamage."""
+        return live(joined([run.rows() for run in self.file.runs]))
+
+
+def rows_of(store: Opened, piece: Piece) -> Rows:
+    """Some files that were read, in the order of their inodes."""
+    starts = np.cumsum(piece.lengths) - piece.lengths
+    return Rows(texts_at(piece.name_bytes, starts, piece.lengths), numbers_of(store, piece))
+
+
+def joined(runs: list[Iterator[Rows]]) -> Iterator[Rows]:
+    """Several runs as one, the oldest first: of rows with one name that of the last run."""
+    runs = [filter(_some, run) for run in runs]
+    while len(runs) > 1:
+        runs = [*runs[:-2], _pair(*runs[-2:])]
+    return runs[0] if runs else iter(())
+
+
+def _some(rows: Rows) -> bool:
+    return bool(rows.names)
+
+
+def _pair(older: Iterator[Rows], newer: Iterator[Rows]) -> Iterator[Rows]:
+    """Two runs as one, in pieces of the older."""
+    waiting = next(newer, None)
+    for rows in older:
+        last, parts = rows.names[-1], list[Rows]()
+        while waiting is not None and waiting.names[0] <= last:
+            stop = bisect_right(waiting.names, last)
+            parts.append(waiting.part(0, stop))
+            waiting = waiting.part(stop) if stop < len(waiting.names) else next(newer, None)
+        yield _over(rows, Rows.concat(parts)) if parts else rows
+    if waiting is not None:
+        yield waiting
+    yield from newer
+
+
+def _over(old: Rows, new: Rows) -> Rows:
+    """Rows in byte order of their names; of two with one name the new one."""
+    names = [*old.names, *new.names]
+    order = sorted(range(len(names)), key=names.__getitem__)  # stable: the new one comes second
+    ordered = [names[i] for i in order]
+    kept = np.ones(len(order), bool)
+    kept[:-1] = [a != b for a, b in itertools.pairwise(ordered)]
+    numbers = np.concatenate([old.numbers, new.numbers])[np.array(order)]
+    return Rows(ordered, numbers).take(kept)
+
+
+def live(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Without rows that say that a name is gone."""
+    for rows in parts:
+        kept = ~rows.gone
+        if kept.all():
+            yield rows
+        elif kept.any():
+            yield rows.take(kept)
+
+
+def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
+    """BASE.cat, if it can be believed.
+
+    exactly  only one of just what the data file holds
+    ->       None where it is missing, foreign, of the wrong form, or newer than the data file; a
+             block that is damaged is DerivedDamage when it is first read
+    cost     reads the index of the blocks
+    """
+    try:
+        file = CatalogFile(open_file(store.base + DerivedCatalog.suffix))
+    except DerivedDamage as error:
+        store.remark(error)
+        return None
+    except (FormatError, OSError):
+        return None
+    least = store.kv.end if exactly else max(store.catalog_from, store.kv.start)
+    mine = store.settings.contid != 0 and file.contid == store.settings.contid
+    if mine and least <= file.covered <= store.kv.end:
+        return Catalog(file)
+    file.close()
+    return None
+
+
+def build(store: Opened, *, save: bool = True, lost: Problem | None = None) -> Catalog:
+    """The catalog of all live files, from the inodes. A writer has synced.
+
+    save    write BASE.cat, where there is a writer, the container is not classic and the disk has
+            room; else it is a scratch file, in memory for few files
+    raises  OSError
+    cost    reads the inodes and sorts the names, n log n; memory: 100 MiB
+    """
+    with closing(new_sorter(store)) as sorter:
+        for rows in read_rows(store, store.index.positions(), lost):
+            sorter.add(rows)
+        return _written(store, sorter.rows(), save=save)
+
+
+def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> Catalog:
+    """A catalog of one run: some of another, and all that happened since. A writer has synced.
+
+    changes  name -> position of its inode, 0 where it is gone
+    raises   CorruptError; OSError
+    cost     reads the inodes of the changes, and writes the catalog anew
+    """
+    parts = [*(run.rows() for run in runs), changed_rows(store, changes)]
+    return _written(store, joined(parts))
+
+
+def rows_now(
+    store: Opened, catalog: Catalog, low: bytes = b"", high: bytes | None = None
+) -> Iterator[Rows]:
+    """The live rows with names in [low, high), also of what came after the catalog, in order.
+
+    raises  CorruptError
+    cost    as `Catalog.rows`, and reads the tail; memory: 300 bytes a name in it
+    """
+    changes = {
+        name: pos
+        for name, pos in tail(store, catalog.covered)
+        if low <= name and (high is None or name < high)
+    }
+    later = list(changed_rows(store, changes)) if changes else []
+    return live(joined([*(run.rows(low, high) for run in catalog.file.runs), iter(later)]))
+
+
+def all_rows(
+    store: Opened, lock: AbstractContextManager[object], prefix: bytes, lost: Problem
+) -> Iterator[Rows]:
+    """The live rows whose names begin with `prefix`, in byte order of the names, as of the call.
+
+    lock    what guards the store while it is read; the caller has settled what it put
+    lost    see `read_rows`
+    raises  CorruptError; OSError
+    cost    as `rows_now`; where there is no good catalog, or it is far behind, one is made first,
+            in a scratch file
+    """
+    end = after(prefix)
+    with lock:
+        catalog = open_catalog(store)
+        if catalog is None or store.kv.end - catalog.covered > SHORT:
+            catalog = build(store, save=False, lost=lost)
+        try:
+            found = rows_now(store, catalog, prefix, end)
+        except CorruptError:
+            catalog.close()
+            raise
+    return _healed(store, lock, catalog, found, prefix, end)
+
+
+def _healed(
+    store: Opened,
+    lock: AbstractContextManager[object],
+    catalog: Catalog,
+    found: Iterator[Rows],
+    low: bytes,
+    end: bytes | None,
+) -> Iterator[Rows]:
+    """The rows that were found; where the catalog turns out to be damaged, others from there on."""
+    try:
+        for rows in found:
+            yield rows
+            low = rows.names[-1] + b"\0"
+    except DerivedDamage as error:
+        with lock:
+            store.remark(error)
+            again = build(store, save=False, lost=store.note)
+        with again:
+            yield from rows_now(store, again, low, end)
+    finally:
+        catalog.close()
+
+
+def by_prefix(store: Opened, prefix: bytes) -> Int64 | None:
+    """Ascending positions of the files whose names begin so.
+
+    ->      None where there is no good catalog, or it is far behind
+    cost    reads the blocks of the catalog that have such names, and the tail; memory: 8 bytes a
+            file
+    """
+    catalog = open_catalog(store)
+    if catalog is None:
+        return None
+    with catalog:
+        if store.kv.end - catalog.covered > SHORT:
+            return None
+        try:
+            found = [rows.pos for rows in rows_now(store, catalog, prefix, after(prefix))]
+        except DerivedDamage as error:
+            store.remark(error)
+            return None
+    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+
+
+def after(prefix: bytes) -> bytes | None:
+    """The first string behind all that begin so; None: there is none."""
+    cut = prefix.rstrip(b"\xff")
+    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
+
+
+def new_sorter(store: Opened) -> NameSorter:
+    """One with its scratch file beside the container, or where temporary files go."""
+    return NameSorter(store.directory.scratch, CHUNK)
+
+
+def read_rows(store: Opened, positions: Int64, lost: Problem | None = None) -> Iterator[Rows]:
+    """Rows of the files whose inodes stand at these ascending positions.
+
+    lost  is called with each damaged inode that is left out, because not even its name is sure;
+          None: those that are damaged are noted
+    """
+    damaged: list[CorruptError] = []
+    for piece in pieces(store, positions, damaged.append):
+        yield rows_of(store, piece)
+    sure = list[tuple[bytes, int]]()
+    for error in damaged:
+        key = store.key_at(error.offset)
+        if key and store.index.lookup(key) == error.offset:
+            sure.append((name_of(key), error.offset))
+        elif lost is not None:
+            lost(error)
+        if lost is None:
+            store.note(error)
+    numbers = np.zeros((len(sure), len(COLUMNS)), np.int64)
+    numbers[:, POS], numbers[:, KIND] = [pos for _, pos in sure], ASK | FileType.UNKNOWN
+    yield Rows([name for name, _ in sure], numbers)
+
+
+def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[Rows]:
+    """Rows of what changed, in byte order of the names; positions that are 0 are rows of GONE."""
+    positions = np.array(sorted(pos for pos in changes.values() if pos), np.int64)
+    gone = [name for name, pos in changes.items() if not pos]
+    with closing(new_sorter(store)) as sorter:
+        for rows in (*read_rows(store, positions), gone_rows(gone)):
+            sorter.add(rows)
+        yield from sorter.rows()
+
+
+def gone_rows(names: list[bytes]) -> Rows:
+    """Rows that say that these names are gone."""
+    numbers = np.zeros((len(names), len(COLUMNS)), np.int64)
+    numbers[:, KIND] = GONE
+    return Rows(names, numbers)
+
+
+def write_whole(store: Opened, rows: Iterator[Rows]) -> Storage:
+    """BASE.cat, durable, of all rows, of which some may be GONE, as one run. Raises OSError."""
+    with store.deriving(DerivedCatalog.suffix, uncached=True) as storage:
+        _fill(store, CatalogWriter.create(storage, store.settings.contid), rows)
+    return storage
+
+
+def _written(store: Opened, rows: Iterator[Rows], *, save: bool = True) -> Catalog:
+    """The same, open; a scratch file where none is to be saved, or can be."""
+    if save and store.writable and not store.settings.classic:
+        try:
+            return Catalog(CatalogFile(write_whole(store, rows)))
+        except OSError as error:
+            store.excuse(error)
+            return build(store, save=False)
+    few = store.index.count <= IN_MEMORY
+    storage = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else _scratch(store)
+    _fill(store, CatalogWriter.create(storage, store.settings.contid), rows)
+    return Catalog(CatalogFile(storage))
+
+
+def _fill(store: Opened, writer: CatalogWriter, rows: Iterator[Rows]) -> None:
+    finder = ClashFinder()
+    writer.write_run(finder.seen(live(rows)))
+    files = sum(not store.is_directory(name + INODE) for name in finder.found)
+    now = store.kv.superblock.get("SYNCTIME", int(time.time()))
+    writer.finish(store.kv.end, now, clashes=files)
+
+
+def _scratch(store: Opened) -> Storage:
+    storage = store.directory.scratch()
+    storage.uncached = True
+    return storage
+
+
+class RowCollector:
+    """Hands the inodes of a data file that is read as a whole to a sorter."""
+
+    def __init__(self, store: Opened, sorter: NameSorter) -> None:
+        self._store, self.sorter = store, sorter
+        self._scan = InodeScan(store, store.note)
+
+    def take(self, batch: Batch, positions: Int64) -> None:
+        """Inodes that may be live. Raises CorruptError."""
+        piece = self._scan.piece(positions, batch.data, batch.base)
+        self.sorter.add(rows_of(self._store, piece))
+
+    def rest(self) -> None:
+        """No more inodes come."""
+        self.sorter.rest()
+
+
+class CatalogTrail:
+    """The files that a writer put since the data file ended at `since`.
+
+    What is put in bulk is kept as rows, of all else only the positions of the inodes.
+    """
+
+    def __init__(self, store: Opened) -> None:
+        self.since = store.kv.end
+        self._unit = store.settings.mtime_unit
+        self.sorter = new_sorter(store)
+        self._positions = array("q")
+        self._gone: set[bytes] = set()
+
+    def put_many(
+        self, files: Put, positions: Int64, pointers: Int64, fileids: Int64, mtimes: Int64
+    ) -> None:
+        """Files put in bulk, as `writemany.append_plain` has them. `mtimes`: as stored."""
+        numbers = np.zeros((len(positions), len(COLUMNS)), np.int64)
+        numbers[:, POS], numbers[:, POINTER] = positions, pointers
+        numbers[:, FILEID], numbers[:, SIZE] = fileids, files.lengths
+        numbers[:, MTIME] = numbers[:, CTIME] = nanoseconds(mtimes, self._unit)
+        first = files.ftypes[0]
+        same = files.ftypes.count(first) == len(positions)  # a twelfth of the time of an array
+        numbers[:, KIND] = first if same else np.array(files.ftypes)
+        numbers[numbers[:, KIND] == 0, KIND] = FileType.FILE
+        self.sorter.add(Rows(list(map(name_of, files.keys)), numbers))
+
+    @property
+    def count(self) -> int:
+        """About how many rows there will be."""
+        return self.sorter.count + len(self._positions) + len(self._gone)
+
+    def put(self, pos: int) -> None:
+        """There is a new inode at this position."""
+        self._positions.append(pos)
+
+    def remove(self, name: bytes) -> None:
+        """There is no such name any more."""
+        self._gone.add(name)
+        if len(self._gone) > MANY:  # too many to be kept: the tail has them
+            self._gone.clear()
+            self.since = -1
+
+    def rows(self, store: Opened, *, whole: bool) -> Iterator[Rows]:
+        """The live files that were put and, but for `whole`, names that are gone, in byte order.
+
+        whole   all live files of the container were put since
+        raises  OSError
+        """
+        positions, self._positions = np.unique(np.array(self._positions, np.int64)), array("q")
+        for rows in read_rows(store, positions):
+            self.sorter.add(rows)
+        if not whole:
+            gone = [name for name in self._gone if not store.index.lookup(name + INODE)]
+            self.sorter.add(gone_rows(gone))
+        known = None if whole and self.sorter.count == store.index.count else self._live(store)
+        for rows in self.sorter.rows():
+            yield rows if known is None else rows.take(known(rows))
+
+    def _live(self, store: Opened) -> Callable[[Rows], Bools]:
+        """-> which of some rows are not outdated, or say that a name is gone."""
+        if 8 * self.sorter.count > store.index.count:
+            positions = store.index.positions()
+
+            def known(rows: Rows) -> Bools:
+                at = np.minimum(np.searchsorted(positions, rows.pos), max(len(positions) - 1, 0))
+                return rows.gone | (positions[at] == rows.pos if len(positions) else False)
+
+            return known
+        return lambda rows: rows.gone | _current(store, rows)
+
+    def close(self) -> None:
+        """Drop everything. Idempotent."""
+        self.sorter.close()
+
+
+def _current(store: Opened, rows: Rows) -> Bools:
+    """Which rows say where the inode of their name is now."""
+    keys = [name + INODE for name in rows.names]
+    right: Bools = store.index.candidates(keys) == rows.pos
+    for i in np.flatnonzero(~right & ~rows.gone).tolist():  # or another key has its hash
+        right[i] = store.index.lookup(keys[i]) == rows.pos[i]
+    return right
+
+
+class DerivedCatalog:
+    """BASE.cat of an open container.
+
+    since   DATAEND that a file must have at least to be believed
+    trail   gets all files that are put; None: not wanted
+    """
+
+    suffix = ".cat"
+
+    def __init__(self, store: Opened) -> None:
+        self._store = store
+        self.since = 0
+        self.trail: CatalogTrail | None = None
+
+    def follow(self) -> None:
+        """Keep what is put from now on, so that `save` need not read it again."""
+        self._end_trail()
+        if not self._store.settings.classic:
+            self.trail = self._store.index.trail = CatalogTrail(self._store)
+
+    def sweep(self) -> None:
+        store, name = self._store, self._store.name + self.suffix
+        store.directory.unlink(name + TEMPORARY)  # of a writer that was killed
+        if not self._is_true():
+            store.directory.unlink(name)  # before .data grows to its DATAEND
+
+    def _is_true(self) -> bool:
+        """Whether what a file on the disk says is true as far as it goes."""
+        store = self._store
+        try:
+            with open_file(store.base + self.suffix) as storage:
+                block = read_superblock(storage)
+        except (FormatError, OSError):
+            return False
+        mine = store.settings.contid != 0 and block.get("CONTID") == store.settings.contid
+        return mine and 0 <= block.get("DATAEND", -1) <= store.kv.end
+
+    def rewritten(self, pos: int) -> None:
+        """What was kept of it is wrong: what was put is read from the tail instead."""
+        self._end_trail()
+
+    def drop(self) -> None:
+        store = self._store
+        self.since = store.kv.end
+        self._end_trail()
+        if store.writable:
+            store.directory.unlink(store.name + self.suffix)
+
+    def close(self) -> None:
+        """Drop what was kept for `save`. Idempotent."""
+        self._end_trail()
+
+    def _end_trail(self) -> None:
+        if self.trail is not None:
+            self.trail.close()
+            self.trail = self._store.index.trail = None
+
+    def save(self, sorter: NameSorter | None = None) -> None:
+        """Bring BASE.cat up to date with all that is durable. The writer has synced.
+
+        Nothing is done where it is current, in classic layout, and where the disk is full.
+
+        sorter  has the rows of all live files, and maybe of others; None: see `_save`
+        raises  ValueError (there is something to sync); OSError
+        cost    little where little happened since it was written, else as `build`
+        """
+        store = self._store
+        if store.settings.classic:
+            return
+        if not store.writable or store.kv.end != store.synced:
+            raise ValueError("a catalog is saved by a writer that has synced")
+        try:
+            if sorter is not None:
+                positions = store.index.positions() if sorter.count > store.index.count else None
+                write_whole(store, sorter.rows(positions)).close()
+            else:
+                self._save()
+            store.directory.unlink(store.name + ".names")  # of an older version
+            if self.trail is not None:
+                self.follow()
+        except CorruptError as error:
+            store.note(error)
+        except OSError as error:
+            store.excuse(error)
+
+    def _save(self) -> None:
+        """After few changes these are added, else the file is written anew."""
+        store, trail = self._store, self.trail
+        catalog = open_catalog(store)
+        try:
+            if catalog is not None and catalog.covered == store.kv.end:
+                return
+            if trail is not None and trail.since == store.kv.start:
+                write_whole(store, trail.rows(store, whole=True)).close()
+            elif catalog is not None and (changes := self._changes(catalog)):
+                self._add(catalog, *changes)
+            else:
+                build(store).close()
+        except DerivedDamage as error:  # of the catalog that was there
+            store.remark(error)
+            build(store).close()
+        finally:
+            if catalog is not None:
+                catalog.close()
+
+    def _changes(self, catalog: Catalog) -> tuple[Iterator[Rows], int] | None:
+        """What happened since, and about how many rows it is; None: too much to be added."""
+        store, trail, covered = self._store, self.trail, catalog.covered
+        if trail is not None and trail.since == covered:
+            return trail.rows(store, whole=False), trail.count
+        if store.kv.end - covered > max(SHORT, covered // PART):
+            return None
+        limit = max(CHANGES, catalog.count // PART)
+        changes = dict(itertools.islice(tail(store, covered), limit + 1))
+        if len(changes) > limit:
+            return None
+        return changed_rows(store, changes), len(changes)
+
+    def _add(self, catalog: Catalog, changes: Iterator[Rows], count: int) -> None:
+        """Add a run, with those in it that are not much larger; so there are few of them, and a row
+        is written again only when they have doubled."""
+        store, file = self._store, catalog.file
+        behind, kept = count + file.rows - catalog.count, len(file.runs)
+        storage = None if behind > max(FEW, catalog.count // SMALL) else self._open_to_write()
+        if storage is None:
+            write_whole(store, joined([*(run.rows() for run in file.runs), changes])).close()
+            return
+        while kept > 1 and file.runs[kept - 1].count <= 2 * count:
+            kept -= 1
+            count += file.runs[kept].count
+        with CatalogWriter.append_to(storage, file, kept) as writer:
+            writer.write_run(joined([*(run.rows() for run in file.runs[kept:]), changes]))
+            writer.finish(store.kv.end, store.kv.superblock.get("SYNCTIME", int(time.time())))
+
+    def _open_to_write(self) -> Storage | None:
+        """The file; None: it is not ours to write, or a symbolic link is in its place."""
+        store = self._store
+        try:
+            name = store.name + self.suffix
+            return store.directory.open(name, "w", uncached=True, follow=False)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP):
+                return None
+            raise
