@@ -420,7 +420,7 @@ class RowCollector:
 
     def __init__(self, store: Opened, sorter: NameSorter) -> None:
         self._store, self.sorter = store, sorter
-        self._scan = InodeScan(store, store.note)
+        self._scan = InodeScan(store, store.note, checked=True)
 
     def take(self, batch: Batch, positions: Int64) -> None:
         """Inodes that may be live. Raises CorruptError."""
