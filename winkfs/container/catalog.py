@@ -101,7 +101,7 @@ class Catalog:
     def name(self, index: int) -> bytes:
         """The name with this index. Raises DerivedDamage."""
         number = self._base.find(index)
-        return self._base.names(number)[index - int(self._base.starts[number])]
+        return self._base.names(number)[index - self._base.starts[number]]
 
     def names(self, start: int, stop: int) -> list[bytes]:
         """The names with these indices. Raises DerivedDamage. Cost: decodes their blocks."""
@@ -113,7 +113,13 @@ class Catalog:
     def numbers(self, start: int, stop: int) -> Int64:
         """Their COLUMNS, int64[n, 8]. Raises DerivedDamage."""
         parts = [self._base.block(i).numbers[part] for i, part in self._base.blocks(start, stop)]
-        return np.concatenate(parts) if parts else np.empty((0, 8), np.int64)
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate(parts) if parts else np.empty((0, len(COLUMNS)), np.int64)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Both of these."""
+        return Rows(self.names(start, stop), self.numbers(start, stop))
 
     def positions(self, start: int, stop: int) -> Int64:
         """Positions of their inodes, int64[n]."""

@@ -47,6 +47,8 @@ FIRST: Final = 64  # names of the first batch
 BATCH: Final = 1024
 NEAR: Final = 8  # names of the first batch behind a subdirectory
 NAMED: Final = 20  # names that cannot be shown, said by name
+FEW: Final = 64  # rows that are cheaper one by one than as columns
+FILETYPE_DIR: Final = int(FileType.DIR)
 FORMAT: Final = 0o170000  # bits of a mode that say what a file is
 UINT32: Final = (1 << 32) - 1
 MODE_OF: Final = [stat.S_IFREG | mode for mode in DEFAULT_MODES]
@@ -90,6 +92,32 @@ class RowBatch(Batch):
     def __init__(self, rows: Rows, owner: tuple[int, int], cut: int) -> None:
         """`owner`: of files without attributes; `cut`: bytes of each name up to what is below the
         directory."""
+        self.names, self.odd = rows.names, []
+        if len(rows.names) <= FEW:
+            self._each(rows, owner)
+        else:
+            self._all(rows, owner)
+        self._cut(cut)
+
+    def _each(self, rows: Rows, owner: tuple[int, int]) -> None:
+        self.attrs, self.ids, self.known = [], [], []
+        words = rows.numbers.tolist()
+        for i, (_, id, size, mtime, _, ctime, kind, owned) in enumerate(words):
+            ftype, (uid, gid), changed = kind & 255, owner, 0
+            if ftype == FILETYPE_DIR or not 0 < id < OWN_IDS or kind & ASK:
+                self.odd.append(i)
+                self.attrs.append(None)
+                continue
+            mode = MODE_OF[ftype]
+            if kind & SPECIAL:
+                mode = mode & FORMAT | kind >> MODE_AT
+                uid, gid = owned & UINT32, owned >> 32 & UINT32
+                changed = ctime if ctime != mtime else 0
+            self.attrs.append(MAKE(Attr, (id, mode, size, mtime, uid, gid, changed)))
+            self.ids.append(id)
+            self.known.append(rows.names[i])
+
+    def _all(self, rows: Rows, owner: tuple[int, int]) -> None:
         numbers, kind = rows.numbers, rows.numbers[:, KIND]
         ids, ftype = numbers[:, FILEID], kind & 255
         uid, gid = repeat(owner[0]), repeat(owner[1])
@@ -106,7 +134,7 @@ class RowBatch(Batch):
             uid, gid, ctime, strict=False,
         )  # fmt: skip
         attrs = map(MAKE, repeat(Attr), fields)
-        self.names, self.attrs, self.odd = rows.names, list(attrs), []
+        self.attrs = list(attrs)
         self.ids, self.known = ids.tolist(), rows.names
         other = (ftype == FileType.DIR) | (ids >= OWN_IDS) | (ids < 1) | (kind & ASK != 0)
         if other.any():
@@ -115,7 +143,6 @@ class RowBatch(Batch):
                 self.attrs[i] = None
             self.ids = ids[~other].tolist()
             self.known = rows.take(~other).names
-        self._cut(cut)
 
 
 def fine(short: bytes, path: bytes) -> bool:

@@ -11,7 +11,6 @@ can have count as if they were not there.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Protocol
 
@@ -21,7 +20,6 @@ from winkfs.names import bad_prefix, within
 
 BATCH: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered
-PROBES: Final = 1 << 13  # names remembered, for searches in large directories
 NEAR: Final = 512  # names below a directory up to which its implied children are remembered
 
 
@@ -87,7 +85,6 @@ class Overlay:
         self.dirs: dict[bytes, Changed] = {}
         self._ranges: dict[bytes, tuple[int, int]] = {}
         self._implied: dict[bytes, frozenset[bytes]] = {}
-        self._probes: dict[int, bytes] = {}
         # (a, b, i): what lies behind a and not behind b belongs at index i; b None: it is the last
         self._gap: tuple[bytes, bytes | None, int] = b"", b"", 0
 
@@ -107,7 +104,7 @@ class Overlay:
             return 0, self.order.count
         found = self._ranges.get(directory)
         if found is None:
-            low = bisect.bisect_left(range(self.order.count), directory + b"/", key=self._probe)
+            low = self.order.lower_bound(directory + b"/")
             found = low, self._end(directory, low)
             if len(self._ranges) >= RANGES:
                 self._ranges.clear()
@@ -157,9 +154,9 @@ class Overlay:
                 return False
             if high - low <= NEAR and short not in self._near(above, low, high):
                 return False
-            at = bisect.bisect_left(range(high), prefix, low, high, key=self._probe)
-            behind = self._probe(at - 1) if at > low else above + b"/" if above else b""
-            before = self._probe(at) if at < self.order.count else None
+            at = self.order.lower_bound(prefix, low)
+            behind = self.order.name(at - 1) if at > low else above + b"/" if above else b""
+            before = self.order.name(at) if at < self.order.count else None
             self._gap = behind, before, at
         if before is None or not before.startswith(prefix):
             return False
@@ -169,15 +166,6 @@ class Overlay:
             if b - a <= gone:
                 return False
         return self.first(prefix, at) is not None
-
-    def _probe(self, index: int) -> bytes:
-        """A name that a search looks at. The first that all searches look at are remembered."""
-        name = self._probes.get(index)
-        if name is None:
-            name = self.order.name(index)
-            if len(self._probes) < PROBES:
-                self._probes[index] = name
-        return name
 
     def _near(self, directory: bytes, low: int, high: int) -> frozenset[bytes]:
         """Implied children of a directory with few names."""

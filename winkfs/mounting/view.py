@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import Catalog, build, merge, open_catalog
-from winkfs.container.ondisk.catalog import Rows
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.recovery import tail
 from winkfs.errors import DerivedDamage
@@ -326,8 +325,8 @@ class ContainerView:
 
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
         assert isinstance(order, Catalog)
-        rows = Rows(order.names(start, stop), order.numbers(start, stop))
-        batch, known = RowBatch(rows, self.names.store.owner, cut), self._ctimes
+        batch = RowBatch(order.part(start, stop), self.names.store.owner, cut)
+        known = self._ctimes
         if known:
             batch.attrs = [
                 self._with_ctime(attr) if attr and attr.id in known else attr

@@ -314,7 +314,8 @@ class Run:
 
     parts   int64[b, 16], rows of `Part`
     firsts  the first name of each block
-    starts  int64[b + 1]: which rows a block has, [starts[i], starts[i + 1])
+    starts  which rows a block has, [starts[i], starts[i + 1])
+    count   rows, with those that are GONE
     """
 
     def __init__(self, storage: Storage, value: bytes) -> None:
@@ -331,15 +332,12 @@ class Run:
         ends = np.cumsum(np.frombuffer(value, "<u4", count, at), dtype=np.int64).tolist()
         texts = value[at + 4 * count :]
         self.firsts = [texts[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-        self.starts = np.concatenate([[0], np.cumsum(self.parts[:, Part._fields.index("rows")])])
+        rows = np.cumsum(self.parts[:, Part._fields.index("rows")])
+        self.starts: list[int] = [0, *rows.tolist()]
+        self.count = self.starts[-1]
         if (ends[-1] if ends else 0) != size or (self.parts[:, :2] < 0).any():
             raise ValueError("an index that cannot be")
         self._blocks: dict[int, Block] = {}
-
-    @property
-    def count(self) -> int:
-        """Rows, with those that are GONE."""
-        return int(self.starts[-1])
 
     def sum(self, field: str) -> int:
         """Of a field of `Part` over all blocks."""
@@ -347,14 +345,14 @@ class Run:
 
     def find(self, index: int) -> int:
         """Number of the block that has this row."""
-        return int(np.searchsorted(self.starts, index, "right")) - 1
+        return bisect_right(self.starts, index) - 1
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, slice]]:
         """The blocks that have some of the rows [start, stop), and which of theirs these are."""
         stop = min(stop, self.count)
         number = self.find(start)
         while start < stop:
-            first, end = self.starts[number : number + 2].tolist()
+            first, end = self.starts[number], self.starts[number + 1]
             yield number, slice(start - first, min(stop, end) - first)
             start, number = end, number + 1
 
@@ -367,7 +365,7 @@ class Run:
         number = bisect_right(self.firsts, name) - 1
         if number < 0:
             return 0
-        return int(self.starts[number]) + bisect_left(self.names(number), name)
+        return self.starts[number] + bisect_left(self.names(number), name)
 
     def rows(self, low: bytes = b"", high: bytes | None = None) -> Iterator[Rows]:
         """The rows with names in [low, high), a block at a time. Raises DerivedDamage."""
