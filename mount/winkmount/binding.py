@@ -32,6 +32,10 @@ class MountError(OSError):
     """The mount cannot be made; the text says why and what to do."""
 
 
+class BusyError(MountError):
+    """Somebody uses the mount that is to be taken away."""
+
+
 class LibfuseError(MountError):
     """libfuse refused; it has said why on stderr."""
 

@@ -14,12 +14,13 @@ import shutil
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from winkmount.binding import MountError
+from winkmount.binding import BusyError, MountError
 
 R = TypeVar("R")
 
@@ -138,7 +139,7 @@ def unmount(
             lost = _sync(point, name, ANSWER if force else None)
             if lost and not (lazy or force):
                 raise MountError(f"{directory}: not unmounted: {lost}: --lazy unmounts it as it is")
-        detach(mount, lazy=lazy, force=force)
+        _detach_soon(mount, lazy=lazy, force=force)
         if server is not None and not lazy:
             _wait_for_the_end(mount, pid, server, note)
             if _exit_status(pid, server) and not lost:
@@ -216,6 +217,17 @@ def _exit_status(pid: int, pidfd: int) -> int:
     return 0
 
 
+def _detach_soon(mount: Mount, *, lazy: bool, force: bool) -> None:
+    """`detach`, again for half a second: what looks at all mounts keeps one busy for a moment."""
+    for _ in range(5):
+        try:
+            detach(mount, lazy=lazy, force=force)
+            return
+        except BusyError:
+            time.sleep(0.1)
+    detach(mount, lazy=lazy, force=force)
+
+
 def detach(mount: Mount, *, lazy: bool = False, force: bool = False) -> None:
     """Take a mount from its directory; its server ends later. Raises MountError."""
     point = mount.point
@@ -225,7 +237,9 @@ def detach(mount: Mount, *, lazy: bool = False, force: bool = False) -> None:
         if libc.umount2(os.fsencode(point), flags) == 0:
             return
         code = ctypes.get_errno()
-        raise MountError(_busy(point) if code == errno.EBUSY else f"{point}: {os.strerror(code)}")
+        if code == errno.EBUSY:
+            raise BusyError(_busy(point))
+        raise MountError(f"{point}: {os.strerror(code)}")
     helper = shutil.which("fusermount3") or shutil.which("fusermount")
     if helper is None:
         raise MountError(f"{point}: fusermount3 is not installed: apt install fuse3")
@@ -237,7 +251,7 @@ def detach(mount: Mount, *, lazy: bool = False, force: bool = False) -> None:
     if result.returncode:
         said = result.stderr.strip()
         if said.endswith(os.strerror(errno.EBUSY)):
-            raise MountError(_busy(point))
+            raise BusyError(_busy(point))
         if said.endswith("not found in /etc/mtab"):  # it finds those of this user
             raise MountError(f"{point}: mounted by another user: that user or root can unmount it")
         raise MountError(said or f"{point}: {helper} failed")
