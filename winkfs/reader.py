@@ -189,9 +189,8 @@ class Reader(ABC):
         """
         root = to_str(top).strip("/")
         tree: dict[str, tuple[set[str], set[str]]] = {root: (set(), set())}
-        for entry in self.scan(prefix=f"{root}/" if root else ""):
-            parent, _, name = entry.name.rpartition("/")
-            is_directory = entry.ftype == FileType.DIR
+        for path, is_directory in self._listed(f"{root}/" if root else ""):
+            parent, _, name = path.rpartition("/")
             tree.setdefault(parent, (set(), set()))[not is_directory].add(name)
             while parent != root:
                 parent, _, name = parent.rpartition("/")
@@ -203,14 +202,18 @@ class Reader(ABC):
             yield here, directories, files
             left += [f"{here}/{name}" if here else name for name in reversed(directories)]
 
+    def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
+        """Names that begin so, and whether each is that of a directory."""
+        return ((e.name, e.ftype == FileType.DIR) for e in self.scan(prefix=prefix))
+
     def _below(self, path: str) -> tuple[set[str], set[str]]:
         """Names of directories and of other files directly below a directory."""
         prefix = f"{path}/" if path else ""
         directories: set[str] = set()
         files: set[str] = set()
-        for entry in self.scan(prefix=prefix):
-            name, slash, _ = entry.name[len(prefix) :].partition("/")
-            (directories if slash or entry.ftype == FileType.DIR else files).add(name)
+        for path, is_directory in self._listed(prefix):
+            name, slash, _ = path[len(prefix) :].partition("/")
+            (directories if slash or is_directory else files).add(name)
         if not directories and not files and path and self.stat(path).ftype != FileType.DIR:
             raise NotDirectory("not a directory", path)
         return directories, files

@@ -5,6 +5,7 @@ import itertools
 import random
 from bisect import bisect_left
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ from winkfs.container.ondisk.catalog import (
 )
 from winkfs.container.recovery import tail
 from winkfs.errors import DerivedDamage
+from winkfs.units import to_ns
 
 NAMES = st.text("ab/.é", min_size=1, max_size=5).map(str.encode)
 ODD = [
@@ -587,6 +589,77 @@ def test_runs_are_joined_and_the_last_row_of_a_name_counts(
     assert [(name, pos) for rows in found for name, pos in zip(
         rows.names, rows.pos.tolist(), strict=True
     )] == [(name, pos) for name, pos in sorted(model.items()) if pos >= 0]  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", ["plain", "classic xxh3"])
+def test_files_of_some_time_are_those_of_today(
+    variant: str, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks with other mtimes are passed over, but never one that hides an older row."""
+    shrink(monkeypatch, "rows of a block of the catalog", 4)
+    times = {f"{i % 7}/{i:02}": i for i in range(60)}
+    with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
+        container.put_many((name, b"x", mtime) for name, mtime in times.items())
+    winkfs.reindex(base)
+    for changed, mtime in (("3/10", 500), ("4/11", 7), ("5/12", -5)):
+        with winkfs.open(base, "a") as container:
+            container.put(changed, b"yy", mtime)
+            container.delete("0/07") if changed == "3/10" else None
+            container.engine.save_catalog()
+        times[changed] = mtime
+    del times["0/07"]
+    with winkfs.open(base, "a") as container:
+        container.put("6/13", b"z", 40)  # behind the catalog
+        times["6/13"] = 40
+        for since, until in ((None, 8), (5, 20), (30, None), (499, 501), (41, 42), (600, None)):
+            wanted = {
+                name for name, mtime in times.items()
+                if (since is None or mtime >= since) and (until is None or mtime < until)
+            }  # fmt: skip
+            assert {entry.name for entry in container.scan(since, until)} == wanted
+            assert {e.name for e in container.scan(since, until, "3/")} == {
+                name for name in wanted if name.startswith("3/")
+            }
+
+
+def test_a_time_that_int64_does_not_hold_is_asked_of_the_inode(base: Path) -> None:
+    with winkfs.create(base, classic=True, htalgo=2) as container:
+        container.put("near", b"", 5)
+    with store_of(base, writable=True) as store:  # as others may write it
+        inode = store.inode_at(store.index.lookup(b"near/I0"))[1]
+        for name, mtime in ((b"far", 10**12), (b"past", -(10**12))):
+            other = replace(inode, fileid=inode.fileid + abs(mtime) + (mtime < 0), mtime=mtime)
+            store.kv.append(name + b"/I0", other.encode(store.settings.form, inode.size))
+        store.sync_data()
+    with winkfs.open(base) as container:
+        for since, until, wanted in (
+            (10**11, None, {"far"}),
+            (10**13, None, set()),
+            (None, -(10**11), {"past"}),
+            (None, -(10**13), set()),
+            (0, 10, {"near"}),
+        ):
+            assert {entry.name for entry in container.scan(since, until)} == wanted
+            times = (to_ns(since), to_ns(until))
+            found = container.engine.rows(b"", None, times)
+            assert {name.decode() for rows in found for name in rows.names} == wanted
+
+
+def test_a_directory_is_listed_from_the_catalog(base: Path) -> None:
+    with winkfs.create(base) as container:
+        container.mkdir("d")
+        container.put_many((f"d/e{i}/f", b"x" * 5000) for i in range(50))
+        container.put("top", b"")
+        assert container.listdir() == ["d", "top"]
+    winkfs.reindex(base)
+    with winkfs.open(base) as container:
+        container.read("top")
+        with disk_calls() as calls:
+            assert container.listdir() == ["d", "top"]
+            assert container.listdir("d") == sorted(f"e{i}" for i in range(50))
+            assert [len(files) for _, _, files in container.walk("d")] == [0] + [1] * 50
+            assert container.exists("d/e7") and not container.exists("d/e77")
+        assert bytes_read(calls, ".data", 8192) < 10_000
 
 
 def test_every_flipped_byte_of_a_catalog_is_no_wrong_answer(base: Path) -> None:

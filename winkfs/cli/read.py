@@ -108,8 +108,9 @@ def _list(
         path = as_path(glob)
         prefix = path + b"/" if path else b""
     if isinstance(container, Container):
-        for rows in container.engine.rows(prefix, to.failures.damage):
-            to.write_rows(container, rows, match, to_ns(since), to_ns(until))
+        times = to_ns(since), to_ns(until)
+        for rows in container.engine.rows(prefix, to.failures.damage, times):
+            to.write_rows(container, rows, match)
         return
     for entry in container.scan(since, until, to_str(prefix), problem=to.failures.damage):
         if match is None or match(entry.name):
@@ -160,20 +161,16 @@ class _Listing:
         container: Container,
         rows: Rows,
         match: Callable[[str], object] | None,
-        low: int | None,
-        high: int | None,
     ) -> None:
-        """The files of some rows of the catalog whose names match, with mtimes in [low, high).
+        """The files of some rows of the catalog whose names match.
 
         cost  0.1 us a name, 1 for -l, 2 for --json
         """
         import numpy as np
 
         names = to_strs(rows.names)
-        kept = rows.between(low, high)
         if match is not None:
-            kept &= np.fromiter(map(bool, map(match, names)), bool, len(names))
-        if not kept.all():
+            kept = np.fromiter(map(bool, map(match, names)), bool, len(names))
             rows, names = rows.take(kept), list(compress(names, kept.tolist()))
         if self._long or self._json:
             at = 0

@@ -33,6 +33,7 @@ from winkfs.container.columns import InodeScan, numbers_of, pieces
 from winkfs.container.derived import Opened
 from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter
 from winkfs.container.ondisk.catalog import (
+    ALWAYS,
     ASK,
     COLUMNS,
     CTIME,
@@ -47,6 +48,7 @@ from winkfs.container.ondisk.catalog import (
     CatalogWriter,
     Rows,
     Run,
+    Times,
 )
 from winkfs.container.ondisk.data import nanoseconds
 from winkfs.container.ondisk.inode import FileType
@@ -251,10 +253,15 @@ def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> C
 
 
 def rows_now(
-    store: Opened, catalog: Catalog, low: bytes = b"", high: bytes | None = None
+    store: Opened,
+    catalog: Catalog,
+    low: bytes = b"",
+    high: bytes | None = None,
+    times: Times = ALWAYS,
 ) -> Iterator[Rows]:
     """The live rows with names in [low, high), also of what came after the catalog, in order.
 
+    times   rows with another mtime are left out, save those that do not say all
     raises  CorruptError
     cost    as `Catalog.rows`, and reads the tail; memory: 300 bytes a name in it
     """
@@ -264,16 +271,25 @@ def rows_now(
         if low <= name and (high is None or name < high)
     }
     later = list(changed_rows(store, changes)) if changes else []
-    return live(joined([*(run.rows(low, high) for run in catalog.file.runs), iter(later)]))
+    first, *others = catalog.file.runs  # a row of the others may hide one with another mtime
+    runs = [first.rows(low, high, times), *(run.rows(low, high) for run in others), iter(later)]
+    found = live(joined(runs))
+    if times == ALWAYS:
+        return found
+    return filter(_some, (rows.take(rows.within(times) | rows.asked) for rows in found))
 
 
 def all_rows(
-    store: Opened, lock: AbstractContextManager[object], prefix: bytes, lost: Problem
+    store: Opened,
+    lock: AbstractContextManager[object],
+    prefix: bytes,
+    lost: Problem,
+    times: Times = ALWAYS,
 ) -> Iterator[Rows]:
     """The live rows whose names begin with `prefix`, in byte order of the names, as of the call.
 
     lock    what guards the store while it is read; the caller has settled what it put
-    lost    see `read_rows`
+    lost    see `read_rows`; times: see `rows_now`
     raises  CorruptError; OSError
     cost    as `rows_now`; where there is no good catalog, or it is far behind, one is made first,
             in a scratch file
@@ -284,11 +300,11 @@ def all_rows(
         if catalog is None or store.kv.end - catalog.covered > SHORT:
             catalog = build(store, save=False, lost=lost)
         try:
-            found = rows_now(store, catalog, prefix, end)
+            found = rows_now(store, catalog, prefix, end, times)
         except CorruptError:
             catalog.close()
             raise
-    return _healed(store, lock, catalog, found, prefix, end)
+    return _healed(store, lock, catalog, found, (prefix, end, times))
 
 
 def _healed(
@@ -296,10 +312,10 @@ def _healed(
     lock: AbstractContextManager[object],
     catalog: Catalog,
     found: Iterator[Rows],
-    low: bytes,
-    end: bytes | None,
+    asked: tuple[bytes, bytes | None, Times],
 ) -> Iterator[Rows]:
     """The rows that were found; where the catalog turns out to be damaged, others from there on."""
+    low, high, times = asked
     try:
         for rows in found:
             yield rows
@@ -309,13 +325,13 @@ def _healed(
             store.remark(error)
             again = build(store, save=False, lost=store.note)
         with again:
-            yield from rows_now(store, again, low, end)
+            yield from rows_now(store, again, low, high, times)
     finally:
         catalog.close()
 
 
-def by_prefix(store: Opened, prefix: bytes) -> Int64 | None:
-    """Ascending positions of the files whose names begin so.
+def by_prefix(store: Opened, prefix: bytes, times: Times = ALWAYS) -> Int64 | None:
+    """Ascending positions of the files whose names begin so, and whose mtimes are in `times`.
 
     ->      None where there is no good catalog, or it is far behind
     cost    reads the blocks of the catalog that have such names, and the tail; memory: 8 bytes a
@@ -328,7 +344,8 @@ def by_prefix(store: Opened, prefix: bytes) -> Int64 | None:
         if store.kv.end - catalog.covered > SHORT:
             return None
         try:
-            found = [rows.pos for rows in rows_now(store, catalog, prefix, after(prefix))]
+            rows = rows_now(store, catalog, prefix, after(prefix), times)
+            found = [part.pos for part in rows]
         except DerivedDamage as error:
             store.remark(error)
             return None

@@ -296,6 +296,10 @@ class Container(Reader):
         names = chain.from_iterable(to_strs(rows.names) for rows in found)
         return names if glob is None else filter(matcher(glob), names)
 
+    def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
+        for rows in self._engine.rows(to_bytes(prefix), None):
+            yield from zip(to_strs(rows.names), rows.directories.tolist(), strict=True)
+
     # --- whole files ---
 
     def put(

@@ -19,7 +19,7 @@ import numpy as np
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError
 from winkfs.container.catalog import all_rows
-from winkfs.container.ondisk.catalog import Rows
+from winkfs.container.ondisk.catalog import ALWAYS, Rows, Times
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import Attrs, FileType, check_directory, check_ftype
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
@@ -140,8 +140,13 @@ class Engine:
             self.run(self.changes.settle)
         return self.store
 
-    def rows(self, prefix: bytes, problem: Callable[[CorruptError], None] | None) -> Iterator[Rows]:
-        """The rows of the catalog whose names begin so, see `catalog.all_rows`.
+    def rows(
+        self,
+        prefix: bytes,
+        problem: Callable[[CorruptError], None] | None,
+        times: Times = ALWAYS,
+    ) -> Iterator[Rows]:
+        """The rows of the catalog with names that begin so, and with such mtimes: `all_rows`.
 
         problem  called with each inode that has to be asked and is damaged; its row is left out.
                  None: CorruptError
@@ -149,11 +154,13 @@ class Engine:
         with self.lock:
             store = self.settled()
         return map(
-            partial(self._without_damage, problem),
-            all_rows(store, self.lock, prefix, problem or _raise),
+            partial(self._without_damage, problem, times),
+            all_rows(store, self.lock, prefix, problem or _raise, times),
         )
 
-    def _without_damage(self, problem: Callable[[CorruptError], None] | None, rows: Rows) -> Rows:
+    def _without_damage(
+        self, problem: Callable[[CorruptError], None] | None, times: Times, rows: Rows
+    ) -> Rows:
         asked = np.flatnonzero(rows.asked)
         if not len(asked):
             return rows
@@ -161,7 +168,10 @@ class Engine:
         for i in asked.tolist():
             try:
                 with self.lock:
-                    self.files.inode(rows.names[i] + INODE)
+                    inode = self.files.inode(rows.names[i] + INODE)[1]
+                # int64 may not hold it
+                ns, (since, until) = self.store.settings.ns_of(inode.mtime), times
+                kept[i] = (since is None or ns >= since) and (until is None or ns < until)
             except CorruptError as error:
                 if problem is None:
                     raise

@@ -185,8 +185,9 @@ def scan(
     low, high = to_ns(since), to_ns(until)
     with lock:
         store.kv.show(store.kv.end - 1)  # all of it written
-        below = by_prefix(store, prefix) if prefix else None
-        positions = store.index.positions() if below is None else below
+        timed = (low, high) != (None, None) and store.times is None
+        known = by_prefix(store, prefix, (low, high)) if prefix or timed else None
+        positions = store.index.positions() if known is None else known
         if store.times is not None:
             positions = narrow(positions, store, low, high)
         if without is not None and len(without):

@@ -98,6 +98,11 @@ owner    uid + (gid << 32), of a file that has attributes
 """
 
 
+Times = tuple[int | None, int | None]
+"""[since, until), nanoseconds since the epoch; None: no bound."""
+ALWAYS: Final[Times] = (None, None)
+
+
 class Rows(NamedTuple):
     """n files in byte order of their names, and their COLUMNS, int64[n, 8]."""
 
@@ -116,18 +121,24 @@ class Rows(NamedTuple):
         return asked
 
     @property
+    def directories(self) -> Bools:
+        """Which are directories, bool[n]."""
+        directories: Bools = self.numbers[:, KIND] & 255 == FileType.DIR
+        return directories
+
+    @property
     def links(self) -> Bools:
         """Which are symbolic links, bool[n]."""
         links: Bools = self.numbers[:, KIND] & 255 == FileType.LINK
         return links
 
-    def between(self, low: int | None, high: int | None) -> Bools:
-        """Which have an mtime in [low, high), nanoseconds; None: no bound. bool[n]"""
-        found = np.ones(len(self.names), bool)
-        if low is not None:
-            found &= self.numbers[:, MTIME] >= low
-        if high is not None:
-            found &= self.numbers[:, MTIME] < high
+    def within(self, times: Times) -> Bools:
+        """Which have an mtime in these times, bool[n]."""
+        found, (since, until) = np.ones(len(self.names), bool), times
+        if since is not None:
+            found &= self.numbers[:, MTIME] >= since
+        if until is not None:
+            found &= self.numbers[:, MTIME] < until
         return found
 
     def stats(self, owner: tuple[int, int]) -> tuple[list[int], ...]:
@@ -332,16 +343,17 @@ class Run:
         ends = np.cumsum(np.frombuffer(value, "<u4", count, at), dtype=np.int64).tolist()
         texts = value[at + 4 * count :]
         self.firsts = [texts[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-        rows = np.cumsum(self.parts[:, Part._fields.index("rows")])
+        rows = np.cumsum(self._field("rows"))
         self.starts: list[int] = [0, *rows.tolist()]
         self.count = self.starts[-1]
         if (ends[-1] if ends else 0) != size or (self.parts[:, :2] < 0).any():
             raise ValueError("an index that cannot be")
         self._blocks: dict[int, Block] = {}
 
-    def sum(self, field: str) -> int:
-        """Of a field of `Part` over all blocks."""
-        return sum(self.parts[:, Part._fields.index(field)].tolist())
+    def _field(self, name: str) -> Int64:
+        """A field of `Part`, of all blocks."""
+        field: Int64 = self.parts[:, Part._fields.index(name)]
+        return field
 
     def find(self, index: int) -> int:
         """Number of the block that has this row."""
@@ -367,11 +379,22 @@ class Run:
             return 0
         return self.starts[number] + bisect_left(self.names(number), name)
 
-    def rows(self, low: bytes = b"", high: bytes | None = None) -> Iterator[Rows]:
-        """The rows with names in [low, high), a block at a time. Raises DerivedDamage."""
-        number = max(bisect_right(self.firsts, low) - 1, 0)
+    def rows(
+        self, low: bytes = b"", high: bytes | None = None, times: Times = ALWAYS
+    ) -> Iterator[Rows]:
+        """The rows with names in [low, high), a block at a time. Raises DerivedDamage.
+
+        times  blocks that have no mtime in it are left out
+        """
+        first_block = max(bisect_right(self.firsts, low) - 1, 0)
         stop = len(self.firsts) if high is None else bisect_left(self.firsts, high)
-        for i in range(number, stop):
+        wanted = np.arange(first_block, stop)
+        since, until = times
+        if since is not None:  # an mtime at either end may be one beyond it
+            wanted = wanted[self._field("mtime_max")[wanted] >= min(since, MOST)]
+        if until is not None:
+            wanted = wanted[self._field("mtime_min")[wanted] < max(until, -MOST)]
+        for i in wanted.tolist():
             names = self.names(i)
             first = bisect_left(names, low)
             last = len(names) if high is None else bisect_left(names, high)
