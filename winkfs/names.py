@@ -6,7 +6,6 @@ A glob is the shell's (`*`, `?`, `[...]`) against the whole name; `*` also cross
 
 from __future__ import annotations
 
-import bisect
 import fnmatch
 import os
 import re
@@ -173,14 +172,6 @@ def base_of(path: str | os.PathLike[str]) -> str:
 
 
 # --- names in byte order ---
-
-
-def lower_bound(name_at: Callable[[int], bytes], count: int, name: bytes, low: int) -> int:
-    """Index of the first of `count` ascending names that is >= `name`, at or after `low`."""
-    high = count
-    if low > 0:
-        low, high = gallop(name_at, name, low, high)
-    return bisect.bisect_left(range(count), name, low, high, key=name_at)
 
 
 def gallop(name_at: Callable[[int], bytes], name: bytes, low: int, high: int) -> tuple[int, int]:

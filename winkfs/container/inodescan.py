@@ -3,20 +3,17 @@ positions, plain ones, for scans and listings."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from xxhash import xxh3_64_intdigest
 
 from winkformats.arrays import Int64, rows_at, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.kv.entry import MASK64, Layout
+from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, entry_rows, scan_intact
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import HEAD, FileType, Inode, InodeForm
@@ -28,9 +25,6 @@ NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = 7  # int64 words of an inode before its pairs
 KEYS: Final = 255  # bytes of the longest key that is taken: a batch has rows of one width
 VALUES: Final = 1024  # bytes of the largest inode
-
-BareInode = tuple[bytes, int, int, int, int]
-"""name, file id, bytes, ftype, mtime as stored"""
 
 
 class InodeColumns:
@@ -80,12 +74,8 @@ class InodeRows(InodeColumns):
 
     @property
     def names(self) -> list[bytes]:
-        return texts_at(self.batch.raw, self.batch.key[self.which], self.lengths)
-
-    @property
-    def lengths(self) -> Int64:
-        """Bytes of the names."""
-        return self.batch.key_len[self.which] - len(INODE)
+        batch, which = self.batch, self.which
+        return texts_at(batch.raw, batch.key[which], batch.key_len[which] - len(INODE))
 
     @property
     def others(self) -> Int64:
@@ -253,54 +243,6 @@ def plain_inodes(
     if form.pairoff:
         good &= fields[:, 8] == 0
     return found if good.all() else found.take(good)
-
-
-def few_inodes(
-    data: bytes, places: list[int], positions: list[int], layout: Layout, form: InodeForm, size: int
-) -> list[BareInode | None]:
-    """The inodes at `positions`, each for itself; None for a bad or unusual one. The file id is 0
-    where it has attributes, which are not read.
-
-    places  where in `data` they begin
-    size    bytes of the usual inode
-    cost    less than `good_inodes` for a few of them
-    """
-    found: list[BareInode | None] = []
-    contid, end = layout.contid, len(data) if layout.standard else 0
-    for at, pos in zip(places, positions, strict=True):
-        unpack, width = _shape(data[at + 1 : at + 3], size, form.pairoff)
-        if at + width > end:
-            found.append(None)
-            continue
-        (
-            delflag, name, suffix, length, nexti, fileid, lsize, ftype, mtime, count, nbytes, sum32
-        ) = unpack(data, at)  # fmt: skip
-        body = data[at + 1 : at + width - 4]
-        good = (
-            xxh3_64_intdigest(body, (pos + contid) & MASK64) & 0xFFFFFFFF == sum32
-            and suffix == INODE
-            and length == size
-            and delflag <= 1
-            and nexti == 0
-            and fileid >= 1
-            and lsize >= 0
-            and count >= 0
-        )
-        bare = count == 0 or nbytes >= 0
-        found.append((name, fileid if bare else 0, lsize, ftype, mtime) if good else None)
-    return found
-
-
-@lru_cache(maxsize=1024)
-def _shape(prefix: bytes, size: int, pairoff: bool) -> tuple[Callable[..., Any], int]:
-    """How to unpack an entry with this length of a key, and its bytes."""
-    key = int.from_bytes(prefix, "big")
-    name = max(key - len(INODE), 0)
-    code = struct.Struct(
-        f">B2x{name}s{len(INODE)}sI8x6q{16 if pairoff else 8}xq"
-        f"{size - HEAD.size - (24 if pairoff else 16)}xI"
-    )
-    return code.unpack_from, code.size
 
 
 def good_inodes(

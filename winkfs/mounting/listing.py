@@ -14,7 +14,7 @@ import itertools
 import logging
 import stat
 from collections.abc import Generator, Iterator
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
@@ -177,10 +177,6 @@ class View(Protocol):
         """Remember where files are that are handed out."""
 
 
-def _last_name(last: bytes, name: bytes) -> bytes:
-    return name or last
-
-
 class Listing:
     """An open directory; `path` is where it is now."""
 
@@ -292,10 +288,6 @@ class _Pass:
             known.add(path)
             log.warning("%s", what)
 
-    def _nameless(self, index: int) -> None:
-        where = self._overlay.order.positions(index, index + 1)[0]
-        self._say(b"\0%d" % where, f"not shown: the inode at {where} is damaged, and its name too")
-
     # names of the order
 
     def _ordered(self, offset: int) -> Generator[DirEntry, None, int]:
@@ -337,7 +329,7 @@ class _Pass:
         """A batch of files of this directory, none of which has changed."""
         attrs: list[Attr | None] = batch.attrs
         for i in batch.odd:
-            attrs[i] = self._attr(batch.names[i])  # all of them have names
+            attrs[i] = self._attr(batch.names[i])
         self._view.note(batch.ids, batch.known)
         found = zip(batch.shorts, attrs, range(at + 1, at + 1 + len(attrs)), strict=True)
         if batch.odd:
@@ -354,14 +346,7 @@ class _Pass:
             self._overlay.of(self.path).states,
             self._overlay is self._view.tree.overlay,
         )
-        rising = names  # a damaged name is b"": a search takes the one before it
-        if b"" in names:
-            rising = list(accumulate(names, _last_name))
         while k < n:
-            if not names[k]:
-                self._nameless(at + k)
-                k += 1
-                continue
             short, slash, _ = shorts[k].partition(b"/")
             if not slash:
                 if short in states or not simple or k in odd or self._hidden(names[k], at + k):
@@ -375,7 +360,7 @@ class _Pass:
             k += 1
             if slash:
                 behind = self._prefix + short + b"0"  # "0" follows "/"
-                k = bisect.bisect_left(rising, behind, k)
+                k = bisect.bisect_left(names, behind, k)
                 if k == n:
                     return order.lower_bound(behind, at + n), found
         return at + n, found

@@ -136,7 +136,7 @@ class Overlay:
         low, high = self.range(directory)
         for at in range(low, high, BATCH):
             for name in self.order.names(at, min(at + BATCH, high)):
-                if name and not self.is_gone(name):
+                if not self.is_gone(name):
                     yield name
 
     def implies(self, path: bytes) -> bool:
@@ -184,9 +184,6 @@ class Overlay:
             several = step > 1
             names = order.names(at, min(at + step, order.count)) if several else [order.name(at)]
             for name in names:
-                if not name:  # damaged
-                    at += 1
-                    continue
                 if not name.startswith(prefix):
                     return None
                 fault = bad_prefix(name)

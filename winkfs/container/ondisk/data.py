@@ -1,7 +1,6 @@
-"""BASE.data: the variables of its superblock, and the keys of its inodes.
+"""BASE.data: the variables of its superblock.
 
-`Settings` is what the superblock says of the container, read once. `InodeKeys` reads the names of
-inodes whose positions are known, many at a time, without their values.
+`Settings` is what the superblock says of the container, read once.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats import hashing
-from winkformats.arrays import Int64, rows_at, texts_at
-from winkformats.errors import CorruptError, FormatError
-from winkformats.kv.entry import Layout
+from winkformats.errors import FormatError
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, SBSIZE, Superblock
 from winkfs.container.ondisk.inode import CK_MD5, CK_XXH3, ISZ, InodeForm
 from winkfs.names import INODE
@@ -27,7 +24,6 @@ from winkfs.units import NANO
 PURPOSE_DATA: Final = "FSYSDATA"
 PURPOSE_INDEX: Final = "FSYSIDX"
 PURPOSE_TIME: Final = "FSYSTIME"
-PURPOSE_NAMES: Final = "FSYSNAME"
 PURPOSE_COLUMNS: Final = "FSYSCOLS"
 PURPOSE_CATALOG: Final = "FSYSCAT"
 UNNAMED: Final = "UNNAMED"  # 1: the name of the file may not be on the disk
@@ -152,61 +148,3 @@ def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) 
         variables |= {"KVCKSUM": 1, "CKALGO": CK_XXH3, "MTIMENS": 1, "ATTRS": 1, "NEXTFID": 1}
         variables |= {} if ao else {"PAIROFF": 1}
     return Superblock.new(KVSEQ, PURPOSE_DATA, variables, sbsize)
-
-
-class InodeKeys:
-    """Names by position, in a piece of the data file. Wrong bytes are a CorruptError.
-
-    data         the piece; it begins at byte `base` of the file
-    start, stop  bytes of the file: where an inode may begin, and where it must end
-    room         bytes of the piece from where an inode begins that are its own; 0: all
-    """
-
-    def __init__(
-        self,
-        data: memoryview | bytes,
-        layout: Layout,
-        start: int,
-        stop: int,
-        file: str,
-        base: int = 0,
-        room: int = 0,
-    ) -> None:
-        field = layout.key
-        self._raw: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)
-        self._base, self._file = base, file
-        self._delflag, self._prefix, self._room = layout.delflag, field.prefix, field.room
-        self._end = min(stop - base, len(data))  # where keys end at the latest
-        self._low, self._own = start, room
-        self._high = base + self._end - self._delflag - self._prefix - len(INODE)
-
-    def names_and_keys(self, positions: Int64) -> tuple[list[bytes], Int64, list[bytes]]:
-        """The names of these inodes, their lengths, and the keys. Cost: two objects an inode."""
-        at, lengths = self.spans(positions)
-        keys = texts_at(self._raw, at, lengths + len(INODE))
-        return texts_at(self._raw, at, lengths), lengths, keys
-
-    def spans(self, positions: Int64) -> tuple[Int64, Int64]:
-        """Where in the piece the names of these inodes begin, and their lengths, int64[n] each."""
-        self._check(positions, (positions >= self._low) & (positions <= self._high))
-        at = positions + (self._delflag - self._base)
-        if not len(at):
-            return at, at
-        if self._prefix:
-            lengths = rows_at(self._raw, at, self._prefix).view(f">u{self._prefix}")[:, 0]
-            lengths = lengths.astype(np.int64) - len(INODE)
-            at += self._prefix
-        else:
-            lengths = np.full(len(at), self._room - len(INODE), np.int64)
-        self._check(positions, (lengths > 0) & (lengths <= self._end - len(INODE) - at))
-        if self._own:
-            ends = at + lengths + (len(INODE) + self._base) - positions
-            self._check(positions, ends <= self._own)
-        tails = rows_at(self._raw, at + lengths - 1, 1 + len(INODE))
-        self._check(positions, (tails[:, 1:] == INODE_BYTES).all(1) & (tails[:, 0] != 0))
-        return at, lengths
-
-    def _check(self, positions: Int64, fit: npt.NDArray[np.bool_]) -> None:
-        if not fit.all():
-            pos = int(positions[~fit][0])
-            raise CorruptError("no inode with a name", file=self._file, offset=pos)
