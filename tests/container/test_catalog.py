@@ -25,8 +25,8 @@ from winkformats.disk.posix import FileStorage
 from winkformats.kv.superblock import read_superblock
 from winkfs import FileType
 from winkfs.archive.pack import pack
-from winkfs.container.catalog import build, joined, live, merge, open_catalog
-from winkfs.container.namesort import ClashFinder, NameSorter
+from winkfs.container.catalog import build, merge, open_catalog
+from winkfs.container.namesort import ClashFinder, NameSorter, joined, live
 from winkfs.container.ondisk.catalog import (
     COLUMNS,
     CTIME,

@@ -80,14 +80,11 @@ def ls(
         listing = _Listing(container, long, as_json, failures)
         _list(container, glob, since, until, listing)
         timed = since is not None or until is not None
-        if glob is not None and not (listing.count or timed or _is_directory(container, glob)):
+        there = listing.count or timed
+        if glob is not None and not (there or is_directory(container, as_path(glob))):
             what = "no name matches" if is_glob(glob) else missing(container)
             failures.add(glob, what)
     return failures.status
-
-
-def _is_directory(container: Reader, glob: str) -> bool:
-    return is_directory(container, as_path(glob))
 
 
 def _list(
@@ -193,7 +190,8 @@ class _Listing:
 
     def _write_many(self, rows: Rows, names: list[str], owner: tuple[int, int]) -> None:
         """The same, of files of which the rows say all."""
-        fileids, sizes, times, ftypes, modes, uids, gids = rows.stats(owner)
+        columns = (column.tolist() for column in rows.stats(owner))
+        fileids, sizes, times, ftypes, modes, uids, gids, _ = columns
         self.count += len(names)
         if self._json:
             found = map(_json, names, ftypes, sizes, times, modes, uids, gids, fileids)
@@ -227,17 +225,24 @@ _type = functools.cache(type_name)
 
 def _long(ftype: int, mode: int, uid: int, gid: int, size: int, mtime_ns: int) -> str:
     """The line of ls -l up to the name; one link each, for a container has no hard links."""
-    when = _minute(mtime_ns // 60_000_000_000)
+    seconds = mtime_ns // NANO
+    when = _minute(seconds // 60) or _second(seconds)
     return f"{_mode(ftype, mode)} 1 {_user(uid):8} {_group(gid):8} {size:12} {when} "
 
 
 @functools.lru_cache(maxsize=1 << 12)
 def _minute(minutes: int) -> str:
+    """What `_second` says of all seconds of a minute; "": not the same, as in the zones of 1900."""
+    first, last = _second(60 * minutes), _second(60 * minutes + 59)
+    return first if first == last else ""
+
+
+def _second(seconds: int) -> str:
     """A time as ls -l prints it."""
     try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(60 * minutes))
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):  # a year the C library does not know
-        return str(60 * minutes)
+        return str(seconds)
 
 
 @functools.cache

@@ -15,40 +15,33 @@ import itertools
 import time
 import weakref
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64, texts_at
+from winkformats.arrays import Bools, Int64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import open_file
 from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
-from winkfs.container.columns import InodeScan, numbers_of, pieces
+from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
-from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter
+from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter, joined, live, some
 from winkfs.container.ondisk.catalog import (
     ALWAYS,
-    ASK,
     COLUMNS,
-    CTIME,
-    FILEID,
     GONE,
-    KIND,
-    MTIME,
-    POINTER,
     POS,
-    SIZE,
     CatalogFile,
     CatalogWriter,
     Rows,
     Run,
     Times,
+    plain_numbers,
 )
 from winkfs.container.ondisk.data import nanoseconds
 from winkfs.container.ondisk.inode import FileType
@@ -57,16 +50,13 @@ from winkfs.names import INODE, name_of
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
-    from winkfs.container.columns import Piece
     from winkfs.container.ondisk.cols import Put
 
 Problem = Callable[[CorruptError], None]
 SHORT: Final = 64 << 20  # bytes of a tail that becomes a run, and not a reason to build anew
 CHANGES: Final = 1 << 16  # names in it, or a part of all names:
 PART: Final = 64
-FEW: Final = (
-    1 << 14
-)  # rows behind the first run that are not merged with it, or a part of its rows:
+FEW: Final = 1 << 14  # rows behind the first run that stay there, or a part of its rows:
 SMALL: Final = 32
 MANY: Final = 1 << 20  # names that went and are remembered
 IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
@@ -150,60 +140,6 @@ class Catalog:
         return live(joined([run.rows() for run in self.file.runs]))
 
 
-def rows_of(store: Opened, piece: Piece) -> Rows:
-    """Some files that were read, in the order of their inodes."""
-    starts = np.cumsum(piece.lengths) - piece.lengths
-    return Rows(texts_at(piece.name_bytes, starts, piece.lengths), numbers_of(store, piece))
-
-
-def joined(runs: list[Iterator[Rows]]) -> Iterator[Rows]:
-    """Several runs as one, the oldest first: of rows with one name that of the last run."""
-    runs = [filter(_some, run) for run in runs]
-    while len(runs) > 1:
-        runs = [*runs[:-2], _pair(*runs[-2:])]
-    return runs[0] if runs else iter(())
-
-
-def _some(rows: Rows) -> bool:
-    return bool(rows.names)
-
-
-def _pair(older: Iterator[Rows], newer: Iterator[Rows]) -> Iterator[Rows]:
-    """Two runs as one, in pieces of the older."""
-    waiting = next(newer, None)
-    for rows in older:
-        last, parts = rows.names[-1], list[Rows]()
-        while waiting is not None and waiting.names[0] <= last:
-            stop = bisect_right(waiting.names, last)
-            parts.append(waiting.part(0, stop))
-            waiting = waiting.part(stop) if stop < len(waiting.names) else next(newer, None)
-        yield _over(rows, Rows.concat(parts)) if parts else rows
-    if waiting is not None:
-        yield waiting
-    yield from newer
-
-
-def _over(old: Rows, new: Rows) -> Rows:
-    """Rows in byte order of their names; of two with one name the new one."""
-    names = [*old.names, *new.names]
-    order = sorted(range(len(names)), key=names.__getitem__)  # stable: the new one comes second
-    ordered = [names[i] for i in order]
-    kept = np.ones(len(order), bool)
-    kept[:-1] = [a != b for a, b in itertools.pairwise(ordered)]
-    numbers = np.concatenate([old.numbers, new.numbers])[np.array(order)]
-    return Rows(ordered, numbers).take(kept)
-
-
-def live(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Without rows that say that a name is gone."""
-    for rows in parts:
-        kept = ~rows.gone
-        if kept.all():
-            yield rows
-        elif kept.any():
-            yield rows.take(kept)
-
-
 def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
     """BASE.cat, if it can be believed.
 
@@ -276,7 +212,7 @@ def rows_now(
     found = live(joined(runs))
     if times == ALWAYS:
         return found
-    return filter(_some, (rows.take(rows.within(times) | rows.asked) for rows in found))
+    return filter(some, (rows.take(rows.within(times) | rows.asked) for rows in found))
 
 
 def all_rows(
@@ -363,29 +299,6 @@ def new_sorter(store: Opened) -> NameSorter:
     return NameSorter(store.directory.scratch, CHUNK)
 
 
-def read_rows(store: Opened, positions: Int64, lost: Problem | None = None) -> Iterator[Rows]:
-    """Rows of the files whose inodes stand at these ascending positions.
-
-    lost  is called with each damaged inode that is left out, because not even its name is sure;
-          None: those that are damaged are noted
-    """
-    damaged: list[CorruptError] = []
-    for piece in pieces(store, positions, damaged.append):
-        yield rows_of(store, piece)
-    sure = list[tuple[bytes, int]]()
-    for error in damaged:
-        key = store.key_at(error.offset)
-        if key and store.index.lookup(key) == error.offset:
-            sure.append((name_of(key), error.offset))
-        elif lost is not None:
-            lost(error)
-        if lost is None:
-            store.note(error)
-    numbers = np.zeros((len(sure), len(COLUMNS)), np.int64)
-    numbers[:, POS], numbers[:, KIND] = [pos for _, pos in sure], ASK | FileType.UNKNOWN
-    yield Rows([name for name, _ in sure], numbers)
-
-
 def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[Rows]:
     """Rows of what changed, in byte order of the names; positions that are 0 are rows of GONE."""
     positions = np.array(sorted(pos for pos in changes.values() if pos), np.int64)
@@ -398,9 +311,7 @@ def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[Rows]:
 
 def gone_rows(names: list[bytes]) -> Rows:
     """Rows that say that these names are gone."""
-    numbers = np.zeros((len(names), len(COLUMNS)), np.int64)
-    numbers[:, KIND] = GONE
-    return Rows(names, numbers)
+    return Rows(names, plain_numbers(np.zeros(len(names), np.int64), kind=GONE))
 
 
 def write_whole(store: Opened, rows: Iterator[Rows]) -> Storage:
@@ -462,8 +373,7 @@ class CatalogTrail:
     """
 
     def __init__(self, store: Opened) -> None:
-        self.since = store.kv.end
-        self._unit = store.settings.mtime_unit
+        self._store, self.since = store, store.kv.end
         self.sorter = new_sorter(store)
         self._positions = array("q")
         self._gone: set[bytes] = set()
@@ -472,14 +382,12 @@ class CatalogTrail:
         self, files: Put, positions: Int64, pointers: Int64, fileids: Int64, mtimes: Int64
     ) -> None:
         """Files put in bulk, as `writemany.append_plain` has them. `mtimes`: as stored."""
-        numbers = np.zeros((len(positions), len(COLUMNS)), np.int64)
-        numbers[:, POS], numbers[:, POINTER] = positions, pointers
-        numbers[:, FILEID], numbers[:, SIZE] = fileids, files.lengths
-        numbers[:, MTIME] = numbers[:, CTIME] = nanoseconds(mtimes, self._unit)
         first = files.ftypes[0]
         same = files.ftypes.count(first) == len(positions)  # a twelfth of the time of an array
-        numbers[:, KIND] = first if same else np.array(files.ftypes)
-        numbers[numbers[:, KIND] == 0, KIND] = FileType.FILE
+        kinds = np.array([first] if same else files.ftypes)
+        kinds[kinds == 0] = FileType.FILE
+        times = nanoseconds(mtimes, self._store.settings.mtime_unit)
+        numbers = plain_numbers(positions, fileids, files.lengths, times, pointers, kinds)
         self.sorter.add(Rows(list(map(name_of, files.keys)), numbers))
 
     @property
@@ -498,33 +406,24 @@ class CatalogTrail:
             self._gone.clear()
             self.since = -1
 
-    def rows(self, store: Opened, *, whole: bool) -> Iterator[Rows]:
+    def rows(self, *, whole: bool) -> Iterator[Rows]:
         """The live files that were put and, but for `whole`, names that are gone, in byte order.
 
         whole   all live files of the container were put since
         raises  OSError
         """
+        store, sorter = self._store, self.sorter
         positions, self._positions = np.unique(np.array(self._positions, np.int64)), array("q")
         for rows in read_rows(store, positions):
-            self.sorter.add(rows)
+            sorter.add(rows)
         if not whole:
             gone = [name for name in self._gone if not store.index.lookup(name + INODE)]
-            self.sorter.add(gone_rows(gone))
-        known = None if whole and self.sorter.count == store.index.count else self._live(store)
-        for rows in self.sorter.rows():
-            yield rows if known is None else rows.take(known(rows))
-
-    def _live(self, store: Opened) -> Callable[[Rows], Bools]:
-        """-> which of some rows are not outdated, or say that a name is gone."""
-        if 8 * self.sorter.count > store.index.count:
-            positions = store.index.positions()
-
-            def known(rows: Rows) -> Bools:
-                at = np.minimum(np.searchsorted(positions, rows.pos), max(len(positions) - 1, 0))
-                return rows.gone | (positions[at] == rows.pos if len(positions) else False)
-
-            return known
-        return lambda rows: rows.gone | _current(store, rows)
+            sorter.add(gone_rows(gone))
+        if whole and sorter.count == store.index.count:
+            return sorter.rows()
+        if 8 * sorter.count > store.index.count:
+            return sorter.rows(np.concatenate([[0], store.index.positions()]))  # 0: what is gone
+        return (rows.take(rows.gone | _current(store, rows)) for rows in sorter.rows())
 
     def close(self) -> None:
         """Drop everything. Idempotent."""
@@ -633,7 +532,7 @@ class DerivedCatalog:
             if catalog is not None and catalog.covered == store.kv.end:
                 return
             if trail is not None and trail.since == store.kv.start:
-                write_whole(store, trail.rows(store, whole=True)).close()
+                write_whole(store, trail.rows(whole=True)).close()
             elif catalog is not None and (changes := self._changes(catalog)):
                 self._add(catalog, *changes)
             else:
@@ -649,7 +548,7 @@ class DerivedCatalog:
         """What happened since, and about how many rows it is; None: too much to be added."""
         store, trail, covered = self._store, self.trail, catalog.covered
         if trail is not None and trail.since == covered:
-            return trail.rows(store, whole=False), trail.count
+            return trail.rows(whole=False), trail.count
         if store.kv.end - covered > max(SHORT, covered // PART):
             return None
         limit = max(CHANGES, catalog.count // PART)

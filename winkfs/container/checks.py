@@ -26,7 +26,7 @@ from winkformats.kv.scan import Batch
 from winkfs.container.catalog import Catalog, rows_now
 from winkfs.container.columns import Columns, InodeScan
 from winkfs.container.inodescan import FIELDS, InodeRows, fileids
-from winkfs.container.namesort import NOTHING, ClashFinder
+from winkfs.container.namesort import NOTHING, ClashFinder, some
 from winkfs.container.ondisk import catalog as catalogs
 from winkfs.container.ondisk.cols import ColumnsFile
 from winkfs.container.ondisk.idx import Base
@@ -321,7 +321,7 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[catalogs.Rows]) -> 
     """
     if not all(map(_ascends, catalog.file.runs)):
         return False
-    said, true = filter(_some, rows_now(store, catalog)), filter(_some, true)
+    said, true = filter(some, rows_now(store, catalog)), filter(some, true)
     finder, one, other = ClashFinder(), NOTHING, NOTHING
     while True:
         one = one if one.names else next(said, NOTHING)
@@ -350,10 +350,6 @@ def _ascends(run: catalogs.Run) -> bool:
             return False
         last = rows.names[-1]
     return True
-
-
-def _some(rows: catalogs.Rows) -> bool:
-    return bool(rows.names)
 
 
 class ColumnsCheck:

@@ -21,21 +21,18 @@ from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.catalog import (
     ASK,
-    COLUMNS,
     CTIME,
-    FILEID,
     KIND,
     MODE_AT,
-    MTIME,
     OWNER,
-    POINTER,
-    POS,
-    SIZE,
     SPECIAL,
+    Rows,
+    owner_word,
+    plain_numbers,
 )
 from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
 from winkfs.container.ondisk.inode import HEAD, Attrs, FileType, Inode
-from winkfs.names import INODE
+from winkfs.names import INODE, name_of
 
 Problem = Callable[[CorruptError], None]
 SPAN: Final = 8 << 20  # bytes of the data file read at once
@@ -447,15 +444,42 @@ class Columns:
         return self.name_bytes[self.name_ends[index] : self.name_ends[index + 1]].tobytes()
 
 
+def rows_of(store: Opened, piece: Piece) -> Rows:
+    """Some files that were read, in the order of their inodes."""
+    starts = np.cumsum(piece.lengths) - piece.lengths
+    return Rows(texts_at(piece.name_bytes, starts, piece.lengths), numbers_of(store, piece))
+
+
+def read_rows(store: Opened, positions: Int64, lost: Problem | None = None) -> Iterator[Rows]:
+    """Rows of the files whose inodes stand at these ascending positions.
+
+    lost  is called with each damaged inode that is left out, because not even its name is sure;
+          None: those that are damaged are noted
+    """
+    damaged: list[CorruptError] = []
+    for piece in pieces(store, positions, damaged.append):
+        yield rows_of(store, piece)
+    sure = list[tuple[bytes, int]]()
+    for error in damaged:
+        key = store.key_at(error.offset)
+        if key and store.index.lookup(key) == error.offset:
+            sure.append((name_of(key), error.offset))
+        elif lost is not None:
+            lost(error)
+        if lost is None:
+            store.note(error)
+    places = np.array([pos for _, pos in sure], np.int64)
+    yield Rows([name for name, _ in sure], plain_numbers(places, kind=ASK | FileType.UNKNOWN))
+
+
 def numbers_of(store: Opened, piece: Piece) -> Int64:
     """The COLUMNS of some files, int64[n, 8], see `ondisk.catalog`.
 
     cost    reads the attributes of the files that have some
     """
-    numbers = np.zeros((len(piece.pos), len(COLUMNS)), np.int64)
-    numbers[:, POS], numbers[:, FILEID], numbers[:, SIZE] = piece.pos, piece.fileid, piece.size
-    numbers[:, MTIME] = numbers[:, CTIME] = piece.mtime
-    numbers[:, POINTER], numbers[:, KIND] = piece.pointer, piece.ftype
+    numbers = plain_numbers(
+        piece.pos, piece.fileid, piece.size, piece.mtime, piece.pointer, piece.ftype
+    )
     numbers[piece.nearest, KIND] |= ASK
     which = np.flatnonzero(piece.special)
     if len(which):
@@ -479,7 +503,7 @@ def _add_attributes(store: Opened, numbers: Int64, which: Int64, piece: Piece) -
             numbers[i, KIND] |= ASK
             continue
         numbers[i, KIND] |= attrs.mode << MODE_AT
-        numbers[i, OWNER] = attrs.uid | (attrs.gid - (attrs.gid >> 31 << 32)) << 32
+        numbers[i, OWNER] = owner_word(attrs.uid, attrs.gid)
         if attrs.ctime_ns is not None:
             numbers[i, CTIME] = attrs.ctime_ns
 

@@ -152,11 +152,8 @@ class Engine:
                  None: CorruptError
         """
         with self.lock:
-            store = self.settled()
-        return map(
-            partial(self._without_damage, problem, times),
-            all_rows(store, self.lock, prefix, problem or _raise, times),
-        )
+            found = all_rows(self.settled(), self.lock, prefix, problem or _raise, times)
+        return map(partial(self._without_damage, problem, times), found)
 
     def _without_damage(
         self, problem: Callable[[CorruptError], None] | None, times: Times, rows: Rows

@@ -1,4 +1,4 @@
-"""Sorting rows of the catalog: into byte order of their names, in bounded memory.
+"""Rows of the catalog in byte order of their names: sorted in bounded memory, and joined.
 
 A full chunk is sorted and goes to a scratch file as a run; runs are merged on the way out. Chunks
 that follow each other in order make one run: names that come in order are not sorted.
@@ -7,6 +7,7 @@ that follow each other in order make one run: names that come in order are not s
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import compress
@@ -18,7 +19,7 @@ import numpy as np
 from winkformats.arrays import Int64, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.catalog import COLUMNS, Rows
+from winkfs.container.ondisk.catalog import COLUMNS, Rows, plain_numbers
 
 CHUNK: Final = 4 << 20  # bytes of names, with what Python adds, that are sorted at a time
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
@@ -210,7 +211,7 @@ class _Cursor:
         return self._rows.part(self._at)
 
 
-NOTHING: Final = Rows([], np.empty((0, len(COLUMNS)), np.int64))
+NOTHING: Final = Rows([], plain_numbers(np.empty(0, np.int64)))
 
 
 def _in_order(found: Rows) -> Rows:
@@ -232,3 +233,55 @@ def _joined(parts: list[Rows]) -> Rows:
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
     return _in_order(Rows.concat(parts))
+
+
+# --- several runs as one ---
+
+
+def joined(runs: list[Iterator[Rows]]) -> Iterator[Rows]:
+    """Several runs as one, the oldest first: of rows with one name that of the last run."""
+    runs = [filter(some, run) for run in runs]
+    while len(runs) > 1:
+        runs = [*runs[:-2], _pair(*runs[-2:])]
+    return runs[0] if runs else iter(())
+
+
+def some(rows: Rows) -> bool:
+    """Whether there are any."""
+    return bool(rows.names)
+
+
+def _pair(older: Iterator[Rows], newer: Iterator[Rows]) -> Iterator[Rows]:
+    """Two runs as one, in pieces of the older."""
+    waiting = next(newer, None)
+    for rows in older:
+        last, parts = rows.names[-1], list[Rows]()
+        while waiting is not None and waiting.names[0] <= last:
+            stop = bisect_right(waiting.names, last)
+            parts.append(waiting.part(0, stop))
+            waiting = waiting.part(stop) if stop < len(waiting.names) else next(newer, None)
+        yield _over(rows, Rows.concat(parts)) if parts else rows
+    if waiting is not None:
+        yield waiting
+    yield from newer
+
+
+def _over(old: Rows, new: Rows) -> Rows:
+    """Rows in byte order of their names; of two with one name the new one."""
+    names = [*old.names, *new.names]
+    order = sorted(range(len(names)), key=names.__getitem__)  # stable: the new one comes second
+    ordered = [names[i] for i in order]
+    kept = np.ones(len(order), bool)
+    kept[:-1] = [a != b for a, b in itertools.pairwise(ordered)]
+    numbers = np.concatenate([old.numbers, new.numbers])[np.array(order)]
+    return Rows(ordered, numbers).take(kept)
+
+
+def live(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Without rows that say that a name is gone."""
+    for rows in parts:
+        kept = ~rows.gone
+        if kept.all():
+            yield rows
+        elif kept.any():
+            yield rows.take(kept)

@@ -20,18 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import numpy as np
 
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.catalog import (
-    ASK,
-    CTIME,
-    FILEID,
-    KIND,
-    MODE_AT,
-    MTIME,
-    OWNER,
-    SIZE,
-    SPECIAL,
-    Rows,
-)
+from winkfs.container.ondisk.catalog import ASK, MODE_AT, SPECIAL, Rows
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, other_id
@@ -54,6 +43,7 @@ UINT32: Final = (1 << 32) - 1
 MODE_OF: Final = [stat.S_IFREG | mode for mode in DEFAULT_MODES]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
 MODES: Final = np.array(MODE_OF, np.int64)
+FORMATS: Final = np.array([stat.S_IFMT(mode) for mode in MODE_OF], np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
 
 log = logging.getLogger("winkfs.mount")
@@ -118,31 +108,17 @@ class RowBatch(Batch):
             self.known.append(rows.names[i])
 
     def _all(self, rows: Rows, owner: tuple[int, int]) -> None:
-        numbers, kind = rows.numbers, rows.numbers[:, KIND]
-        ids, ftype = numbers[:, FILEID], kind & 255
-        uid, gid = repeat(owner[0]), repeat(owner[1])
-        mode, ctime = MODES[ftype], repeat(0)
-        special = kind & SPECIAL != 0
-        if special.any():
-            mode = np.where(special, mode & FORMAT | kind >> MODE_AT, mode)
-            words = np.where(special, numbers[:, OWNER], owner[0] | owner[1] << 32)
-            uid, gid = (words & UINT32).tolist(), (words >> 32 & UINT32).tolist()
-            later = special & (numbers[:, CTIME] != numbers[:, MTIME])
-            ctime = np.where(later, numbers[:, CTIME], 0).tolist()
-        fields = zip(
-            ids.tolist(), mode.tolist(), numbers[:, SIZE].tolist(), numbers[:, MTIME].tolist(),
-            uid, gid, ctime, strict=False,
-        )  # fmt: skip
-        attrs = map(MAKE, repeat(Attr), fields)
-        self.attrs = list(attrs)
-        self.ids, self.known = ids.tolist(), rows.names
-        other = (ftype == FileType.DIR) | (ids >= OWN_IDS) | (ids < 1) | (kind & ASK != 0)
-        if other.any():
-            self.odd = np.flatnonzero(other).tolist()
-            for i in self.odd:
-                self.attrs[i] = None
-            self.ids = ids[~other].tolist()
-            self.known = rows.take(~other).names
+        ids, size, mtime, ftype, mode, uid, gid, ctime = rows.stats(owner)
+        ctime = np.where(ctime != mtime, ctime, 0)
+        columns = ids, FORMATS[ftype] | mode, size, mtime, uid, gid, ctime
+        made = map(MAKE, repeat(Attr), zip(*(column.tolist() for column in columns), strict=True))
+        self.attrs = list(made)
+        other = rows.directories | rows.asked | (ids >= OWN_IDS) | (ids < 1)
+        self.odd = np.flatnonzero(other).tolist()
+        for i in self.odd:
+            self.attrs[i] = None
+        self.ids = ids[~other].tolist()
+        self.known = rows.take(~other).names
 
 
 def fine(short: bytes, path: bytes) -> bool:

@@ -42,6 +42,7 @@ from itertools import compress
 from typing import Final, NamedTuple, Self, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from winkformats.arrays import Bools, Int64, UInt8, rows_at
@@ -60,14 +61,15 @@ RUNS: Final = "RUNS"
 RUNBYTES: Final = "RUNBYTES"
 RUNHASH: Final = "RUNHASH"
 CLASHES: Final = "CLASHES"  # of the first run: files that have the name of a directory of others
-NEW: Final = {
-    "FILEINCR": FILEINCR, "SYNCSIZE": 0, "SYNCTIME": 0, "KVDELFL": 0, "KEYREPR": 12, "VALREPR": 3,
-    "ALIGN": 8, "ENTRIES": 0, "AENTRIES": 0, "KVCKSUM": 1, "INCOMPAT": 1, "SBCKSUM": 0, "SBSEQ": 1,
-    "CONTID": 0, "DATAEND": 0, RUNS: 0, RUNBYTES: 0, RUNHASH: 0, CLASHES: 0,
-}  # fmt: skip
 FIXED: Final = 12  # KEYREPR of 8-byte keys
 LONG: Final = 3  # VALREPR of 8-byte lengths
 ALIGN: Final = 8
+NEW: Final = {
+    "FILEINCR": FILEINCR, "SYNCSIZE": 0, "SYNCTIME": 0, "KVDELFL": 0, "KEYREPR": FIXED,
+    "VALREPR": LONG, "ALIGN": ALIGN, "ENTRIES": 0, "AENTRIES": 0, "KVCKSUM": 1, "INCOMPAT": 1,
+    "SBCKSUM": 0, "SBSEQ": 1, "CONTID": 0, "DATAEND": 0, RUNS: 0, RUNBYTES: 0, RUNHASH: 0,
+    CLASHES: 0,
+}  # fmt: skip
 BLOCK: Final = 1024  # rows of a block, at most
 AREA: Final = 1 << 20  # rows times bytes of the longest name, at most, but for a single row
 KEPT: Final = 32  # blocks kept decoded
@@ -141,15 +143,15 @@ class Rows(NamedTuple):
             found &= self.numbers[:, MTIME] < until
         return found
 
-    def stats(self, owner: tuple[int, int]) -> tuple[list[int], ...]:
-        """FILEIDs, sizes, mtimes, FTYPEs, permission bits, uids and gids. `owner`: of files without
-        attributes."""
-        kind, words = self.numbers[:, KIND], self.numbers[:, OWNER]
+    def stats(self, owner: tuple[int, int]) -> tuple[Int64, ...]:
+        """FILEIDs, sizes, mtimes, FTYPEs, permission bits, uids, gids and ctimes, int64[n] each.
+        `owner`: of files without attributes."""
+        kind = self.numbers[:, KIND]
         ftype, special = kind & 255, kind & SPECIAL != 0
         mode = np.where(special, kind >> MODE_AT, MODES[ftype])
-        words = np.where(special, words, owner[0] | (owner[1] - (owner[1] >> 31 << 32)) << 32)
-        columns = *self.numbers[:, [FILEID, SIZE, MTIME]].T, ftype, mode
-        return tuple(c.tolist() for c in (*columns, words & UINT32, words >> 32 & UINT32))
+        words = np.where(special, self.numbers[:, OWNER], owner_word(*owner))
+        fileid, size, mtime, ctime = self.numbers[:, [FILEID, SIZE, MTIME, CTIME]].T
+        return fileid, size, mtime, ftype, mode, words & UINT32, words >> 32 & UINT32, ctime
 
     @property
     def gone(self) -> Bools:
@@ -172,6 +174,29 @@ class Rows(NamedTuple):
             return parts[0]
         names = [name for part in parts for name in part.names]
         return Rows(names, np.concatenate([part.numbers for part in parts]))
+
+
+def owner_word(uid: int, gid: int) -> int:
+    """The `owner` of a row."""
+    return uid | (gid - (gid >> 31 << 32)) << 32
+
+
+def plain_numbers(
+    pos: Int64,
+    fileid: Int64 | int = 0,
+    size: Int64 | int = 0,
+    mtime: Int64 | int = 0,
+    pointer: Int64 | int = 0,
+    kind: npt.NDArray[np.integer] | int = 0,
+) -> Int64:
+    """The COLUMNS of files without attributes, last changed at their mtime, int64[n, 8]."""
+    numbers = np.zeros((len(pos), len(COLUMNS)), np.int64)
+    for column, values in (
+        (POS, pos), (FILEID, fileid), (SIZE, size), (MTIME, mtime), (POINTER, pointer),
+        (CTIME, mtime), (KIND, kind),
+    ):  # fmt: skip
+        numbers[:, column] = values
+    return numbers
 
 
 class Part(NamedTuple):
@@ -275,12 +300,12 @@ class Block:
     def names(self) -> list[bytes]:
         """The names. Raises ValueError."""
         if self._names is None:
-            rows = self.matrix()[0]
+            rows = self._matrix()
             self._names = rows.view(f"S{rows.shape[1]}").ravel().tolist()
         return self._names
 
-    def matrix(self) -> tuple[UInt8, Int64]:
-        """The names as rows of a matrix, uint8[n, longest], with zeros behind them; their lengths.
+    def _matrix(self) -> UInt8:
+        """The names as rows of a matrix, uint8[n, longest], with zeros behind them.
 
         raises  ValueError for lengths that cannot be
         """
@@ -305,7 +330,7 @@ class Block:
         np.maximum.accumulate(owner, axis=0, out=owner)
         rows[:, :wide] = np.take_along_axis(rows[:, :wide], owner, axis=0)
         rows *= np.arange(longest) < lengths[:, None]
-        return rows, lengths
+        return rows
 
     def _column(self, number: int) -> Int64:
         width, at = self._width[number], self._at[number]
@@ -437,7 +462,7 @@ class CatalogFile:
         self.storage = storage
         try:
             self.superblock = block = read_superblock(storage)
-            _check_shape(block, storage)
+            check_form(block, storage, PURPOSE_CATALOG)
             self.contid, self.covered = block.get("CONTID", 0), block.get("DATAEND", -1)
             self.clashes = block.get(CLASHES, -1)
             where = [block.get(name, 0) for name in (RUNS, RUNBYTES, RUNHASH)]
@@ -469,15 +494,19 @@ class CatalogFile:
         return sum(run.count for run in self.runs)
 
 
-def _check_shape(block: Superblock, storage: Storage) -> None:
+def check_form(block: Superblock, storage: Storage, purpose: str) -> Layout:
+    """Refuse what is no kvseq in the form of BASE.cat and BASE.cols, or not all of it.
+
+    raises  FormatError
+    """
     layout = Layout.of(block, storage.name)
     shape = (layout.delflag, layout.key.code, layout.value.code, layout.align, layout.checksum)
     whole = block["SBSIZE"] <= block.get("FILESIZE", 0) <= storage.size()
-    if (block["FORMAT"], block.purpose) != (KVSEQ, PURPOSE_CATALOG) or not whole:
-        raise FormatError(f"{storage.name}: no catalog of a container, or not all of it")
-    if shape != (0, FIXED, LONG, ALIGN, 4) or "SBCKSUM" not in block:
-        raise FormatError(f"{storage.name}: a catalog of another form")
+    mine = (block["FORMAT"], block.purpose) == (KVSEQ, purpose) and "SBCKSUM" in block
+    if not (mine and whole and shape == (0, FIXED, LONG, ALIGN, 4)):
+        raise FormatError(f"{storage.name}: not {purpose} of a container, or not all of it")
     block.check_known(storage.name)
+    return layout
 
 
 def _checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T]) -> T:

@@ -37,11 +37,12 @@ from winkformats.disk.paths import open_file
 from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, FormatError
-from winkformats.kv.entry import MASK64, Layout
+from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq
-from winkformats.kv.superblock import KVSEQ, SBSIZE, read_superblock
+from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs.container.columns import Columns
 from winkfs.container.derived import Opened
+from winkfs.container.ondisk.catalog import ALIGN, FIXED, LONG, check_form
 from winkfs.container.ondisk.data import PURPOSE_COLUMNS
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import DerivedDamage
@@ -53,8 +54,6 @@ COLSUMS: Final = "COLSUMS"  # position of the entry before it, with checksums of
 COLHASH: Final = "COLHASH"  # XXH3-64 of the values of both: an older file's are none of this one's
 LETTERS: Final = "pismfaen"  # of the columns, in the order of the fields of `Columns`
 TYPES: Final = ("<i8", "<i8", "<i8", "<i8", "u1", "u1", "<i8", "u1")
-FIXED: Final = 12  # KEYREPR of 8-byte keys
-LONG: Final = 3  # VALREPR of 8-byte lengths
 VALUE_AT: Final = 16  # bytes of an entry before its value
 MOST: Final = (1 << 63) - 1
 PARTS: Final = 64  # of what is put together that are looked at together
@@ -193,16 +192,7 @@ class ColumnsFile:
         self._storage = storage
         self.superblock = block = read_superblock(storage)
         size = block.get("FILESIZE", 0)
-        layout = Layout.of(block, storage.name)
-        shape = (layout.delflag, layout.key.code, layout.value.code, layout.align, layout.checksum)
-        if (
-            (block["FORMAT"], block.purpose) != (KVSEQ, PURPOSE_COLUMNS)
-            or shape != (0, FIXED, LONG, 8, 4)
-            or not block["SBSIZE"] <= size <= storage.size()
-            or "SBCKSUM" not in block
-        ):
-            raise FormatError(f"{storage.name}: no columns of a container, or not all of them")
-        block.check_known(storage.name)
+        layout = check_form(block, storage, PURPOSE_COLUMNS)
         self.contid, self.covered = block.get("CONTID", 0), block.get("DATAEND", -1)
         self._layout, self._end = layout, size
         storage.remember_resident()
@@ -388,7 +378,7 @@ class ColumnsWriter:
 
     def __init__(self, storage: Storage, contid: int) -> None:
         self._kv = KVSeq.create(
-            storage, purpose=PURPOSE_COLUMNS, keyrepr=FIXED, valrepr=LONG, kvdelfl=0, align=8,
+            storage, purpose=PURPOSE_COLUMNS, keyrepr=FIXED, valrepr=LONG, kvdelfl=0, align=ALIGN,
             sbsize=SBSIZE, contid=contid, extra={"DATAEND": 0, CHUNKS: 0, COLSUMS: 0, COLHASH: 0},
         )  # fmt: skip
         self._contid = contid
