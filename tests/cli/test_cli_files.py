@@ -16,6 +16,7 @@ from commands import PROGRAM, Run, listed, one_line
 from seam import disk_calls, once
 
 import winkfs
+from winkfs.cli import read
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +93,17 @@ def test_ls_json_is_an_object_a_line_and_gives_odd_names_back(run: Run, base: st
     }  # fmt: skip
     assert records[5]["target"] == "docs/a.html"
     assert records[1]["mtime"] == -1.5
+
+
+def test_ls_long_has_seconds_where_no_calendar_has_the_year(run: Run, base: str) -> None:
+    with winkfs.open(base, "a") as c:
+        c.put("soon", b"", mtime_ns=61 * 10**9)
+    (line,) = run("ls", base, "-l", "soon").out.splitlines()
+    when = datetime.fromtimestamp(61).strftime("%Y-%m-%d %H:%M")
+    assert line.split()[5:7] == when.encode().split()
+    assert read._long(ord("f"), 0o644, 0, 0, 1, 2**63 * 10**9 + 7 * 10**9).split()[-1] == str(
+        2**63 + 7
+    )
 
 
 def test_ls_on_a_terminal_escapes(run: Run, base: str) -> None:

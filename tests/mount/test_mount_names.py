@@ -543,6 +543,24 @@ def test_every_kind_of_inode_is_listed_as_it_is_found(base: str) -> None:
     view.close()
 
 
+@pytest.mark.parametrize("files", [5, 100])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_files_with_attributes_are_listed_whoever_owns_the_container(base: str, files: int) -> None:
+    with winkfs.create(base) as container:
+        for i in range(files):
+            container.put(f"{i:03}", b"x", mode=0o600, uid=4_000_000_000, gid=2**32 - 1)
+            container.put(f"{i:03}-plain", b"x")
+    winkfs.reindex(base)
+    os.chown(f"{base}.data", 3_000_000_000, 4_100_000_000)
+    view = opened(base, "r")
+    handle = view.opendir(view.root)
+    found = {entry.name: (entry.attr.uid, entry.attr.gid) for entry in view.readdir(handle, 0)}
+    view.releasedir(handle)
+    assert set(found.values()) == {(4_000_000_000, 2**32 - 1), (3_000_000_000, 4_100_000_000)}
+    assert len(found) == 2 * files
+    view.close()
+
+
 def test_directory_in_the_place_of_another_keeps_its_time(base: str) -> None:
     view = opened(made(base, ("a", DIR), ("b", DIR), "b/f"))
     view.utime(at(view, "a"), 5_000_000_000, 6_000_000_000)
