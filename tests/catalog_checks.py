@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from winkfs.container.catalog import Catalog, open_catalog, rows_now
+from winkfs.container.catalog import Catalog, Query, open_catalog, rows_now
 from winkfs.container.ondisk.catalog import ASK, MODE_AT, SPECIAL
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.store import Store
@@ -58,7 +58,7 @@ def row_of(store: Store, name: bytes) -> list[int]:
 def assert_catalog(store: Store, catalog: Catalog, names: Iterable[bytes]) -> None:
     """A catalog, with what came after it, has these names, and of each what its inode says."""
     wanted = sorted(names)
-    found = list(rows_now(store, catalog))
+    found = list(rows_now(store, catalog, Query()))
     assert [name for rows in found for name in rows.names] == wanted
     numbers = [row for rows in found for row in rows.numbers.tolist()]
     assert numbers == [row_of(store, name) for name in wanted]

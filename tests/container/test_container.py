@@ -526,7 +526,9 @@ def test_put_many_takes_pairs_and_triples_and_says_how_many(c: Container) -> Non
     assert [c.stat(n).mtime for n in "bc"] == [5, 2.5]
 
 
-@pytest.mark.parametrize("item", [("b",), ("b", b"x", 1, 2), (), "b", None, 5])
+@pytest.mark.parametrize(
+    "item", [("b",), ("b", b"x", 1, 2), ("b", b"x", 1, {"no": 2}), (), "b", None, 5]
+)
 def test_put_many_refuses_what_is_no_file(item: Any, base: Path) -> None:
     with winkfs.create(base) as container:
         container.put("kept", b"1")

@@ -303,11 +303,11 @@ def _fault(container: Files, target: bytes) -> str | None:
 
 def _has_below(container: Files, name: bytes) -> bool:
     """Whether any name is below this one. Cost: without a catalog a pass over all inodes."""
-    from winkfs.container.catalog import by_prefix
+    from winkfs.container.catalog import Query, positions_of
     from winkfs.container.container import Container
 
     if isinstance(container, Container):
-        found = by_prefix(container.engine.store, name + b"/")
+        found = positions_of(container.engine.store, Query.of_prefix(name + b"/"))
         if found is not None:
             return len(found) > 0
     return any(True for _ in container.scan(prefix=name + b"/"))

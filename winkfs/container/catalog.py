@@ -15,9 +15,9 @@ import itertools
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -35,22 +35,29 @@ from winkfs.container.ondisk.catalog import (
     ALWAYS,
     COLUMNS,
     GONE,
+    KIND,
+    MODE_AT,
+    OWNER,
     POS,
+    SPECIAL,
     CatalogFile,
     CatalogWriter,
     Rows,
     Run,
     Times,
+    owner_word,
     plain_numbers,
 )
 from winkfs.container.ondisk.data import nanoseconds
-from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.inode import ATTRS, Attrs, FileType
 from winkfs.container.recovery import tail
+from winkfs.container.where import Condition
 from winkfs.names import INODE, name_of
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
     from winkfs.container.ondisk.cols import Put
+    from winkfs.container.ondisk.typed import Schema
 
 Problem = Callable[[CorruptError], None]
 SHORT: Final = 64 << 20  # bytes of a tail that becomes a run, and not a reason to build anew
@@ -60,6 +67,54 @@ FEW: Final = 1 << 14  # rows behind the first run that stay there, or a part of 
 SMALL: Final = 32
 MANY: Final = 1 << 20  # names that went and are remembered
 IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
+
+
+class Query(NamedTuple):
+    """Which rows of a catalog: names in [low, high), mtimes, a condition that is bound.
+
+    columns  of the user, whose values the rows are to have
+    """
+
+    low: bytes = b""
+    high: bytes | None = None
+    times: Times = ALWAYS
+    where: Condition | None = None
+    columns: tuple[str, ...] = ()
+
+    @classmethod
+    def of_prefix(
+        cls,
+        prefix: bytes,
+        times: Times = ALWAYS,
+        where: Condition | None = None,
+        columns: Sequence[str] = (),
+    ) -> Query:
+        """Names that begin so."""
+        return cls(prefix, after(prefix), times, where, tuple(columns))
+
+    def of_first(self, run: Run, *, alone: bool) -> Iterator[Rows]:
+        """The rows of the first run that may be meant. `alone`: there are no later ones."""
+        columns = self.columns if alone else self.needed
+        if self.where is None:
+            return run.rows(self.low, self.high, self.times, columns)
+        return run.chosen(self.where, self.low, self.high, self.times, columns)
+
+    def of_later(self, run: Run) -> Iterator[Rows]:
+        """All rows of a later run: one may hide a row of the first, and not be meant itself."""
+        return run.rows(self.low, self.high, ALWAYS, self.needed)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns that the rows must have, so that the condition can be asked of them."""
+        asked = () if self.where is None else self.where.columns()
+        return tuple(dict.fromkeys([*self.columns, *asked]))
+
+    def kept(self, rows: Rows, schema: Schema) -> Rows:
+        """Those of some rows that are meant, and those that have to be asked."""
+        kept = rows.within(self.times)
+        if self.where is not None:
+            kept &= rows.meeting(self.where, schema)
+        return rows.take(kept | rows.asked)
 
 
 class Catalog:
@@ -135,9 +190,16 @@ class Catalog:
             found.update(zip(rows.names, positions.tolist(), strict=True))
         return found
 
-    def rows(self) -> Iterator[Rows]:
-        """The live rows, some thousand at a time. Raises DerivedDamage."""
-        return live(joined([run.rows() for run in self.file.runs]))
+    def rows(self, wanted_columns: Sequence[str] = ()) -> Iterator[Rows]:
+        """The live rows, some thousand at a time. Raises DerivedDamage.
+
+        wanted_columns  of the user, whose values they are to have
+        """
+        return live(joined(_whole_runs(self.file.runs, wanted_columns)))
+
+
+def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[Rows]]:
+    return [run.rows(wanted_columns=tuple(columns)) for run in runs]
 
 
 def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
@@ -157,6 +219,7 @@ def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
         return None
     least = store.kv.end if exactly else max(store.catalog_from, store.kv.start)
     mine = store.settings.contid != 0 and file.contid == store.settings.contid
+    mine = mine and all(store.schema.items() <= run.schema.items() for run in file.runs)
     if mine and least <= file.covered <= store.kv.end:
         return Catalog(file)
     file.close()
@@ -184,63 +247,56 @@ def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> C
     raises   CorruptError; OSError
     cost     reads the inodes of the changes, and writes the catalog anew
     """
-    parts = [*(run.rows() for run in runs), changed_rows(store, changes)]
+    parts = [*_whole_runs(runs, store.schema), changed_rows(store, changes)]
     return _written(store, joined(parts))
 
 
-def rows_now(
-    store: Opened,
-    catalog: Catalog,
-    low: bytes = b"",
-    high: bytes | None = None,
-    times: Times = ALWAYS,
-) -> Iterator[Rows]:
-    """The live rows with names in [low, high), also of what came after the catalog, in order.
+def rows_now(store: Opened, catalog: Catalog, query: Query) -> Iterator[Rows]:
+    """The live rows that are meant, also of what came after the catalog, in order.
 
-    times   rows with another mtime are left out, save those that do not say all
+    Rows that do not say all are there whatever their mtimes and values.
     raises  CorruptError
-    cost    as `Catalog.rows`, and reads the tail; memory: 300 bytes a name in it
+    cost    as `Run.rows`, and reads the tail; memory: 300 bytes a name in it
     """
+    low, high = query.low, query.high
     changes = {
         name: pos
         for name, pos in tail(store, catalog.covered)
         if low <= name and (high is None or name < high)
     }
     later = list(changed_rows(store, changes)) if changes else []
-    first, *others = catalog.file.runs  # a row of the others may hide one with another mtime
-    runs = [first.rows(low, high, times), *(run.rows(low, high) for run in others), iter(later)]
-    found = live(joined(runs))
-    if times == ALWAYS:
+    first, *others = catalog.file.runs  # a row of the others may hide one that is not meant
+    alone = not (others or later)
+    runs = [query.of_first(first, alone=alone), *map(query.of_later, others)]
+    found = live(joined([*runs, iter(later)]))
+    if query.times == ALWAYS and (query.where is None or alone):
         return found
-    return filter(some, (rows.take(rows.within(times) | rows.asked) for rows in found))
+    schema = dict(store.schema)
+    rest = query._replace(where=None) if alone else query
+    return filter(some, (rest.kept(rows, schema) for rows in found))
 
 
 def all_rows(
-    store: Opened,
-    lock: AbstractContextManager[object],
-    prefix: bytes,
-    lost: Problem,
-    times: Times = ALWAYS,
+    store: Opened, lock: AbstractContextManager[object], lost: Problem, query: Query
 ) -> Iterator[Rows]:
-    """The live rows whose names begin with `prefix`, in byte order of the names, as of the call.
+    """The live rows that are meant, in byte order of the names, as of the call.
 
     lock    what guards the store while it is read; the caller has settled what it put
-    lost    see `read_rows`; times: see `rows_now`
+    lost    see `read_rows`
     raises  CorruptError; OSError
     cost    as `rows_now`; where there is no good catalog, or it is far behind, one is made first,
             in a scratch file
     """
-    end = after(prefix)
     with lock:
         catalog = open_catalog(store)
         if catalog is None or store.kv.end - catalog.covered > SHORT:
             catalog = build(store, save=False, lost=lost)
         try:
-            found = rows_now(store, catalog, prefix, end, times)
+            found = rows_now(store, catalog, query)
         except CorruptError:
             catalog.close()
             raise
-    return _healed(store, lock, catalog, found, (prefix, end, times))
+    return _healed(store, lock, catalog, found, query)
 
 
 def _healed(
@@ -248,10 +304,10 @@ def _healed(
     lock: AbstractContextManager[object],
     catalog: Catalog,
     found: Iterator[Rows],
-    asked: tuple[bytes, bytes | None, Times],
+    query: Query,
 ) -> Iterator[Rows]:
     """The rows that were found; where the catalog turns out to be damaged, others from there on."""
-    low, high, times = asked
+    low = query.low
     try:
         for rows in found:
             yield rows
@@ -261,17 +317,17 @@ def _healed(
             store.remark(error)
             again = build(store, save=False, lost=store.note)
         with again:
-            yield from rows_now(store, again, low, high, times)
+            yield from rows_now(store, again, query._replace(low=low))
     finally:
         catalog.close()
 
 
-def by_prefix(store: Opened, prefix: bytes, times: Times = ALWAYS) -> Int64 | None:
-    """Ascending positions of the files whose names begin so, and whose mtimes are in `times`.
+def positions_of(store: Opened, query: Query) -> Int64 | None:
+    """Ascending positions of the files that are meant, and of those that have to be asked.
 
     ->      None where there is no good catalog, or it is far behind
-    cost    reads the blocks of the catalog that have such names, and the tail; memory: 8 bytes a
-            file
+    cost    reads the blocks of the catalog that may have such files, and the tail; memory: 8 bytes
+            a file
     """
     catalog = open_catalog(store)
     if catalog is None:
@@ -280,8 +336,7 @@ def by_prefix(store: Opened, prefix: bytes, times: Times = ALWAYS) -> Int64 | No
         if store.kv.end - catalog.covered > SHORT:
             return None
         try:
-            rows = rows_now(store, catalog, prefix, after(prefix), times)
-            found = [part.pos for part in rows]
+            found = [part.pos for part in rows_now(store, catalog, query)]
         except DerivedDamage as error:
             store.remark(error)
             return None
@@ -317,7 +372,7 @@ def gone_rows(names: list[bytes]) -> Rows:
 def write_whole(store: Opened, rows: Iterator[Rows]) -> Storage:
     """BASE.cat, durable, of all rows, of which some may be GONE, as one run. Raises OSError."""
     with store.deriving(DerivedCatalog.suffix, uncached=True) as storage:
-        _fill(store, CatalogWriter.create(storage, store.settings.contid), rows)
+        _fill(store, CatalogWriter.create(storage, store.settings.contid, store.schema), rows)
     return storage
 
 
@@ -331,7 +386,7 @@ def _written(store: Opened, rows: Iterator[Rows], *, save: bool = True) -> Catal
             return build(store, save=False)
     few = store.index.count <= IN_MEMORY
     storage = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else _scratch(store)
-    _fill(store, CatalogWriter.create(storage, store.settings.contid), rows)
+    _fill(store, CatalogWriter.create(storage, store.settings.contid, store.schema), rows)
     return Catalog(CatalogFile(storage))
 
 
@@ -379,7 +434,13 @@ class CatalogTrail:
         self._gone: set[bytes] = set()
 
     def put_many(
-        self, files: Put, positions: Int64, pointers: Int64, fileids: Int64, mtimes: Int64
+        self,
+        files: Put,
+        positions: Int64,
+        pointers: Int64,
+        fileids: Int64,
+        mtimes: Int64,
+        attrs: Sequence[bytes] | None,
     ) -> None:
         """Files put in bulk, as `writemany.append_plain` has them. `mtimes`: as stored."""
         first = files.ftypes[0]
@@ -388,7 +449,14 @@ class CatalogTrail:
         kinds[kinds == 0] = FileType.FILE
         times = nanoseconds(mtimes, self._store.settings.mtime_unit)
         numbers = plain_numbers(positions, fileids, files.lengths, times, pointers, kinds)
-        self.sorter.add(Rows(list(map(name_of, files.keys)), numbers))
+        values = None
+        if attrs is not None:  # all of mode 0644, and of one owner
+            said = Attrs.decode(attrs[0], file=self._store.base, offset=0)
+            numbers[:, KIND] |= SPECIAL | said.mode << MODE_AT
+            numbers[:, OWNER] = owner_word(said.uid, said.gid)
+            values = np.empty(len(attrs), object)
+            values[:] = [word[ATTRS.size :] for word in attrs]
+        self.sorter.add(Rows(list(map(name_of, files.keys)), numbers, values))
 
     @property
     def count(self) -> int:
@@ -564,13 +632,15 @@ class DerivedCatalog:
         behind, kept = count + file.rows - catalog.count, len(file.runs)
         storage = None if behind > max(FEW, catalog.count // SMALL) else self._open_to_write()
         if storage is None:
-            write_whole(store, joined([*(run.rows() for run in file.runs), changes])).close()
+            runs = _whole_runs(file.runs, store.schema)
+            write_whole(store, joined([*runs, changes])).close()
             return
         while kept > 1 and file.runs[kept - 1].count <= 2 * count:
             kept -= 1
             count += file.runs[kept].count
-        with CatalogWriter.append_to(storage, file, kept) as writer:
-            writer.write_run(joined([*(run.rows() for run in file.runs[kept:]), changes]))
+        with CatalogWriter.append_to(storage, file, kept, store.schema) as writer:
+            runs = _whole_runs(file.runs[kept:], store.schema)
+            writer.write_run(joined([*runs, changes]))
             writer.finish(store.kv.end, store.kv.superblock.get("SYNCTIME", int(time.time())))
 
     def _open_to_write(self) -> Storage | None:

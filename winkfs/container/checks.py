@@ -23,7 +23,7 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
-from winkfs.container.catalog import Catalog, rows_now
+from winkfs.container.catalog import Catalog, Query, rows_now
 from winkfs.container.columns import Columns, InodeScan
 from winkfs.container.inodescan import FIELDS, InodeRows, fileids
 from winkfs.container.namesort import NOTHING, ClashFinder, some
@@ -321,7 +321,10 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[catalogs.Rows]) -> 
     """
     if not all(map(_ascends, catalog.file.runs)):
         return False
-    said, true = filter(some, rows_now(store, catalog)), filter(some, true)
+    said, true = (
+        filter(some, rows_now(store, catalog, Query(columns=tuple(store.schema)))),
+        filter(some, true),
+    )
     finder, one, other = ClashFinder(), NOTHING, NOTHING
     while True:
         one = one if one.names else next(said, NOTHING)

@@ -26,12 +26,13 @@ from winkfs.container.ondisk.catalog import (
     MODE_AT,
     OWNER,
     SPECIAL,
+    Blobs,
     Rows,
     owner_word,
     plain_numbers,
 )
 from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
-from winkfs.container.ondisk.inode import HEAD, Attrs, FileType, Inode
+from winkfs.container.ondisk.inode import ATTRS, HEAD, Attrs, FileType, Inode
 from winkfs.names import INODE, name_of
 
 Problem = Callable[[CorruptError], None]
@@ -56,6 +57,7 @@ class Piece(NamedTuple):
     fileid      int64[n]  FILEID
     attrs       int64[n]  kv_pointer of the attributes, 0: none; attrs_size: their bytes
     nearest     bool[n]   whether int64 cannot hold the mtime
+    words       object[n] the bytes of the attributes, checked, where they lay in what was read
     """
 
     pos: Int64
@@ -70,11 +72,12 @@ class Piece(NamedTuple):
     attrs: Int64
     attrs_size: Int64
     nearest: Bools
+    words: Blobs
 
 
 NONE: Final = Piece(
     _INTS, _INTS, _INTS, _INTS, _BYTES, _BYTES, _INTS, _BYTES, _INTS, _INTS, _INTS,
-    np.empty(0, np.bool_),
+    np.empty(0, np.bool_), np.empty(0, np.object_),
 )  # fmt: skip
 
 
@@ -126,7 +129,10 @@ class InodeScan:
 
     def piece(self, positions: Int64, data: memoryview, base: int) -> Piece:
         """The files with inodes at `positions`; `data`: bytes of the file from `base` on."""
-        return self._piece(positions, data, positions - base)
+        found = self._piece(positions, data, positions - base)
+        if found.special.any():
+            self._add_words(found, data, base)
+        return found
 
     def apart(self, positions: Int64) -> Piece:
         """The same where there is too much between the inodes to read it."""
@@ -165,21 +171,40 @@ class InodeScan:
         good = self._sound(rows, pos, fields) & (one | ((extents == 0) & (lsize == 0)))
         plain = one & (extent[:, -1] == lsize) & (skip == 0) & (extent[:, 0] > 0) & (lsize > 0)
         plain &= good
-        plain &= self._is_value(extent[:, 0], lsize, pos, fields[:, 2], plain)
+        first = fields[:, 7 : 7 + self._words]
+        attrs = np.where(special, first[:, 0], 0)
+        follows = np.where(special, attrs, pos)  # attributes stand between content and inode
+        plain &= self._is_value(extent[:, 0], lsize, follows, fields[:, 2], plain)
         pointer = np.where(lsize == 0, 0, np.where(plain, extent[:, 0], -1))
         ftype = np.where(fields[:, 4] == 0, int(FileType.FILE), fields[:, 4])
         lengths = rows.key_len - len(INODE)
-        first = fields[:, 7 : 7 + self._words]
         found = Piece(
             pos, pointer, lsize, self._ns(fields[:, 5]), ftype.astype(np.uint8),
             special.astype(np.uint8), lengths, self._names(rows.matrix, lengths, good),
-            fields[:, 2], np.where(special, first[:, 0], 0), np.where(special, -first[:, -1], 0),
-            self._beyond(fields[:, 5]),
+            fields[:, 2], attrs, np.where(special, -first[:, -1], 0), self._beyond(fields[:, 5]),
+            np.full(len(pos), None, np.object_),
         )  # fmt: skip
         if not good.all():
             kept = [array if array is found.name_bytes else array[good] for array in found]
             found = Piece._make(kept)
         return found, rows.which[good]
+
+    def _add_words(self, found: Piece, data: memoryview, base: int) -> None:
+        """Take the attributes of files that lie in what was read, as they do beside an inode."""
+        bounds = (4, 24), (ATTRS.size, ATTRS_READ)
+        mine = np.flatnonzero(found.attrs >= base)
+        rows = entry_rows(data, found.attrs[mine] - base, self._layout, *bounds)
+        which = mine[rows.which]
+        if not len(which):
+            return
+        good = rows.value_len >= found.attrs_size[which]
+        if not self._checked:
+            good &= rows.good(self._layout, found.attrs[which])
+        begin = rows.begin + rows.value
+        words = rows.slices(begin, begin + found.attrs_size[which])
+        for i, ok, word in zip(which.tolist(), good.tolist(), words, strict=True):
+            if ok:
+                found.words[i] = word
 
     def _sound(self, rows: EntryRows, pos: Int64, fields: Int64) -> Bools:
         """Which are inodes with a name and a right checksum, and fields that can be: bool[n]."""
@@ -225,8 +250,8 @@ class InodeScan:
     ) -> Bools:
         """Whether the value of the entry at `pointer` has `size` bytes.
 
-        That needs no look at it where its end is the start of the inode, and its key, as
-        "<fileid>/D0", cannot be shorter.
+        That needs no look at it where its end is `pos`, the start of the next entry of the file,
+        and its key, as "<fileid>/D0", cannot be shorter.
         """
         layout = self._layout
         found = np.zeros(len(pos), bool)
@@ -293,6 +318,7 @@ class InodeScan:
             np.array([inode.ftype], np.uint8), np.array([inode.attrs is not None], np.uint8),
             np.array([len(name)]), np.frombuffer(name, np.uint8), np.array([inode.fileid]),
             np.array(attrs[:1]), np.array(attrs[1:]), self._beyond(mtime),
+            np.full(1, None, np.object_),
         )  # fmt: skip
 
 
@@ -447,7 +473,8 @@ class Columns:
 def rows_of(store: Opened, piece: Piece) -> Rows:
     """Some files that were read, in the order of their inodes."""
     starts = np.cumsum(piece.lengths) - piece.lengths
-    return Rows(texts_at(piece.name_bytes, starts, piece.lengths), numbers_of(store, piece))
+    numbers, values = numbers_of(store, piece)
+    return Rows(texts_at(piece.name_bytes, starts, piece.lengths), numbers, values)
 
 
 def read_rows(store: Opened, positions: Int64, lost: Problem | None = None) -> Iterator[Rows]:
@@ -472,36 +499,42 @@ def read_rows(store: Opened, positions: Int64, lost: Problem | None = None) -> I
     yield Rows([name for name, _ in sure], plain_numbers(places, kind=ASK | FileType.UNKNOWN))
 
 
-def numbers_of(store: Opened, piece: Piece) -> Int64:
-    """The COLUMNS of some files, int64[n, 8], see `ondisk.catalog`.
+def numbers_of(store: Opened, piece: Piece) -> tuple[Int64, Blobs | None]:
+    """The COLUMNS of some files, int64[n, 8], and the `values` of their rows.
 
-    cost    reads the attributes of the files that have some
+    cost    reads the attributes of files that have some, where they do not lie beside the inodes
     """
     numbers = plain_numbers(
         piece.pos, piece.fileid, piece.size, piece.mtime, piece.pointer, piece.ftype
     )
     numbers[piece.nearest, KIND] |= ASK
     which = np.flatnonzero(piece.special)
-    if len(which):
-        _add_attributes(store, numbers, which, piece)
-    return numbers
+    if not len(which):
+        return numbers, None
+    values = np.full(len(numbers), b"", object)
+    _add_attributes(store, numbers, values, which, piece)
+    return numbers, values if store.schema else None
 
 
-def _add_attributes(store: Opened, numbers: Int64, which: Int64, piece: Piece) -> None:
+def _add_attributes(
+    store: Opened, numbers: Int64, values: Blobs, which: Int64, piece: Piece
+) -> None:
     """Fill in what the attributes of these rows say; where they cannot be read, the inode has to
     be asked."""
     storage, end = store.kv.storage, store.kv.end
     name, layout = storage.name, store.kv.layout
-    for i, pos, size in zip(
-        which.tolist(), piece.attrs[which].tolist(), piece.attrs_size[which].tolist(), strict=True
-    ):
+    for i, pos, size, known in zip(
+        which.tolist(), piece.attrs[which].tolist(), piece.attrs_size[which].tolist(),
+        piece.words[which].tolist(), strict=True,
+    ):  # fmt: skip
         numbers[i, KIND] |= SPECIAL
         try:
-            value = layout.read(storage.read, pos, end, name, ATTRS_READ).value
-            attrs = Attrs.decode(value[:size], file=name, offset=pos)
+            word = known or layout.read(storage.read, pos, end, name, ATTRS_READ).value[:size]
+            attrs = Attrs.decode(word, file=name, offset=pos)
         except CorruptError:
             numbers[i, KIND] |= ASK
             continue
+        values[i] = word[ATTRS.size :]
         numbers[i, KIND] |= attrs.mode << MODE_AT
         numbers[i, OWNER] = owner_word(attrs.uid, attrs.gid)
         if attrs.ctime_ns is not None:

@@ -28,12 +28,14 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import HALF, SBSIZE, Superblock
 from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
+from winkfs.container.datafile import MAX_VARIABLES
 from winkfs.container.inodescan import is_inode
 from winkfs.container.ondisk.catalog import POINTER, POS
 from winkfs.container.ondisk.catalog import Rows as CatalogRows
 from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
+from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import Rebuilt, known_sums
 from winkfs.container.store import Store
 from winkfs.errors import Locked, Refusal
@@ -41,7 +43,6 @@ from winkfs.names import base_of, name_of
 
 Progress = Callable[[int], None]
 ORDERS: Final = ("disk", "name")
-MAX_VARIABLES: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +195,7 @@ class _Compaction:
         # of the live inodes, where they are moved one by one: where they are now, and the content
         self._inodes = self._contents = np.empty(0, np.int64)
         self._lock: Lock | None = None
+        self._columns_at = 0  # where the entry of the columns is now
 
     def _moved(self, old: Int64) -> Int64:
         """New positions of inodes, int64[n]."""
@@ -210,7 +212,7 @@ class _Compaction:
         else:
             contents = self._places.of(numbers[plain, POINTER])
         numbers[plain, POINTER], numbers[:, POS] = contents, self._moved(rows.pos)
-        return CatalogRows(rows.names, numbers)
+        return rows._replace(numbers=numbers)
 
     def run(self) -> Compacted:
         store, before = self._store, self._store.kv.end
@@ -249,6 +251,8 @@ class _Compaction:
             sums = {"ITOTSZ": store.itotsz, "DTOTSZ": store.dtotsz, "NEXTFID": store.nextfid}
             try:
                 move(kv)
+                if COLUMNS in block:
+                    sums[COLUMNS] = self._columns_at
                 known = {name: value for name, value in sums.items() if name in block}
                 kv.sync(known, now=block.get("SYNCTIME"))
             finally:
@@ -268,6 +272,8 @@ class _Compaction:
                 kv.append(entry.key, entry.value)
                 continue
             kv.append_encoded(self._encoded(batch, chosen, kv), len(chosen))
+        old = self._store.kv.superblock.get(COLUMNS, 0)
+        self._columns_at = max(int(self._places.of(np.array([old], np.int64))[0]), 0)
 
     def _encoded(self, batch: Batch, chosen: Int64, kv: KVSeq) -> bytearray:
         """The chosen entries as they stand from the end of the new file on."""
@@ -336,7 +342,9 @@ class _Compaction:
             for i in chosen[~is_inode(batch)[chosen]].tolist():
                 entry = batch.entry(i)
                 if not _is_part(entry.key):
-                    kv.append(entry.key, entry.value)
+                    at = kv.append(entry.key, entry.value)
+                    if batch.pos[i] == self._store.kv.superblock.get(COLUMNS):
+                        self._columns_at = at
 
     def _in_order(self) -> Iterator[int]:
         positions = self._live.tolist()
@@ -409,7 +417,7 @@ class _Derived:
         """The rows of the old one, with new places. One that is damaged is left out, and made anew
         when it is needed."""
         with old, contextlib.suppress(DerivedDamage):
-            write_whole(store, map(self.moved, old.rows())).close()
+            write_whole(store, map(self.moved, old.rows(list(store.schema)))).close()
 
 
 def _append(store: Store, kv: KVSeq, old: int) -> int:

@@ -7,14 +7,17 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from winkformats.disk.storage import Storage
 from winkfs.container.catalog import RowCollector, new_sorter
 from winkfs.container.datafile import create_files
-from winkfs.container.engine import Engine, Moment
+from winkfs.container.engine import Engine, Moment, check_columns
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.data import new_superblock
 from winkfs.container.ondisk.inode import (
@@ -25,6 +28,13 @@ from winkfs.container.ondisk.inode import (
     check_directory,
     check_ftype,
     check_length,
+)
+from winkfs.container.ondisk.typed import (
+    USER,
+    arrow_parts,
+    check_schema,
+    to_attributes,
+    to_values,
 )
 from winkfs.container.read import LARGE, fast_reader
 from winkfs.container.recovery import rebuild
@@ -56,6 +66,7 @@ def create(
     classic: bool = False,
     htalgo: int | None = None,
     like: Storage | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Container:
     """Make an empty container and open it for writing.
 
@@ -64,12 +75,19 @@ def create(
     classic  the oldest variant: MD5, whole seconds, no checksums of entries
     htalgo   1 MD5, 2 XXH3-64, 3 MurmurHash3; None: 2, classic 1
     like     a file whose mode and owner its files get, as far as we may
-    raises   FileExistsError; Locked; OSError
+    columns  that files can have: name -> string, binary, bool, int64, float64, timestamp or
+             list<string>; see `Container.add_columns`
+    raises   FileExistsError; Locked; ValueError; OSError
     """
-    path = base_of(base)
+    path, schema = base_of(base), check_schema(columns or {})
+    if schema and classic:
+        raise ValueError("a classic container has no attributes, so no columns")
     block = new_superblock(ao=ao, timemp=timemp, classic=classic, htalgo=htalgo)
     create_files(path, block, like)
-    return Container(path, "a")
+    made = Container(path, "a")
+    if schema:
+        made.add_columns(schema)
+    return made
 
 
 def open(base: str | os.PathLike[str], mode: str = "r") -> Container:
@@ -248,6 +266,63 @@ class Container(Reader):
             self._engine.catch_up()
             return dict(self._engine.files.attrs(self._engine.key(name)).xattrs)
 
+    # --- columns ---
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that files can have: name -> type."""
+        with self._engine.lock:
+            self._engine.catch_up()
+            return dict(self._engine.store.schema)
+
+    def add_columns(self, columns: Mapping[str, str]) -> None:
+        """Let files have more columns: name -> type, as of `create`.
+
+        A value that a file has as extended attribute `user.NAME` is then its value in the column.
+        raises  ValueError for a name that is taken, or an unknown type
+        """
+        with self._engine.lock:
+            self._engine.need_writable()
+            known = dict(self._engine.store.schema)
+            for name in columns:
+                if name in known:
+                    raise ValueError(f"the container has a column {name!r}: {known[name]}")
+            schema = check_schema(known | dict(columns))
+            self._engine.run(self._engine.changes.declare, schema)
+
+    def drop_columns(self, names: Iterable[str]) -> None:
+        """Have no such columns any more. Values stay extended attributes of the files.
+
+        raises  ValueError where there is none of that name
+        """
+        with self._engine.lock:
+            self._engine.need_writable()
+            dropped, schema = list(names), dict(self._engine.store.schema)
+            check_columns(dropped, schema)
+            left = {name: kind for name, kind in schema.items() if name not in dropped}
+            self._engine.run(self._engine.changes.declare, left)
+
+    def getcolumns(self, name: Name) -> dict[str, Any]:
+        """The values of a file: column -> value, None: null. Raises FileNotFoundError."""
+        with self._engine.lock:
+            self._engine.catch_up()
+            attrs = self._engine.files.attrs(self._engine.key(name))
+            return to_values(attrs.xattrs, self._engine.store.schema)
+
+    def setcolumns(self, name: Name, values: Mapping[str, Any]) -> None:
+        """Set some of the values of a file; None: null.
+
+        raises  FileNotFoundError; ValueError for an unknown column or a value of another type;
+                PermissionError (ao)
+        """
+        with self._engine.lock:
+            self._engine.need_writable()
+            known = self._engine.files.attrs(self._engine.key(name)).xattrs
+            given = to_attributes(self._engine.store.schema, values)
+            changed = {USER + column.encode() for column in values}
+            kept = {key: value for key, value in known.items() if key not in changed}
+        self.setxattrs(name, kept | given, ctime_ns=time.time_ns())
+
     # --- names ---
 
     def __contains__(self, name: object) -> bool:
@@ -272,27 +347,43 @@ class Container(Reader):
         until: float | None = None,
         prefix: Name = "",
         *,
+        where: str | None = None,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
         """The files in disk order, as of the call: later changes do not show.
 
         since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
         prefix        only names that start with it
+        where         a condition as WHERE of SQL has it: "lang = 'de' and score > 0.5"; on columns,
+                      path, size and mtime. ValueError where it is none. It is asked of the catalog
         problem       called with each damaged inode, which is skipped; None: CorruptError
         """
-        with self._engine.lock:
-            self._engine.settled()
-        return scan(self._engine.store, self._engine.lock, since, until, to_bytes(prefix), problem)
+        engine, known = self._engine, None
+        with engine.lock:
+            engine.settled()
+            if where is not None:
+                times = to_ns(since), to_ns(until)
+                found = [r.pos for r in engine.rows(to_bytes(prefix), problem, times, where)]
+                known = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+        return scan(engine.store, engine.lock, since, until, to_bytes(prefix), problem, known=known)
 
-    def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
+    def names(
+        self,
+        glob: str | None = None,
+        *,
+        where: str | None = None,
+        problem: Problem | None = None,
+    ) -> Iterator[str]:
         """The names in byte order, as of the call; `glob`: those that match, * also crossing /.
+
+        where    see `scan`
 
         problem  called with each damaged inode that is met, which is skipped; None: CorruptError
         cost     reads the part of the catalog that a glob's beginning allows; where there is no
                  catalog, all inodes, and sorts the names
         """
         prefix = b"" if glob is None else to_bytes(literal_prefix(glob))
-        found = self._engine.rows(prefix, problem)
+        found = self._engine.rows(prefix, problem, where=where)
         names = chain.from_iterable(to_strs(rows.names) for rows in found)
         return names if glob is None else filter(matcher(glob), names)
 
@@ -314,13 +405,15 @@ class Container(Reader):
         mode: int | None = None,
         uid: int | None = None,
         gid: int | None = None,
+        columns: Mapping[str, Any] | None = None,
     ) -> None:
         """Create or replace a file with this content.
 
         mtime      seconds since the epoch; None: now. mtime_ns: the same in nanoseconds, exact
         mode, uid, gid  kept where they differ from the defaults (0644, the container's owner)
+        columns    values: {"lang": "de", "score": 0.93}; those that are missing, or None, are null
         raises     FileExistsError (exclusive); PermissionError (ao: an older mtime); ValueError (a
-                   name that is empty, too long or has NUL); OSError
+                   name that is empty, too long or has NUL; columns that there are not); OSError
         cost       buffered; durable after `sync`
         """
         key = self._engine.key(name)
@@ -335,11 +428,13 @@ class Container(Reader):
                 mtime_ns = checked_ns(to_ns(mtime) if mtime_ns is None else mtime_ns)
             if ftype != FileType.FILE:
                 check_ftype(ftype)
-            owner = self._engine.changes.attrs_for(ftype, mode, uid, gid)
+            xattrs = to_attributes(self._engine.store.schema, columns) if columns else None
+            owner = self._engine.changes.attrs_for(ftype, mode, uid, gid, xattrs)
             self._engine.run(self._engine.changes.put, key, content, mtime_ns, ftype, owner)
 
     def put_many(self, files: Iterable[tuple[Any, ...]]) -> int:
-        """Create or replace many files: (name, data) or (name, data, mtime) each -> how many.
+        """Create or replace many files -> how many. Each is (name, data), (name, data, mtime) or
+        (name, data, mtime, columns): see `put`.
 
         The fast path: names may repeat, the last one counts. On an error what came before it is
         kept, and synced as all else is. `files` may read this container, but not change it.
@@ -351,6 +446,24 @@ class Container(Reader):
             bulk = BulkPut(self._engine.store, self._engine.changes)
             result: int = self._engine.consume("put_many", lambda: bulk.put(files))
             return result
+
+    def put_batch(self, batch: Any) -> int:
+        """Create or replace the files of an Arrow RecordBatch or Table -> how many.
+
+        batch   with columns `path` (or `name`) and `content`, maybe `mtime` (a timestamp, or
+                seconds), and columns that the container has
+        raises  ValueError for others, for nulls where there must be none, and for other types
+        cost    as `put_many`
+        """
+        with self._engine.lock:
+            self._engine.need_writable()
+            bulk = BulkPut(self._engine.store, self._engine.changes)
+            return sum(
+                self._engine.consume("put_batch", partial(bulk.put_columns, *part))
+                for part in arrow_parts(
+                    batch, self._engine.store.schema, self._engine.changes.attribute_entries
+                )
+            )
 
     def put_rows(self, rows: Iterable[Row]) -> int:
         """Create or replace many files with all their metadata -> how many. See `put_many`."""

@@ -20,10 +20,12 @@ from winkformats.kv.superblock import Superblock
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.ondisk.typed import COLUMNS, KEY, Schema, parse_schema, schema_text
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED
 
 NOTES: Final = 100
+MAX_VARIABLES: Final = 31  # of a superblock
 HEAD: Final = 512  # bytes read first for a key of unknown length
 
 
@@ -102,6 +104,8 @@ class DataFile:
         self.nextfid = block.get("NEXTFID", 0)  # 0: not known yet
         if not 0 <= self.nextfid < SANE:
             self.nextfid = 0
+        self._columns_at = block.get(COLUMNS, 0)
+        self._schema: tuple[int, Schema] = (0, {})
         if self.writable:
             self._need_lengths()
         self.synced = block.get("FILESIZE", self.kv.end)
@@ -109,6 +113,40 @@ class DataFile:
         self.filesize_at = 16 + 16 * names.index("FILESIZE") if "FILESIZE" in block else 0
         self._remember_filesize()
         self.owner = (info.uid, info.gid)
+
+    # --- columns of the user ---
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the user that files may have: name -> type."""
+        at = self._columns_at if self.writable else self.kv.superblock.get(COLUMNS, 0)
+        if self._schema[0] != at:
+            self._schema = at, self._read_schema(at)
+        return self._schema[1]
+
+    def _read_schema(self, at: int) -> Schema:
+        try:
+            entry = self.entry_at(at)
+            if entry.key != KEY:
+                raise CorruptError("not the columns", file=self.kv.storage.name, offset=at)
+            return parse_schema(entry.value)
+        except (CorruptError, ValueError) as error:
+            self.note(f"{self.base}: its columns cannot be read ({error}): winkfs columns add "
+                      "declares them anew")  # fmt: skip
+            return {}
+
+    def declare(self, schema: Schema) -> None:
+        """Have these columns, and no others, from the next sync on. Raises OSError.
+
+        Values that files have already are found with the next catalog. The caller drops this one.
+        """
+        text = schema_text(schema)
+        self.kv.reserve(len(text) + 64)
+        at = self.kv.append(KEY, text)
+        if self._columns_at and self.kv.layout.delflag:
+            self.doomed.append(self._columns_at)
+            self.kv.aentries -= 1
+        self._columns_at = at
 
     def _need_lengths(self) -> None:
         """Keys and values of files have many lengths. Raises NotAllowed where all must be equal."""
@@ -211,6 +249,10 @@ class DataFile:
         if self.nextfid:
             variables["NEXTFID"] = self.nextfid
         known = {name: value for name, value in variables.items() if name in block}
+        if self._columns_at:
+            known[COLUMNS] = self._columns_at
+            if COLUMNS not in block and len(block) >= MAX_VARIABLES:
+                del block["HTFREE"]  # 0, as where it is missing
         now = int(time.time())
         if self.settings.classic:  # equal SYNCTIMEs would vouch for the index of the last close
             last = block.get("SYNCTIME", 0)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from winkformats.errors import CorruptError, DerivedDamage
     from winkformats.kv.sequence import KVSeq
     from winkfs.container.ondisk.data import Settings
+    from winkfs.container.ondisk.typed import Schema
 
 
 class DerivedFile(Protocol):
@@ -75,6 +76,9 @@ class Opened(Protocol):
 
     @property
     def index(self) -> Known: ...
+
+    @property
+    def schema(self) -> Schema: ...
 
     @property
     def catalog_from(self) -> int: ...

@@ -18,12 +18,21 @@ import numpy as np
 
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError
-from winkfs.container.catalog import all_rows
-from winkfs.container.ondisk.catalog import ALWAYS, Rows, Times
+from winkfs.container.catalog import Query, all_rows
+from winkfs.container.ondisk.catalog import ALWAYS, Rows, Times, plain_numbers
 from winkfs.container.ondisk.data import UNNAMED
-from winkfs.container.ondisk.inode import Attrs, FileType, check_directory, check_ftype
+from winkfs.container.ondisk.inode import (
+    ATTRS,
+    Attrs,
+    FileType,
+    Inode,
+    check_directory,
+    check_ftype,
+)
+from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
 from winkfs.container.store import Store
+from winkfs.container.where import parse
 from winkfs.container.write import Changes
 from winkfs.errors import Busy, Closed, NameTooLong, NotAllowed, ReadOnly, StalePlan
 from winkfs.names import INODE, Name, to_bytes, to_str
@@ -145,18 +154,27 @@ class Engine:
         prefix: bytes,
         problem: Callable[[CorruptError], None] | None,
         times: Times = ALWAYS,
+        where: str | None = None,
+        columns: Sequence[str] = (),
     ) -> Iterator[Rows]:
         """The rows of the catalog with names that begin so, and with such mtimes: `all_rows`.
+
+        where    a condition of them, see `container.where`; columns: of the user, whose values the
+                 rows are to have
 
         problem  called with each inode that has to be asked and is damaged; its row is left out.
                  None: CorruptError
         """
         with self.lock:
-            found = all_rows(self.settled(), self.lock, prefix, problem or _raise, times)
-        return map(partial(self._without_damage, problem, times), found)
+            store = self.settled()
+            condition = None if where is None else parse(where).bound(store.schema)
+            check_columns(columns, store.schema)
+            query = Query.of_prefix(prefix, times, condition, columns)
+            found = all_rows(store, self.lock, problem or _raise, query)
+        return map(partial(self._without_damage, problem, query), found)
 
     def _without_damage(
-        self, problem: Callable[[CorruptError], None] | None, times: Times, rows: Rows
+        self, problem: Callable[[CorruptError], None] | None, query: Query, rows: Rows
     ) -> Rows:
         asked = np.flatnonzero(rows.asked)
         if not len(asked):
@@ -166,9 +184,14 @@ class Engine:
             try:
                 with self.lock:
                     inode = self.files.inode(rows.names[i] + INODE)[1]
+                    typed = query.columns or query.where is not None
+                    attrs = self.content.attrs(inode) if typed else None
                 # int64 may not hold it
-                ns, (since, until) = self.store.settings.ns_of(inode.mtime), times
+                ns, (since, until) = self.store.settings.ns_of(inode.mtime), query.times
                 kept[i] = (since is None or ns >= since) and (until is None or ns < until)
+                if query.where is not None and attrs is not None:
+                    row = _row_of(rows.names[i], inode, ns, attrs)
+                    kept[i] &= bool(row.meeting(query.where, self.store.schema)[0])
             except CorruptError as error:
                 if problem is None:
                     raise
@@ -458,6 +481,24 @@ class Engine:
                 f"a name may have {limit} bytes, this has {len(raw)}", to_str(raw[:80])
             )
         return raw + INODE
+
+
+def check_columns(names: Iterable[str], schema: Schema) -> None:
+    """Raises ValueError for a column that there is not."""
+    for name in names:
+        if name not in schema:
+            there = ", ".join(schema) or "there are none"
+            raise ValueError(f"there is no column {name!r} ({there})")
+
+
+def _row_of(name: bytes, inode: Inode, ns: int, attrs: Attrs) -> Rows:
+    """A file as a row, as far as conditions ask."""
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    size, mtime = np.array([inode.lsize]), np.array([min(max(ns, least), most)])
+    numbers = plain_numbers(np.array([0]), 0, size, mtime, 0, inode.ftype)
+    values = np.empty(1, object)
+    values[0] = attrs.encode()[ATTRS.size :]
+    return Rows([name], numbers, values)
 
 
 def _raise(error: OSError | CorruptError) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from winkfs.container.ondisk.typed import to_values
 from winkfs.units import NANO
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ class Entry(Stat):
     def xattrs(self) -> Mapping[bytes, bytes]:
         """Extended attributes."""
         return {}
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The values of columns that it has: name -> value, None: null."""
+        return to_values(self.xattrs)
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """The content without its holes, (offset, bytes) each, in order. Raises CorruptError."""

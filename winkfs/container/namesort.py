@@ -25,7 +25,7 @@ CHUNK: Final = 4 << 20  # bytes of names, with what Python adds, that are sorted
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 OVERHEAD: Final = 110 + WIDTH  # bytes of a row beside its name: object, places in lists, numbers
 BLOCK: Final = 1024  # rows read back at a time from each run
-FIXED: Final = WIDTH + 4  # bytes of a row in the scratch file beside its name
+OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
 
 
 class ClashFinder:
@@ -67,11 +67,13 @@ class ClashFinder:
 
 
 class _Block(NamedTuple):
-    """Where a block lies in the scratch file: its numbers, uint32 lengths, names."""
+    """Where a block lies in the scratch file: its numbers, uint32 lengths, names; where it is
+    `typed`, behind the lengths of the names those of the values, and these behind the names."""
 
     offset: int
     rows: int
     size: int
+    typed: bool
 
 
 class NameSorter:
@@ -89,8 +91,7 @@ class NameSorter:
     def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
         self._scratch, self._limit = scratch, chunk
         self._storage: Storage | None = None
-        self._names: list[bytes] = []
-        self._numbers: list[Int64] = []
+        self._waiting: list[Rows] = []
         self._room = chunk
         self._runs: list[list[_Block]] = []
         self._last = b""  # name of the last run
@@ -100,10 +101,11 @@ class NameSorter:
 
     def add(self, rows: Rows) -> None:
         """Rows in any order."""
-        self._names += rows.names
-        self._numbers.append(rows.numbers)
+        self._waiting.append(rows)
         self.count += len(rows.names)
         self._room -= sum(map(len, rows.names)) + OVERHEAD * len(rows.names)
+        if rows.values is not None:
+            self._room -= sum(map(len, rows.values)) + OBJECT * len(rows.values)
         if self._room <= 0:
             self._put_by()
 
@@ -145,14 +147,12 @@ class NameSorter:
 
     def _chunk(self) -> Rows:
         """What is in memory, in order."""
-        if not self._names:
-            return NOTHING
-        found = Rows(self._names, np.concatenate(self._numbers))
+        found = Rows.concat(self._waiting) if self._waiting else NOTHING
         return found if all(map(lt, found.names, found.names[1:])) else _in_order(found)
 
     def _flush(self) -> None:
         rows = self._chunk()
-        self._names, self._numbers = [], []
+        self._waiting = []
         self._room = self._limit
         if not rows.names or self._error is not None:
             return
@@ -163,10 +163,12 @@ class NameSorter:
         self._last = rows.names[-1]
         for at in range(0, len(rows.names), BLOCK):
             block = rows.part(at, at + BLOCK)
-            sizes = np.fromiter(map(len, block.names), np.uint32, len(block.names))
-            parts = [block.numbers.tobytes(), sizes.tobytes(), b"".join(block.names)]
+            texts = block.names if block.values is None else [*block.names, *block.values]
+            sizes = np.fromiter(map(len, texts), np.uint32, len(texts))
+            parts = [block.numbers.tobytes(), sizes.tobytes(), b"".join(texts)]
             size = self._storage.write(self._end, parts)
-            self._runs[-1].append(_Block(self._end, len(sizes), size))
+            typed = block.values is not None
+            self._runs[-1].append(_Block(self._end, len(block.names), size, typed))
             self._end += size
 
     def _read(self, block: _Block) -> Rows:
@@ -175,9 +177,17 @@ class NameSorter:
         if len(data) != block.size:
             raise CorruptError("names are cut short", file=self._storage.name, offset=block.offset)
         count, raw = block.rows, np.frombuffer(data, np.uint8)
-        lengths = raw[WIDTH * count : FIXED * count].view(np.uint32).astype(np.int64)
-        names = texts_at(raw, np.cumsum(lengths) - lengths + FIXED * count, lengths)
-        return Rows(names, raw[: WIDTH * count].view(np.int64).reshape(-1, len(COLUMNS)))
+        texts_from = (WIDTH + 4 * (1 + block.typed)) * count
+        lengths = raw[WIDTH * count : texts_from].view(np.uint32).astype(np.int64)
+        starts = np.cumsum(lengths) - lengths + texts_from
+        names = texts_at(raw, starts[:count], lengths[:count])
+        numbers = raw[: WIDTH * count].view(np.int64).reshape(-1, len(COLUMNS))
+        if not block.typed:
+            return Rows(names, numbers)
+        values = np.empty(count, object)
+        pairs = zip(starts[count:].tolist(), lengths[count:].tolist(), strict=True)
+        values[:] = [data[at : at + size] for at, size in pairs]
+        return Rows(names, numbers, values)
 
 
 class _Cursor:
@@ -215,9 +225,7 @@ NOTHING: Final = Rows([], plain_numbers(np.empty(0, np.int64)))
 
 
 def _in_order(found: Rows) -> Rows:
-    name = found.names.__getitem__
-    order = sorted(range(len(found.names)), key=name)
-    return Rows(list(map(name, order)), found.numbers[order])
+    return found.ordered(sorted(range(len(found.names)), key=found.names.__getitem__))
 
 
 def _at(blocks: Iterator[Rows], live: Int64) -> Iterator[Rows]:
@@ -268,13 +276,10 @@ def _pair(older: Iterator[Rows], newer: Iterator[Rows]) -> Iterator[Rows]:
 
 def _over(old: Rows, new: Rows) -> Rows:
     """Rows in byte order of their names; of two with one name the new one."""
-    names = [*old.names, *new.names]
-    order = sorted(range(len(names)), key=names.__getitem__)  # stable: the new one comes second
-    ordered = [names[i] for i in order]
-    kept = np.ones(len(order), bool)
-    kept[:-1] = [a != b for a, b in itertools.pairwise(ordered)]
-    numbers = np.concatenate([old.numbers, new.numbers])[np.array(order)]
-    return Rows(ordered, numbers).take(kept)
+    found = _in_order(Rows.concat([old, new]))  # stable: the new one comes second
+    kept = np.ones(len(found.names), bool)
+    kept[:-1] = [a != b for a, b in itertools.pairwise(found.names)]
+    return found.take(kept)
 
 
 def live(parts: Iterable[Rows]) -> Iterator[Rows]:

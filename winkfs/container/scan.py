@@ -21,7 +21,7 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
-from winkfs.container.catalog import by_prefix
+from winkfs.container.catalog import Query, positions_of
 from winkfs.container.entry import Entry, SpecialEntry, entries
 from winkfs.container.inodescan import PlainInodes, plain_inodes
 from winkfs.container.ondisk.data import Settings
@@ -176,17 +176,20 @@ def scan(
     prefix: bytes,
     problem: Callable[[CorruptError], None] | None,
     without: Int64 | None = None,
+    known: Int64 | None = None,
 ) -> Iterator[Entry]:
     """Entries of the files that are live now; their positions are taken at once.
 
     without  positions that are passed over, ascending
+    known    those of the files, ascending; None: they are looked for
     """
     settings = store.settings
     low, high = to_ns(since), to_ns(until)
     with lock:
         store.kv.show(store.kv.end - 1)  # all of it written
         timed = (low, high) != (None, None) and store.times is None
-        known = by_prefix(store, prefix, (low, high)) if prefix or timed else None
+        if known is None and (prefix or timed):
+            known = positions_of(store, Query.of_prefix(prefix, (low, high)))
         positions = store.index.positions() if known is None else known
         if store.times is not None:
             positions = narrow(positions, store, low, high)

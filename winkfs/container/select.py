@@ -11,7 +11,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
-from winkfs.container.catalog import by_prefix
+from winkfs.container.catalog import Query, positions_of
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.cols import Chunk, ColumnsFile, open_columns
 from winkfs.container.scan import narrow
@@ -54,7 +54,8 @@ def _select(store: Store, selection: Selection, problem: Problem | None) -> Colu
     if selection.paths is not None:
         rows = by_paths(store, selection.paths, problem)
         return rows.take(selection.chosen(rows))
-    positions = by_prefix(store, selection.prefix) if selection.prefix else None
+    prefix = selection.prefix
+    positions = positions_of(store, Query.of_prefix(prefix)) if prefix else None
     few = positions is not None and len(positions) < store.index.count // FEW
     file = None if few else open_columns(store)
     if file is not None:

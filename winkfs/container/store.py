@@ -27,6 +27,7 @@ from winkfs.container.ondisk.data import SANE
 from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import DerivedTimes, TimeIndex
+from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import Rebuilt, Replay, finish, finish_rebuilt, rebuild
 from winkfs.errors import Refusal
 from winkfs.names import INODE
@@ -379,6 +380,8 @@ class Store(DataFile):
         if broken:
             self.doomed = []  # what replaces them may be lost
         self.kv.cut(self.synced)
+        if self._columns_at >= self.kv.end:  # declared by what was lost
+            self._columns_at = self.kv.superblock.get(COLUMNS, 0)
         for file in self.derived:
             file.drop()  # half a rename may be in the file
         # SYNCSIZE stays until all is right: after a kill the next writer sees that it is not.

@@ -21,12 +21,24 @@ from winkfs.container.ondisk.inode import (
     DEFAULT_MODES,
     Attrs,
     Extent,
+    FileType,
     Inode,
     check_attrs,
     check_directory,
     check_length,
     default_mode,
     joined,
+)
+from winkfs.container.ondisk.typed import (
+    RECORD,
+    USER,
+    Schema,
+    Texts,
+    canonical,
+    pack,
+    parse_schema,
+    schema_text,
+    to_attributes,
 )
 from winkfs.container.read import Content, Files
 from winkfs.container.writemany import SMALL, OneFile, append_drafts, can_append
@@ -82,6 +94,7 @@ class Changes:
         """Attributes asked for at creation; None: the defaults."""
         if mode is None and uid is None and gid is None and not xattrs:
             return None
+        xattrs = self.typed(xattrs) if xattrs else {}
         owner = self._content.owner
         if (mode, uid, gid) == (DEFAULT_MODES[ftype], *owner) and not xattrs:
             return None
@@ -90,9 +103,67 @@ class Changes:
                 DEFAULT_MODES[ftype] if mode is None else mode & 0o7777,
                 owner[0] if uid is None else uid,
                 owner[1] if gid is None else gid,
-                dict(xattrs or {}),
+                dict(xattrs),
             )
         )
+
+    # --- columns of the user ---
+
+    def declare(self, schema: Schema) -> None:
+        """Have these columns, and no others. Raises NotAllowed where there are no attributes."""
+        settings = self._store.settings
+        if not settings.attrs or settings.classic:
+            what = "the container has no ATTRS: it keeps no columns"
+            raise NotAllowed(what, self._store.base)
+        self._store.declare(schema)
+        self._store.catalog.drop()  # it lacks what files may have in attributes of these names
+
+    def typed(
+        self, xattrs: Mapping[bytes, bytes], *, strict: bool = False
+    ) -> Mapping[bytes, bytes]:
+        """Extended attributes as they are stored: texts of columns as we write them, and the types
+        beside them. Columns that come with their types are declared, if there are none so called.
+
+        strict  a value that is none of its column's type is refused: Refusal EINVAL; else it stays
+                an attribute, and the column is null
+        """
+        if RECORD in xattrs:
+            self._adopt(xattrs[RECORD])
+        schema = self._store.schema
+        there = [(USER + name.encode(), kind) for name, kind in schema.items()]
+        there = [(key, kind) for key, kind in there if key in xattrs]
+        if not there:
+            return xattrs
+        found = dict(xattrs)
+        for key, kind in there:
+            text = canonical(kind, xattrs[key])
+            if text is None and strict:
+                shown = to_str(xattrs[key][:60])
+                what = f"the column {to_str(key[len(USER) :])} is {kind}, not {shown!r}"
+                raise Refusal(what, self._store.base, number=errno.EINVAL)
+            found[key] = xattrs[key] if text is None else text
+        return found | {RECORD: schema_text(schema)}
+
+    def _adopt(self, record: bytes) -> None:
+        schema = self._store.schema
+        try:
+            more = parse_schema(record)
+            known = {name.lower() for name in schema}
+            new = {name: kind for name, kind in more.items() if name.lower() not in known}
+        except ValueError:  # somebody else's attribute
+            return
+        if new and self._store.settings.attrs:
+            self.declare({**schema, **new})
+
+    def column_attributes(self, values: Mapping[str, Any]) -> bytes:
+        """The attribute entry of a new file with these values. Raises ValueError."""
+        xattrs = to_attributes(self._store.schema, values)
+        return Attrs(DEFAULT_MODES[FileType.FILE], *self._content.owner, xattrs).encode()
+
+    def attribute_entries(self, texts: Sequence[Texts]) -> list[bytes]:
+        """The same of many files, from the texts of all columns."""
+        head, schema = self.column_attributes({}), self._store.schema
+        return [head + word for word in pack(texts, schema)]
 
     def put(self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None) -> None:
         """Create or replace a file."""
@@ -322,6 +393,8 @@ class Changes:
     def set_attrs(self, key: bytes, attrs: Attrs, ctime_ns: int | None = None) -> None:
         """`ctime_ns`: when that was; None: not noted."""
         self._forbid_ao("changing mode, owner or attributes", key)
+        if attrs.xattrs:
+            attrs = replace(attrs, xattrs=self.typed(attrs.xattrs, strict=True))
         draft = self._draft(key, "changing a file")
         self._promise(draft, NOTED + len(attrs.encode()))
         self._set_attrs(draft, attrs)

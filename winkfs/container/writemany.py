@@ -1,7 +1,8 @@
 """Writing many plain files: their entries encoded together, as byte matrices, or one by one.
 
-A plain file is a data entry and an inode of one extent, without attributes. Positions are a
-cumulative sum, and one join makes a chunk of entries that a thread writes while the next is made.
+A plain file is a data entry and an inode of one extent, without attributes or with an entry of
+them between the two. Positions are a cumulative sum, and one join makes a chunk of entries that a
+thread writes while the next is made.
 `BulkPut` is one call of put_many or put_rows, `OneFile` encodes the file of a put.
 """
 
@@ -49,6 +50,7 @@ BYTES: Final = 2 << 20  # content of a batch, about
 LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
+LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
 Data = bytes | memoryview
 
 
@@ -116,10 +118,17 @@ class OneFile:
         return xxhash.xxh3_64_digest(body, (self._contid + pos) & MASK64)[4:]
 
 
-def append_plain(store: Store, files: Plain, fileids: Int64, mtimes: Int64) -> tuple[Int64, Int64]:
+def append_plain(
+    store: Store,
+    files: Plain,
+    fileids: Int64,
+    mtimes: Int64,
+    attrs: Sequence[bytes] | None = None,
+) -> tuple[Int64, Int64]:
     """Append the entries of files and count them -> positions of inodes and of data, int64[n].
 
     fileids, mtimes  int64[n]; all fileids with as many hex digits
+    attrs            the values of their attribute entries; None: none of them has one
     raises           OSError
     """
     kv = store.kv
@@ -127,33 +136,49 @@ def append_plain(store: Store, files: Plain, fileids: Int64, mtimes: Int64) -> t
     lengths, key_lengths = files.lengths, files.key_lengths
     form, isz = store.settings.form, store.inode_size
     head = len(f"{int(fileids[0]):x}") + 10  # delflag, key length, "<hex>/D0", value length
-    sizes = np.empty(2 * n, np.int64)
-    sizes[0::2], sizes[1::2] = head + lengths + 4, 3 + key_lengths + 4 + isz + 4
+    each = 2 if attrs is None else 3  # entries of a file
+    sizes = np.empty(each * n, np.int64)
+    sizes[0::each], sizes[each - 1 :: each] = head + lengths + 4, 3 + key_lengths + 4 + isz + 4
+    named = None
+    if attrs is not None:
+        named = np.fromiter(map(len, attrs), np.int64, n)
+        sizes[1::each] = head + named + 4
+        isz = max(isz, -(-(56 + 2 * form.pair) // 8) * 8)
+        sizes[2::each] = 3 + key_lengths + 4 + isz + 4
     ends = np.cumsum(sizes)
     at = ends - sizes
-    headers = _data_headers(fileids, head, lengths)
-    pointers = at[0::2] + base
-    tails = _inodes(form, isz, fileids, lengths, files.ftypes, mtimes, pointers)
+    headers = _headers(fileids, head, lengths, b"/D0")
+    pointers = at[0::each] + base
+    tails = _inodes(
+        form, isz, fileids, lengths, files.ftypes, mtimes, pointers,
+        None if named is None else (at[1::each] + base, named),
+    )  # fmt: skip
     middles = np.zeros((n, 7), np.uint8)  # checksum of the data, delflag, length of the key
     middles[:, 5:7] = key_lengths.astype(">u2").view(np.uint8).reshape(n, 2)
     # The end of an inode entry and the head of the next data entry are one part: fewer to join.
     between = np.zeros((n, isz + 8 + head), np.uint8)
     between[:, : isz + 8] = tails
     between[:-1, isz + 8 :] = headers[1:]
-    parts: list[Any] = [None] * (4 * n + 1)
-    parts[0], parts[1::4], parts[2::4] = headers[0].tobytes(), files.data, row_bytes(middles)
-    parts[3::4], parts[4::4] = files.keys, row_bytes(between)
+    step = 2 * each
+    parts: list[Any] = [None] * (step * n + 1)
+    parts[0], parts[1::step] = headers[0].tobytes(), files.data
+    if attrs is not None and named is not None:
+        heads = np.zeros((n, 4 + head), np.uint8)  # checksum of the data, head of the attributes
+        heads[:, 4:] = _headers(fileids, head, named, b"/A0")
+        parts[2::step], parts[3::step] = row_bytes(heads), attrs
+    parts[step - 2 :: step] = row_bytes(middles)
+    parts[step - 1 :: step], parts[step::step] = files.keys, row_bytes(between)
     parts[-1] = parts[-1][:-head]
     chunk = bytearray().join(parts)
     _seal(chunk, at, ends, base, kv.layout)
-    kv.append_encoded(chunk, 2 * n)
+    kv.append_encoded(chunk, each * n)
     store.itotsz += n * isz
     store.dtotsz += int(lengths.sum())
-    positions = at[1::2] + base
+    positions = at[each - 1 :: each] + base
     if store.columns.trail is not None:
-        store.columns.trail.add(files, positions, pointers, mtimes)
+        store.columns.trail.add(files, positions, pointers, mtimes, special=attrs is not None)
     if store.catalog.trail is not None:
-        store.catalog.trail.put_many(files, positions, pointers, fileids, mtimes)
+        store.catalog.trail.put_many(files, positions, pointers, fileids, mtimes, attrs)
     return positions, pointers
 
 
@@ -205,19 +230,19 @@ def _append_batch(store: Store, batch: list[Draft]) -> list[bytes]:
     return files.keys
 
 
-def _data_headers(fileids: Int64, head: int, lengths: Int64) -> UInt8:
-    """delflag, key length, "<hex>/D0", value length of each data entry: uint8[n, head]."""
+def _headers(fileids: Int64, head: int, lengths: Int64, kind: bytes) -> UInt8:
+    """delflag, key length, "<hex>" and `kind`, value length of each entry: uint8[n, head]."""
     width = head - 10
     starts = range(width % 3 - 3 if width % 3 else 0, width, 3)  # three digits at a time
     digits = [(max(at, 0), at + 3) for at in starts]
     fields = {f"{a}": (f"S{b - a}", 3 + a) for a, b in digits}
-    fields |= {"key": (">u2", 1), "D0": ("S3", 3 + width), "value": (">u4", 6 + width)}
+    fields |= {"key": (">u2", 1), "kind": ("S3", 3 + width), "value": (">u4", 6 + width)}
     names, (formats, offsets) = list(fields), zip(*fields.values(), strict=True)
     form = {"names": names, "formats": formats, "offsets": offsets, "itemsize": head}
     out: npt.NDArray[Any] = np.zeros(len(fileids), np.dtype(form))  # type: ignore[call-overload]
     for a, b in digits:
         out[f"{a}"] = HEX[b - a - 1][(fileids >> (4 * (width - b))) & (16 ** (b - a) - 1)]
-    out["key"], out["D0"], out["value"] = width + 3, b"/D0", lengths
+    out["key"], out["kind"], out["value"] = width + 3, kind, lengths
     return out.view(np.uint8).reshape(len(fileids), head)
 
 
@@ -229,16 +254,22 @@ def _inodes(
     ftypes: Sequence[int],
     mtimes: Int64,
     pointers: Int64,
+    attrs: tuple[Int64, Int64] | None,
 ) -> UInt8:
-    """Value length, inode, room for the checksum of each inode entry: uint8[n, isz + 8]."""
-    n, pair = len(lengths), form.pair
+    """Value length, inode, room for the checksum of each inode entry: uint8[n, isz + 8].
+
+    attrs  positions and bytes of their attributes; None: none has any
+    """
+    n, pair = len(lengths), form.pair if attrs is None else 2 * form.pair
     words = np.zeros((n, (56 + pair) // 8), ">i8")
     words[:, 2] = fileids
     words[:, 3] = lengths
     words[:, 4] = ftypes[0] if ftypes.count(ftypes[0]) == n else np.array(ftypes)
     words[:, 5] = mtimes
-    words[:, 6] = 1
-    words[:, 7] = pointers
+    words[:, 6] = pair // form.pair
+    if attrs is not None:
+        words[:, 7], words[:, 6 + form.pair // 8] = attrs[0], -attrs[1]
+    words[:, 7 + (pair - form.pair) // 8] = pointers
     words[:, -1] = lengths
     body = np.ascontiguousarray(words[:, 1:]).view(np.uint8)
     sums = np.fromiter(map(xxhash.xxh3_64_intdigest, row_bytes(body)), np.uint64, n)
@@ -276,6 +307,7 @@ class Columns(NamedTuple):
     """A batch: n files. `keys` are inode keys; `ns` are nanoseconds, None: now.
 
     key_lengths, lengths    int64[n], bytes of keys and data
+    attrs                   `Attrs`, or the bytes of an attribute entry of mode 0644; None: none
     """
 
     keys: list[bytes]
@@ -308,6 +340,8 @@ class Writer(Protocol):
         self, key: bytes, data: bytes, ns: int | None, ftype: int, attrs: Attrs | None
     ) -> None: ...
 
+    def column_attributes(self, values: Mapping[str, Any]) -> bytes: ...
+
     def attrs_for(
         self,
         ftype: int,
@@ -337,7 +371,7 @@ class BulkPut:
         self._done = 0  # files of the batch that are written
 
     def put(self, files: Iterable[tuple[Any, ...]]) -> int:
-        """(name, data) or (name, data, mtime) each -> how many."""
+        """(name, data), (name, data, mtime) or (name, data, mtime, columns) each -> how many."""
         return self._run(files, self._columns_of_tuples)
 
     def put_rows(self, rows: Iterable[Row]) -> int:
@@ -416,16 +450,22 @@ class BulkPut:
             lengths = set(map(len, batch))
         except TypeError:
             lengths = {0}
+        attrs: Sequence[bytes | None] = (None,) * len(batch)
         if lengths == {2}:
             names, data = zip(*batch, strict=True)
             ns: Sequence[int | None] = (None,) * len(batch)
-        elif lengths <= {2, 3}:
+        elif lengths <= {2, 3, 4}:
             names, data = zip(*[item[:2] for item in batch], strict=True)
-            ns = [checked_ns(to_ns(item[2])) if len(item) == 3 else None for item in batch]
+            ns = [checked_ns(to_ns(item[2])) if len(item) > 2 else None for item in batch]
+            if 4 in lengths:
+                made = self._changes.column_attributes
+                attrs = [made(item[3]) if len(item) == 4 and item[3] else None for item in batch]
         else:
-            raise ValueError("put_many takes (name, data) or (name, data, mtime)")
+            raise ValueError(
+                "put_many takes (name, data), (name, data, mtime) or (name, data, mtime, columns)"
+            )
         plain = (FileType.FILE,) * len(batch)
-        return self._columns(names, _contents(data), ns, plain, (None,) * len(batch))
+        return self._columns(names, _contents(data), ns, plain, attrs)
 
     def _columns_of_rows(self, batch: list[Row]) -> Columns:
         names, data, ns, ftypes, *owners = zip(*batch, strict=True)
@@ -476,27 +516,37 @@ class BulkPut:
         """Write a batch in order: runs of ordinary files as columns, the others one by one."""
         ordinary = (columns.lengths > 0) & (columns.lengths <= CHUNK) & self._fast
         attrs = columns.attrs
-        if any(attrs):
+        if not any(attrs):
+            kinds = np.zeros(len(ordinary), bool)
+        else:
             ordinary &= np.array(self._plain(columns))
-        if ordinary.all():
-            self._write_run(columns, 0, len(ordinary))
-            return
+            kinds = np.fromiter((type(a) is bytes for a in attrs), bool, len(ordinary))
         start = 0
-        for i in np.flatnonzero(~ordinary).tolist():
+        # runs of files that are written together end where one is not, or has attributes or none
+        ends = np.flatnonzero(~ordinary | (np.diff(kinds, prepend=kinds[:1]) != 0)).tolist()
+        for i in [*ends, len(ordinary)]:
             if start < i:
                 self._write_run(columns, start, i)
-            self._put(
-                columns.keys[i], bytes(columns.data[i]), columns.ns[i], columns.ftypes[i], attrs[i]
-            )
-            self._done = start = i + 1
-        if start < len(ordinary):
-            self._write_run(columns, start, len(ordinary))
+                start = i
+            if i < len(ordinary) and not ordinary[i]:
+                self._write_one(columns, i)
+                self._done = start = i + 1
+
+    def _write_one(self, columns: Columns, i: int) -> None:
+        attrs = columns.attrs[i]
+        if type(attrs) is bytes:
+            attrs = Attrs.decode(attrs, file=self._store.base, offset=0)
+        self._put(columns.keys[i], bytes(columns.data[i]), columns.ns[i], columns.ftypes[i], attrs)
 
     def _plain(self, columns: Columns) -> list[bool]:
-        """Which files need no attribute entry, and no change of their type for their mode."""
+        """Which files have no attributes but columns, and keep their type whatever their mode."""
         default = self._changes.is_default
         pairs = zip(columns.ftypes, columns.attrs, strict=True)
-        return [attrs is None or default(ftype, attrs) for ftype, attrs in pairs]
+        return [
+            attrs is None or (type(attrs) is bytes and ftype == FileType.FILE and len(attrs) < LONG)
+            or (type(attrs) is not bytes and default(ftype, attrs))
+            for ftype, attrs in pairs
+        ]  # fmt: skip
 
     def _write_run(self, columns: Columns, start: int, stop: int) -> None:
         """Cut a run where the width of the FILEID in hex changes, so that headers are a matrix."""
@@ -510,7 +560,8 @@ class BulkPut:
     def _encode(self, columns: Columns, fileid: int) -> None:
         store, mtimes = self._store, self._mtimes(columns)
         fileids = np.arange(fileid, fileid + len(columns.keys))
-        positions, pointers = append_plain(store, columns, fileids, mtimes)
+        attrs = columns.attrs if type(columns.attrs[0]) is bytes else None
+        positions, pointers = append_plain(store, columns, fileids, mtimes, attrs)
         self._changes.last = int(positions[-1])
         store.nextfid = fileid + len(fileids)
         if store.times is not None:

@@ -5,8 +5,11 @@ the index of each run of blocks, and the list of the runs.
 
     key        value
     b/000000   a block: up to BLOCK rows, in byte order of their names
+    c/000000   the values of a column of the user of the rows of a block: see `typed`
     i/000000   the index of a run: uint64 n, uint64 bytes of the names, int64[n, 16] (see `Part`),
-               uint32[n] lengths of the names, and the names: the first one of each block
+               uint32[n] lengths of the names, and the names: the first one of each block. Where
+               there are columns of the user, behind that at multiples of 8: uint64 bytes of their
+               schema, the schema, int64[columns, n, 6] (see `Values`)
     r/000000   int64[runs, 4]: position, bytes and XXH3-64 of the index of each run, and its rows
 
 The superblock has CONTID, DATAEND (of the data file whose files these are), RUNS, RUNBYTES and
@@ -38,7 +41,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 from typing import Final, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -53,7 +56,17 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, Superblock, read_superblock
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.inode import DEFAULT_MODES, UINT32, FileType
+from winkfs.container.ondisk.typed import (
+    Column,
+    Schema,
+    pack,
+    parse_schema,
+    schema_text,
+    split,
+)
+from winkfs.container.where import Condition, zones_of
 from winkfs.errors import DerivedDamage
+from winkfs.units import MICRO
 
 TOPS: Final = np.array([0, *((1 << 8 * width) - 1 for width in range(1, 8))], np.uint64)
 """The greatest numbers that 0 .. 7 bytes hold."""
@@ -100,16 +113,22 @@ owner    uid + (gid << 32), of a file that has attributes
 """
 
 
+Blobs = npt.NDArray[np.object_]
 Times = tuple[int | None, int | None]
 """[since, until), nanoseconds since the epoch; None: no bound."""
 ALWAYS: Final[Times] = (None, None)
 
 
 class Rows(NamedTuple):
-    """n files in byte order of their names, and their COLUMNS, int64[n, 8]."""
+    """n files in byte order of their names, and their COLUMNS, int64[n, 8].
+
+    values  object[n]: the attributes that are columns of the user, bytes as ATTRS has them; None:
+            none has any, or nobody has asked for them
+    """
 
     names: list[bytes]
     numbers: Int64
+    values: Blobs | None = None
 
     @property
     def pos(self) -> Int64:
@@ -143,6 +162,19 @@ class Rows(NamedTuple):
             found &= self.numbers[:, MTIME] < until
         return found
 
+    def meeting(self, where: Condition, schema: Schema) -> Bools:
+        """Of which a condition is true, bool[n]. They have all values that it asks for."""
+        blobs = [b""] * len(self.names) if self.values is None else self.values
+        asked = {name: kind for name, kind in schema.items() if name in where.columns()}
+        texts = dict(zip(asked, split(blobs, asked), strict=True))
+
+        def get(name: str) -> Column:
+            if name in texts:
+                return Column.of(asked[name], texts[name])
+            return builtin(name, self.names, self.numbers)
+
+        return where.truth(get).true
+
     def stats(self, owner: tuple[int, int]) -> tuple[Int64, ...]:
         """FILEIDs, sizes, mtimes, FTYPEs, permission bits, uids, gids and ctimes, int64[n] each.
         `owner`: of files without attributes."""
@@ -161,19 +193,44 @@ class Rows(NamedTuple):
 
     def part(self, start: int, stop: int | None = None) -> Rows:
         """The rows [start, stop), without a copy of the numbers."""
-        return Rows(self.names[start:stop], self.numbers[start:stop])
+        values = None if self.values is None else self.values[start:stop]
+        return Rows(self.names[start:stop], self.numbers[start:stop], values)
 
     def take(self, chosen: Bools) -> Rows:
         """The chosen ones, bool[n]."""
-        return Rows(list(compress(self.names, chosen.tolist())), self.numbers[chosen])
+        values = None if self.values is None else self.values[chosen]
+        return Rows(list(compress(self.names, chosen.tolist())), self.numbers[chosen], values)
+
+    def ordered(self, order: list[int]) -> Rows:
+        """The rows with these indices, in this order."""
+        values = None if self.values is None else self.values[order]
+        return Rows(list(map(self.names.__getitem__, order)), self.numbers[order], values)
 
     @staticmethod
     def concat(parts: list[Rows]) -> Rows:
         """Parts one behind the other; at least one."""
         if len(parts) == 1:
             return parts[0]
-        names = [name for part in parts for name in part.names]
-        return Rows(names, np.concatenate([part.numbers for part in parts]))
+        names = list(chain.from_iterable(part.names for part in parts))
+        values = None
+        if any(part.values is not None for part in parts):
+            values = np.concatenate([
+                np.full(len(part.names), b"", object) if part.values is None else part.values
+                for part in parts
+            ])  # fmt: skip
+        return Rows(names, np.concatenate([part.numbers for part in parts]), values)
+
+
+def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:
+    """What a condition asks of all files, see `where.BUILTIN`."""
+    valid = np.ones(len(numbers), bool)
+    if name == "path":
+        return Column("string", valid, np.arange(len(names)), names)
+    if name == "mtime":
+        return Column("timestamp", valid, numbers[:, MTIME] // MICRO, [])
+    return Column(
+        "int64", valid, numbers[:, SIZE] if name == "size" else numbers[:, KIND] & 255, []
+    )
 
 
 def owner_word(uid: int, gid: int) -> int:
@@ -223,6 +280,21 @@ class Part(NamedTuple):
     spare0: int
     spare1: int
     spare2: int
+
+
+class Values(NamedTuple):
+    """What the index of a run says of the values of a column in a block.
+
+    pos, length, hash   as of a `Part`
+    nulls, low, high    see `typed.Column.zone`
+    """
+
+    pos: int
+    length: int
+    hash: int
+    nulls: int
+    low: int
+    high: int
 
 
 # --- a block ---
@@ -352,21 +424,24 @@ class Run:
     firsts  the first name of each block
     starts  which rows a block has, [starts[i], starts[i + 1])
     count   rows, with those that are GONE
+    schema  the columns of the user; values: int64[columns, b, 6], rows of `Values`
     """
 
     def __init__(self, storage: Storage, value: bytes) -> None:
         """Raises ValueError for bytes that are no index."""
         count, size = HEAD.unpack_from(value)
         width = 8 * len(Part._fields)
-        if len(value) != HEAD.size + count * (width + 4) + size:
+        end = HEAD.size + count * (width + 4) + size
+        if len(value) < end:
             raise ValueError("an index of another size")
         self._storage = storage
+        self.schema, self.values = _typed(value, end, count)
         at = HEAD.size + count * width
         self.parts = np.frombuffer(value, "<i8", count * len(Part._fields), HEAD.size).reshape(
             count, len(Part._fields)
         )
         ends = np.cumsum(np.frombuffer(value, "<u4", count, at), dtype=np.int64).tolist()
-        texts = value[at + 4 * count :]
+        texts = value[at + 4 * count : end]
         self.firsts = [texts[a:b] for a, b in zip([0, *ends], ends, strict=False)]
         rows = np.cumsum(self._field("rows"))
         self.starts: list[int] = [0, *rows.tolist()]
@@ -374,6 +449,7 @@ class Run:
         if (ends[-1] if ends else 0) != size or (self.parts[:, :2] < 0).any():
             raise ValueError("an index that cannot be")
         self._blocks: dict[int, Block] = {}
+        self._columns: dict[tuple[int, str], Column] = {}
 
     def _field(self, name: str) -> Int64:
         """A field of `Part`, of all blocks."""
@@ -405,26 +481,112 @@ class Run:
         return self.starts[number] + bisect_left(self.names(number), name)
 
     def rows(
-        self, low: bytes = b"", high: bytes | None = None, times: Times = ALWAYS
+        self,
+        low: bytes = b"",
+        high: bytes | None = None,
+        times: Times = ALWAYS,
+        wanted_columns: Sequence[str] = (),
     ) -> Iterator[Rows]:
         """The rows with names in [low, high), a block at a time. Raises DerivedDamage.
 
-        times  blocks that have no mtime in it are left out
+        times           blocks that have no mtime in it are left out
+        wanted_columns  of the user, whose values the rows are to have
+        """
+        for i, part in self.within(low, high, times):
+            values = self.blobs(i, wanted_columns)
+            yield Rows(
+                self.names(i)[part], self.block(i).numbers[part],
+                None if values is None else values[part],
+            )  # fmt: skip
+
+    def within(
+        self, low: bytes, high: bytes | None, times: Times = ALWAYS, chosen: Bools | None = None
+    ) -> Iterator[tuple[int, slice]]:
+        """The blocks that have names in [low, high), and which rows. Raises DerivedDamage.
+
+        chosen  bool[b]: of which blocks; None: of all
         """
         first_block = max(bisect_right(self.firsts, low) - 1, 0)
         stop = len(self.firsts) if high is None else bisect_left(self.firsts, high)
         wanted = np.arange(first_block, stop)
+        if chosen is not None:
+            wanted = wanted[chosen[wanted]]
         since, until = times
         if since is not None:  # an mtime at either end may be one beyond it
             wanted = wanted[self._field("mtime_max")[wanted] >= min(since, MOST)]
         if until is not None:
             wanted = wanted[self._field("mtime_min")[wanted] < max(until, -MOST)]
         for i in wanted.tolist():
-            names = self.names(i)
-            first = bisect_left(names, low)
-            last = len(names) if high is None else bisect_left(names, high)
+            first, last = 0, self.starts[i + 1] - self.starts[i]
+            if self.firsts[i] < low:
+                first = bisect_left(self.names(i), low)
+            if high is not None and (i + 1 == len(self.firsts) or self.firsts[i + 1] > high):
+                last = bisect_left(self.names(i), high)
             if first < last:
-                yield Rows(names[first:last], self.block(i).numbers[first:last])
+                yield i, slice(first, last)
+
+    def possible(self, where: Condition) -> Bools:
+        """Of which blocks a condition can be true for some file, bool[b]."""
+        table = {name: self.values[k, :, 3:] for k, name in enumerate(self.schema)}
+        none = np.zeros(len(self.firsts), np.int64)
+        low, high = self._field("size_min"), self._field("size_max")
+        table["size"] = np.stack([none, low, high], 1)
+        low, high = self._field("mtime_min") // MICRO, self._field("mtime_max") // MICRO
+        table["mtime"] = np.stack([none, low, high], 1)
+        rows = self._field("rows")
+        # A block that has only rows of GONE has no bounds, and nothing to choose.
+        return where.possible(zones_of(rows, table), len(rows)).true & (self._field("gone") < rows)
+
+    def chosen(
+        self, where: Condition, low: bytes, high: bytes | None, times: Times, columns: Sequence[str]
+    ) -> Iterator[Rows]:
+        """As `rows`, but only those of which a condition is true, and rows that have to be asked.
+
+        cost  blocks of which it cannot be true are not read
+        """
+        for i, part in self.within(low, high, times, self.possible(where)):
+            rows = self.block(i).numbers
+            found = rows[:, KIND] & ASK != 0
+            found |= where.truth(partial(self._asked, i)).true
+            outside = np.ones(len(found), bool)
+            outside[part] = False
+            found &= ~outside
+            if found.any():
+                values = self.blobs(i, columns)
+                yield Rows(self.names(i), rows, values).take(found)
+
+    def _asked(self, number: int, name: str) -> Column:
+        if name in self.schema:
+            return self.column(number, name)
+        names = self.names(number) if name == "path" else []
+        return builtin(name, names, self.block(number).numbers)
+
+    def column(self, number: int, name: str) -> Column:
+        """The values of a column in a block; the last KEPT ones stay in memory.
+
+        raises  DerivedDamage; KeyError for a column that there is not
+        cost    one read
+        """
+        found = self._columns.get((number, name))
+        if found is None:
+            where = self.values[list(self.schema).index(name), number, :3].tolist()
+            kind, rows = self.schema[name], int(self.parts[number, Part._fields.index("rows")])
+            if not where[1]:
+                return Column.nulls(kind, rows)
+            found = _checked(self._storage, where, partial(Column.decode, kind))
+            if len(found) != rows:
+                raise self.damage(number, ValueError("a column of another length"))
+            if len(self._columns) >= KEPT:
+                del self._columns[next(iter(self._columns))]
+            self._columns[number, name] = found
+        return found
+
+    def blobs(self, number: int, names: Sequence[str]) -> Blobs | None:
+        """The values of columns in a block as rows have them; None: there are none."""
+        there = [name for name in names if name in self.schema]
+        if not there:
+            return None
+        return pack([self.column(number, name).texts() for name in there], there)
 
     def block(self, number: int) -> Block:
         """A block; the last KEPT ones stay in memory. Raises DerivedDamage. Cost: one read."""
@@ -523,6 +685,21 @@ def _checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T])
         raise DerivedDamage(str(error), file=storage.name, offset=pos) from None
 
 
+def _typed(value: bytes, at: int, blocks: int) -> tuple[dict[str, str], Int64]:
+    """The end of the index of a run, from `at` on -> its schema and the table of `Values`."""
+    if len(value) == at:
+        return {}, np.empty((0, blocks, len(Values._fields)), np.int64)
+    at += -at % ALIGN
+    size = int.from_bytes(value[at : at + 8], "little")
+    schema = parse_schema(value[at + 8 : at + 8 + size])
+    at += 8 + size + -size % ALIGN
+    shape = (len(schema), blocks, len(Values._fields))
+    words = np.frombuffer(value, "<i8", -1, at)
+    if words.size != shape[0] * shape[1] * shape[2]:
+        raise ValueError("an index of another size")
+    return schema, words.reshape(shape)
+
+
 def _words(value: bytes) -> Int64:
     return np.frombuffer(value, "<i8").astype(np.int64)
 
@@ -534,20 +711,21 @@ def _hash(value: bytes) -> int:
 class CatalogWriter:
     """Writes a BASE.cat, or more runs behind those of one."""
 
-    def __init__(self, kv: KVSeq, runs: list[list[int]]) -> None:
-        self._kv, self._runs = kv, runs
+    def __init__(self, kv: KVSeq, runs: list[list[int]], schema: Schema) -> None:
+        self._kv, self._runs, self._schema = kv, runs, schema
         self._parts: list[Part] = []
+        self._values: list[list[Values]] = []
         self._firsts: list[bytes] = []
 
     @classmethod
-    def create(cls, storage: Storage, contid: int) -> Self:
-        """A new file in an empty storage."""
+    def create(cls, storage: Storage, contid: int, schema: Schema) -> Self:
+        """A new file in an empty storage. `schema`: the columns of the user."""
         block = Superblock.new(KVSEQ, PURPOSE_CATALOG, NEW | {"CONTID": contid}, 2 * HALF)
         storage.write(0, block.images())
-        return cls(KVSeq(storage, block, writable=True), [])
+        return cls(KVSeq(storage, block, writable=True), [], schema)
 
     @classmethod
-    def append_to(cls, storage: Storage, file: CatalogFile, kept: int) -> Self:
+    def append_to(cls, storage: Storage, file: CatalogFile, kept: int, schema: Schema) -> Self:
         """More runs behind the first `kept` of a file; `storage`: the same, open for writing.
 
         raises  DerivedDamage where it is not the same any more; the storage is closed then
@@ -559,7 +737,7 @@ class CatalogWriter:
         except BaseException:
             storage.close()
             raise
-        return cls(kv, file.listed[:kept])
+        return cls(kv, file.listed[:kept], schema)
 
     def __enter__(self) -> Self:
         return self
@@ -575,32 +753,47 @@ class CatalogWriter:
         raises  OSError
         cost    one write; memory: a block
         """
-        names: list[bytes] = []
-        numbers: list[Int64] = []
+        waiting: list[Rows] = []
+        count = 0
         for part in rows:
-            names += part.names
-            numbers.append(part.numbers)
-            if len(names) >= BLOCK:
-                joined = np.concatenate(numbers)
-                whole = len(names) - len(names) % BLOCK
-                self._write_blocks(names[:whole], joined[:whole])
-                names, numbers = names[whole:], [joined[whole:]]
-        if names:
-            self._write_blocks(names, np.concatenate(numbers))
+            waiting.append(part)
+            count += len(part.names)
+            if count >= BLOCK:
+                joined = Rows.concat(waiting)
+                whole = count - count % BLOCK
+                self._write_blocks(joined.part(0, whole))
+                waiting, count = [joined.part(whole)], count - whole
+        if count:
+            self._write_blocks(Rows.concat(waiting))
         return self._end_run()
 
-    def _write_blocks(self, names: list[bytes], numbers: Int64) -> None:
-        for at in range(0, len(names), BLOCK):
-            part = names[at : at + BLOCK]
-            step = max(AREA // max(map(len, part)), 1)
-            for low in range(0, len(part), step):
-                rows = slice(at + low, min(at + low + step, at + len(part)))
-                self._write_block(names[rows], numbers[rows])
+    def _write_blocks(self, rows: Rows) -> None:
+        for at in range(0, len(rows.names), BLOCK):
+            stop = min(at + BLOCK, len(rows.names))
+            step = max(AREA // max(map(len, rows.names[at:stop])), 1)
+            for low in range(at, stop, step):
+                self._write_block(rows.part(low, min(low + step, stop)))
 
-    def _write_block(self, names: list[bytes], numbers: Int64) -> None:
-        value = encode_block(names, numbers)
-        self._parts.append(_part(self._append(b"b/000000", value), value, numbers))
-        self._firsts.append(names[0])
+    def _write_block(self, rows: Rows) -> None:
+        value = encode_block(rows.names, rows.numbers)
+        self._parts.append(_part(self._append(b"b/000000", value), value, rows.numbers))
+        self._firsts.append(rows.names[0])
+        if self._schema:
+            self._values.append(self._write_values(rows))
+
+    def _write_values(self, rows: Rows) -> list[Values]:
+        if rows.values is None:
+            return [Values(0, 0, 0, len(rows.names), 0, 0)] * len(self._schema)
+        found = []
+        for kind, texts in zip(
+            self._schema.values(), split(rows.values, self._schema), strict=True
+        ):
+            column = Column.of(kind, texts)
+            value, zone = column.encode(), column.zone()
+            there = column.valid.any()
+            pos = self._append(b"c/000000", value) if there else 0
+            found.append(Values(pos, len(value) * bool(there), _hash(value) if there else 0, *zone))
+        return found
 
     def _append(self, key: bytes, value: bytes) -> int:
         """Add an entry -> the position of its value."""
@@ -619,6 +812,13 @@ class CatalogWriter:
         texts = b"".join(firsts)
         words = np.array(parts, "<i8").tobytes()
         value = HEAD.pack(len(parts), len(texts)) + words + lengths.tobytes() + texts
+        if self._schema:
+            schema, table = schema_text(self._schema), np.array(self._values, "<i8")
+            self._values = []
+            value += bytes(-len(value) % ALIGN) + len(schema).to_bytes(8, "little") + schema
+            shape = (len(parts), len(self._schema), len(Values._fields))
+            value += bytes(-len(value) % ALIGN)
+            value += table.reshape(shape).transpose(1, 0, 2).tobytes()
         count = sum(part.rows for part in parts)
         pos = self._append(b"i/000000", value)
         self._runs.append([pos, len(value), _hash(value), count])

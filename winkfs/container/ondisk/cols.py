@@ -435,7 +435,7 @@ def _bytes(array: npt.NDArray[Any], dtype: str) -> bytes:
 
 
 class Put(Protocol):
-    """n files of one extent each and without attributes, as `bulkencode` has them."""
+    """n files of one extent each, as `writemany` has them."""
 
     @property
     def keys(self) -> list[bytes]: ...
@@ -455,8 +455,11 @@ class ColumnTrail:
         self._files = 0
         self._changed: set[int] = set()
 
-    def add(self, files: Put, positions: Int64, pointers: Int64, mtimes: Int64) -> None:
-        """Files at these positions, behind all earlier ones. `mtimes`: nanoseconds.
+    def add(
+        self, files: Put, positions: Int64, pointers: Int64, mtimes: Int64, *, special: bool
+    ) -> None:
+        """Files at these positions, behind all earlier ones. `mtimes`: nanoseconds; `special`:
+        whether they have attributes.
 
         cost    grows with the files and the bytes of their names
         """
@@ -470,8 +473,9 @@ class ColumnTrail:
         ftypes = np.full(n, first, np.uint8) if same else np.array(files.ftypes, np.uint8)
         ftypes[ftypes == 0] = FileType.FILE
         self._parts.append(Columns.joined(
-            positions, pointers, files.lengths, mtimes, ftypes, np.zeros(len(ftypes), np.uint8),
-            files.key_lengths - 3, np.frombuffer(names, np.uint8),
+            positions, pointers, files.lengths, mtimes, ftypes,
+            np.full(len(ftypes), special, np.uint8), files.key_lengths - 3,
+            np.frombuffer(names, np.uint8),
         ))  # fmt: skip
 
     def forget(self, pos: int) -> None:

@@ -1,0 +1,473 @@
+"""Where: a condition on names, sizes, times and columns, as WHERE of SQL has it.
+
+    lang = 'de' and score > 0.5          = == <> != < <= > >=, and, or, not, ( )
+    lang in ('de', 'fr')                 also not in
+    score between 0.1 and 0.5            both inclusive
+    score is null                        is not null
+    path like 'docs/%.html'              % any bytes, _ one character, \\ takes the next as it is
+    array_contains(tags, 'news')         of a list<string>
+    fetched >= '2026-01-01'              a time: ISO 8601, UTC where it has no zone
+    adult, not adult                     of a bool; true, false
+
+As in SQL, null = 'de' is neither true nor false, and only what is true is chosen. Strings are
+compared byte by byte, nan is above all numbers. `path`, `size`, `mtime` and `ftype` are of every
+file; names of columns are in any case, and `in backquotes` where they are words of this language.
+
+A condition is parsed, bound to the columns that there are, and asked of many files at once; of
+parts of a catalog it says first whether any of their files can be meant.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any, Final, NamedTuple, NoReturn
+
+import numpy as np
+
+from winkformats.arrays import Bools, Int64
+from winkfs.container.ondisk.typed import (
+    EPOCH,
+    LEAST,
+    MICROSECOND,
+    MOST,
+    NUMBERS,
+    Column,
+    Schema,
+    key_of,
+    keys_of,
+    to_value,
+)
+
+BUILTIN: Final = {"path": "string", "size": "int64", "mtime": "timestamp", "ftype": "int64"}
+TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)(?![\w.])
+    |(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
+    |`(?P<quoted>[^`]+)`
+    |(?P<word>[^\W\d][\w.]*(?:-[^\W\d][\w.]*)*)
+    |(?P<sign><>|!=|<=|>=|==|[=<>(),]))""",
+    re.VERBOSE,
+)
+WORDS: Final = frozenset(
+    ["and", "or", "not", "in", "between", "is", "null", "like", "true", "false", "timestamp",
+     "array_contains"]
+)  # fmt: skip
+SIGNS: Final[dict[str, str]] = {"==": "=", "<>": "!="}
+TURNED: Final = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+Get = Callable[[str], Column]
+
+
+class Zone(NamedTuple):
+    """Of many blocks the files, and of a column nulls, least and greatest key, int64[b] each."""
+
+    rows: Int64
+    nulls: Int64
+    low: Int64
+    high: Int64
+
+
+class Truth(NamedTuple):
+    """Of n files, or of n blocks whether one of their files can be so: bool[n] each."""
+
+    true: Bools
+    false: Bools
+
+
+class Condition:
+    """A part of a condition."""
+
+    def columns(self) -> frozenset[str]:
+        """Names of the columns it asks for."""
+        raise NotImplementedError
+
+    def bound(self, schema: Schema) -> Condition:
+        """With columns spelt as they are there, and values of their types. Raises ValueError."""
+        raise NotImplementedError
+
+    def truth(self, get: Get) -> Truth:
+        """Which files it is true of, and which it is false of. `get`: the values of a column."""
+        raise NotImplementedError
+
+    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
+        """Of which blocks it can be true or false for some file. `zone`: None: not known."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Both(Condition):
+    """`and` of its parts or, under `either`, `or`."""
+
+    parts: tuple[Condition, ...]
+    either: bool = False
+
+    def columns(self) -> frozenset[str]:
+        return frozenset().union(*(part.columns() for part in self.parts))
+
+    def bound(self, schema: Schema) -> Condition:
+        return replace(self, parts=tuple(part.bound(schema) for part in self.parts))
+
+    def truth(self, get: Get) -> Truth:
+        return reduce(self._joined, (part.truth(get) for part in self.parts))
+
+    def _joined(self, a: Truth, b: Truth) -> Truth:
+        if self.either:
+            return Truth(a.true | b.true, a.false & b.false)
+        return Truth(a.true & b.true, a.false | b.false)
+
+    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
+        return reduce(self._joined, (part.possible(zone, blocks) for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Condition):
+    part: Condition
+
+    def columns(self) -> frozenset[str]:
+        return self.part.columns()
+
+    def bound(self, schema: Schema) -> Condition:
+        return Not(self.part.bound(schema))
+
+    def truth(self, get: Get) -> Truth:
+        return Truth(*self.part.truth(get)[::-1])
+
+    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
+        return Truth(*self.part.possible(zone, blocks)[::-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Condition):
+    """A condition on one column. `kind`: its type, once it is bound."""
+
+    name: str
+    kind: str = ""
+
+    def columns(self) -> frozenset[str]:
+        return frozenset([self.name])
+
+    def _known(self, schema: Schema) -> tuple[str, str]:
+        for name, kind in (*schema.items(), *BUILTIN.items()):
+            if name.lower() == self.name.lower():
+                return name, kind
+        there = ", ".join([*BUILTIN, *schema])
+        raise ValueError(f"there is no column {self.name!r}: there are {there}")
+
+    def bound(self, schema: Schema) -> Condition:
+        name, kind = self._known(schema)
+        return replace(self, name=name, kind=kind)
+
+    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
+        found = zone(self.name)
+        if found is None:
+            return Truth(np.ones(blocks, bool), np.ones(blocks, bool))
+        true, false = self._possible(found)
+        some = found.nulls < found.rows
+        return Truth(true & some, false & some)
+
+    def _possible(self, zone: Zone) -> Truth:
+        return Truth(np.ones(len(zone.low), bool), np.ones(len(zone.low), bool))
+
+    def _decided(self, column: Column, found: Bools) -> Truth:
+        """`found`: of each row or, where it has words, of each of these."""
+        if column.kind not in NUMBERS:
+            found = found[column.numbers] if len(found) else np.zeros(len(column), bool)
+        return Truth(found & column.valid, ~found & column.valid)
+
+
+@dataclass(frozen=True, slots=True)
+class Null(Asked):
+    """`name is null`."""
+
+    def truth(self, get: Get) -> Truth:
+        valid = get(self.name).valid
+        return Truth(~valid, valid)
+
+    def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
+        found = zone(self.name)
+        if found is None:
+            return Truth(np.ones(blocks, bool), np.ones(blocks, bool))
+        return Truth(found.nulls > 0, found.nulls < found.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Asked):
+    """`name sign value`. Once it is bound, a value is as `Column` has those of the type."""
+
+    sign: str = "="
+    value: Any = None
+
+    def bound(self, schema: Schema) -> Condition:
+        name, kind = self._known(schema)
+        sign, value = _fitting(name, kind, self.sign, self.value)
+        return replace(self, name=name, kind=kind, sign=sign, value=value)
+
+    def truth(self, get: Get) -> Truth:
+        column, compare = get(self.name), COMPARE[self.sign]
+        if self.kind not in NUMBERS:
+            words = (compare(word, self.value) for word in column.words)
+            return self._decided(column, np.fromiter(words, bool, len(column.words)))
+        numbers, value = column.numbers, self.value
+        if self.kind == "float64":
+            numbers, value = keys_of("float64", numbers), key_of("float64", value)
+        return self._decided(column, compare(numbers, value))
+
+    def _possible(self, zone: Zone) -> Truth:
+        exactly, key = self.kind in NUMBERS, key_of(self.kind, self.value)
+        below, above = (zone.low < key, zone.high > key) if exactly else (
+            zone.low <= key, zone.high >= key,
+        )  # fmt: skip
+        inside = (zone.low <= key) & (zone.high >= key)
+        only = inside & (zone.low == zone.high) & exactly
+        table = {
+            "=": (inside, ~only), "!=": (~only, inside),
+            "<": (below, zone.high >= key), ">=": (zone.high >= key, below),
+            ">": (above, zone.low <= key), "<=": (zone.low <= key, above),
+        }  # fmt: skip
+        return Truth(*table[self.sign])
+
+
+@dataclass(frozen=True, slots=True)
+class Like(Asked):
+    """`name like pattern`."""
+
+    pattern: str = ""
+
+    def bound(self, schema: Schema) -> Condition:
+        found = Asked.bound(self, schema)
+        assert isinstance(found, Like)
+        if found.kind != "string":
+            raise ValueError(f"like is for strings, {found.name} is {found.kind}")
+        return found
+
+    def truth(self, get: Get) -> Truth:
+        column, match = get(self.name), re.compile(_pattern(self.pattern), re.DOTALL).fullmatch
+        found = (match(w.decode("utf-8", "surrogateescape")) is not None for w in column.words)
+        return self._decided(column, np.fromiter(found, bool, len(column.words)))
+
+
+@dataclass(frozen=True, slots=True)
+class Holds(Asked):
+    """`array_contains(name, value)`."""
+
+    value: str = ""
+
+    def bound(self, schema: Schema) -> Condition:
+        found = Asked.bound(self, schema)
+        assert isinstance(found, Holds)
+        if found.kind != "list<string>":
+            raise ValueError(f"array_contains is for list<string>, {found.name} is {found.kind}")
+        return found
+
+    def truth(self, get: Get) -> Truth:
+        column = get(self.name)
+        found = (self.value in (to_value(self.kind, word) or ()) for word in column.words)
+        return self._decided(column, np.fromiter(found, bool, len(column.words)))
+
+
+def _pattern(text: str) -> str:
+    found, escaped = [], False
+    for char in text:
+        if not escaped and char == "\\":
+            escaped = True
+            continue
+        wild = None if escaped else {"%": ".*", "_": "."}.get(char)
+        found.append(wild or re.escape(char))
+        escaped = False
+    if escaped:
+        raise ValueError(f"the pattern {text!r} ends in a \\ that takes nothing")
+    return "".join(found)
+
+
+def _fitting(name: str, kind: str, sign: str, value: Any) -> tuple[str, Any]:
+    """Sign and value for a column of this type. Raises ValueError."""
+    if kind in ("string", "binary") and isinstance(value, str):
+        return sign, value.encode("utf-8", "surrogateescape")
+    if kind == "bool" and isinstance(value, bool):
+        return sign, value
+    if kind == "timestamp" and isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise ValueError(f"{value!r} is no time as 2026-11-22T10:00Z") from None
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return sign, (moment - EPOCH) // MICROSECOND
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if kind == "float64":
+            return sign, float(value)
+        if kind == "int64":
+            return _whole(sign, value)
+    raise ValueError(f"column {name} is {kind}, and cannot be compared with {value!r}")
+
+
+def _whole(sign: str, value: int | float) -> tuple[str, int]:
+    """The same condition on whole numbers; beyond int64 one that is true, or false, of all."""
+    if value != value or value in (float("inf"), float("-inf")):
+        value = MOST + 1 if value != float("-inf") else LEAST - 1
+    low = int(value // 1)
+    if low != value:
+        if sign in ("=", "!="):
+            return sign, MOST + 1  # none is
+        sign, low = {"<": ("<", low + 1), ">=": (">=", low + 1)}.get(sign, (sign, low))
+    return sign, min(max(low, LEAST - 1), MOST + 1)
+
+
+# --- the language ---
+
+
+def parse(text: str) -> Condition:
+    """A condition of its text, not bound yet. Raises ValueError that says where it is wrong."""
+    return _Parser(text).parsed()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        self._tokens: list[tuple[str, str, int]] = list(self._split())
+        self._next = 0
+
+    def _split(self) -> Iterator[tuple[str, str, int]]:
+        text, at = self._text.rstrip(), 0
+        while at < len(text):
+            found = TOKEN.match(text, at)
+            if found is None:
+                raise self._fault("cannot be read", at)
+            kind = str(found.lastgroup)
+            value, start = found[kind], found.start(kind)
+            if kind == "word" and value.lower() in WORDS:
+                kind, value = "key", value.lower()
+            yield kind, value, start
+            at = found.end()
+        yield "end", "", len(text)
+
+    def _fail(self, what: str) -> NoReturn:
+        raise self._fault(what, self._tokens[self._next][2])
+
+    def _fault(self, what: str, at: int) -> ValueError:
+        rest = self._text[at : at + 30].strip()
+        where = f"at {rest!r}" if rest else "at its end"
+        return ValueError(f"the condition {what} {where}; it is like lang = 'de' and size > 0")
+
+    def _take(self, kind: str, *values: str) -> str | None:
+        found, value, _ = self._tokens[self._next]
+        if found != kind or (values and value not in values):
+            return None
+        self._next += 1
+        return value
+
+    def _need(self, kind: str, *values: str) -> str:
+        found = self._take(kind, *values)
+        if found is None:
+            wanted = {"word": "the name of a column", "text": "a value"}.get(kind, kind)
+            self._fail(f"lacks {' or '.join(values) or wanted}")
+        return found
+
+    def parsed(self) -> Condition:
+        found = self._either()
+        if self._tokens[self._next][0] != "end":
+            self._fail("goes on after its end")
+        return found
+
+    def _either(self) -> Condition:
+        parts = [self._both()]
+        while self._take("key", "or"):
+            parts.append(self._both())
+        return Both(tuple(parts), either=True) if len(parts) > 1 else parts[0]
+
+    def _both(self) -> Condition:
+        parts = [self._negated()]
+        while self._take("key", "and"):
+            parts.append(self._negated())
+        return Both(tuple(parts)) if len(parts) > 1 else parts[0]
+
+    def _negated(self) -> Condition:
+        if self._take("key", "not"):
+            return Not(self._negated())
+        if self._take("sign", "("):
+            found = self._either()
+            self._need("sign", ")")
+            return found
+        return self._asked()
+
+    def _asked(self) -> Condition:
+        if self._take("key", "array_contains"):
+            self._need("sign", "(")
+            name = self._column()
+            self._need("sign", ",")
+            value = self._value()
+            self._need("sign", ")")
+            if not isinstance(value, str):
+                self._fail("asks for no string in a list")
+            return Holds(name, value=value)
+        if self._tokens[self._next][0] in ("number", "text"):
+            value = self._value()
+            sign = self._sign()
+            return Compare(self._column(), sign=TURNED[sign], value=value)
+        name = self._column()
+        if self._take("key", "is"):
+            negated = self._take("key", "not")
+            self._need("key", "null")
+            return Not(Null(name)) if negated else Null(name)
+        negated = self._take("key", "not")
+        found = self._range(name)
+        if found is None and negated:
+            self._fail("lacks in, like or between")
+        if found is not None:
+            return Not(found) if negated else found
+        if self._tokens[self._next][0] == "sign" and self._tokens[self._next][1] not in "(),":
+            return Compare(name, sign=self._sign(), value=self._value())
+        return Compare(name, sign="=", value=True)
+
+    def _range(self, name: str) -> Condition | None:
+        if self._take("key", "like"):
+            pattern = self._value()
+            if not isinstance(pattern, str):
+                self._fail("has a pattern that is no string")
+            _pattern(pattern)
+            return Like(name, pattern=pattern)
+        if self._take("key", "between"):
+            low = self._value()
+            self._need("key", "and")
+            high = self._value()
+            return Both((Compare(name, sign=">=", value=low), Compare(name, sign="<=", value=high)))
+        if self._take("key", "in"):
+            self._need("sign", "(")
+            values = [self._value()]
+            while self._take("sign", ","):
+                values.append(self._value())
+            self._need("sign", ")")
+            return Both(tuple(Compare(name, sign="=", value=v) for v in values), either=True)
+        return None
+
+    def _column(self) -> str:
+        return self._take("quoted") or self._need("word")
+
+    def _sign(self) -> str:
+        sign = self._need("sign", "=", "==", "<>", "!=", "<", "<=", ">", ">=")
+        return SIGNS.get(sign, sign)
+
+    def _value(self) -> Any:
+        self._take("key", "timestamp")
+        if word := self._take("key", "true", "false"):
+            return word == "true"
+        if (number := self._take("number")) is not None:
+            return int(number) if re.fullmatch(r"[+-]?\d+", number) else float(number)
+        text = self._need("text")
+        return text[1:-1].replace(text[0] * 2, text[0])
+
+
+def zones_of(rows: Int64, parts: Mapping[str, Int64]) -> Callable[[str], Zone | None]:
+    """What `possible` asks: of blocks with so many rows nulls, low and high, int64[b, 3]."""
+
+    def zone(name: str) -> Zone | None:
+        found = parts.get(name)
+        return None if found is None else Zone(rows, found[:, 0], found[:, 1], found[:, 2])
+
+    return zone
