@@ -70,6 +70,11 @@ class Reader(ABC):
         return {}
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The columns of the user that files can have: name -> type."""
+        return {}
+
+    @property
     def base(self) -> str:
         """The path of the store."""
         return self._base

@@ -27,6 +27,7 @@ COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs
     "append": ("change", "Append to a file."),
     "rm": ("change", "Remove files."),
     "mv": ("change", "Rename a file or a directory."),
+    "columns": ("change", "List, add or drop the columns of a container."),
     "stat": ("read", "Show the metadata of a file."),
     "info": ("read", "Show the state of a container, of a mount, or of any one file."),
     "reindex": ("maintain", "Rebuild the index from the data file."),

@@ -52,6 +52,10 @@ class _Quantity(click.ParamType[Any]):
 
 SIZE: Final = _Quantity("size", units.parse_size, "bytes, or 500M, 2G (powers of 1024)")
 DURATION: Final = _Quantity("duration", units.parse_duration, "seconds, or 90m, 36h, 7d, 2w")
+WHERE: Final = click.option(
+    "--where", metavar="COND",
+    help="Only files of which it is true: \"lang = 'de' and score > 0.5\".",
+)  # fmt: skip
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
 PATIENCE: Final = 0.5  # seconds without a progress bar
@@ -343,6 +347,38 @@ def type_name(ftype: int) -> str:
     from winkfs.container.ondisk.inode import FileType
 
     return FileType(ftype).name.lower() if ftype in list(FileType) else str(ftype)
+
+
+# --- columns ---
+
+
+def pair(argument: str, of: str) -> tuple[str, str]:
+    """NAME=WORD -> both. `of`: what it is called in the message."""
+    name, sign, word = argument.partition("=")
+    if not sign:
+        raise click.UsageError(f"{argument!r} is no NAME={of}")
+    return name, word
+
+
+def column_text(value: Any) -> str:
+    """A value of a column for people; null is a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        return os.fsdecode(value)
+    return str(column_json(value)) if not isinstance(value, bool) else str(value).lower()
+
+
+def column_json(value: Any) -> Any:
+    """A value of a column for JSON: a time as ISO 8601, bytes as base64."""
+    from base64 import b64encode
+    from datetime import datetime
+
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, float) and value - value != 0:
+        return str(value)  # JSON has no nan, inf
+    return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 # --- times ---

@@ -15,17 +15,21 @@ import click
 from winkformats.errors import FormatError
 from winkfs.cli._common import (
     BASE,
+    JSON,
     PIECE,
     STDIN,
+    WHERE,
     Failures,
     as_path,
     complete_file,
+    emit,
     glob_matcher,
     glob_text,
     is_directory,
     missing,
     name_bytes,
     opened,
+    pair,
     place_fault,
     shown,
 )
@@ -33,6 +37,7 @@ from winkfs.names import is_glob, literal_prefix, to_bytes, to_str, within
 
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
+    from winkfs.container.container import Container
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
 TAKEN = "is a directory: give the new name in full"
@@ -50,7 +55,18 @@ TAKEN = "is a directory: give the new name in full"
     "--htalgo", type=click.IntRange(1, 3), metavar="N",
     help="Hash algorithm: 1 MD5, 2 XXH3-64, 3 MurmurHash3. [default: 2; classic: 1]",
 )  # fmt: skip
-def create(base: str, ao: bool, timemp: int | None, classic: bool, htalgo: int | None) -> None:
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME=TYPE",
+    help="A column that files can have; TYPE as of winkfs columns. May be repeated.",
+)  # fmt: skip
+def create(
+    base: str,
+    ao: bool,
+    timemp: int | None,
+    classic: bool,
+    htalgo: int | None,
+    columns: tuple[str, ...],
+) -> None:
     """Make an empty container.
 
     BASE must not exist yet. The files are BASE.data, BASE.idx and, if append-only, BASE.time.
@@ -59,9 +75,57 @@ def create(base: str, ao: bool, timemp: int | None, classic: bool, htalgo: int |
         raise click.UsageError("--timemp goes with --ao")
     import winkfs
 
+    schema = dict(pair(column, "TYPE") for column in columns)
     winkfs.create(
-        base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo
-    ).close()
+        base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo,
+        columns=schema,
+    ).close()  # fmt: skip
+
+
+@click.command()
+@BASE
+@click.argument(
+    "action", type=click.Choice(["list", "add", "drop"]), required=False, default="list"
+)
+@click.argument("words", metavar="NAME[=TYPE]...", nargs=-1)
+@JSON
+def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> None:
+    """List, add or drop the columns that files can have beside their content.
+
+    TYPE is string, binary, bool, int64, float64, timestamp or list<string>. The value of a file is
+    its extended attribute user.NAME as text: put --column sets it, and so does setfattr in a mount.
+    What is dropped stays an attribute. A data set has the columns of its containers.
+
+    \b
+      winkfs columns crawl add url=string lang=string score=float64
+      winkfs ls crawl --columns lang,score --where "lang = 'de' and score > 0.5"
+    """
+    if bool(words) != (action != "list"):
+        raise click.UsageError(f"{action} takes {'no names' if words else 'NAME=TYPE...'}")
+    if action == "add":
+        schema = dict(pair(word, "TYPE") for word in words)
+        with opened(base, "a") as container:
+            container.add_columns(schema)
+        return
+    if action == "drop":
+        with opened(base, "a") as container:
+            if not isinstance(container, _container_class()):
+                raise click.ClickException(f"{base}: columns are dropped from containers only")
+            container.drop_columns(words)
+        return
+    with opened(base) as reader:
+        found = reader.columns
+        if as_json:
+            emit(found)
+            return
+        for name, kind in found.items():
+            click.echo(f"{name} {kind}")
+
+
+def _container_class() -> type[Container]:
+    from winkfs.container.container import Container
+
+    return Container
 
 
 @click.command()
@@ -69,7 +133,11 @@ def create(base: str, ao: bool, timemp: int | None, classic: bool, htalgo: int |
 @click.argument("name")
 @click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
 @click.option("--force", is_flag=True, help="Accept a name that a mount cannot show.")
-def put(base: str, name: str, file: str, force: bool) -> None:
+@click.option(
+    "--column", "values", multiple=True, metavar="NAME=VALUE",
+    help="The value of a column. May be repeated.",
+)  # fmt: skip
+def put(base: str, name: str, file: str, force: bool, values: tuple[str, ...]) -> None:
     """Create or replace the file NAME with the content of FILE, or of standard input.
 
     The mtime is set to now; the executable bit is copied from FILE. A NAME that is not a path
@@ -84,7 +152,22 @@ def put(base: str, name: str, file: str, force: bool) -> None:
         key = name_bytes(name)
         if not force:
             check_place(container, key)
-        container.put_file(key, content, ftype=ftype)
+        xattrs = _attributes(container, values) if values else None
+        container.put_file(key, content, ftype=ftype, xattrs=xattrs)
+
+
+def _attributes(container: Files, values: tuple[str, ...]) -> dict[bytes, bytes]:
+    """The attributes of a file with these values, NAME=VALUE each."""
+    from winkfs.container.ondisk.typed import USER, canonical, to_attributes
+
+    schema = container.columns
+    found = to_attributes(schema, dict.fromkeys(pair(v, "VALUE")[0] for v in values))
+    for name, word in (pair(value, "VALUE") for value in values):
+        text = canonical(schema[name], name_bytes(word))
+        if text is None:
+            raise click.ClickException(f"column {name} is {schema[name]}, not {word!r}")
+        found[USER + name.encode()] = text
+    return found
 
 
 def check_place(container: Files, name: bytes) -> None:
@@ -148,20 +231,36 @@ def _read(content: BinaryIO, spool: BinaryIO) -> BinaryIO:
 
 @click.command()
 @BASE
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1)
+@WHERE
 @click.option("-r", "recursive", is_flag=True, help="Remove directories and everything below.")
 @click.option("-n", "--dry-run", is_flag=True, help="Only list the files that would be removed.")
 @click.option("-v", "--verbose", is_flag=True, help="List removed files.")
-def rm(base: str, names: tuple[str, ...], recursive: bool, dry_run: bool, verbose: bool) -> int:
+def rm(
+    base: str,
+    names: tuple[str, ...],
+    where: str | None,
+    recursive: bool,
+    dry_run: bool,
+    verbose: bool,
+) -> int:
     """Remove files. A NAME may be a glob: * matches / too.
 
     Without -r a directory must be empty. A missing name is an error (exit status 1); all others are
     removed. An interrupted run removes nothing.
+
+    With --where, all files are removed of which COND is true, on columns, path, size and mtime;
+    with a NAME, too, only those of them that it matches.
     """
+    if not names and where is None:
+        raise click.UsageError("say which files: NAME... or --where COND")
     failures = Failures(base)
     mode: str = "r" if dry_run else "a"
     with opened(base, mode) as container:
         removal = _Removal(container, failures, dry_run=dry_run, verbose=verbose)
+        if where is not None:
+            removal.take_where(where, names)
+            return failures.status
         for argument in names:
             removal.take(argument)
         removal.directories(recursive=recursive)
@@ -193,6 +292,17 @@ class _Removal:
                 self._failures.add(argument, "no name matches")
         except FormatError as error:
             self._failures.add(argument, str(error))
+
+    def take_where(self, where: str, globs: tuple[str, ...]) -> None:
+        """Remove the files of which a condition is true, and one of the globs, if there are any."""
+        from winkfs.container.ondisk.inode import FileType
+
+        matches = [glob_matcher(glob) if is_glob(glob) else glob.__eq__ for glob in globs]
+        for entry in self._container.scan(where=where, problem=self._failures.damage):
+            if entry.ftype == FileType.DIR:
+                continue
+            if not matches or any(match(entry.name) for match in matches):
+                self._remove(to_bytes(entry.name))
 
     def _take_all(self, glob: str) -> bool:
         """-> whether any name matches."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import stat as modes
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import compress
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
@@ -20,8 +21,11 @@ from winkfs.cli._common import (
     BASE,
     JSON,
     PIECE,
+    WHERE,
     Failures,
     as_path,
+    column_json,
+    column_text,
     complete_file,
     emit,
     expand,
@@ -57,6 +61,8 @@ Record = dict[str, Any]
 @click.option("-l", "long", is_flag=True, help="Show mode, owner, size and time, like ls -l.")
 @click.option("--since", type=time_value, metavar="T", help="Only files with mtime T or later.")
 @click.option("--until", type=time_value, metavar="T", help="Only files with an mtime before T.")
+@click.option("--columns", metavar="A,B", help="Show the values of these columns, too; * for all.")
+@WHERE
 @AS_OF
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def ls(
@@ -65,6 +71,8 @@ def ls(
     long: bool,
     since: float | None,
     until: float | None,
+    columns: str | None,
+    where: str | None,
     as_of: str | None,
     as_json: bool,
 ) -> int:
@@ -72,14 +80,16 @@ def ls(
 
     GLOB selects matching names; * matches / too, so 'docs/*' lists everything below docs, as docs/
     does. An existing name is taken literally. T is in seconds since the epoch or ISO 8601
-    (2026-11-21, or 2026-11-21T08:30Z; local time without a zone). Damaged entries are reported and
-    skipped; the exit status is then 1.
+    (2026-11-21, or 2026-11-21T08:30Z; local time without a zone). Values of columns stand behind
+    the name, with tabs between them; - is null. COND is as WHERE of SQL has it, on columns, path,
+    size and mtime. Damaged entries are reported and skipped; the exit status is then 1.
     """
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:
-        listing = _Listing(container, long, as_json, failures)
-        _list(container, glob, since, until, listing)
-        timed = since is not None or until is not None
+        names = list(container.columns) if columns == "*" else (columns or "").split(",")
+        listing = _Listing(container, long, as_json, failures, [n.strip() for n in names if n])
+        _list(container, glob, since, until, where, listing)
+        timed = since is not None or until is not None or where is not None
         there = listing.count or timed
         if glob is not None and not (there or is_directory(container, as_path(glob))):
             what = "no name matches" if is_glob(glob) else missing(container)
@@ -88,28 +98,42 @@ def ls(
 
 
 def _list(
-    container: Reader, glob: str | None, since: float | None, until: float | None, to: _Listing
+    container: Reader,
+    glob: str | None,
+    since: float | None,
+    until: float | None,
+    where: str | None,
+    to: _Listing,
 ) -> None:
     from winkfs.container.container import Container
+    from winkfs.dataset.dataset import Dataset
 
     match: Callable[[str], object] | None = None
     prefix = b""
-    if glob is not None and (name := _itself(container, glob)) is not None:
+    itself = None if glob is None else _itself(container, glob)
+    if itself is not None and not (where or to.columns):
+        name = itself
         stat = container.stat(name)
         if (since is None or stat.mtime >= since) and (until is None or stat.mtime < until):
             to.write(stat)
         return
-    if glob is not None and is_glob(glob):
+    if itself is not None:
+        match, prefix = to_str(itself).__eq__, itself
+    elif glob is not None and is_glob(glob):
         match, prefix = glob_matcher(glob), name_bytes(literal_prefix(glob_text(glob)))
     elif glob is not None:  # a directory: what is below
         path = as_path(glob)
         prefix = path + b"/" if path else b""
     if isinstance(container, Container):
         times = to_ns(since), to_ns(until)
-        for rows in container.engine.rows(prefix, to.failures.damage, times):
+        rows_of = container.engine.rows
+        for rows in rows_of(prefix, to.failures.damage, times, where, to.columns):
             to.write_rows(container, rows, match)
         return
-    for entry in container.scan(since, until, to_str(prefix), problem=to.failures.damage):
+    asked: dict[str, Any] = {"where": where} if isinstance(container, Dataset) else {}
+    if where is not None and not asked:
+        raise click.ClickException(f"{container.base}: --where is for containers and data sets")
+    for entry in container.scan(since, until, to_str(prefix), problem=to.failures.damage, **asked):
         if match is None or match(entry.name):
             to.write(entry)
 
@@ -127,8 +151,13 @@ def _itself(container: Reader, argument: str) -> bytes | None:
 class _Listing:
     """Prints files. `count`: how many."""
 
-    def __init__(self, container: Reader, long: bool, as_json: bool, failures: Failures) -> None:
-        self.failures, self.count = failures, 0
+    def __init__(
+        self, container: Reader, long: bool, as_json: bool, failures: Failures, columns: list[str]
+    ) -> None:
+        from winkfs.container.engine import check_columns
+
+        check_columns(columns, container.columns)
+        self.failures, self.count, self.columns = failures, 0, columns
         self._container, self._long, self._json = container, long, as_json
         self._out = sys.stdout.buffer
 
@@ -137,8 +166,10 @@ class _Listing:
         from winkfs.container.ondisk.inode import FileType
 
         self.count += 1
+        values = self._values(stat) if self.columns else {}
+        behind = shown("".join(f"\t{column_text(value)}" for value in values.values()))
         if not (self._long or self._json):
-            self._out.write(shown(stat.name) + b"\n")
+            self._out.write(shown(stat.name) + behind + b"\n")
             return
         target = None
         if stat.ftype == FileType.LINK:
@@ -147,11 +178,21 @@ class _Listing:
             except FormatError as error:
                 self.failures.add(stat.name, str(error))
         if self._json:
-            emit(stat_record(stat) | ({} if target is None else {"target": target}))
+            said = {name: column_json(value) for name, value in values.items()}
+            typed = {"columns": said} if self.columns else {}
+            emit(stat_record(stat) | ({} if target is None else {"target": target}) | typed)
             return
         arrow = b"" if target is None else b" -> " + shown(target)
         fields = stat.ftype, stat.mode, stat.uid, stat.gid, stat.size, stat.mtime_ns
-        self._out.write(_long(*fields).encode() + shown(stat.name) + arrow + b"\n")
+        self._out.write(_long(*fields).encode() + shown(stat.name) + arrow + behind + b"\n")
+
+    def _values(self, stat: Stat) -> dict[str, Any]:
+        """The values of a file of which the catalog does not say all, or of a data set."""
+        from winkfs.container.ondisk.typed import to_values
+
+        container = self._container
+        found = to_values(container.getxattrs(stat.name), container.columns)
+        return {name: found[name] for name in self.columns}
 
     def write_rows(
         self,
@@ -169,7 +210,7 @@ class _Listing:
         if match is not None:
             kept = np.fromiter(map(bool, map(match, names)), bool, len(names))
             rows, names = rows.take(kept), list(compress(names, kept.tolist()))
-        if self._long or self._json:
+        if self._long or self._json or self.columns:
             at = 0
             for i in [*np.flatnonzero(rows.asked | rows.links).tolist(), len(names)]:
                 self._write_many(rows.part(at, i), names[at:i], container.engine.store.owner)
@@ -193,14 +234,35 @@ class _Listing:
         columns = (column.tolist() for column in rows.stats(owner))
         fileids, sizes, times, ftypes, modes, uids, gids, _ = columns
         self.count += len(names)
+        values = self._values_of(rows) if self.columns else None
         if self._json:
             found = map(_json, names, ftypes, sizes, times, modes, uids, gids, fileids)
-            sys.stdout.write("".join(found))
+            sys.stdout.write("".join(found if values is None else map(_with, found, values)))
             return
-        said = map(_long, ftypes, modes, uids, gids, sizes, times)
-        shown_names = map(printable, names) if self._tty else names
+        shown_names: Iterable[str] = map(printable, names) if self._tty else names
+        said: Iterable[str] = [""] * len(names)
+        if self._long:
+            said = map(_long, ftypes, modes, uids, gids, sizes, times)
+        if values is not None:
+            shown_names = map(str.__add__, shown_names, map(self._behind, values))
         text = "".join(f"{line}{name}\n" for line, name in zip(said, shown_names, strict=True))
         self._out.write(text.encode("utf-8", "surrogateescape"))
+
+    def _values_of(self, rows: Rows) -> list[dict[str, Any]]:
+        """The values of the columns that are shown, of each row."""
+        from winkfs.container.ondisk.typed import split, to_value
+
+        schema = {name: self._container.columns[name] for name in self.columns}
+        blobs = [b""] * len(rows.names) if rows.values is None else rows.values
+        lists = [
+            [to_value(kind, text) for text in texts]
+            for kind, texts in zip(schema.values(), split(blobs, schema), strict=True)
+        ]
+        return [dict(zip(schema, one, strict=True)) for one in zip(*lists, strict=True)]
+
+    def _behind(self, values: dict[str, Any]) -> str:
+        texts = map(column_text, values.values())
+        return "".join(f"\t{printable(text) if self._tty else text}" for text in texts)
 
     @functools.cached_property
     def _tty(self) -> bool:
@@ -218,6 +280,12 @@ def _json(
         f'"mtime": {mtime!r}, "mtime_ns": {mtime_ns}, "mode": "{mode:04o}", "uid": {uid}, '
         f'"gid": {gid}, "fileid": {fileid}}}\n'
     )
+
+
+def _with(line: str, values: dict[str, Any]) -> str:
+    """The same line with the values of columns."""
+    said = json.dumps({name: column_json(value) for name, value in values.items()})
+    return f'{line[:-2]}, "columns": {said}}}\n'
 
 
 _type = functools.cache(type_name)
@@ -319,10 +387,14 @@ def _write(container: Reader, name: bytes) -> bool:
 def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
     """Show the metadata of a file."""
     import winkfs
+    from winkfs.container.ondisk.typed import to_values
 
     with opened(base, as_of=as_of) as container:
         found = container.stat(name_bytes(name))
         record = stat_record(found)
+        if container.columns:
+            values = to_values(container.getxattrs(found.name), container.columns)
+            record["columns"] = {key: column_json(value) for key, value in values.items()}
         if found.ftype == winkfs.FileType.LINK:
             record["target"] = container.readlink(found.name)
         _print(record, as_json)

@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from winkformats.disk.storage import Storage
 from winkfs.container.catalog import RowCollector, new_sorter
 from winkfs.container.datafile import create_files
@@ -363,8 +361,7 @@ class Container(Reader):
             engine.settled()
             if where is not None:
                 times = to_ns(since), to_ns(until)
-                found = [r.pos for r in engine.rows(to_bytes(prefix), problem, times, where)]
-                known = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+                known = engine.positions(to_bytes(prefix), problem, times, where)
         return scan(engine.store, engine.lock, since, until, to_bytes(prefix), problem, known=known)
 
     def names(

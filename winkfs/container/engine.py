@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError
 from winkfs.container.catalog import Query, all_rows
@@ -156,22 +157,38 @@ class Engine:
         times: Times = ALWAYS,
         where: str | None = None,
         columns: Sequence[str] = (),
+        schema: Schema | None = None,
     ) -> Iterator[Rows]:
         """The rows of the catalog with names that begin so, and with such mtimes: `all_rows`.
 
         where    a condition of them, see `container.where`; columns: of the user, whose values the
                  rows are to have
+        schema   columns that there may be, of which this container may lack some: null; None: its
+                 own
 
         problem  called with each inode that has to be asked and is damaged; its row is left out.
                  None: CorruptError
         """
         with self.lock:
             store = self.settled()
-            condition = None if where is None else parse(where).bound(store.schema)
-            check_columns(columns, store.schema)
+            schema = store.schema if schema is None else schema
+            condition = None if where is None else parse(where).bound(schema)
+            check_columns(columns, schema)
             query = Query.of_prefix(prefix, times, condition, columns)
             found = all_rows(store, self.lock, problem or _raise, query)
         return map(partial(self._without_damage, problem, query), found)
+
+    def positions(
+        self,
+        prefix: bytes,
+        problem: Callable[[CorruptError], None] | None,
+        times: Times,
+        where: str | None,
+        schema: Schema | None = None,
+    ) -> Int64:
+        """Positions of the inodes of such files, ascending: see `rows`."""
+        found = [rows.pos for rows in self.rows(prefix, problem, times, where, schema=schema)]
+        return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
     def _without_damage(
         self, problem: Callable[[CorruptError], None] | None, query: Query, rows: Rows

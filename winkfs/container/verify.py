@@ -315,6 +315,7 @@ def info(base: str) -> Record:
         record["classic"] = settings.classic
         record |= _index_record(store)
         record |= _columns_record(store)
+        record |= {"fields": dict(store.schema)} if store.schema else {}
         record |= _space_record(kv)
         record["last_sync"] = time_text(kv.superblock.get("SYNCTIME"))
         record["clean"] = kv.superblock.get("SYNCSIZE", kv.end) == kv.end and not kv.truncated

@@ -6,7 +6,7 @@
     score is null                        is not null
     path like 'docs/%.html'              % any bytes, _ one character, \\ takes the next as it is
     array_contains(tags, 'news')         of a list<string>
-    fetched >= '2026-01-01'              a time: ISO 8601, UTC where it has no zone
+    fetched >= '2026-01-01'              a time: ISO 8601, local where it has no zone
     adult, not adult                     of a bool; true, false
 
 As in SQL, null = 'de' is neither true nor false, and only what is true is chosen. Strings are
@@ -297,8 +297,7 @@ def _fitting(name: str, kind: str, sign: str, value: Any) -> tuple[str, Any]:
             moment = datetime.fromisoformat(value.strip())
         except ValueError:
             raise ValueError(f"{value!r} is no time as 2026-11-22T10:00Z") from None
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return sign, (moment - EPOCH) // MICROSECOND
+        return sign, (moment.astimezone(UTC) - EPOCH) // MICROSECOND
     if isinstance(value, int | float) and not isinstance(value, bool):
         if kind == "float64":
             return sign, float(value)

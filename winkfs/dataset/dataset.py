@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from winkfs.container.container import Container, Data
@@ -13,6 +13,7 @@ from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, checked
+from winkfs.dataset.records import union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
@@ -129,10 +130,26 @@ class Dataset(DatasetReading):
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
         if self._writer is None:
             self._transaction = begin(self.base)
-            self._writer = ShardWriter(self._transaction, "00000", ao=self._made_ao)
+            settings = {"ao": self._made_ao, "columns": self.columns}
+            self._writer = ShardWriter(self._transaction, "00000", **settings)
         self._writer.container.engine.check_idle()
         self._writer.check()
         return self._writer
+
+    # --- columns ---
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that files can have, also those added and not published yet."""
+        if self._writer is None:
+            return super().columns
+        return union([super().columns, self._writer.container.columns])
+
+    def add_columns(self, columns: Mapping[str, str]) -> None:
+        """Let files have more columns: see `Container.add_columns`. They are published with the
+        next files."""
+        with self._lock:
+            self._open_writer().container.add_columns(columns)
 
     # --- whole files ---
 
@@ -156,6 +173,11 @@ class Dataset(DatasetReading):
         """Create or replace many files: see `Container.put_many`."""
         with self._lock:
             return self._open_writer().container.put_many(files)
+
+    def put_batch(self, batch: Any) -> int:
+        """Create or replace the files of an Arrow batch: see `Container.put_batch`."""
+        with self._lock:
+            return self._open_writer().container.put_batch(batch)
 
     def put_rows(self, rows: Iterable[Row]) -> int:
         """Create or replace many files with all their metadata -> how many."""
@@ -258,16 +280,17 @@ class Dataset(DatasetReading):
         until: float | None = None,
         prefix: Name = "",
         *,
+        where: str | None = None,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
         """The files, shard by shard in disk order, as of the call: see `Container.scan`."""
-        found = super().scan(since, until, prefix, problem=problem)
+        found = super().scan(since, until, prefix, where=where, problem=problem)
         if self._writer is None:
             return found
         with self._lock:
             own = set(self._writer.container.names())
             gone = own | set(map(to_str, self._writer.gone))
-            rest = self._writer.container.scan(since, until, prefix, problem=problem)
+            rest = self._writer.container.scan(since, until, prefix, where=where, problem=problem)
         return _over(found, gone, rest)
 
 

@@ -19,8 +19,10 @@ from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Extent
+from winkfs.container.ondisk.typed import to_values
 from winkfs.container.read import BulkGet
 from winkfs.container.scan import scan
+from winkfs.container.where import parse
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import Shard
@@ -385,6 +387,17 @@ class DatasetReading(Reader):
         with self._lock:
             return self._home(name).getxattrs(name)
 
+    # --- columns ---
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that files can have: name -> type, those of all shards."""
+        return self._snapshot.columns
+
+    def getcolumns(self, name: Name) -> dict[str, Any]:
+        """The values of a file: column -> value, None: null. Raises FileNotFoundError."""
+        return to_values(self.getxattrs(name), self.columns)
+
     # --- names ---
 
     def __contains__(self, name: object) -> bool:
@@ -405,11 +418,16 @@ class DatasetReading(Reader):
         until: float | None = None,
         prefix: Name = "",
         *,
+        where: str | None = None,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
         """The files, shard by shard in disk order, as of the call: see `Container.scan`."""
         self._check()
-        return self._scan(self._snapshot.shards, self._handles, since, until, prefix, problem)
+        if where is not None:
+            parse(where).bound(self.columns)  # refused here, and not at the first shard
+        return self._scan(
+            self._snapshot.shards, self._handles, since, until, prefix, where, problem
+        )
 
     def _scan(
         self,
@@ -418,6 +436,7 @@ class DatasetReading(Reader):
         since: float | None,
         until: float | None,
         prefix: Name,
+        where: str | None,
         problem: Problem | None,
     ) -> Iterator[Entry]:
         low, high, start = to_ns(since), to_ns(until), to_bytes(prefix)
@@ -432,10 +451,13 @@ class DatasetReading(Reader):
                 continue
             try:
                 with self._lock:
-                    store = handles.container(number).engine.store
+                    engine, known = handles.container(number).engine, None
+                    if where is not None:
+                        known = engine.positions(start, problem, (low, high), where, self.columns)
                     found = scan(
-                        store, self._lock, since, until, start, problem, without=shard.hidden
-                    )
+                        engine.store, self._lock, since, until, start, problem,
+                        without=shard.hidden, known=known,
+                    )  # fmt: skip
             except CorruptError as error:
                 if problem is None:
                     raise

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 import xxhash
 
 from winkformats.errors import CorruptError, FormatError
+from winkfs.container.ondisk.typed import parse_schema
 from winkfs.names import to_bytes
 
 FORMAT: Final = "winkfs-dataset"
@@ -54,6 +55,7 @@ class ShardRecord:
     mtime_min   nanoseconds; mtime_max: of the youngest file. None without files, or not known
     first       the least name, last: the greatest; None: not known
     rank        which shard wins: the higher one. A rewritten shard has that of what it replaces
+    columns     of the user, as `ondisk.typed` has them: "lang:string score:float64"
     """
 
     path: str
@@ -69,6 +71,7 @@ class ShardRecord:
     first: str | None = None
     last: str | None = None
     rank: Rank = (0, 0)
+    columns: str = ""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -90,12 +93,19 @@ class ShardRecord:
             or type(made.ao) is not bool
             or not {type(made.mtime_min), type(made.mtime_max)} <= INTEGERS
             or not {type(made.first), type(made.last)} <= TEXTS
+            or type(made.columns) is not str
         ):
             raise TypeError(f"a field of {made.path}")
+        parse_schema(made.columns.encode())
         for end in (made.first, made.last):
             if end is not None and not end.isascii():
                 to_bytes(end)  # must be such as can be encoded
         return made
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Its columns: name -> type."""
+        return parse_schema(self.columns.encode())
 
     @property
     def names(self) -> tuple[bytes, bytes] | None:
@@ -252,7 +262,21 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
 
 
 def _values(record: ShardRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in RECORD_FIELDS}
+    values = {name: getattr(record, name) for name in RECORD_FIELDS}
+    if not record.columns:  # as manifests were before there were columns
+        del values["columns"]
+    return values
+
+
+def union(schemas: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """The columns of several shards. Of one name the last type counts, unless the two are int64 and
+    float64, which float64 holds."""
+    found: dict[str, str] = {}
+    for schema in schemas:
+        for name, kind in schema.items():
+            numbers = {found.get(name), kind} == {"int64", "float64"}
+            found[name] = "float64" if numbers else kind
+    return found
 
 
 def _records(values: Any) -> tuple[ShardRecord, ...]:

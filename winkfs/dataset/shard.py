@@ -146,6 +146,7 @@ def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -
     """The record of a sound container; `columns` are closed. Raises FormatError; OSError."""
     from winkfs.container.columns import Columns
     from winkfs.container.ondisk.cols import sum_of
+    from winkfs.container.ondisk.typed import schema_text
     from winkfs.container.store import Store
 
     with contextlib.ExitStack() as stack:
@@ -162,7 +163,7 @@ def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -
         record = ShardRecord(
             path, store.settings.contid, end, sum(map(len, parts)),
             sum(sum_of(part.size) for part in parts), len(gone), tombs_at if gone else end,
-            ao=store.settings.ao,
+            ao=store.settings.ao, columns=schema_text(store.schema).decode(),
         )  # fmt: skip
     parts = [part for part in parts if len(part)]
     if parts:

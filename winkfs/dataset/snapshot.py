@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from winkformats.disk.paths import absolute
 from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset
-from winkfs.dataset.records import ShardRecord, State
+from winkfs.dataset.records import ShardRecord, State, union
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.names import base_of
 
@@ -27,6 +27,11 @@ class Snapshot:
     generation: int
     time_ns: int
     shards: tuple[Shard, ...]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Columns of the user that files can have: name -> type."""
+        return union(shard.record.schema for shard in self.shards)
 
     @property
     def files(self) -> int:
@@ -63,12 +68,14 @@ def snapshot_of(log: Log, state: State) -> Snapshot:
 
 def _plain(base: str) -> Snapshot:
     from winkfs.container.datafile import DataFile
+    from winkfs.container.ondisk.typed import schema_text
 
     data = DataFile(base, writable=False)
     try:
         record = ShardRecord(
             os.path.basename(base), data.settings.contid, data.kv.end,
             content=data.dtotsz, tombs_at=data.kv.end, ao=data.settings.ao,
+            columns=schema_text(data.schema).decode(),
         )  # fmt: skip
     finally:
         data.abandon()

@@ -64,7 +64,7 @@ from winkfs.container.ondisk.typed import (
     schema_text,
     split,
 )
-from winkfs.container.where import Condition, zones_of
+from winkfs.container.where import BUILTIN, Condition, zones_of
 from winkfs.errors import DerivedDamage
 from winkfs.units import MICRO
 
@@ -222,7 +222,9 @@ class Rows(NamedTuple):
 
 
 def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:
-    """What a condition asks of all files, see `where.BUILTIN`."""
+    """What a condition asks of all files, see `where.BUILTIN`; what no file has is null."""
+    if name not in BUILTIN:
+        return Column.nulls("string", len(numbers))
     valid = np.ones(len(numbers), bool)
     if name == "path":
         return Column("string", valid, np.arange(len(names)), names)
