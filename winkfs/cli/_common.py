@@ -366,7 +366,11 @@ def column_text(value: Any) -> str:
         return "-"
     if isinstance(value, bytes):
         return os.fsdecode(value)
-    return str(column_json(value)) if not isinstance(value, bool) else str(value).lower()
+    if isinstance(value, list | bool):
+        import json
+
+        return json.dumps(value, ensure_ascii=False)
+    return str(column_json(value))
 
 
 def column_json(value: Any) -> Any:

@@ -167,7 +167,7 @@ class _Listing:
 
         self.count += 1
         values = self._values(stat) if self.columns else {}
-        behind = shown("".join(f"\t{column_text(value)}" for value in values.values()))
+        behind = self._behind(values).encode("utf-8", "surrogateescape")
         if not (self._long or self._json):
             self._out.write(shown(stat.name) + behind + b"\n")
             return
@@ -262,7 +262,7 @@ class _Listing:
 
     def _behind(self, values: dict[str, Any]) -> str:
         texts = map(column_text, values.values())
-        return "".join(f"\t{printable(text) if self._tty else text}" for text in texts)
+        return "".join(f"\t{printable(text)}" for text in texts)
 
     @functools.cached_property
     def _tty(self) -> bool:

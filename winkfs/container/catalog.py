@@ -10,6 +10,7 @@ become many rows, all are written anew as one.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import time
@@ -50,6 +51,8 @@ from winkfs.container.ondisk.catalog import (
 )
 from winkfs.container.ondisk.data import nanoseconds
 from winkfs.container.ondisk.inode import ATTRS, Attrs, FileType
+from winkfs.container.ondisk.typed import Column
+from winkfs.container.read import attributes
 from winkfs.container.recovery import tail
 from winkfs.container.where import Condition
 from winkfs.names import INODE, name_of
@@ -65,6 +68,7 @@ CHANGES: Final = 1 << 16  # names in it, or a part of all names:
 PART: Final = 64
 FEW: Final = 1 << 14  # rows behind the first run that stay there, or a part of its rows:
 SMALL: Final = 32
+LAST: Final = (1 << 63) - 1
 MANY: Final = 1 << 20  # names that went and are remembered
 IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
 
@@ -341,6 +345,90 @@ def positions_of(store: Opened, query: Query) -> Int64 | None:
             store.remark(error)
             return None
     return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+
+
+def positions_met(store: Opened, query: Query, problem: Problem) -> Int64:
+    """Ascending positions of the files that are meant, whether there is a good catalog or not.
+
+    problem  called with each file that has to be asked and is damaged; it is left out
+    raises   CorruptError; OSError
+    cost     as `all_rows`
+    """
+    found = all_rows(store, contextlib.nullcontext(), problem, query)
+    parts = [settled(store, rows, query, problem).pos for rows in found]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+
+
+def settled(store: Opened, rows: Rows, query: Query, problem: Problem | None) -> Rows:
+    """The same rows without those that have to be asked and then are not meant.
+
+    problem  called with each of those whose inode or attributes are damaged; it is left out. None:
+             CorruptError
+    cost     one read for each row that has to be asked
+    """
+    asked = np.flatnonzero(rows.asked)
+    if not len(asked):
+        return rows
+    kept = np.ones(len(rows.names), bool)
+    for i in asked.tolist():
+        try:
+            kept[i] = _is_meant(store, rows.names[i], int(rows.pos[i]), query)
+        except CorruptError as error:
+            if problem is None:
+                raise
+            problem(error)
+            kept[i] = False
+    return rows.take(kept)
+
+
+def _is_meant(store: Opened, name: bytes, pos: int, query: Query) -> bool:
+    """Whether a file is, by its inode. Raises CorruptError."""
+    inode = store.inode_at(pos)[1]
+    ns, (since, until) = store.settings.ns_of(inode.mtime), query.times  # int64 may not hold it
+    if not ((since is None or ns >= since) and (until is None or ns < until)):
+        return False
+    if query.where is None and not query.columns:
+        return True
+    attrs = attributes(inode, (0, 0), store.kv.get, store.kv.storage.name)
+    if query.where is None:
+        return True
+    size, mtime = np.array([inode.lsize]), np.array([min(max(ns, -LAST - 1), LAST)])
+    numbers = plain_numbers(np.array([pos]), 0, size, mtime, 0, inode.ftype)
+    values = np.empty(1, object)
+    values[0] = attrs.encode()[ATTRS.size :]
+    return bool(Rows([name], numbers, values).meeting(query.where, store.schema)[0])
+
+
+def values_between(
+    store: Opened, low: int, high: int, typed: Mapping[str, str]
+) -> tuple[Int64, dict[str, Column]] | None:
+    """The values of the files whose inodes stand in [low, high), as far as the catalog goes.
+
+    ->    ascending positions of the inodes, int64[n], and n values of each column; a column that
+          the container lacks is null. None where there is no good catalog
+    cost  reads the numbers and those columns of all blocks that have such files
+    """
+    catalog = open_catalog(store)
+    if catalog is None:
+        return None
+    places = [np.empty(0, np.int64)]
+    columns: dict[str, list[Column]] = {
+        name: [Column.nulls(kind, 0)] for name, kind in typed.items()
+    }
+    with catalog:
+        try:
+            for run in catalog.file.runs:
+                for pos, found in run.values_between(low, high, typed):
+                    places.append(pos)
+                    for name, column in found.items():
+                        columns[name].append(column)
+        except DerivedDamage as error:
+            store.remark(error)
+            return None
+    pos = np.concatenate(places)
+    order = np.argsort(pos)
+    joined = {name: Column.concat(parts).take(order) for name, parts in columns.items()}
+    return pos[order], joined
 
 
 def after(prefix: bytes) -> bytes | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from winkformats.errors import CorruptError, DerivedDamage
     from winkformats.kv.sequence import KVSeq
     from winkfs.container.ondisk.data import Settings
+    from winkfs.container.ondisk.inode import Inode
     from winkfs.container.ondisk.typed import Schema
 
 
@@ -82,6 +83,8 @@ class Opened(Protocol):
 
     @property
     def catalog_from(self) -> int: ...
+
+    def inode_at(self, pos: int) -> tuple[bytes, Inode, bool]: ...
 
     def key_at(self, pos: int) -> bytes: ...
 

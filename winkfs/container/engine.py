@@ -19,14 +19,12 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError
-from winkfs.container.catalog import Query, all_rows
-from winkfs.container.ondisk.catalog import ALWAYS, Rows, Times, plain_numbers
+from winkfs.container.catalog import Query, all_rows, settled
+from winkfs.container.ondisk.catalog import ALWAYS, Rows, Times
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import (
-    ATTRS,
     Attrs,
     FileType,
-    Inode,
     check_directory,
     check_ftype,
 )
@@ -176,7 +174,7 @@ class Engine:
             check_columns(columns, schema)
             query = Query.of_prefix(prefix, times, condition, columns)
             found = all_rows(store, self.lock, problem or _raise, query)
-        return map(partial(self._without_damage, problem, query), found)
+        return map(partial(self._settled, problem, query), found)
 
     def positions(
         self,
@@ -190,31 +188,11 @@ class Engine:
         found = [rows.pos for rows in self.rows(prefix, problem, times, where, schema=schema)]
         return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
-    def _without_damage(
+    def _settled(
         self, problem: Callable[[CorruptError], None] | None, query: Query, rows: Rows
     ) -> Rows:
-        asked = np.flatnonzero(rows.asked)
-        if not len(asked):
-            return rows
-        kept = np.ones(len(rows.names), bool)
-        for i in asked.tolist():
-            try:
-                with self.lock:
-                    inode = self.files.inode(rows.names[i] + INODE)[1]
-                    typed = query.columns or query.where is not None
-                    attrs = self.content.attrs(inode) if typed else None
-                # int64 may not hold it
-                ns, (since, until) = self.store.settings.ns_of(inode.mtime), query.times
-                kept[i] = (since is None or ns >= since) and (until is None or ns < until)
-                if query.where is not None and attrs is not None:
-                    row = _row_of(rows.names[i], inode, ns, attrs)
-                    kept[i] &= bool(row.meeting(query.where, self.store.schema)[0])
-            except CorruptError as error:
-                if problem is None:
-                    raise
-                problem(error)
-                kept[i] = False
-        return rows.take(kept)
+        with self.lock:
+            return settled(self.store, rows, query, problem)
 
     def get_some(self, names: Sequence[Name]) -> list[bytes]:
         """The contents of a few thousand files at most, up to the first that is missing."""
@@ -506,16 +484,6 @@ def check_columns(names: Iterable[str], schema: Schema) -> None:
         if name not in schema:
             there = ", ".join(schema) or "there are none"
             raise ValueError(f"there is no column {name!r} ({there})")
-
-
-def _row_of(name: bytes, inode: Inode, ns: int, attrs: Attrs) -> Rows:
-    """A file as a row, as far as conditions ask."""
-    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    size, mtime = np.array([inode.lsize]), np.array([min(max(ns, least), most)])
-    numbers = plain_numbers(np.array([0]), 0, size, mtime, 0, inode.ftype)
-    values = np.empty(1, object)
-    values[0] = attrs.encode()[ATTRS.size :]
-    return Rows([name], numbers, values)
 
 
 def _raise(error: OSError | CorruptError) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
-from winkfs.container.catalog import Query, positions_of
+from winkfs.container.catalog import Query, positions_met, positions_of
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.cols import Chunk, ColumnsFile, open_columns
 from winkfs.container.scan import narrow
@@ -37,7 +37,7 @@ def select(container: Store | str, selection: Selection, problem: Problem | None
     """
     if isinstance(container, Store):
         return _select(container, selection, problem)
-    if selection.paths is None and not selection.prefix:
+    if selection.paths is None and not selection.prefix and selection.where is None:
         with contextlib.suppress(CorruptError):  # as if it were missing
             found = open_columns(container)
             if found is not None:
@@ -51,13 +51,18 @@ def select(container: Store | str, selection: Selection, problem: Problem | None
 
 
 def _select(store: Store, selection: Selection, problem: Problem | None) -> Columns:
+    positions = None
+    if selection.where is not None:
+        query = Query.of_prefix(selection.prefix, where=selection.where)
+        positions = positions_met(store, query, problem or _raise)
     if selection.paths is not None:
         rows = by_paths(store, selection.paths, problem)
+        rows = rows if positions is None else rows.take(np.isin(rows.pos, positions))
         return rows.take(selection.chosen(rows))
-    prefix = selection.prefix
-    positions = positions_of(store, Query.of_prefix(prefix)) if prefix else None
+    if positions is None and selection.prefix:
+        positions = positions_of(store, Query.of_prefix(selection.prefix))
     few = positions is not None and len(positions) < store.index.count // FEW
-    file = None if few else open_columns(store)
+    file = None if few or selection.where is not None else open_columns(store)
     if file is not None:
         with file:
             try:
@@ -75,6 +80,10 @@ def _select(store: Store, selection: Selection, problem: Problem | None) -> Colu
 def _read(store: Store, positions: Int64, problem: Problem | None) -> Iterator[Columns]:
     for at in range(0, len(positions), FILES):
         yield Columns.of(store, positions[at : at + FILES], problem)
+
+
+def _raise(error: CorruptError) -> None:
+    raise error
 
 
 def in_file(file: ColumnsFile, selection: Selection) -> Columns:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from winkformats.arrays import Int64
     from winkfs.container.columns import Columns
     from winkfs.container.ondisk.cols import Chunk
+    from winkfs.container.where import Condition
 
 _END: Final = re.compile(r"[*?\]]")  # what may come before the literal end of a pattern
 
@@ -85,6 +86,7 @@ class Selection:
     since, until        mtime in [since, until), nanoseconds
     min_size, max_size  bytes, both inclusive
     ftypes              FileType
+    where               a condition, see `container.where`: what chooses asks it of the catalog
     """
 
     prefix: bytes = b""
@@ -95,6 +97,7 @@ class Selection:
     min_size: int | None = None
     max_size: int | None = None
     ftypes: frozenset[int] | None = None
+    where: Condition | None = None
 
     @property
     def everything(self) -> bool:

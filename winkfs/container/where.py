@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -66,8 +66,10 @@ Get = Callable[[str], Column]
 
 
 class Zone(NamedTuple):
-    """Of many blocks the files, and of a column nulls, least and greatest key, int64[b] each."""
+    """Of many blocks the files, and of a column its type, and nulls, least and greatest key,
+    int64[b] each."""
 
+    kind: str
     rows: Int64
     nulls: Int64
     low: Int64
@@ -166,7 +168,7 @@ class Asked(Condition):
 
     def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
         found = zone(self.name)
-        if found is None:
+        if found is None or found.kind != self.kind:
             return Truth(np.ones(blocks, bool), np.ones(blocks, bool))
         true, false = self._possible(found)
         some = found.nulls < found.rows
@@ -174,6 +176,10 @@ class Asked(Condition):
 
     def _possible(self, zone: Zone) -> Truth:
         return Truth(np.ones(len(zone.low), bool), np.ones(len(zone.low), bool))
+
+    def _column(self, get: Get) -> Column:
+        """Its values, of the type that it was bound to: a shard of a data set may have another."""
+        return get(self.name).cast(self.kind)
 
     def _decided(self, column: Column, found: Bools) -> Truth:
         """`found`: of each row or, where it has words, of each of these."""
@@ -187,12 +193,12 @@ class Null(Asked):
     """`name is null`."""
 
     def truth(self, get: Get) -> Truth:
-        valid = get(self.name).valid
+        valid = self._column(get).valid
         return Truth(~valid, valid)
 
     def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Truth:
         found = zone(self.name)
-        if found is None:
+        if found is None or found.kind != self.kind:
             return Truth(np.ones(blocks, bool), np.ones(blocks, bool))
         return Truth(found.nulls > 0, found.nulls < found.rows)
 
@@ -210,7 +216,7 @@ class Compare(Asked):
         return replace(self, name=name, kind=kind, sign=sign, value=value)
 
     def truth(self, get: Get) -> Truth:
-        column, compare = get(self.name), COMPARE[self.sign]
+        column, compare = self._column(get), COMPARE[self.sign]
         if self.kind not in NUMBERS:
             words = (compare(word, self.value) for word in column.words)
             return self._decided(column, np.fromiter(words, bool, len(column.words)))
@@ -248,7 +254,7 @@ class Like(Asked):
         return found
 
     def truth(self, get: Get) -> Truth:
-        column, match = get(self.name), re.compile(_pattern(self.pattern), re.DOTALL).fullmatch
+        column, match = self._column(get), re.compile(_pattern(self.pattern), re.DOTALL).fullmatch
         found = (match(w.decode("utf-8", "surrogateescape")) is not None for w in column.words)
         return self._decided(column, np.fromiter(found, bool, len(column.words)))
 
@@ -267,7 +273,7 @@ class Holds(Asked):
         return found
 
     def truth(self, get: Get) -> Truth:
-        column = get(self.name)
+        column = self._column(get)
         found = (self.value in (to_value(self.kind, word) or ()) for word in column.words)
         return self._decided(column, np.fromiter(found, bool, len(column.words)))
 
@@ -460,13 +466,3 @@ class _Parser:
             return int(number) if re.fullmatch(r"[+-]?\d+", number) else float(number)
         text = self._need("text")
         return text[1:-1].replace(text[0] * 2, text[0])
-
-
-def zones_of(rows: Int64, parts: Mapping[str, Int64]) -> Callable[[str], Zone | None]:
-    """What `possible` asks: of blocks with so many rows nulls, low and high, int64[b, 3]."""
-
-    def zone(name: str) -> Zone | None:
-        found = parts.get(name)
-        return None if found is None else Zone(rows, found[:, 0], found[:, 1], found[:, 2])
-
-    return zone

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, compress
 from typing import Final, NamedTuple, Self, TypeVar
@@ -64,7 +64,7 @@ from winkfs.container.ondisk.typed import (
     schema_text,
     split,
 )
-from winkfs.container.where import BUILTIN, Condition, zones_of
+from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
 from winkfs.units import MICRO
 
@@ -527,17 +527,36 @@ class Run:
             if first < last:
                 yield i, slice(first, last)
 
+    def values_between(
+        self, low: int, high: int, typed: Mapping[str, str]
+    ) -> Iterator[tuple[Int64, dict[str, Column]]]:
+        """Of files whose inodes stand in [low, high) positions and values, a block at a time; a
+        column that there is not is null. Raises DerivedDamage."""
+        near = (self._field("pos_max") >= low) & (self._field("pos_min") < high)
+        for i in np.flatnonzero(near & (self._field("gone") < self._field("rows"))).tolist():
+            numbers = self.block(i).numbers
+            pos = numbers[:, POS]
+            chosen = np.flatnonzero((pos >= low) & (pos < high) & (numbers[:, KIND] & GONE == 0))
+            if len(chosen):
+                found = {}
+                for name, kind in typed.items():
+                    there = name in self.schema
+                    column = self.column(i, name) if there else Column.nulls(kind, len(pos))
+                    found[name] = column.take(chosen).cast(kind)
+                yield pos[chosen], found
+
     def possible(self, where: Condition) -> Bools:
         """Of which blocks a condition can be true for some file, bool[b]."""
-        table = {name: self.values[k, :, 3:] for k, name in enumerate(self.schema)}
-        none = np.zeros(len(self.firsts), np.int64)
-        low, high = self._field("size_min"), self._field("size_max")
-        table["size"] = np.stack([none, low, high], 1)
-        low, high = self._field("mtime_min") // MICRO, self._field("mtime_max") // MICRO
-        table["mtime"] = np.stack([none, low, high], 1)
-        rows = self._field("rows")
+        rows, none = self._field("rows"), np.zeros(len(self.firsts), np.int64)
+        zones = {
+            name: Zone(self.schema[name], rows, *table[:, 3:].T)
+            for name, table in zip(self.schema, self.values, strict=True)
+        }
+        for name, unit in (("size", 1), ("mtime", MICRO)):
+            low, high = (self._field(f"{name}_{end}") // unit for end in ("min", "max"))
+            zones[name] = Zone(BUILTIN[name], rows, none, low, high)
         # A block that has only rows of GONE has no bounds, and nothing to choose.
-        return where.possible(zones_of(rows, table), len(rows)).true & (self._field("gone") < rows)
+        return where.possible(zones.get, len(rows)).true & (self._field("gone") < rows)
 
     def chosen(
         self, where: Condition, low: bytes, high: bytes | None, times: Times, columns: Sequence[str]

@@ -1,7 +1,7 @@
 """Columns of the user: typed values of files, in attributes and in BASE.cat.
 
 The value of the column `lang` of a file is its extended attribute `user.lang`, as text: any program
-reads and sets it, and null is an attribute that is not there. `user.winkfs.columns` says beside it
+reads and sets it, and null is an attribute that is not there. `user.winkfs_columns` says beside it
 which attributes are columns, and of which type, as "lang:string score:float64": so types travel
 with a file through a mount, tar and `cp -a`. The columns of a container stand in its entry
 "columns/C0", whose position is the variable COLUMNS of BASE.data, in the same words.
@@ -44,13 +44,13 @@ Texts = list[bytes | None]
 TYPES: Final = ("string", "binary", "bool", "int64", "float64", "timestamp", "list<string>")
 NUMBERS: Final = ("bool", "int64", "float64", "timestamp")
 USER: Final = b"user."
-RECORD: Final = b"user.winkfs.columns"
+RECORD: Final = b"user.winkfs_columns"
 KEY: Final = b"columns/C0"
 COLUMNS: Final = "COLUMNS"
 NAME: Final = re.compile(r"[^\W\d][\w.-]{0,199}")
 TAKEN: Final = frozenset(
     ["path", "name", "size", "length", "mtime", "modificationtime", "content", "name_raw",
-     "mtime_ns", "ftype", "mode", "winkfs.columns"]
+     "mtime_ns", "ftype", "mode", "winkfs_columns"]
 )  # fmt: skip
 HEAD: Final = struct.Struct("<IIII")
 SOME_NULL, ALL_NULL = 1, 2
@@ -345,6 +345,10 @@ class Column(NamedTuple):
         if self.valid.all():
             return found
         return [t if ok else None for t, ok in zip(found, self.valid.tolist(), strict=True)]
+
+    def cast(self, kind: str) -> Column:
+        """The same values as another type; what is none of it is null."""
+        return self if kind == self.kind else Column.of(kind, self.texts())
 
     def take(self, chosen: npt.NDArray[Any]) -> Column:
         """Some rows, by index or by marks."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -15,6 +15,7 @@ from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import DEFAULT_MODES
+from winkfs.container.ondisk.typed import to_arrow
 from winkfs.errors import Refusal
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
@@ -33,7 +34,8 @@ class Reading:
     """Settings of a task beside its partition.
 
     schema   of the batches, as Spark wants it
-    columns  for each of its fields, the column of `schema.FIELDS`
+    columns  for each of its fields, the column of `options.FIELDS`, or of the user
+    typed    types of those of the user
     """
 
     schema: pa.Schema
@@ -43,6 +45,7 @@ class Reading:
     mode: str
     verify: bool
     include_dirs: bool
+    typed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def contents(self) -> bool:
@@ -265,7 +268,11 @@ class _Batch:
 
     def record(self) -> pa.RecordBatch:
         reading = self.opened.reading
-        arrays = [COLUMNS[column](self) for column in reading.columns]
+        values = self.opened.source.values(self.rows, reading.typed) if reading.typed else {}
+        arrays = [
+            to_arrow(values[column]) if column in values else COLUMNS[column](self)
+            for column in reading.columns
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)
 
     # --- columns ---

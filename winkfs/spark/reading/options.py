@@ -12,6 +12,8 @@
     mtimeFrom                  only files of that time or later: seconds, or ISO 8601 (local time)
     mtimeTo                    only files of before that time
     minSize, maxSize           only files of so many bytes, both inclusive; 4k, 1m and the like
+    where                      only files of which it is true, as WHERE of SQL: lang = 'de' and
+                               size > 1000; on columns, path, size and mtime, see `container.where`
     orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
     asOf                       generation of a data set, or a time: what was there then
     includeDirs    false       directories and symbolic links too, see the column `ftype`
@@ -43,6 +45,8 @@ _contid     bigint     its CONTID                              `fetch_content` n
 _pos        bigint     kv_pointer of the inode
 _pointer    bigint     kv_pointer of the data entry, see `winkfs.container.columns`
 _generation bigint     of the data set, as of the plan; 0 for a container
+
+Behind these stand the columns of the user that container or data set have: see `ondisk.typed`.
 """
 
 from __future__ import annotations
@@ -63,6 +67,8 @@ from winkfs.units import parse_size, parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from winkfs.container.where import Condition
 
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow and Spark can hold
 LEAST_SPLIT: Final = 1 << 16
@@ -91,6 +97,11 @@ FIELDS: Final = {
     "_pointer": "bigint",
     "_generation": "bigint",
 }
+TYPED: Final = {
+    "string": "string", "binary": "binary", "bool": "boolean", "int64": "bigint",
+    "float64": "double", "timestamp": "timestamp", "list<string>": "array<string>",
+}  # fmt: skip
+"""Types of the columns of the user."""
 ALIASES: Final = {"length": "size", "modificationtime": "mtime"}
 REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
@@ -237,6 +248,15 @@ def _names_file(text: str) -> tuple[bytes, ...]:
     return tuple(to_name(line) for line in data.removesuffix(b"\n").split(b"\n"))
 
 
+def _where(text: str) -> Condition:
+    from winkfs.container.where import parse  # most queries have none
+
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"a condition as lang = 'de' and size > 1000 ({error})") from None
+
+
 def one_of(**values: Any) -> Callable[[str], Any]:
     """-> a reader that takes these words, in any case."""
     known = {name.lower(): value for name, value in values.items()}
@@ -300,6 +320,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "mtimeTo": ("until", time_of),
     "minSize": ("min_size", size_of),
     "maxSize": ("max_size", size_of),
+    "where": ("where", _where),
     "orderBy": ("order", _order),
     "asOf": ("as_of", str),
     "includeDirs": ("include_dirs", flag),
@@ -314,49 +335,85 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
 }
 
 
-def column_of(name: str) -> str:
-    """The column that a name in a schema stands for. Raises ValueError."""
-    known = {field.lower(): field for field in FIELDS} | ALIASES
+def typed_of(options: Options) -> dict[str, str]:
+    """The columns of the user that containers and data sets have: name -> type.
+
+    cost  reads the superblock of a container, the manifest of a data set
+    """
+    from winkfs.dataset.records import union
+    from winkfs.spark.reading.stores import stores_of
+
+    found = []
+    for kind, path in stores_of(options.sources):
+        if kind.has("shards"):
+            found.append(kind.function("shards", path)(path, options.as_of).columns)
+    return union(found)
+
+
+def column_of(name: str, typed: Mapping[str, str] | None = None) -> str:
+    """The column that a name in a schema stands for. Raises ValueError.
+
+    typed  the columns of the user
+    """
+    known: dict[str, str] = {field.lower(): field for field in (*(typed or ()), *FIELDS)} | ALIASES
     found = known.get(name.lower())
     if found is None:
         near = get_close_matches(name.lower(), known, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FIELDS)}"
+        there = ", ".join([*FIELDS, *(typed or ())])
+        hint = f"did you mean {near[0]}?" if near else f"there are {there}"
         raise ValueError(f"format winkfs has no column {name!r}: {hint}")
     return found
 
 
+def type_of(column: str, typed: Mapping[str, str]) -> str:
+    """The SQL type of a column."""
+    return FIELDS[column] if column in FIELDS else TYPED[typed[column]]
+
+
+def _asked_for(options: Options, names: Iterable[str]) -> dict[str, str]:
+    """The columns of the user, where some of the names are none of our own."""
+    own = {*map(str.lower, FIELDS), *ALIASES}
+    return typed_of(options) if any(name.lower() not in own for name in names) else {}
+
+
 def ddl_of(options: Options) -> str:
     """The schema where the user gives none, as DDL. Raises ValueError for a wrong column."""
-    names = options.columns or _default(options)
-    fields = [f"`{name}` {FIELDS[column_of(name)]}" for name in names]
+    if options.columns is not None:
+        names, typed = options.columns, _asked_for(options, options.columns)
+    else:
+        typed = {} if options.binary_file else typed_of(options)
+        names = _default(options, typed)
+    fields = [f"`{name}` {type_of(column_of(name, typed), typed)}" for name in names]
     if len({name.lower() for name in names}) < len(names):
         raise ValueError(f"option columns names a column twice: {','.join(names)}")
     return ", ".join(fields)
 
 
-def _default(options: Options) -> tuple[str, ...]:
+def _default(options: Options, typed: Iterable[str]) -> tuple[str, ...]:
     named = ("path", "modificationTime", "length") if options.binary_file else (
         "path", "size", "mtime",
     )  # fmt: skip
     content = {"inline": ("content",), "ref": REFS, "none": ()}[options.content]
-    return (*named, *content, *(("_error",) if options.mode == "PERMISSIVE" else ()))
+    return (*named, *content, *typed, *(("_error",) if options.mode == "PERMISSIVE" else ()))
 
 
-def check(schema: StructType) -> list[str]:
-    """The columns of a schema that a user may have given. Raises ValueError."""
+def check(schema: StructType, options: Options) -> tuple[list[str], dict[str, str]]:
+    """The columns of a schema that a user may have given, and the types of those of the user.
+
+    raises  ValueError
+    """
+    typed = _asked_for(options, [field.name for field in schema.fields])
     columns = []
     for given in schema.fields:
-        column = column_of(given.name)
-        found = given.dataType.simpleString()
-        if found != FIELDS[column]:
-            raise ValueError(
-                f"column {given.name} is {FIELDS[column]}, not {found}: cast it after load()"
-            )
+        column = column_of(given.name, typed)
+        found, wanted = given.dataType.simpleString(), type_of(column, typed)
+        if found != wanted:
+            raise ValueError(f"column {given.name} is {wanted}, not {found}: cast it after load()")
         columns.append(column)
     names = [field.name.lower() for field in schema.fields]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"the schema names a column twice: {', '.join(sorted(twice))}")
-    return columns
+    return columns, {name: kind for name, kind in typed.items() if name in columns}
 
 
 def arrow_schema(fields: StructType) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from winkfs.spark.reading.options import Options, arrow_schema, check
+from winkfs.spark.reading.options import Options, arrow_schema, check, typed_of
 from winkfs.spark.reading.partition import (
     OPEN,
     Ordered,
@@ -36,10 +36,11 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises ValueError for a schema with other columns."""
-        self.columns = check(schema)
+        self.columns, typed = check(schema, options)
         self.settings: dict[str, Any] = {
             "batch": options.batch, "largest": options.largest, "mode": options.mode,
             "verify": options.verify, "include_dirs": options.include_dirs,
+            "typed": typed,
         }  # fmt: skip
         self.fields = schema
         self.options: Options | None = options
@@ -79,6 +80,9 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     from winkfs.spark.reading.stores import part_of, shards_of, stores_of
 
     stores = stores_of(options.sources)
+    if options.selection.where is not None:
+        bound = options.selection.where.bound(typed_of(options))
+        options = replace(options, selection=replace(options.selection, where=bound))
     if options.order.startswith("perm:"):
         from winkfs.spark.reading.selected import by_order
 

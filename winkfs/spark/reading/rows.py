@@ -7,7 +7,7 @@ functions; Arrow then copies the contents from between the headers, in one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self
 
 import numpy as np
@@ -18,9 +18,11 @@ from winkformats.arrays import Bools, Int64, column, rows_at
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
+from winkfs.container.catalog import values_between
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
 from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, cut
+from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.read import attributes
 from winkfs.container.select import columns_between
 from winkfs.container.store import Store
@@ -37,6 +39,7 @@ HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
 FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
 ROWS: Final = 1 << 16  # files at a time
+FEW_VALUES: Final = 4096  # files of a piece, up to which their attributes are read
 SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols
 SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
 DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
@@ -183,8 +186,11 @@ class Contents:
 
     def mode(self, pos: int) -> int:
         """The permission bits of a file with attributes. Raises CorruptError."""
-        attrs: Attrs = attributes(self._inode(pos), (0, 0), self._entry, self._name)
-        return attrs.mode
+        return self.attributes(pos).mode
+
+    def attributes(self, pos: int) -> Attrs:
+        """The attributes of a file. Raises CorruptError."""
+        return attributes(self._inode(pos), (0, 0), self._entry, self._name)
 
     def _inode(self, pos: int) -> Inode:
         value = self._entry(pos).value
@@ -294,6 +300,7 @@ class Source:
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
         self._file = open_columns(self.store, mapped=False)
         self._pos: Int64 | None = None
+        self._values: tuple[Int64, dict[str, Column]] | None = None
         self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
     def __enter__(self) -> Self:
@@ -330,6 +337,39 @@ class Source:
     def at(self, positions: Int64) -> Columns:
         """The files with these inodes, ascending, that are to be seen."""
         return self._seen(Columns.concat(list(self._at(positions))))
+
+    # --- columns of the user ---
+
+    def values(self, rows: Columns, typed: Mapping[str, str]) -> dict[str, Column]:
+        """The values of files in columns of the user: name -> n values.
+
+        cost  of few files their attributes are read, else the columns of the catalog, once
+        raises  CorruptError
+        """
+        if self._values is None and not self._few:
+            self._values = values_between(self.store, self.piece.low, self.piece.high, typed)
+        pos, known = self._values or (np.empty(0, np.int64), {})
+        at = np.minimum(np.searchsorted(pos, rows.pos), max(len(pos) - 1, 0))
+        there = pos[at] == rows.pos if len(pos) else np.zeros(len(rows), bool)
+        there |= rows.special == 0  # they have none
+        if there.all() and len(pos):
+            found = {name: known[name].take(at) for name in typed}
+            if not rows.special.all():
+                found = {name: c._replace(valid=c.valid & (rows.special != 0))
+                         for name, c in found.items()}  # fmt: skip
+            return found
+        texts: dict[str, Texts] = {name: [None] * len(rows) for name in typed}
+        for i in np.flatnonzero(rows.special).tolist():
+            xattrs = self.contents.attributes(int(rows.pos[i])).xattrs
+            for name in typed:
+                texts[name][i] = xattrs.get(USER + name.encode())
+        return {name: Column.of(kind, texts[name]) for name, kind in typed.items()}
+
+    @property
+    def _few(self) -> bool:
+        """Whether the piece is few files of many."""
+        rows = self.piece.rows
+        return rows is not None and len(unpack(rows)) < FEW_VALUES
 
     def _at(self, positions: Int64) -> Iterator[Columns]:
         index = self._index(positions)

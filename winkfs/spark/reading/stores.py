@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from winkfs.container.ondisk.inode import default_mode
+from winkfs.container.ondisk.typed import Column
 from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, base_of, to_bytes
 from winkfs.registry import Kind, find_kind
@@ -84,6 +85,8 @@ def part_of(options: Options, contents: bool, store: Store) -> Part | None:
     with opener(path) as reader:
         found = list(reader.scan())
     if not options.selection.everything:
+        if options.selection.where is not None:
+            raise ValueError(f"{path}: is a {kind.name}: where is for containers and data sets")
         chosen = options.selection.chosen(_columns(found)).tolist()
         found = [stat for stat, good in zip(found, chosen, strict=True) if good]
     if not found:
@@ -140,6 +143,10 @@ class NamedSource:
                 values.append(None)
                 errors[number] = str(error)
         return pa.array(values, pa.binary()), errors
+
+    def values(self, rows: Columns, typed: Mapping[str, str]) -> dict[str, Column]:
+        """See `rows.Source.values`: such stores have no columns of the user."""
+        return {name: Column.nulls(kind, len(rows)) for name, kind in typed.items()}
 
     def mode(self, pos: int) -> int:
         return self._stats[pos].mode

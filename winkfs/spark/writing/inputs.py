@@ -7,7 +7,7 @@ ao             false     shards that only append: files in order of mtime, with 
 timemp         60        seconds between time marks (ao)
 htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
 maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
-ignoreExtra    false     leave out columns that a file has no place for
+ignoreExtra    false     leave out all columns but those below
 
     column                      type              meaning
     path or name_raw            string or binary  the name; in a path \xNN is a byte, see `names`
@@ -17,14 +17,16 @@ ignoreExtra    false     leave out columns that a file has no place for
     mode                        int, bigint       permission bits; null: the default
     ftype                       int, bigint       winkfs.FileType; null: an ordinary file
 
-In any order. `size` and `length`, which follow from the content, may be there too.
+In any order. `size` and `length`, which follow from the content, may be there too. Any other column
+becomes one of the files: string, binary, boolean, integers and floats of any size, timestamp,
+array<string>.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -33,10 +35,12 @@ import numpy.typing as npt
 from winkformats import hashing
 from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import FileType, check_directory, check_ftype
+from winkfs.container.ondisk.typed import Texts, check_schema, texts_of_arrow
 from winkfs.errors import FileExists
 from winkfs.names import MARK, to_name, to_path
 from winkfs.spark.reading.options import (
     IN_TABLES,
+    TYPED,
     check_names,
     count,
     flag,
@@ -64,6 +68,10 @@ TYPES: Final = {
 }
 ALIASES: Final = {"modificationtime": "mtime"}  # of Spark's binaryFile
 DERIVED: Final = ("size", "length")
+KINDS: Final = {kind: name for name, kind in TYPED.items()} | {
+    "tinyint": "int64", "smallint": "int64", "int": "int64", "float": "float64",
+}  # fmt: skip
+"""SQL type -> that of a column of the user."""
 BYTES: Final = 4 << 20  # of content written at a time, about: less takes more time
 OF_SPARK: Final = ("checkpointLocation", "queryName")
 LEAST_SHARD: Final = 1 << 20  # bytes
@@ -109,13 +117,17 @@ class SinkOptions:
 
 
 class Files(NamedTuple):
-    """A batch for `BulkPut.put_columns`, with modes in the place of attributes."""
+    """A batch for `BulkPut.put_columns`, with modes and values in the place of attributes.
+
+    texts  of each column of the user those of all files
+    """
 
     names: list[bytes]
     data: list[memoryview]
     ns: Int64
     ftypes: list[int] | None
     modes: list[int | None] | None
+    texts: list[Texts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +135,7 @@ class Inputs:
     """Where the columns stand in a batch; None: there is no such column.
 
     raw     whether the name is bytes and not text
+    schema  the columns of the user; typed: where they stand
     """
 
     name: int
@@ -131,12 +144,15 @@ class Inputs:
     mtime: int | None
     mode: int | None
     ftype: int | None
+    schema: dict[str, str] = field(default_factory=dict)
+    typed: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, fields: Sequence[tuple[str, str]], ignore_extra: bool = False) -> Inputs:
         """From (name, SQL type) of the columns. Raises ValueError that names what is wrong."""
         found: dict[str, int] = {}
-        extra = []
+        schema: dict[str, str] = {}
+        typed = []
         for at, (name, kind) in enumerate(fields):
             known = ALIASES.get(name.lower(), name.lower())
             if known in found:
@@ -146,18 +162,24 @@ class Inputs:
                     wanted = " or ".join(TYPES[known])
                     raise ValueError(f"column {name!r} is {kind}: cast it to {wanted}")
                 found[known] = at
-            elif known not in DERIVED:
-                extra.append(repr(name))
+            elif known not in DERIVED and not ignore_extra:
+                if kind not in KINDS:
+                    raise ValueError(
+                        f"column {name!r} is {kind}, which no column of a file can be: cast it to "
+                        f"{', '.join(TYPED.values())}, or drop it (ignoreExtra drops all such)"
+                    )
+                schema[name] = KINDS[kind]
+                typed.append(at)
         _check_there(found, fields)
-        if extra and not ignore_extra:
-            raise ValueError(
-                f"a file has no place for the column {', '.join(extra)}: drop it, "
-                "or set the option ignoreExtra to true"
-            )
+        try:
+            check_schema(schema)
+        except ValueError as error:
+            raise ValueError(f"{error}: rename or drop it (ignoreExtra drops all such)") from None
         raw = "name_raw" in found
         return cls(
             found["name_raw" if raw else "path"], raw, found["content"],
             found.get("mtime_ns", found.get("mtime")), found.get("mode"), found.get("ftype"),
+            schema, tuple(typed),
         )  # fmt: skip
 
     def files(self, batch: pa.RecordBatch, now: int) -> Iterator[Files]:
@@ -175,6 +197,10 @@ class Inputs:
         ns = self._times(batch, now)
         name_at, name_bytes = layout(names)
         at, content = layout(contents)
+        texts = [
+            texts_of_arrow(column, kind, batch.column(place))
+            for (column, kind), place in zip(self.schema.items(), self.typed, strict=True)
+        ]
         for start, stop in batch_ranges(np.diff(at), BYTES, ROWS):
             some: list[bytes] = names.slice(start, stop - start).to_pylist()
             if not self.raw and MARK in bytes(name_bytes[name_at[start] : name_at[stop]]):
@@ -182,7 +208,8 @@ class Inputs:
             ends = at[start : stop + 1].tolist()
             data = list(map(content.__getitem__, map(slice, ends[:-1], ends[1:])))
             ftypes, modes = self._kinds(batch, some, data, start, stop)
-            yield Files(some, data, ns[start:stop], ftypes, modes)
+            values = [column[start:stop] for column in texts]
+            yield Files(some, data, ns[start:stop], ftypes, modes, values)
 
     def _check_nulls(self, names: pa.Array, contents: pa.Array) -> None:
         if names.null_count:

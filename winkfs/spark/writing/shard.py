@@ -19,6 +19,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.ondisk.typed import Schema
 from winkfs.container.writemany import NAME_LIMIT, BulkPut
 from winkfs.dataset.transaction import ShardWriter
 from winkfs.errors import Refusal
@@ -130,10 +131,14 @@ def _gather(held: list[Any], starts: Int64, rows: Int64) -> Any:
 class NewShard:
     """A shard of an attempt, written by columns."""
 
-    def __init__(self, transaction: Transaction, name: str, options: SinkOptions) -> None:
+    def __init__(
+        self, transaction: Transaction, name: str, options: SinkOptions, schema: Schema
+    ) -> None:
+        """`schema`: the columns of the user."""
         self._writer = ShardWriter(
-            transaction, name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo
-        )
+            transaction, name, ao=options.ao, timemp=options.timemp, htalgo=options.htalgo,
+            columns=schema,
+        )  # fmt: skip
         engine = self._writer.container.engine
         self._store, self._changes = engine.store, engine.changes
         self._bulk = BulkPut(self._store, self._changes)
@@ -156,13 +161,20 @@ class NewShard:
                 raise
             raise ValueError(fault) from None
 
-    def _attrs(self, files: Files) -> list[Attrs | None] | None:
-        if files.modes is None:
-            return None
+    def _attrs(self, files: Files) -> list[Attrs | bytes | None] | None:
+        words = self._changes.attribute_entries(files.texts) if files.texts else None
+        if files.modes is None and (words is None or files.ftypes is None):
+            return words  # type: ignore[return-value]
         kinds = files.ftypes or repeat(FileType.FILE)
-        asked = cache(self._changes.attrs_for)
+        modes = files.modes or repeat(None)
+        if words is None:
+            asked = cache(self._changes.attrs_for)
+            pairs = zip(kinds, modes, files.names, strict=False)
+            return [asked(kind, mode, None, None) for kind, mode, _ in pairs]
+        base, made = self._store.base, self._changes.attrs_for
         return [
-            asked(kind, mode, None, None) for kind, mode in zip(kinds, files.modes, strict=False)
+            made(kind, mode, None, None, Attrs.decode(word, file=base, offset=0).xattrs)
+            for kind, mode, word in zip(kinds, modes, words, strict=False)
         ]
 
     def finish(self) -> ShardRecord:
@@ -205,13 +217,13 @@ class Attempt:
                 batches = in_order(batches, inputs.mtime, inputs.content, now, root)
             for batch in batches:
                 for files in inputs.files(batch, now):
-                    self._shard_for(sum(map(len, files.data))).put(files)
+                    self._shard_for(sum(map(len, files.data)), inputs.schema).put(files)
             self._seal()
         except BaseException:
             self._remove()
             raise
 
-    def _shard_for(self, size: int) -> NewShard:
+    def _shard_for(self, size: int, schema: Schema) -> NewShard:
         shard = self._shard
         if shard is not None and shard.size + size > self._options.max_shard_bytes:
             self._seal()
@@ -219,7 +231,7 @@ class Attempt:
         if shard is None:
             name = self._name + (f".{len(self._bases)}" if self._bases else "")
             self._bases.append(self._transaction.attempt(name))
-            shard = self._shard = NewShard(self._transaction, name, self._options)
+            shard = self._shard = NewShard(self._transaction, name, self._options, schema)
         return shard
 
     def _seal(self) -> None:

@@ -30,12 +30,13 @@ from pyspark.sql.datasource import (
 
 from pyspark_winkfs import one_line
 from winkfs.dataset.hidden import hidden_of, hidden_rows
-from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin, join, sweep_all
 from winkfs.names import name_of
-from winkfs.spark.reading.options import local_path
+from winkfs.spark.reading.options import TYPED, local_path
 from winkfs.spark.writing.inputs import Inputs, SinkOptions, conflict
 
 if TYPE_CHECKING:
@@ -103,7 +104,16 @@ class WinkfsWriter(DataSourceArrowWriter):  # type: ignore[misc]  # the same
 def inputs_of(schema: StructType, options: SinkOptions) -> Inputs:
     """Raises ValueError that names the column that is wrong."""
     fields = [(column.name, column.dataType.simpleString()) for column in schema.fields]
-    return Inputs.of(fields, options.ignore_extra)
+    inputs = Inputs.of(fields, options.ignore_extra)
+    if inputs.schema and is_dataset(options.path):
+        known = snapshot(options.path).columns
+        for name, kind in inputs.schema.items():
+            there = known.get(name, kind)
+            if there != kind and {there, kind} != {"int64", "float64"}:
+                raise ValueError(
+                    f"column {name!r} is {TYPED[there]} in the data set, not {TYPED[kind]}: cast it"
+                )
+    return inputs
 
 
 def write_task(
