@@ -30,8 +30,9 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -287,7 +288,8 @@ def pack(texts: Sequence[Texts], names: Iterable[str]) -> npt.NDArray[Any]:
 # --- the values of many files ---
 
 
-class Column(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Column:
     """n values of one type.
 
     valid    bool[n]  which are not null
@@ -352,7 +354,7 @@ class Column(NamedTuple):
 
     def take(self, chosen: npt.NDArray[Any]) -> Column:
         """Some rows, by index or by marks."""
-        return self._replace(valid=self.valid[chosen], numbers=self.numbers[chosen])
+        return Column(self.kind, self.valid[chosen], self.numbers[chosen], self.words)
 
     @staticmethod
     def concat(parts: Sequence[Column]) -> Column:

@@ -8,6 +8,7 @@ functions; Arrow then copies the contents from between the headers, in one call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -355,7 +356,7 @@ class Source:
         if there.all() and len(pos):
             found = {name: known[name].take(at) for name in typed}
             if not rows.special.all():
-                found = {name: c._replace(valid=c.valid & (rows.special != 0))
+                found = {name: replace(c, valid=c.valid & (rows.special != 0))
                          for name, c in found.items()}  # fmt: skip
             return found
         texts: dict[str, Texts] = {name: [None] * len(rows) for name in typed}
