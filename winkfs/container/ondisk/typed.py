@@ -198,9 +198,12 @@ def _time_text(value: Any) -> bytes:
 
 
 def _list_text(value: Any) -> bytes:
-    if isinstance(value, str | bytes) or not all(isinstance(item, str) for item in value):
+    if isinstance(value, str | bytes | Mapping):
         raise TypeError
-    return json.dumps(list(value), ensure_ascii=False, separators=(",", ":")).encode()
+    items = list(value)
+    if not all(isinstance(item, str) for item in items):
+        raise TypeError
+    return json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _bytes_text(value: Any) -> bytes:
@@ -225,9 +228,13 @@ def _to_time(text: bytes) -> datetime:
 
 
 def _to_list(text: bytes) -> list[str]:
-    found = json.loads(text)
+    try:
+        found = json.loads(text.decode())
+    except RecursionError:  # a thousand lists in each other
+        raise ValueError from None
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise ValueError
+    "".join(found).encode()  # half a surrogate pair, which JSON can write, is no text
     return found
 
 
