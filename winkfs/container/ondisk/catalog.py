@@ -59,6 +59,7 @@ from winkfs.container.ondisk.inode import DEFAULT_MODES, UINT32, FileType
 from winkfs.container.ondisk.typed import (
     Column,
     Schema,
+    Texts,
     pack,
     parse_schema,
     schema_text,
@@ -174,6 +175,13 @@ class Rows(NamedTuple):
             return builtin(name, self.names, self.numbers)
 
         return where.truth(get).true
+
+    def typed(self, schema: Schema) -> list[Texts]:
+        """The texts of each column; null is what is none of its type."""
+        if self.values is None:
+            return [[None] * len(self.names)] * len(schema)
+        pairs = zip(schema.values(), split(self.values, schema), strict=True)
+        return [Column.of(kind, texts).texts() for kind, texts in pairs]
 
     def stats(self, owner: tuple[int, int]) -> tuple[Int64, ...]:
         """FILEIDs, sizes, mtimes, FTYPEs, permission bits, uids, gids and ctimes, int64[n] each.
