@@ -602,9 +602,8 @@ class Run:
             kind, rows = self.schema[name], int(self.parts[number, Part._fields.index("rows")])
             if not where[1]:
                 return Column.nulls(kind, rows)
-            found = _checked(self._storage, where, partial(Column.decode, kind))
-            if len(found) != rows:
-                raise self.damage(number, ValueError("a column of another length"))
+            decode = partial(Column.decode, kind, rows=rows)
+            found = _checked(self._storage, where, decode)
             if len(self._columns) >= KEPT:
                 del self._columns[next(iter(self._columns))]
             self._columns[number, name] = found

@@ -175,7 +175,7 @@ def _number_text(value: Any) -> bytes:
 
 
 def _float_text(value: Any) -> bytes:
-    if isinstance(value, str | bytes | bool):
+    if isinstance(value, str | bytes | bool | np.bool_):
         raise TypeError
     return repr(float(value)).encode()
 
@@ -407,16 +407,18 @@ class Column:
         return head + b"".join(part + bytes(-len(part) % 8) for part in parts)
 
     @classmethod
-    def decode(cls, kind: str, value: bytes) -> Column:
-        """The inverse. Raises ValueError for bytes that are none."""
+    def decode(cls, kind: str, value: bytes, rows: int) -> Column:
+        """The inverse. Raises ValueError for bytes that are none of so many rows."""
         try:
-            return cls._decoded(kind, value)
+            return cls._decoded(kind, value, rows)
         except (struct.error, IndexError) as error:
             raise ValueError(f"values that cannot be: {error}") from None
 
     @classmethod
-    def _decoded(cls, kind: str, value: bytes) -> Column:
+    def _decoded(cls, kind: str, value: bytes, rows: int) -> Column:
         n, flags, words, wide = HEAD.unpack_from(value)
+        if n != rows:  # before there is room for them
+            raise ValueError("a column of another length")
         if flags == ALL_NULL:
             return cls.nulls(kind, n)
         if flags > ALL_NULL or wide not in (0, 1, 2):
