@@ -418,7 +418,8 @@ class _Parser:
             if not isinstance(value, str):
                 self._fail("asks for no string in a list")
             return Holds(name, value=value)
-        if self._tokens[self._next][0] in ("number", "text"):
+        kind, word, _ = self._tokens[self._next]
+        if kind in ("number", "text") or (kind == "key" and word in ("true", "false", "timestamp")):
             value = self._value()
             sign = self._sign()
             return Compare(self._column(), sign=TURNED[sign], value=value)
