@@ -551,8 +551,10 @@ def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
 def _texts_of_times(name: str, array: Any) -> Texts:
     import pyarrow as pa
 
-    numbers = array.cast(pa.timestamp("us", array.type.tz if hasattr(array.type, "tz") else None),
-                         safe=False).cast(pa.int64())  # fmt: skip
+    stamped = pa.types.is_timestamp(array.type)
+    finer = stamped and array.type.unit == "ns"  # the rest of them have to fit
+    form = pa.timestamp("us", array.type.tz if stamped else None)
+    numbers = array.cast(form, safe=not finer).cast(pa.int64())
     valid = [value is not None for value in numbers.to_pylist()]
     values = np.array([value or 0 for value in numbers.to_pylist()], np.int64)
     if len(values) and not (values.min() >= EARLIEST and values.max() <= LATEST):
@@ -604,6 +606,8 @@ def arrow_parts(
             raise ValueError(f"the batch has no column {needed}: it has {', '.join(there)}")
         if there[needed].null_count:
             raise ValueError(f"the column {needed} of the batch has nulls")
+        if kind_of_arrow(there[needed].type) not in ("string", "binary"):
+            raise ValueError(f"the column {needed} of the batch is {there[needed].type}: cast it")
     for extra in there.keys() - {name, "content", "mtime"} - schema.keys():
         known = ", ".join(schema) or "there are none"
         raise ValueError(f"the container has no column {extra!r} ({known}): add it first")
