@@ -392,12 +392,16 @@ def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
     with opened(base, as_of=as_of) as container:
         found = container.stat(name_bytes(name))
         record = stat_record(found)
-        if container.columns:
-            values = to_values(container.getxattrs(found.name), container.columns)
+        values = to_values(container.getxattrs(found.name), container.columns)
+        if values and as_json:
             record["columns"] = {key: column_json(value) for key, value in values.items()}
         if found.ftype == winkfs.FileType.LINK:
             record["target"] = container.readlink(found.name)
         _print(record, as_json)
+        if values and not as_json:
+            lines = [f"  {name}: {printable(column_text(value))}" for name, value in values.items()]
+            text = "\n".join(["columns:", *lines, ""])
+            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
 
 
 def _print(record: dict[str, Any], as_json: bool) -> None:
