@@ -111,7 +111,7 @@ def _list(
     match: Callable[[str], object] | None = None
     prefix = b""
     itself = None if glob is None else _itself(container, glob)
-    if itself is not None and not (where or to.columns):
+    if itself is not None and where is None and not to.columns:
         name = itself
         stat = container.stat(name)
         if (since is None or stat.mtime >= since) and (until is None or stat.mtime < until):
