@@ -27,7 +27,7 @@ from typed_files import (
 )
 
 import winkfs
-from winkfs import Container, FileType, Row
+from winkfs import Container, CorruptError, FileType, Row
 from winkfs.container.catalog import open_catalog
 from winkfs.container.compact import compact
 from winkfs.container.ondisk.typed import RECORD, TYPES
@@ -627,6 +627,26 @@ def test_columns_survive_a_damaged_file_and_what_repairs_it(how: str, ao: bool, 
             n: repr(nulls() | v) for n, v in wanted.items()
         }
         assert_answers(c)
+
+
+@pytest.mark.parametrize("state", ["missing", "reindexed"])
+def test_a_file_whose_values_are_damaged_is_an_error_and_never_left_out(
+    state: str, base: Path
+) -> None:
+    with winkfs.create(base, columns={"n": "int64"}) as c:
+        c.put_many((f"{i:05d}", b"", 1.0, {"n": i}) for i in range(3000))
+    raw = bytearray(path_of(base, ".data").read_bytes())
+    raw[raw.index(b"user.n\0\0\0\x042500") + 12] ^= 1
+    path_of(base, ".data").write_bytes(raw)
+    STATES[state](base)
+    with winkfs.open(base) as c:
+        for text in ("n = 2500", "n = 7", "n < 0", "n is null", "not n > 5", "path like '%2500'"):
+            with pytest.raises(CorruptError):
+                list(c.names(where=text))
+            problems: list[object] = []
+            found = list(c.names(where=text, problem=problems.append))
+            assert len(problems) == 1, text
+            assert "02500" not in found
 
 
 def test_rollback_takes_columns_back(base: Path) -> None:
