@@ -188,10 +188,7 @@ class _Listing:
 
     def _values(self, stat: Stat) -> dict[str, Any]:
         """The values of a file of which the catalog does not say all, or of a data set."""
-        from winkfs.container.ondisk.typed import to_values
-
-        container = self._container
-        found = to_values(container.getxattrs(stat.name), container.columns)
+        found = self._container.getcolumns(stat.name)
         return {name: found[name] for name in self.columns}
 
     def write_rows(
@@ -387,12 +384,11 @@ def _write(container: Reader, name: bytes) -> bool:
 def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
     """Show the metadata of a file."""
     import winkfs
-    from winkfs.container.ondisk.typed import to_values
 
     with opened(base, as_of=as_of) as container:
         found = container.stat(name_bytes(name))
         record = stat_record(found)
-        values = to_values(container.getxattrs(found.name), container.columns)
+        values = container.getcolumns(found.name)
         if values and as_json:
             record["columns"] = {key: column_json(value) for key, value in values.items()}
         if found.ftype == winkfs.FileType.LINK:
