@@ -1,0 +1,246 @@
+"""Columns of files in Spark: written, read, asked for with `where`, streamed, of mixed schemas."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typed_files import DAY, EDGES, SCHEMA, assert_answers, files, known, make, nulls, same
+
+import winkfs
+from winkfs import FileType
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+DDL = {
+    "string": "string", "binary": "binary", "bool": "boolean", "int64": "bigint",
+    "float64": "double", "timestamp": "timestamp", "list<string>": "array<string>",
+}  # fmt: skip
+TYPED = ", ".join(f"{name} {DDL[kind]}" for name, kind in SCHEMA.items())
+NEAR = [DAY, DAY + timedelta(microseconds=1), datetime(1969, 12, 31, 23, 59, 59, 5, tzinfo=UTC)]
+QUESTIONS = [
+    "lang = 'de'", "lang <> 'de'", "n > 0 or n is null", "not (n > 0)", "n in (0, 1000)", "good",
+    "not good", "n not in (0, 1)", "score > 0.05", "score = 0", "score between -1 and 0.5",
+    "lang like 'd%'", "lang not like '%e'", "array_contains(tags, 'a')", "tags is null",
+    "at > timestamp '2026-01-01T00:00:00Z'", "at <= timestamp '2026-01-01T00:00:00Z'",
+    "path like 'd1/%' and lang is not null", "size > 2 and not good", "lang >= 'e' and lang < 'g'",
+]  # fmt: skip
+
+
+def values(i: int) -> dict[str, Any]:
+    """As `typed_files.values`, with times that Python and Java agree on."""
+    found = {}
+    for number, (name, pool) in enumerate((EDGES | {"at": NEAR}).items()):
+        null = (i + number) % 5 == 0
+        found[name] = None if null else pool[(i * (number + 3) // 2 + number) % len(pool)]
+    return found
+
+
+def frame(spark: SparkSession, count: int, start: int = 0, partitions: int = 2) -> DataFrame:
+    rows = [
+        (f"d{i % 3}/f{i:05d}", b"%d" % i * (i % 4), *values(i).values())
+        for i in range(start, start + count)
+    ]
+    made = spark.createDataFrame(rows, f"path string, content binary, {TYPED}")
+    return made.repartition(partitions)
+
+
+def save(rows: DataFrame, root: Path, mode: str = "append", **options: str) -> None:
+    rows.write.format("winkfs").mode(mode).options(**options).save(str(root))
+
+
+def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
+    return spark.read.format("winkfs").options(**options).load(str(path))
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def read(rows: DataFrame) -> dict[str, dict[str, Any]]:
+    return {
+        row["path"]: {name: plain(row[name]) for name in SCHEMA if name in row}
+        for row in rows.collect()
+    }
+
+
+def assert_read(rows: DataFrame, wanted: dict[str, dict[str, Any]]) -> None:
+    found = read(rows)
+    assert found.keys() == wanted.keys()
+    for name, one in wanted.items():
+        assert same(found[name], one), name
+
+
+def refused(call: Any) -> str:
+    with pytest.raises(Exception) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_all_types_are_written_and_read_back(ao: bool, spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    save(frame(spark, 300), root, ao=str(ao).lower())
+    wanted = {f"d{i % 3}/f{i:05d}": values(i) for i in range(300)}
+    with winkfs.open(root) as found:
+        assert found.columns == SCHEMA
+        for name, one in known(found).items():
+            assert same(one, wanted[name]), name
+        assert_answers(found)
+        assert all(shard.record.ao is ao for shard in found._snapshot.shards)
+    back = load(spark, root)
+    kinds = {field.name: field.dataType.simpleString() for field in back.schema.fields}
+    assert {name: kinds[name] for name in SCHEMA} == {n: DDL[kind] for n, kind in SCHEMA.items()}
+    assert_read(back, wanted)
+    assert_read(load(spark, root, content="none"), wanted)
+    assert back.select("n").count() == 300
+    some = back.select("score", "path", "LANG").where("path = 'd1/f00001'").collect()
+    assert some == [(values(1)["score"], "d1/f00001", values(1)["lang"])]
+    save(back, tmp_path / "copy")
+    assert_read(load(spark, tmp_path / "copy"), wanted)
+
+
+@pytest.mark.parametrize("kind", ["container", "behind", "set"])
+def test_where_chooses_what_a_filter_of_spark_does(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "c"
+    if kind == "set":
+        save(frame(spark, 200, partitions=3), path)
+        save(frame(spark, 100, 150, 1), path)
+    else:
+        with winkfs.create(path, columns=SCHEMA) as c:
+            c.put_many(
+                (f"d{i % 3}/f{i:05d}", b"%d" % i * (i % 4), i, values(i)) for i in range(250)
+            )
+        if kind == "behind":
+            winkfs.reindex(path)
+            with winkfs.open(path, "a") as c:
+                c.put_many((f"d{i % 3}/f{i:05d}", b"new", 500.0, values(i + 3)) for i in range(40))
+                c.delete("d0/f00060")
+    whole = load(spark, path)  # not cached: the statistics of a cache drop rows beside nan
+    total = 0
+    for question in QUESTIONS:
+        wanted = sorted(row.path for row in whole.where(question).select("path").collect())
+        found = load(spark, path, where=question)
+        assert sorted(row.path for row in found.select("path").collect()) == wanted, question
+        total += len(wanted)
+    assert total > 1000
+    question = "n > 0 or n is null"
+    both = load(spark, path, where=question, prefix="d1/", minSize="2")
+    assert_read(both, read(whole.where(f"({question}) and path like 'd1/%' and size >= 2")))
+
+
+def test_schemas_that_differ_are_one(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    first = spark.createDataFrame([("a", b"", 1), ("b", b"", None)],
+                                  "path string, content binary, n int")  # fmt: skip
+    save(first, root)
+    second = spark.createDataFrame(
+        [("c", b"", 2.5, "x"), ("d", b"", None, None)],
+        "path string, content binary, n float, s string",
+    )
+    save(second, root)
+    save(spark.createDataFrame([("e", b"")], "path string, content binary"), root)
+    back = load(spark, root)
+    assert dict(back.dtypes)["n"] == "double"
+    found = {row.path: (row.n, row.s) for row in back.collect()}
+    assert found == {"a": (1.0, None), "b": (None, None), "c": (2.5, "x"), "d": (None, None),
+                     "e": (None, None)}  # fmt: skip
+    for question in ("n >= 1", "n is null", "s = 'x'", "s is null or n = 1"):
+        wanted = sorted(row.path for row in back.where(question).collect())
+        found_now = load(spark, root, where=question)
+        assert sorted(row.path for row in found_now.collect()) == wanted, question
+    old = load(spark, root, asOf="1")
+    assert dict(old.dtypes)["n"] == "bigint"
+    assert "s" not in old.columns
+    save(second, root, "overwrite")
+    assert dict(load(spark, root).dtypes)["s"] == "string"
+
+
+def test_modes_and_types_of_files_go_with_columns(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    rows = [
+        ("plain", b"1", None, None, 1), ("mode", b"2", 0o600, None, 2),
+        ("exec", b"3", 0o755, None, 3),
+        ("type", b"4", None, int(FileType.GZIP), 4), ("null", b"5", 0o640, None, None),
+        ("empty", b"", None, None, 6),
+    ]  # fmt: skip
+    ddl = "path string, content binary, mode int, ftype int, n bigint"
+    save(spark.createDataFrame(rows, ddl).coalesce(1), root)
+    back = load(spark, root, columns="path,mode,ftype,n")
+    found = {row.path: (row.mode, row.ftype, row.n) for row in back.collect()}
+    assert found == {
+        "plain": (0o644, int(FileType.FILE), 1), "mode": (0o600, int(FileType.FILE), 2),
+        "exec": (0o755, int(FileType.EXEC), 3), "type": (0o644, int(FileType.GZIP), 4),
+        "null": (0o640, int(FileType.FILE), None), "empty": (0o644, int(FileType.FILE), 6),
+    }  # fmt: skip
+    assert [row.path for row in load(spark, root, where="n = 3").collect()] == ["exec"]
+
+
+def test_a_schema_of_the_user_and_the_option_columns(spark: SparkSession, tmp_path: Path) -> None:
+    make(tmp_path / "c", 30)
+    one = load(spark, tmp_path / "c", columns="n,path").collect()
+    assert {row.path: row.n for row in one} == {
+        name: value.get("n") for name, _, _, value in files(30)
+    }
+    reader = spark.read.format("winkfs").schema("path string, Good boolean, tags array<string>")
+    assert {row.path: row.Good for row in reader.load(str(tmp_path / "c")).collect()} == {
+        name: value.get("good") for name, _, _, value in files(30)
+    }
+
+
+def test_what_is_wrong_is_said_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "set"
+    ddl = "path string, content binary, n int, s string"
+    save(spark.createDataFrame([("a", b"", 1, "x")], ddl), root)
+    for where, what in (("n = ", "a value at its end"), ("zz = 1", "no column 'zz'"),
+                        ("n = 'x'", "n is int64"), ("", "name of a column")):  # fmt: skip
+        assert what in refused(lambda where=where: load(spark, root, where=where).collect())
+    for schema, what in (("n string", "n is bigint"), ("zz int", "no column 'zz'")):
+        reader = spark.read.format("winkfs").schema(f"path string, {schema}")
+        assert what in refused(lambda reader=reader: reader.load(str(root)).collect())
+    assert "no column 'zz'" in refused(lambda: load(spark, root, columns="path,zz").collect())
+    for kind, what in (("map<string,int>", "is map<string,int>"), ("date", "is date"),
+                       ("decimal(9,2)", "is decimal(9,2)"),
+                       ("array<int>", "is array<int>")):  # fmt: skip
+        rows = spark.createDataFrame([("a", b"", None)], f"path string, content binary, n {kind}")
+        assert what in refused(lambda rows=rows: save(rows, root))
+    for name in ("`a b`", "`1`", "_pos", "N", "S"):
+        rows = spark.createDataFrame(
+            [("b", b"", "x")], f"path string, content binary, {name} string"
+        )
+        said = refused(lambda rows=rows: save(rows, root))
+        assert name.strip("`") in said
+        assert "rename" in said
+    rows = spark.createDataFrame([("b", b"", "x")], "path string, content binary, n string")
+    assert "column 'n' is bigint in the data set, not string" in refused(lambda: save(rows, root))
+    save(rows, root, ignoreExtra="true")
+    back = {row.path: row.n for row in load(spark, root).collect()}
+    assert back == {"a": 1, "b": None}
+
+
+def test_a_stream_shows_columns_and_writes_them(spark: SparkSession, tmp_path: Path) -> None:
+    source, root = tmp_path / "log", tmp_path / "set"
+    with winkfs.create(source, ao=True, columns=SCHEMA) as c:
+        c.put_many((f"f{i:04d}", b"x", 1e9 + i, values(i)) for i in range(60))
+    rows = spark.readStream.format("winkfs").option("maxFilesPerTrigger", "20").load(str(source))
+    assert set(SCHEMA) <= set(rows.columns)
+    for count in (60, 90):
+        writer = rows.writeStream.format("winkfs").option(
+            "checkpointLocation", str(tmp_path / "check")
+        )
+        assert writer.trigger(availableNow=True).start(str(root)).awaitTermination(120)
+        assert_read(load(spark, root), {f"f{i:04d}": values(i) for i in range(count)})
+        with winkfs.open(source, "a") as c:
+            c.put_many((f"f{i:04d}", b"x", 1e9 + i, values(i)) for i in range(count, 90))
+    with winkfs.open(root) as found:
+        assert found.columns == SCHEMA
+        assert nulls().keys() == SCHEMA.keys()
