@@ -46,11 +46,11 @@ from winkfs.container.ondisk.catalog import (
     Rows,
     Run,
     Times,
-    owner_word,
+    owner_words,
     plain_numbers,
 )
 from winkfs.container.ondisk.data import nanoseconds
-from winkfs.container.ondisk.inode import ATTRS, Attrs, FileType
+from winkfs.container.ondisk.inode import ATTRS, FileType
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.read import attributes
 from winkfs.container.recovery import tail
@@ -538,12 +538,14 @@ class CatalogTrail:
         times = nanoseconds(mtimes, self._store.settings.mtime_unit)
         numbers = plain_numbers(positions, fileids, files.lengths, times, pointers, kinds)
         values = None
-        if attrs is not None:  # all of mode 0644, and of one owner
-            said = Attrs.decode(attrs[0], file=self._store.base, offset=0)
-            numbers[:, KIND] |= SPECIAL | said.mode << MODE_AT
-            numbers[:, OWNER] = owner_word(said.uid, said.gid)
-            values = np.empty(len(attrs), object)
-            values[:] = [word[ATTRS.size :] for word in attrs]
+        if attrs is not None:
+            heads = b"".join(word[: ATTRS.size] for word in attrs)
+            mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
+            numbers[:, KIND] |= SPECIAL | mode << MODE_AT
+            numbers[:, OWNER] = owner_words(uid, gid)
+            if self._store.schema:
+                values = np.empty(len(attrs), object)
+                values[:] = [word[ATTRS.size :] for word in attrs]
         self.sorter.add(Rows(list(map(name_of, files.keys)), numbers, values))
 
     @property
