@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.disk.replace import TEMPORARY, replacing
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import TEMPORARY, Storage, replacing
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import Rows, hash_rows, join_rows
 from winkformats.kv.superblock import read_superblock

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from winkfs import _exports
 
 if TYPE_CHECKING:
-    from winkfs.spark.conf import mount_conf as mount_conf
-    from winkfs.spark.conf import session_conf as session_conf
     from winkfs.spark.reading.fetch import fetch_content as fetch_content
+    from winkfs.spark.session import mount_conf as mount_conf
     from winkfs.spark.session import read as read
     from winkfs.spark.session import register as register
+    from winkfs.spark.session import session_conf as session_conf
 
 _HOMES = {
     "fetch_content": "reading.fetch",
-    "mount_conf": "conf",
-    "session_conf": "conf",
+    "mount_conf": "session",
+    "session_conf": "session",
     "read": "session",
     "register": "session",
 }

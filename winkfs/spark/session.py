@@ -1,4 +1,4 @@
-"""What a driver calls: `register` the format, `read` with it; and `compiled`.
+"""What a driver calls: `register` the format, `read` with it; settings; and `compiled`.
 
 Spark puts a zip with the sources of PySpark in front of the path of each Python that it starts, and
 planner, tasks and commit have a Python each, which compiles them anew. A PySpark that was installed
@@ -176,3 +176,44 @@ def _made(context: Any) -> str | None:
     except (OSError, AttributeError, subprocess.SubprocessError):
         return None
     return str(script) if found.stdout.strip() == pyspark.__file__ else None
+
+
+# --- settings ---
+
+
+def session_conf() -> dict[str, str]:
+    """Settings for sessions that read or write format("winkfs").
+
+    ->      name -> value, for `SparkSession.builder.config(map=session_conf())` or `--conf`. The
+            first cannot be changed once the session runs.
+    """
+    return dict(_SESSION)
+
+
+def mount_conf() -> dict[str, str]:
+    """Settings for Spark's file sources (binaryFile, text, json, parquet ...) on a mount.
+
+    ->      name -> value, for `SparkSession.builder.config(map=mount_conf())` or `--conf`. The
+            first cannot be changed once the session runs; the others can, by `spark.conf.set`.
+            They hold for all that the session reads from local paths, not only for the mount.
+    """
+    return dict(_MOUNT)
+
+
+# Gains: docs/spark.md, "Cost".
+_SESSION = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    # The default, 64 MiB, has the JVM ask the kernel for new memory with each batch.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+}
+
+# Gains: docs/spark.md, "Spark on a mounted path".
+_MOUNT = {
+    # Not LocalFileSystem: that one looks for a `.NAME.crc` beside each file that it opens, and
+    # writes one beside each that it makes.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # The default, 4 MB a file, makes a task of every 32 small files.
+    "spark.sql.files.openCostInBytes": "0",
+    # The default is a task for each directory (of more than 32) to list what is in it.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}
