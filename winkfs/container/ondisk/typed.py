@@ -84,7 +84,7 @@ def check_schema(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 HIDDEN: Final = frozenset(
-    ["_error", "_container", "_contid", "_pos", "_pointer", "_generation"]
+    ["_error", "_container", "_contid", "_pos", "_pointer", "_generation", "_change"]
 )  # of the source of Spark
 
 

@@ -80,6 +80,10 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     from winkfs.spark.reading.stores import part_of, shards_of, stores_of
 
     stores = stores_of(options.sources)
+    if options.changes:
+        from winkfs.spark.reading.selected import changes
+
+        return changes(options, contents, stores)
     if options.selection.where is not None:
         bound = options.selection.where.bound(typed_of(options))
         options = replace(options, selection=replace(options.selection, where=bound))
