@@ -363,6 +363,12 @@ def typed_of(options: Options) -> dict[str, str]:
 
     found = []
     for kind, path in stores_of(options.sources):
+        if options.changes and kind.versions:  # of shards that are gone by now, too
+            from winkfs.dataset.manifest import Log
+
+            log = Log(path)
+            made = log.manifests(log.newest(), log.head().oldest)
+            found += [record.schema for manifest in made for record in manifest.added]
         if kind.has("shards"):
             found.append(kind.function("shards", path)(path, options.as_of).columns)
     return union(found)
