@@ -49,9 +49,8 @@ from winkfs.container.ondisk.catalog import (
     plain_numbers,
 )
 from winkfs.container.ondisk.data import nanoseconds
-from winkfs.container.ondisk.inode import ATTRS, FileType
+from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
 from winkfs.container.ondisk.typed import Column
-from winkfs.container.read import attributes
 from winkfs.container.recovery import tail
 from winkfs.container.where import Condition
 from winkfs.names import INODE, name_of

@@ -30,11 +30,11 @@ from winkfs.container.ondisk.inode import (
     Extent,
     Inode,
     assemble,
+    attributes,
     check_size,
     cut,
     default_mode,
 )
-from winkfs.container.read import attributes
 from winkfs.names import name_of, to_str, to_strs
 from winkfs.units import NANO, to_ns
 

@@ -107,8 +107,9 @@ def read(
     options  see `reading.options`; columns, paths and glob may be lists, times datetimes
     raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
     """
-    from winkfs.spark.reading.options import Options, ddl_of
+    from winkfs.spark.reading.options import Options
     from winkfs.spark.reading.pushdown import prove
+    from winkfs.spark.reading.stores import ddl_of
 
     if spark not in _registered:
         register(spark)
