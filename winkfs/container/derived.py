@@ -59,6 +59,8 @@ class Known(Protocol):
 
     def candidates(self, keys: Sequence[bytes]) -> Int64: ...
 
+    def changes(self, covered: int) -> dict[bytes, int] | None: ...
+
 
 class Opened(Protocol):
     """A container that is open, as derived files see it: `Store`, which says what each means."""

@@ -71,6 +71,15 @@ class Index:
             return found
         return self._lookup_base(key)
 
+    def lookup_many(self, keys: list[bytes]) -> list[int]:
+        """The same of many keys; all pages of the base that say so are checked."""
+        found, overlay, hidden = self.candidates(keys).tolist(), self.overlay, self.hidden
+        for i, pos in enumerate(found):
+            if pos and (key := keys[i]) not in overlay:
+                if pos in hidden or self._key_at(pos) != key:  # another key has its hash
+                    found[i] = self.lookup(key)
+        return found
+
     def _lookup_base(self, key: bytes) -> int:
         if self.base is None:
             return 0
@@ -174,15 +183,21 @@ class Index:
             ]
         return np.array([c[0] for c in cells], np.uint64), np.array([c[1] for c in cells], np.int64)
 
-    def assign(self, key: bytes, pos: int, *, new: bool = False) -> None:
-        """The key now belongs to `pos`; 0 removes it. `new`: there was no such key."""
+    def assign(
+        self, key: bytes, pos: int, *, new: bool = False, old: int | None = None
+    ) -> None:
+        """The key now belongs to `pos`; 0 removes it.
+
+        new  there was no such key; old: its position as far as that is known
+        """
         if self.trail is not None:
             if pos:
                 self.trail.put(pos)
             else:
                 self.trail.remove(name_of(key))
         if not new and key not in self.overlay:
-            old = self._lookup_base(key)
+            if old is None:
+                old = self._lookup_base(key)
             if old:
                 self.hidden.add(old)
             elif pos == 0:
@@ -275,6 +290,16 @@ class Index:
         """Changes that the base does not hold."""
         rows = len(self._settled.pos) if self._settled else 0
         return len(self.overlay) + len(self.hidden) + rows + sum(len(b.pos) for b in self.bulk)
+
+    def changes(self, covered: int) -> dict[bytes, int] | None:
+        """What happened to names since the data file ended at `covered`.
+
+        ->  name -> position of its inode, 0: it is gone, maybe since long; None: the base is newer
+        """
+        if self.base is None or self.base.covered > covered or self.bulk or self._settled:
+            return None
+        items = self.overlay.items()
+        return {name_of(key): pos for key, pos in items if pos == 0 or pos >= covered}
 
     @property
     def must_merge(self) -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from winkfs.container.datafile import DataFile
 
 NOT_FOUND: Final = 0
+ANY: Final = 1 << 63  # beyond all FILEIDs
 
 
 @dataclass
@@ -293,7 +294,9 @@ class Target(Protocol):
 
     def lookup(self, key: bytes) -> int: ...
 
-    def assign(self, key: bytes, pos: int) -> None: ...
+    def lookup_many(self, keys: list[bytes]) -> list[int]: ...
+
+    def assign(self, key: bytes, pos: int, *, old: int | None = None) -> None: ...
 
 
 class Changes(dict[bytes, int]):
@@ -308,7 +311,10 @@ class Changes(dict[bytes, int]):
     def lookup(self, key: bytes) -> int:
         return self.get(key, NOT_FOUND)
 
-    def assign(self, key: bytes, pos: int) -> None:
+    def lookup_many(self, keys: list[bytes]) -> list[int]:
+        return [self.get(key, NOT_FOUND) for key in keys]
+
+    def assign(self, key: bytes, pos: int, *, old: int | None = None) -> None:
         self[key] = pos
 
 
@@ -347,32 +353,43 @@ class Replay:
             if self._times is not None:
                 new = (rows.pos >= times_from) & (rows.size > 0)
                 self._times.add_many(rows.mtime[new], rows.firsts(self._settings)[new])
-            fileids, deleted = rows.fileid.tolist(), rows.deleted.tolist()
             self.superseded += rows.pos[rows.deleted & (rows.size > 0)].tolist()
-            for row, (key, pos) in enumerate(zip(rows.keys, rows.pos.tolist(), strict=True)):
-                self._apply(key, pos, fileids[row], deleted[row])
+            self._take(rows)
 
-    def _apply(self, key: bytes, pos: int, fileid: int, deleted: bool) -> None:
-        index = self._index
-        old = index.lookup(key)
-        if old and old != pos:
-            if not self._settings.havedups or not fileid:  # duplicates may stay, deleted files not
-                self.superseded.append(old)
-            self._lost.discard(self._fileid_at(old))
-        if fileid:
-            other = self._newest.get(fileid)
-            if other is not None and other != key:  # renamed inside the tail
-                left = index.lookup(other)
-                if left and self._fileid_at(left) == fileid:
-                    self.superseded.append(left)
-                    index.assign(other, NOT_FOUND)
-            base = index.base
-            fresh = base is None or (base.nextfid and fileid >= base.nextfid)
-            known = other is not None or fresh or (old and self._fileid_at(old) == fileid)
-            if not known:
-                self._lost.add(fileid)
-            self._newest[fileid] = key
-        index.assign(key, NOT_FOUND if deleted else pos)
+    def _take(self, rows: InodeRows) -> None:
+        """Take in the inodes of a batch."""
+        keys, index, superseded = rows.keys, self._index, self.superseded
+        now = dict(zip(keys, index.lookup_many(keys), strict=True))
+        base, dups = index.base, self._settings.havedups
+        known_below = (base.nextfid or ANY) if base is not None else 0
+        live = np.where(rows.deleted, NOT_FOUND, rows.pos).tolist()
+        numbers = zip(keys, rows.pos.tolist(), rows.fileid.tolist(), live, strict=True)
+        for key, pos, fileid, becomes in numbers:
+            old = now[key]
+            if old and old != pos:
+                if not dups or not fileid:  # duplicates may stay, deleted files not
+                    superseded.append(old)
+                if self._lost:
+                    self._lost.discard(self._fileid_at(old))
+            if fileid:
+                other = self._newest.get(fileid)
+                if other is None:
+                    if fileid < known_below and not (old and self._fileid_at(old) == fileid):
+                        self._lost.add(fileid)
+                elif other != key:
+                    self._rename(fileid, other, now)
+                self._newest[fileid] = key
+            index.assign(key, becomes, old=old)
+            now[key] = becomes
+
+    def _rename(self, fileid: int, name: bytes, now: dict[bytes, int]) -> None:
+        """A file that the tail had under this key has another one. `now`: see `_take`."""
+        left = self._index.lookup(name)
+        if left and self._fileid_at(left) == fileid:
+            self.superseded.append(left)
+            self._index.assign(name, NOT_FOUND)
+            if name in now:
+                now[name] = NOT_FOUND
 
     def _fileid_at(self, pos: int) -> int:
         entry = self._kv.get(pos)

@@ -32,6 +32,12 @@ from winkfs.errors import Refusal
 from winkfs.names import INODE
 
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
+# A close leaves the index as it is where a later open replays the tail in a part of the time that
+# the new index takes: 4 us a change, and 0.5 ns a byte, against 0.2 us a file and 7 ns a byte of
+# the table. The limits bound what each reader pays: 70 ms for the entries, 30 ms for the bytes.
+LEFT: Final = 1 << 14  # changes, and one for
+SHARE: Final = 128  # files of the index
+LARGE: Final = SHARE * SHARE  # files: an index of fewer is written in the time of its fsync
 SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -174,8 +180,8 @@ class Store(DataFile):
             return
         self._replaying = True
         try:
-            if self.writable:  # whose delflags follow from what the index had
-                self.index.check()
+            if self.writable and self.settings.cellsz == 1:  # else what is asked for is checked
+                self.index.check()  # for delflags follow from what the index had
             self._replay(start, covered, times_from)
         except DerivedDamage as error:
             self.remark(error)
@@ -368,6 +374,31 @@ class Store(DataFile):
             or self.index.must_merge
             or self.index.pending > MERGE_OVERLAY
             or (tail > limit and self.index.pending > 0)
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the index or the time index does not cover all of the data file."""
+        base, end = self.index.base, self.kv.end
+        late = self.times is not None and self.time.covered != end
+        return late or base is None or base.covered != end or self.index.pending > 0
+
+    @property
+    def may_leave_tail(self) -> bool:
+        """Whether who opens the container next had better replay what came after the index.
+
+        Not without checksums: where their chain of entries breaks, only the index has the others.
+        """
+        base, idx = self.index.base, self.idx
+        if base is None or base.live < LARGE or not self.kv.layout.checksum:
+            return False
+        covered = base.covered if self.times is None else min(base.covered, self.time.covered)
+        return (
+            idx.is_kept(base)
+            and not self.index.must_merge
+            and covered >= 0
+            and self.kv.end - covered <= min(MERGE_TAIL, base.size)
+            and self.index.pending <= min(LEFT, base.live // SHARE)
         )
 
     def recover(self, broken: bool) -> None:

@@ -91,6 +91,12 @@ class DerivedIndex:
     def drop(self) -> None:
         """A rebuild comes next, and what was packed last may be lost."""
 
+    def is_kept(self, base: Base) -> bool:
+        """Whether the file on the disk is the base, and says all but what a replay finds."""
+        same = (self.packed, self.damaged) == (base.packed, base.damaged)
+        on_disk = not isinstance(base.storage, MemoryStorage)
+        return on_disk and same and not (self.healing or self._store.settings.classic)
+
     def save(self) -> None:
         self.healing = False
         try:
@@ -473,7 +479,10 @@ def write_base(
 
     shape = table.write(storage, block, rows.s if rows.bits is None else rows.bits, words)
     covered = variables.get("DATAEND", 0)
-    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
+    base = Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
+    base.packed = {name: variables[name] for name in PACKED if name in variables}
+    base.damaged = variables.get(DAMAGED, 0)
+    return base
 
 
 def usual(base: Base | None, layout: Layout, settings: Settings) -> Base | None:
