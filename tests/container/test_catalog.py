@@ -486,8 +486,8 @@ def test_a_full_disk_leaves_the_old_catalog(
             container.engine.save_catalog()
         assert any(call.path.endswith(suffix) for call in calls)
         assert list(container.names()) == ["a", "b"]
-    assert path_of(base, ".cat").read_bytes() == before
-    assert not path_of(base, ".cat.tmp").exists()
+        assert path_of(base, ".cat").read_bytes() == before
+        assert not path_of(base, ".cat.tmp").exists()
     with store_of(base) as store, open_catalog(store) as catalog:
         assert_catalog(store, catalog, [b"a", b"b"])
 

@@ -30,6 +30,7 @@ from winkfs.container.ondisk.idx import Base
 from winkfs.names import name_of
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
+UNSEEN: Final = -1
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 
 
@@ -51,6 +52,7 @@ class Index:
         self._distrust = distrust
         self.overlay: dict[bytes, int] = {}
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
+        self._unseen: list[bytes] = []  # keys of the overlay of which these are not known yet
         self.bulk: list[Rows] = []
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
@@ -60,6 +62,7 @@ class Index:
     @property
     def count(self) -> int:
         """Number of files. Needs `settle` first where there are bulk rows."""
+        self._see()
         live = sum(map(bool, self.overlay.values()))
         rows = len(self._settled.pos) if self._settled else 0
         return (self.base.live if self.base else 0) - len(self.hidden) + live + rows
@@ -72,13 +75,26 @@ class Index:
         return self._lookup_base(key)
 
     def lookup_many(self, keys: list[bytes]) -> list[int]:
-        """The same of many keys; all pages of the base that say so are checked."""
-        found, overlay, hidden = self.candidates(keys).tolist(), self.overlay, self.hidden
-        for i, pos in enumerate(found):
-            if pos and (key := keys[i]) not in overlay:
-                if pos in hidden or self._key_at(pos) != key:  # another key has its hash
-                    found[i] = self.lookup(key)
+        """The same of many keys; the pages of the base that say so are checked."""
+        get = self.overlay.get
+        found = zip(map(get, keys), self._lookup_base_many(keys), strict=True)
+        return [old if new is None else new for new, old in found]
+
+    def _lookup_base_many(self, keys: list[bytes]) -> list[int]:
+        if self.base is None or self.base.shape.cellsz == 1:
+            return list(map(self._lookup_base, keys))
+        s, bits = hashing.hash_keys(self.settings.htalgo, keys)
+        found = self._find_many(s, bits, sure=True)[0].tolist()
+        for i, pos in enumerate(found):  # another key may have its hash
+            if pos and (pos in self.hidden or self._key_at(pos) != keys[i]):
+                found[i] = self._lookup_base(keys[i])
         return found
+
+    def _see(self) -> None:
+        """Look up what was assigned before anybody asked what it replaces."""
+        keys, self._unseen = self._unseen, []
+        if keys:
+            self.hidden.update(filter(None, self._lookup_base_many(keys)))
 
     def _lookup_base(self, key: bytes) -> int:
         if self.base is None:
@@ -128,7 +144,7 @@ class Index:
         """Go on with a base that holds what the damaged one should, all else as it is."""
         self.close()
         self.stale.append(True)
-        self.stale, self.base = [], base
+        self.stale, self.base, self._unseen = [], base, []
         if self.hidden:  # what was marked deleted meanwhile is in no base made anew
             self.hidden &= set(np.concatenate(list(base.pointers())).tolist())
         self.hidden |= {pos for pos in map(self._lookup_base, self.overlay) if pos}
@@ -188,7 +204,7 @@ class Index:
     ) -> None:
         """The key now belongs to `pos`; 0 removes it.
 
-        new  there was no such key; old: its position as far as that is known
+        new  there was no such key; old: its position as far as that is known, UNSEEN: asked later
         """
         if self.trail is not None:
             if pos:
@@ -198,7 +214,9 @@ class Index:
         if not new and key not in self.overlay:
             if old is None:
                 old = self._lookup_base(key)
-            if old:
+            if old == UNSEEN:
+                self._unseen.append(key)
+            elif old:
                 self.hidden.add(old)
             elif pos == 0:
                 return
@@ -312,6 +330,7 @@ class Index:
         cost    sorts them, n log n; memory: the array
         """
         self._check_whole()
+        self._see()
         found = Columns(np.int64)
         hidden = np.fromiter(self.hidden, np.int64, len(self.hidden))
         for part in self.base.pointers() if self.base else ():
@@ -326,6 +345,7 @@ class Index:
     def merged(self) -> tuple[Rows, Int64 | None]:
         """Everything as rows for a new base, and the user's words of its cells."""
         self._check_whole()
+        self._see()
         cells = self.base.words() if self.base else np.empty((0, self.settings.cellsz), np.int64)
         if self.hidden:
             gone = np.fromiter(self.hidden, np.int64, len(self.hidden))
@@ -366,7 +386,7 @@ class Index:
         self.close()
         self.stale.append(True)
         self.stale = []
-        self.base, self.overlay, self.hidden = base, {}, set()
+        self.base, self.overlay, self.hidden, self._unseen = base, {}, set(), []
         self.bulk, self._bulk_keys, self._settled = [], [], None
 
     def close(self) -> None:

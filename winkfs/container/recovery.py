@@ -23,6 +23,7 @@ from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import Opened
 from winkfs.container.inodescan import InodeRows, fileids, inode_rows, rows_of
+from winkfs.container.index import UNSEEN
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from winkfs.container.datafile import DataFile
 
 NOT_FOUND: Final = 0
-ANY: Final = 1 << 63  # beyond all FILEIDs
+MOST: Final = (1 << 63) - 1  # of 64 bits
 
 
 @dataclass
@@ -322,12 +323,19 @@ class Replay:
     """One pass over a tail.
 
     superseded  positions of inodes that the tail replaced, or that are marked deleted in it: a
-                writer marks them and their entries deleted, where a kill came between the flags
+                writer marks them and their entries deleted, where a kill came between the flags.
+                Of no use to a reader, who need not look up the names of new files for it
     known       False where a file of the tail has an older inode that the tail does not name: then
                 only a rebuild can find it
     """
 
-    def __init__(self, kv: KVSeq, settings: Settings, index: Target, times: TimeIndex | None):
+    def __init__(
+        self,
+        kv: KVSeq,
+        settings: Settings,
+        index: Target,
+        times: TimeIndex | None,
+    ):
         self._kv, self._settings, self._index, self._times = kv, settings, index, times
         self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
         self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met
@@ -359,14 +367,16 @@ class Replay:
     def _take(self, rows: InodeRows) -> None:
         """Take in the inodes of a batch."""
         keys, index, superseded = rows.keys, self._index, self.superseded
-        now = dict(zip(keys, index.lookup_many(keys), strict=True))
         base, dups = index.base, self._settings.havedups
-        known_below = (base.nextfid or ANY) if base is not None else 0
+        known_below = (base.nextfid or MOST) if base is not None else 0
+        now = self._before(keys, rows.fileid, known_below)
         live = np.where(rows.deleted, NOT_FOUND, rows.pos).tolist()
         numbers = zip(keys, rows.pos.tolist(), rows.fileid.tolist(), live, strict=True)
         for key, pos, fileid, becomes in numbers:
             old = now[key]
-            if old and old != pos:
+            if old < 0 and self._lost:
+                old = index.lookup(key)
+            if old > 0 and old != pos:
                 if not dups or not fileid:  # duplicates may stay, deleted files not
                     superseded.append(old)
                 if self._lost:
@@ -374,13 +384,22 @@ class Replay:
             if fileid:
                 other = self._newest.get(fileid)
                 if other is None:
-                    if fileid < known_below and not (old and self._fileid_at(old) == fileid):
+                    if fileid < known_below and not (old > 0 and self._fileid_at(old) == fileid):
                         self._lost.add(fileid)
                 elif other != key:
                     self._rename(fileid, other, now)
                 self._newest[fileid] = key
             index.assign(key, becomes, old=old)
             now[key] = becomes
+
+    def _before(self, keys: list[bytes], fileids: Int64, known_below: int) -> dict[bytes, int]:
+        """Where the inodes of the keys have been up to now; UNSEEN where nobody asks."""
+        if self._kv.writable:
+            return dict(zip(keys, self._index.lookup_many(keys), strict=True))
+        old = np.flatnonzero((fileids > 0) & (fileids < known_below))
+        asked = [keys[i] for i in old.tolist()]
+        found = zip(asked, self._index.lookup_many(asked), strict=True)
+        return dict.fromkeys(keys, UNSEEN) | dict(found)
 
     def _rename(self, fileid: int, name: bytes, now: dict[bytes, int]) -> None:
         """A file that the tail had under this key has another one. `now`: see `_take`."""
