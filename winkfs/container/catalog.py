@@ -543,9 +543,10 @@ class DerivedCatalog:
             store.excuse(error)
 
     def _save(self, quickly: bool) -> bool:
-        """After few changes these are added, else the file is written anew -> whether it is current.
+        """After few changes these are added, else the file is written anew.
 
         quickly  or it is left as it is
+        ->       whether it is current
         """
         store, trail = self._store, self.trail
         catalog = open_catalog(store)
@@ -587,9 +588,7 @@ class DerivedCatalog:
             return None
         return changed_rows(store, changes), len(changes)
 
-    def _add(
-        self, catalog: Catalog, changes: Iterator[Rows], count: int, quickly: bool
-    ) -> None:
+    def _add(self, catalog: Catalog, changes: Iterator[Rows], count: int, quickly: bool) -> None:
         """Add a run, with those in it that are not much larger; so there are few of them, and a row
         is written again only when they have doubled."""
         store, file = self._store, catalog.file
@@ -599,10 +598,11 @@ class DerivedCatalog:
         if storage is None:
             write_whole(store, joined([*(run.rows() for run in file.runs), changes])).close()
             return
-        most = QUICK_RUN if quickly else file.rows
-        while 1 < kept and file.runs[kept - 1].count <= min(2 * count, most - count):
-            kept -= 1
-            count += file.runs[kept].count
+        while kept > 1:
+            size = file.runs[kept - 1].count
+            if size > 2 * count or (quickly and size + count > QUICK_RUN):
+                break
+            kept, count = kept - 1, count + size
         with CatalogWriter.append_to(storage, file, kept) as writer:
             writer.write_run(joined([*(run.rows() for run in file.runs[kept:]), changes]))
             writer.finish(store.kv.end, store.kv.superblock.get("SYNCTIME", int(time.time())))

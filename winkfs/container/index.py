@@ -84,7 +84,7 @@ class Index:
         if self.base is None or self.base.shape.cellsz == 1:
             return list(map(self._lookup_base, keys))
         s, bits = hashing.hash_keys(self.settings.htalgo, keys)
-        found = self._find_many(s, bits, sure=True)[0].tolist()
+        found: list[int] = self._find_many(s, bits, sure=True)[0].tolist()
         for i, pos in enumerate(found):  # another key may have its hash
             if pos and (pos in self.hidden or self._key_at(pos) != keys[i]):
                 found[i] = self._lookup_base(keys[i])
@@ -199,9 +199,7 @@ class Index:
             ]
         return np.array([c[0] for c in cells], np.uint64), np.array([c[1] for c in cells], np.int64)
 
-    def assign(
-        self, key: bytes, pos: int, *, new: bool = False, old: int | None = None
-    ) -> None:
+    def assign(self, key: bytes, pos: int, *, new: bool = False, old: int | None = None) -> None:
         """The key now belongs to `pos`; 0 removes it.
 
         new  there was no such key; old: its position as far as that is known, UNSEEN: asked later
@@ -324,15 +322,18 @@ class Index:
         """Whether there are settled rows that only a new base can hold."""
         return self._settled is not None
 
+    def replaced(self) -> Int64:
+        """Positions in the base that do not count any more, int64[..]."""
+        self._see()
+        return np.fromiter(self.hidden, np.int64, len(self.hidden))
+
     def positions(self) -> Int64:
         """Positions of all inodes, ascending, int64[count]: the files in disk order.
 
         cost    sorts them, n log n; memory: the array
         """
         self._check_whole()
-        self._see()
-        found = Columns(np.int64)
-        hidden = np.fromiter(self.hidden, np.int64, len(self.hidden))
+        found, hidden = Columns(np.int64), self.replaced()
         for part in self.base.pointers() if self.base else ():
             found.add(part[~np.isin(part, hidden)] if self.hidden else part)
         found.add(np.array([pos for pos in self.overlay.values() if pos], np.int64))
@@ -345,11 +346,10 @@ class Index:
     def merged(self) -> tuple[Rows, Int64 | None]:
         """Everything as rows for a new base, and the user's words of its cells."""
         self._check_whole()
-        self._see()
+        hidden = self.replaced()
         cells = self.base.words() if self.base else np.empty((0, self.settings.cellsz), np.int64)
         if self.hidden:
-            gone = np.fromiter(self.hidden, np.int64, len(self.hidden))
-            cells = cells[~np.isin(cells[:, 0], gone)]
+            cells = cells[~np.isin(cells[:, 0], hidden)]
         if self.settings.htalgo in hashing.SLOT_FROM_S and self.settings.cellsz > 1:
             rows = Rows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
         else:  # the slot does not follow from the cell: ask the keys
