@@ -195,7 +195,7 @@ class Store(DataFile):
                             self.times)  # fmt: skip
             behind.run(start, covered, times_from, self._left_out)
             start = covered
-        replay = Replay(self.kv, self.settings, self.index, self.times)
+        replay, damaged = Replay(self.kv, self.settings, self.index, self.times), self.idx.damaged
         try:
             replay.run(start, self.kv.end, times_from, self._left_out)
         except CorruptError as error:
@@ -205,6 +205,7 @@ class Store(DataFile):
             return
         if not replay.known:
             self.catalog.drop()
+        if not replay.known or self.idx.damaged > damaged:  # a tombstone may be among what is lost
             self._rebuild()
         elif self.writable:
             finish(self, replay.superseded, replay.heirs())

@@ -268,9 +268,9 @@ class _Check:
             hashed = base.shape.cellsz > 1
             lost = lost_rows(base, rows) if hashed else []
             cells = np.sort(np.concatenate([rows.pos, replaced]))
-            if hashed and not lost and count_used(base) == len(cells):
+            if hashed and not lost and count_used(base) == len(cells) == base.live:
                 return  # each file has a cell, and there are no others
-            if not same_files(base, cells):
+            if len(cells) != base.live or not same_files(base, cells):
                 self._report.add(f"{base.storage.name}: its cells are not those of the files: "
                                  "run reindex")  # fmt: skip
                 return

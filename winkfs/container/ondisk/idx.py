@@ -20,6 +20,7 @@ from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import open_file
+from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
@@ -83,7 +84,9 @@ class DerivedIndex:
         return base
 
     def sweep(self) -> None:
-        """A file that is ahead of the data file is not loaded, and replaced before it can fit."""
+        """One that is ahead of the data file is not loaded, and replaced before it can fit; here
+        goes what a writer that was killed was writing."""
+        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
 
     def rewritten(self, pos: int) -> None:
         """`Index.assign` is told of a key that changes."""

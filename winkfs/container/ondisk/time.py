@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.disk.paths import open_file
+from winkformats.disk.replace import TEMPORARY
 from winkformats.disk.storage import Storage
 from winkformats.errors import DerivedDamage, FormatError
 from winkformats.kv import pagesums
@@ -70,7 +71,8 @@ class DerivedTimes:
         self.marks, self.covered = TimeIndex(self._store.settings), -1
 
     def sweep(self) -> None:
-        """A file that is ahead of the data file is not loaded, and replaced before it can fit."""
+        """See `DerivedIndex.sweep`."""
+        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
 
     def rewritten(self, pos: int) -> None:
         """The last file, which keeps its mtime and its first entry."""
