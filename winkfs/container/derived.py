@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from winkformats.arrays import Int64
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from winkformats.errors import CorruptError, DerivedDamage
     from winkformats.kv.sequence import KVSeq
     from winkfs.container.ondisk.data import Settings
+
+
+UNSEEN: Final = -1  # for the position of an inode that nobody has looked up
 
 
 class DerivedFile(Protocol):

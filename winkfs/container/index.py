@@ -24,13 +24,12 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
 from winkformats.hindex.table import Columns, Rows, hash_rows, join_rows
-from winkfs.container.derived import Trail
+from winkfs.container.derived import UNSEEN, Trail
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.names import name_of
 
 MERGE_OVERLAY: Final = 1 << 18  # changes in memory after which the index is written anew
-UNSEEN: Final = -1
 FOLD: Final = 1 << 16  # bulk rows that may go to the overlay; more make a new base
 
 

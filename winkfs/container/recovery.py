@@ -21,8 +21,7 @@ from winkformats.hashing import SLOT_FROM_S
 from winkformats.hindex.table import Columns, Rows, hash_rows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
-from winkfs.container.derived import Opened
-from winkfs.container.index import UNSEEN
+from winkfs.container.derived import UNSEEN, Opened
 from winkfs.container.inodescan import InodeRows, fileids, inode_rows, rows_of
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
