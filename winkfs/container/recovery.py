@@ -22,7 +22,7 @@ from winkformats.hindex.table import Columns, Rows, hash_rows
 from winkformats.kv.scan import Batch, scan
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.derived import UNSEEN, Opened
-from winkfs.container.inodescan import InodeRows, fileids, inode_rows, rows_of
+from winkfs.container.inodescan import InodeRows, fileids, good_inodes, inode_rows, rows_of
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import Inode
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from winkfs.container.datafile import DataFile
 
 NOT_FOUND: Final = 0
+TOGETHER: Final = 4096  # inodes decoded together
+HEAD_READ: Final = 512  # bytes read of each
 MOST: Final = (1 << 63) - 1  # of 64 bits
 
 
@@ -457,9 +459,12 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
     kv = data.kv
     if not kv.layout.delflag or not superseded:
         return 0
-    todo: list[int] = []
     kv.show(kv.end - 1)
-    for pos in superseded:
+    todo: list[int] = []
+    others: list[int] = []
+    for at in range(0, len(superseded), TOGETHER):
+        _sort_out(data, superseded[at : at + TOGETHER], heirs, todo, others)
+    for pos in others:
         try:
             _, inode, _ = data.inode_at(pos)
             heir = heirs.get(inode.fileid)
@@ -467,11 +472,30 @@ def finish(data: DataFile, superseded: Sequence[int], heirs: Mapping[int, int]) 
         except CorruptError as error:
             data.note(error)
             continue
-        todo += [
-            p for p in [pos, *(set(inode.pointers) - set(keep))] if kv.storage.read(p, 1) == b"\0"
-        ]
-    todo = list(dict.fromkeys(todo))
+        todo += [pos, *(set(inode.pointers) - set(keep))]
+    todo = [pos for pos in dict.fromkeys(todo) if kv.storage.read(pos, 1) == b"\0"]
     if todo:
         kv.confirm()  # or what replaces them may not be on the disk
         kv.mark_deleted(todo)
     return len(todo)
+
+
+def _sort_out(
+    data: DataFile,
+    superseded: Sequence[int],
+    heirs: Mapping[int, int],
+    todo: list[int],
+    others: list[int],
+) -> None:
+    """Add the entries of plain inodes without an heir to `todo`, other inodes to `others`.
+
+    cost    a sixth of what others take, which are decoded one by one
+    """
+    read = data.kv.storage.read
+    raw = b"".join(read(pos, HEAD_READ).ljust(HEAD_READ, b"\0") for pos in superseded)
+    at, positions = np.arange(0, len(raw), HEAD_READ), np.array(superseded, np.int64)
+    found = good_inodes(raw, at, positions, data.kv.layout, data.settings.form)
+    plain = found.take(found.plain(data.settings.form) & ~np.isin(found.fileid, list(heirs)))
+    pairs = np.stack([positions[plain.which], plain.pointer], axis=1)
+    todo += pairs.ravel().tolist()
+    others += np.delete(positions, plain.which).tolist()
