@@ -434,6 +434,20 @@ def test_a_close_after_tombstones_of_names_that_were_not_there(base: Path) -> No
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.usefixtures("few")
+def test_names_that_went_in_the_tail_are_added_to_the_catalog_once(base: Path) -> None:
+    model = made(base)
+    for names in (sorted(model)[:10], sorted(model)[10:11], sorted(model)[11:12]):
+        with winkfs.open(base, "a") as c:
+            for name in names:
+                c.delete(name.decode())
+                del model[name]
+    assert tail_of(base) > 0
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert [run.count for run in catalog.file.runs] == [FILES, 10, 2]
+    check_catalog(base, set(model))
+
+
 def test_a_damaged_catalog_of_many_files_is_dropped_by_a_close(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ class Index:
         self._distrust = distrust
         self.overlay: dict[bytes, int] = {}
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
+        self._gone_at: dict[bytes, int] = {}  # keys of the overlay -> tombstones that were replayed
         self._unseen: list[bytes] = []  # keys of the overlay of which these are not known yet
         self.bulk: list[Rows] = []
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
@@ -91,9 +92,9 @@ class Index:
 
     def _see(self) -> None:
         """Look up what was assigned before anybody asked what it replaces."""
-        keys, self._unseen = self._unseen, []
-        if keys:
-            self.hidden.update(filter(None, self._lookup_base_many(keys)))
+        if self._unseen:
+            self.hidden.update(filter(None, self._lookup_base_many(self._unseen)))
+            self._unseen = []
 
     def _lookup_base(self, key: bytes) -> int:
         if self.base is None:
@@ -198,10 +199,20 @@ class Index:
             ]
         return np.array([c[0] for c in cells], np.uint64), np.array([c[1] for c in cells], np.int64)
 
-    def assign(self, key: bytes, pos: int, *, new: bool = False, old: int | None = None) -> None:
+    def assign(
+        self,
+        key: bytes,
+        pos: int,
+        *,
+        new: bool = False,
+        old: int | None = None,
+        at: int | None = None,
+    ) -> None:
         """The key now belongs to `pos`; 0 removes it.
 
-        new  there was no such key; old: its position as far as that is known, UNSEEN: asked later
+        new  there was no such key
+        old  its position as far as that is known; UNSEEN: it is looked up when that matters
+        at   of an entry that is replayed: its position
         """
         if self.trail is not None:
             if pos:
@@ -218,6 +229,8 @@ class Index:
             elif pos == 0:
                 return
         self.overlay[key] = pos
+        if pos == 0 and at is not None:
+            self._gone_at[key] = at
 
     def assign_new(self, keys: list[bytes], pos: Int64) -> None:
         """The same for keys that nothing has, except tombstones in the overlay."""
@@ -309,12 +322,14 @@ class Index:
     def changes(self, covered: int) -> dict[bytes, int] | None:
         """What happened to names since the data file ended at `covered`.
 
-        ->  name -> position of its inode, 0: it is gone, maybe since long; None: the base is newer
+        ->  name -> position of its inode, 0: it is gone; None: the base is newer
         """
         if self.base is None or self.base.covered > covered or self.bulk or self._settled:
             return None
-        items = self.overlay.items()
-        return {name_of(key): pos for key, pos in items if pos == 0 or pos >= covered}
+        gone_at, items = self._gone_at, self.overlay.items()
+        return {
+            name_of(key): pos for key, pos in items if (pos or gone_at.get(key, covered)) >= covered
+        }
 
     @property
     def must_merge(self) -> bool:
@@ -386,7 +401,7 @@ class Index:
         self.stale.append(True)
         self.stale = []
         self.base, self.overlay, self.hidden, self._unseen = base, {}, set(), []
-        self.bulk, self._bulk_keys, self._settled = [], [], None
+        self.bulk, self._bulk_keys, self._settled, self._gone_at = [], [], None, {}
 
     def close(self) -> None:
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):

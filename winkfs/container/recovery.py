@@ -298,7 +298,9 @@ class Target(Protocol):
 
     def lookup_many(self, keys: list[bytes]) -> list[int]: ...
 
-    def assign(self, key: bytes, pos: int, *, old: int | None = None) -> None: ...
+    def assign(
+        self, key: bytes, pos: int, *, old: int | None = None, at: int | None = None
+    ) -> None: ...
 
 
 class Changes(dict[bytes, int]):
@@ -316,7 +318,9 @@ class Changes(dict[bytes, int]):
     def lookup_many(self, keys: list[bytes]) -> list[int]:
         return [self.get(key, NOT_FOUND) for key in keys]
 
-    def assign(self, key: bytes, pos: int, *, old: int | None = None) -> None:
+    def assign(
+        self, key: bytes, pos: int, *, old: int | None = None, at: int | None = None
+    ) -> None:
         self[key] = pos
 
 
@@ -330,13 +334,7 @@ class Replay:
                 only a rebuild can find it
     """
 
-    def __init__(
-        self,
-        kv: KVSeq,
-        settings: Settings,
-        index: Target,
-        times: TimeIndex | None,
-    ):
+    def __init__(self, kv: KVSeq, settings: Settings, index: Target, times: TimeIndex | None):
         self._kv, self._settings, self._index, self._times = kv, settings, index, times
         self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
         self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met
@@ -390,7 +388,7 @@ class Replay:
                 elif other != key:
                     self._rename(fileid, other, now)
                 self._newest[fileid] = key
-            index.assign(key, becomes, old=old)
+            index.assign(key, becomes, old=old, at=pos)
             now[key] = becomes
 
     def _before(self, keys: list[bytes], fileids: Int64, known_below: int) -> dict[bytes, int]:
