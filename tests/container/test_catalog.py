@@ -355,6 +355,20 @@ def test_a_new_index_leaves_the_catalog_where_it_is(base: Path) -> None:
     assert winkfs.verify(base).problems == []
 
 
+def test_a_reader_lists_the_files_of_its_moment_though_a_writer_replaced_them(base: Path) -> None:
+    """What is marked deleted in its tail is so for entries that it does not see."""
+    made(base, [b"a"])
+    with winkfs.open(base, "a") as writer:
+        writer.put("b", b"1")
+        writer.sync()
+        with winkfs.open(base) as reader:
+            reader.engine.freeze()
+            writer.put("b", b"2")
+            writer.delete("a")
+            writer.sync()
+            assert list(reader.names()) == ["a", "b"]
+
+
 def test_a_catalog_of_a_container_that_was_longer_is_gone_before_it_grows(base: Path) -> None:
     made(base, [b"a"])
     winkfs.reindex(base)

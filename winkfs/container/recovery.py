@@ -334,8 +334,18 @@ class Replay:
                 only a rebuild can find it
     """
 
-    def __init__(self, kv: KVSeq, settings: Settings, index: Target, times: TimeIndex | None):
+    def __init__(
+        self,
+        kv: KVSeq,
+        settings: Settings,
+        index: Target,
+        times: TimeIndex | None = None,
+        *,
+        marked: bool = False,
+    ) -> None:
+        """`marked`: see `Resolver`."""
         self._kv, self._settings, self._index, self._times = kv, settings, index, times
+        self._marked = marked
         self._newest: dict[int, bytes] = {}  # FILEID -> key, of the files in the tail
         self._lost: set[int] = set()  # FILEIDs older than the base whose old inode is not yet met
         self.superseded: list[int] = []
@@ -369,7 +379,8 @@ class Replay:
         base, dups = index.base, self._settings.havedups
         known_below = (base.nextfid or MOST) if base is not None else 0
         now = self._before(keys, rows.fileid, known_below)
-        live = np.where(rows.deleted, NOT_FOUND, rows.pos).tolist()
+        gone = rows.size == 0 if self._marked else rows.deleted
+        live = np.where(gone, NOT_FOUND, rows.pos).tolist()
         numbers = zip(keys, rows.pos.tolist(), rows.fileid.tolist(), live, strict=True)
         for key, pos, fileid, becomes in numbers:
             old = now[key]
@@ -426,8 +437,14 @@ def tail(store: Opened, covered: int) -> Iterator[tuple[bytes, int]]:
     if covered >= kv.end:
         return
     kv.show(kv.end - 1)  # all of it written
+    # A writer may since have marked what comes after kv.end replaces. What came before it shows
+    # without delflags, but where a tombstone may be lost.
+    damage: list[CorruptError] = []
     changes = Changes()
-    Replay(kv, store.settings, changes, None).run(covered, kv.end, kv.end, store.note)
+    Replay(kv, store.settings, changes, marked=True).run(covered, kv.end, kv.end, damage.append)
+    if damage:
+        changes = Changes()
+        Replay(kv, store.settings, changes).run(covered, kv.end, kv.end, store.note)
     for key, pos in changes.items():
         yield name_of(key), pos
 

@@ -289,7 +289,7 @@ class _Check:
         if base.covered == kv.end:
             return np.empty(0, np.int64)
         index = Index(store.settings, base, store.key_at)
-        replay = Replay(kv, store.settings, index, None)
+        replay = Replay(kv, store.settings, index)
         replay.run(base.covered, kv.end, kv.end, store.note)
         return index.replaced() if replay.known else None
 
