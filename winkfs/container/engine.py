@@ -256,7 +256,8 @@ class Engine:
         return self.store.writable
 
     def close(self) -> None:
-        """Sync, write the index, release the lock. Idempotent.
+        """Sync, bring the derived files up to date where that is quick, release the lock.
+        Idempotent.
 
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """

@@ -683,16 +683,12 @@ class Changes:
         store.merge()
 
     def close(self) -> None:
-        """Sync, and bring index and time index up to date on disk."""
+        """Sync, and bring the derived files up to date on disk, where that is worth its time."""
+        store = self._store
         self.sync()
-        base = self._store.index.base
-        if (
-            self._store.index.pending
-            or base is None
-            or base.covered != self._kv.end
-            or not self._store.time.current
-        ):
-            self._store.merge()
+        store.catalog.keep_up()
+        if store.is_behind and not store.may_leave_tail:
+            store.merge()
 
     def recover(self) -> None:
         """After a failed write or an interrupted call: what is whole in the file counts.
