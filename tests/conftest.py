@@ -41,6 +41,7 @@ EVERY = {
     "index bytes": (60, 5, "bytes of a derived file, flipped, with all questions to a container"),
     "listed bytes": (60, 10, "bytes of a derived file, flipped, with all that a mount lists"),
     "time bytes": (3, 1, "bytes of a time index, flipped"),
+    "catalog bytes": (199, 5, "bytes of a catalog with columns, flipped"),
     "column bytes": (8, 1, "bytes of a file of columns, flipped"),
     "entry bytes": (3, 1, "bytes of small files of entries, flipped"),
     "oracle bytes": (3, 1, "bytes of a container, flipped, that the oracle reads"),

@@ -14,7 +14,7 @@ import re
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar, Literal, Protocol, Self, overload
+from typing import Any, ClassVar, Literal, Protocol, Self, overload
 
 from winkformats.errors import CorruptError
 from winkfs.container.entry import Entry, FileReader, Stat
@@ -72,6 +72,11 @@ class Reader(ABC):
     @property
     def columns(self) -> dict[str, str]:
         """The columns of the user that files can have: name -> type."""
+        return {}
+
+    def getcolumns(self, name: Name) -> dict[str, Any]:
+        """The values of a file in them, None: null. Raises FileNotFoundError."""
+        self.stat(name)
         return {}
 
     @property

@@ -391,7 +391,7 @@ class Packer:
         if "owner" in changed:
             container.chown(name, meta.uid, meta.gid)
         if "xattrs" in changed:
-            container.setxattrs(name, dict(meta.xattrs or {}))
+            container.setxattrs(name, dict(meta.xattrs or {}), strict=False)
 
     def put(self, rows: Iterable[Row]) -> None:
         """Put rows that come in the order that the container wants."""

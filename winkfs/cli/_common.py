@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
@@ -352,12 +352,17 @@ def type_name(ftype: int) -> str:
 # --- columns ---
 
 
-def pair(argument: str, of: str) -> tuple[str, str]:
-    """NAME=WORD -> both. `of`: what it is called in the message."""
-    name, sign, word = argument.partition("=")
-    if not sign:
-        raise click.UsageError(f"{argument!r} is no NAME={of}")
-    return name, word
+def pairs(arguments: Iterable[str], of: str) -> dict[str, str]:
+    """NAME=WORD each -> NAME -> WORD. `of`: what it is called in the message."""
+    found: dict[str, str] = {}
+    for argument in arguments:
+        name, sign, word = argument.partition("=")
+        if not sign:
+            raise click.UsageError(f"{argument!r} is no NAME={of}")
+        if name in found:
+            raise click.UsageError(f"{name} is given twice")
+        found[name] = word
+    return found
 
 
 def column_text(value: Any) -> str:

@@ -29,7 +29,7 @@ from winkfs.cli._common import (
     missing,
     name_bytes,
     opened,
-    pair,
+    pairs,
     place_fault,
     shown,
 )
@@ -75,7 +75,7 @@ def create(
         raise click.UsageError("--timemp goes with --ao")
     import winkfs
 
-    schema = dict(pair(column, "TYPE") for column in columns)
+    schema = pairs(columns, "TYPE")
     winkfs.create(
         base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo,
         columns=schema,
@@ -101,9 +101,10 @@ def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> No
       winkfs ls crawl --columns lang,score --where "lang = 'de' and score > 0.5"
     """
     if bool(words) != (action != "list"):
-        raise click.UsageError(f"{action} takes {'no names' if words else 'NAME=TYPE...'}")
+        wanted = "NAME..." if action == "drop" else "NAME=TYPE..."
+        raise click.UsageError(f"{action} takes {'no names' if words else wanted}")
     if action == "add":
-        schema = dict(pair(word, "TYPE") for word in words)
+        schema = pairs(words, "TYPE")
         with opened(base, "a") as container:
             container.add_columns(schema)
         return
@@ -160,9 +161,9 @@ def _attributes(container: Files, values: tuple[str, ...]) -> dict[bytes, bytes]
     """The attributes of a file with these values, NAME=VALUE each."""
     from winkfs.container.ondisk.typed import USER, canonical, to_attributes
 
-    schema = container.columns
-    found = to_attributes(schema, dict.fromkeys(pair(v, "VALUE")[0] for v in values))
-    for name, word in (pair(value, "VALUE") for value in values):
+    schema, given = container.columns, pairs(values, "VALUE")
+    found = to_attributes(schema, dict.fromkeys(given))
+    for name, word in given.items():
         text = canonical(schema[name], name_bytes(word))
         if text is None:
             raise click.ClickException(f"column {name} is {schema[name]}, not {word!r}")

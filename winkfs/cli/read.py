@@ -111,7 +111,7 @@ def _list(
     match: Callable[[str], object] | None = None
     prefix = b""
     itself = None if glob is None else _itself(container, glob)
-    if itself is not None and not (where or to.columns):
+    if itself is not None and where is None and not to.columns:
         name = itself
         stat = container.stat(name)
         if (since is None or stat.mtime >= since) and (until is None or stat.mtime < until):
@@ -188,10 +188,7 @@ class _Listing:
 
     def _values(self, stat: Stat) -> dict[str, Any]:
         """The values of a file of which the catalog does not say all, or of a data set."""
-        from winkfs.container.ondisk.typed import to_values
-
-        container = self._container
-        found = to_values(container.getxattrs(stat.name), container.columns)
+        found = self._container.getcolumns(stat.name)
         return {name: found[name] for name in self.columns}
 
     def write_rows(
@@ -387,17 +384,20 @@ def _write(container: Reader, name: bytes) -> bool:
 def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:
     """Show the metadata of a file."""
     import winkfs
-    from winkfs.container.ondisk.typed import to_values
 
     with opened(base, as_of=as_of) as container:
         found = container.stat(name_bytes(name))
         record = stat_record(found)
-        if container.columns:
-            values = to_values(container.getxattrs(found.name), container.columns)
+        values = container.getcolumns(found.name)
+        if values and as_json:
             record["columns"] = {key: column_json(value) for key, value in values.items()}
         if found.ftype == winkfs.FileType.LINK:
             record["target"] = container.readlink(found.name)
         _print(record, as_json)
+        if values and not as_json:
+            lines = [f"  {name}: {printable(column_text(value))}" for name, value in values.items()]
+            text = "\n".join(["columns:", *lines, ""])
+            sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
 
 
 def _print(record: dict[str, Any], as_json: bool) -> None:

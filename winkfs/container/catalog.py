@@ -397,7 +397,8 @@ def _is_meant(store: Opened, name: bytes, pos: int, query: Query) -> bool:
     if query.where is None:
         return True
     size, mtime = np.array([inode.lsize]), np.array([min(max(ns, -LAST - 1), LAST)])
-    numbers = plain_numbers(np.array([pos]), 0, size, mtime, 0, inode.ftype)
+    kind = inode.ftype or FileType.FILE
+    numbers = plain_numbers(np.array([pos]), 0, size, mtime, 0, kind)
     values = np.empty(1, object)
     values[0] = attrs.encode()[ATTRS.size :]
     return bool(Rows([name], numbers, values).meeting(query.where, store.schema)[0])

@@ -334,6 +334,8 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[catalogs.Rows]) -> 
         left, right = one.part(0, count), other.part(0, count)
         if left.names != right.names or not np.array_equal(left.numbers, right.numbers):
             return False
+        if left.typed(store.schema) != right.typed(store.schema):
+            return False
         finder.add(left.names)
         one, other = one.part(count), other.part(count)
     if one.names or other.names:

@@ -209,8 +209,7 @@ class InodeScan:
         if not len(which):
             return
         good = rows.value_len >= found.attrs_size[which]
-        if not self._checked:
-            good &= rows.good(self._layout, found.attrs[which])
+        good &= rows.good(self._layout, found.attrs[which])  # `checked` says it of inodes only
         begin = rows.begin + rows.value
         words = rows.slices(begin, begin + found.attrs_size[which])
         for i, ok, word in zip(which.tolist(), good.tolist(), words, strict=True):

@@ -605,19 +605,33 @@ class Container(Reader):
         self._attributes(name, lambda old: replace(old, **given), ctime_ns)
 
     def setxattrs(
-        self, name: Name, xattrs: dict[bytes, bytes], *, ctime_ns: int | None = None
+        self,
+        name: Name,
+        xattrs: dict[bytes, bytes],
+        *,
+        ctime_ns: int | None = None,
+        strict: bool = True,
     ) -> None:
-        """Replace all extended attributes."""
-        self._attributes(name, lambda old: replace(old, xattrs=dict(xattrs)), ctime_ns)
+        """Replace all extended attributes.
+
+        strict  refuse one that is new and no value of the column it is; else that is null
+        raises  Refusal EINVAL (strict)
+        """
+        self._attributes(name, lambda old: replace(old, xattrs=dict(xattrs)), ctime_ns, strict)
 
     def _attributes(
-        self, name: Name, change: Callable[[Attrs], Attrs], ctime_ns: int | None
+        self,
+        name: Name,
+        change: Callable[[Attrs], Attrs],
+        ctime_ns: int | None,
+        strict: bool = True,
     ) -> None:
         with self._engine.lock:
             self._engine.need_writable()
             key = self._engine.key(name)
             attrs = check_attrs(change(self._engine.files.attrs(key)))
-            self._engine.run(self._engine.changes.set_attrs, key, attrs, ctime_ns)
+            set_attrs = partial(self._engine.changes.set_attrs, strict=strict)
+            self._engine.run(set_attrs, key, attrs, ctime_ns)
 
     # --- names ---
 

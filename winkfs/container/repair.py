@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, Storage
 from winkformats.errors import CorruptError, DamagedRange
@@ -26,6 +28,7 @@ from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import Inode, attr_key, data_key
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.ondisk.typed import COLUMNS, KEY
 from winkfs.container.salvage import left_of, served, superblock_for
 from winkfs.container.store import Store
 from winkfs.errors import NoSuchFile, Refusal
@@ -108,14 +111,22 @@ class _Repair:
 
         start = self._layout.aligned(self._block["SBSIZE"])
         try:
-            for _ in scan_intact(storage, self._layout, start, self._end, problem=damaged):
-                pass
+            for batch in scan_intact(storage, self._layout, start, self._end, problem=damaged):
+                if self._guessed:
+                    self._find_columns(batch)
         except CorruptError as error:
             raise Refusal(f"{error}: it can only be salvaged", self._base) from None
         if self._ranges and self._ranges[-1].last:
             self._end = self._ranges[-1].offset
         if self._ranges or self._end < self._filesize:
             self._read_inodes(storage, start)
+
+    def _find_columns(self, batch: Batch) -> None:
+        """Note where the columns of the user stand last, which no superblock says any more."""
+        first = batch.raw[np.minimum(batch.key, len(batch.raw) - 1)]
+        for i in np.flatnonzero((batch.key_len == len(KEY)) & (first == KEY[0])).tolist():
+            if bytes(batch.data[batch.key[i] : batch.key[i] + len(KEY)]) == KEY:
+                self._block[COLUMNS] = int(batch.pos[i])
 
     def _read_inodes(self, storage: Storage, start: int) -> None:
         """Note what points into the ranges, and names whose last word may be lost."""

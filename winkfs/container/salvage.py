@@ -25,6 +25,7 @@ from winkfs.container.container import Container, create
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.data import Settings, new_superblock
 from winkfs.container.ondisk.inode import Inode
+from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
 from winkfs.names import DERIVED, INODE, Name, base_of, to_bytes, to_str
 
@@ -79,7 +80,8 @@ def salvage(
         if not source.engine.store.kv.layout.checksum:
             _find_inodes(source)
         target = base_of(out)
-        with create(target, ao=source.ao, timemp=head.get("TIMEMP", 60)) as made:
+        settings: dict[str, Any] = {"timemp": head.get("TIMEMP", 60), "columns": source.columns}
+        with create(target, ao=source.ao, **settings) as made:
             found.problems += source.notes
             _copy(source, made, found, progress)
             if not source.ao:
@@ -244,14 +246,13 @@ def _put(
     mode = None if source.classic else entry.mode
     kept: dict[str, Any] = {"ftype": entry.ftype, "mtime_ns": entry.mtime_ns, "mode": mode}
     kept |= {} if source.classic else {"uid": entry.uid, "gid": entry.gid}
+    with contextlib.suppress(CorruptError):
+        kept["xattrs"] = source.getxattrs(entry.name)
     if content is None and entry.size > LARGE:
         with source.open_file(entry.name) as stream:
             made.put_file(name, stream, **kept)
     else:
-        made.put(name, entry.read() if content is None else content, **kept)
-    with contextlib.suppress(CorruptError):
-        if not source.ao and (xattrs := source.getxattrs(entry.name)):
-            made.setxattrs(name, xattrs)
+        made.put_rows([Row(name, entry.read() if content is None else content, **kept)])
 
 
 def _copy_part(source: Container, made: Container, entry: Entry, found: Salvaged) -> None:

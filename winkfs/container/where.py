@@ -62,6 +62,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
     ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+DEPTH: Final = 100  # of what stands in parentheses, or behind not
 Get = Callable[[str], Column]
 
 
@@ -300,10 +301,10 @@ def _fitting(name: str, kind: str, sign: str, value: Any) -> tuple[str, Any]:
         return sign, value
     if kind == "timestamp" and isinstance(value, str):
         try:
-            moment = datetime.fromisoformat(value.strip())
-        except ValueError:
+            moment = datetime.fromisoformat(value.strip()).astimezone(UTC)
+        except (ValueError, OverflowError):  # of another year than 1 to 9999
             raise ValueError(f"{value!r} is no time as 2026-11-22T10:00Z") from None
-        return sign, (moment.astimezone(UTC) - EPOCH) // MICROSECOND
+        return sign, (moment - EPOCH) // MICROSECOND
     if isinstance(value, int | float) and not isinstance(value, bool):
         if kind == "float64":
             return sign, float(value)
@@ -337,6 +338,7 @@ class _Parser:
         self._text, self._at = text, 0
         self._tokens: list[tuple[str, str, int]] = list(self._split())
         self._next = 0
+        self._depth = 0
 
     def _split(self) -> Iterator[tuple[str, str, int]]:
         text, at = self._text.rstrip(), 0
@@ -393,13 +395,18 @@ class _Parser:
         return Both(tuple(parts)) if len(parts) > 1 else parts[0]
 
     def _negated(self) -> Condition:
+        self._depth += 1
+        if self._depth > DEPTH:
+            self._fail(f"has more than {DEPTH} levels")
         if self._take("key", "not"):
-            return Not(self._negated())
-        if self._take("sign", "("):
+            found: Condition = Not(self._negated())
+        elif self._take("sign", "("):
             found = self._either()
             self._need("sign", ")")
-            return found
-        return self._asked()
+        else:
+            found = self._asked()
+        self._depth -= 1
+        return found
 
     def _asked(self) -> Condition:
         if self._take("key", "array_contains"):
@@ -411,7 +418,8 @@ class _Parser:
             if not isinstance(value, str):
                 self._fail("asks for no string in a list")
             return Holds(name, value=value)
-        if self._tokens[self._next][0] in ("number", "text"):
+        kind, word, _ = self._tokens[self._next]
+        if kind in ("number", "text") or (kind == "key" and word in ("true", "false", "timestamp")):
             value = self._value()
             sign = self._sign()
             return Compare(self._column(), sign=TURNED[sign], value=value)

@@ -121,15 +121,21 @@ class Changes:
         self._store.catalog.drop()  # it lacks what files may have in attributes of these names
 
     def typed(
-        self, xattrs: Mapping[bytes, bytes], *, strict: bool = False
+        self,
+        xattrs: Mapping[bytes, bytes],
+        before: Mapping[bytes, bytes] | None = None,
+        *,
+        strict: bool = False,
     ) -> Mapping[bytes, bytes]:
         """Extended attributes as they are stored: texts of columns as we write them, and the types
         beside them. Columns that come with their types are declared, if there are none so called.
 
-        strict  a value that is none of its column's type is refused: Refusal EINVAL; else it stays
-                an attribute, and the column is null
+        before  what the file has; None: it is a new one
+        strict  a value that is set now and none of its column's type is refused: Refusal EINVAL;
+                else it stays an attribute, and the column is null
         """
-        if RECORD in xattrs:
+        had = before or {}
+        if RECORD in xattrs and xattrs[RECORD] != had.get(RECORD):
             self._adopt(xattrs[RECORD])
         schema = self._store.schema
         there = [(USER + name.encode(), kind) for name, kind in schema.items()]
@@ -139,7 +145,7 @@ class Changes:
         found = dict(xattrs)
         for key, kind in there:
             text = canonical(kind, xattrs[key])
-            if text is None and strict:
+            if text is None and strict and xattrs[key] != had.get(key):
                 shown = to_str(xattrs[key][:60])
                 what = f"the column {to_str(key[len(USER) :])} is {kind}, not {shown!r}"
                 raise Refusal(what, self._store.base, number=errno.EINVAL)
@@ -397,11 +403,14 @@ class Changes:
         if settings.attrs and settings.nanoseconds:
             with_ctime(draft, ctime_ns, draft.mtime, self._content.owner)
 
-    def set_attrs(self, key: bytes, attrs: Attrs, ctime_ns: int | None = None) -> None:
-        """`ctime_ns`: when that was; None: not noted."""
+    def set_attrs(
+        self, key: bytes, attrs: Attrs, ctime_ns: int | None = None, *, strict: bool = True
+    ) -> None:
+        """`ctime_ns`: when that was; None: not noted. `strict`: see `typed`."""
         self._forbid_ao("changing mode, owner or attributes", key)
         if attrs.xattrs:
-            attrs = replace(attrs, xattrs=self.typed(attrs.xattrs, strict=True))
+            before = self.files.attrs(key).xattrs
+            attrs = replace(attrs, xattrs=self.typed(attrs.xattrs, before, strict=strict))
         draft = self._draft(key, "changing a file")
         self._promise(draft, NOTED + len(attrs.encode()))
         self._set_attrs(draft, attrs)

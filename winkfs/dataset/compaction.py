@@ -25,6 +25,7 @@ from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import default_mode
+from winkfs.container.ondisk.typed import Schema
 from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import Log, root_of
@@ -71,7 +72,9 @@ def rewrite(
     """
     handles = Handles(snapshot.shards)
     try:
-        run = _Rewrite(transaction, handles, group, progress or (lambda done: None))
+        # With the types that one shard has, values of another would become null.
+        report = progress or (lambda done: None)
+        run = _Rewrite(transaction, handles, group, snapshot.columns, report)
         records = run.run()
     finally:
         handles.close()
@@ -83,10 +86,15 @@ class _Rewrite:
     """The rewrite of one group."""
 
     def __init__(
-        self, transaction: Transaction, handles: Handles, group: Group, progress: Progress
+        self,
+        transaction: Transaction,
+        handles: Handles,
+        group: Group,
+        columns: Schema,
+        progress: Progress,
     ) -> None:
         self._transaction, self._handles, self._group = transaction, handles, group
-        self._progress = progress
+        self._columns, self._progress = columns, progress
         self._shards = [handles.shards[number] for number in group.members]
         self._ao = all(shard.record.ao for shard in self._shards)
         self._large: tuple[int, Entry] | None = None
@@ -97,9 +105,9 @@ class _Rewrite:
         files = self._files()
         gone = live_tombstones(self._handles, self._group.members)
         while not self._ended or gone:
-            writer = ShardWriter(
-                self._transaction, f"{self._group.name}-{len(records)}", ao=self._ao
-            )
+            name = f"{self._group.name}-{len(records)}"
+            settings = {"ao": self._ao, "columns": self._columns}
+            writer = ShardWriter(self._transaction, name, **settings)
             try:
                 self._fill(writer, files)
                 if self._ended:

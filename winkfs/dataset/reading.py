@@ -395,8 +395,15 @@ class DatasetReading(Reader):
         return self._snapshot.columns
 
     def getcolumns(self, name: Name) -> dict[str, Any]:
-        """The values of a file: column -> value, None: null. Raises FileNotFoundError."""
-        return to_values(self.getxattrs(name), self.columns)
+        """The values of a file: column -> value, None: null, as is a column that its shard lacks.
+
+        raises  FileNotFoundError
+        """
+        with self._lock:
+            home = self._home(name)
+            xattrs, known = home.getxattrs(name), home.columns
+        found = to_values(xattrs, self.columns)
+        return {column: value if column in known else None for column, value in found.items()}
 
     # --- names ---
 

@@ -59,6 +59,7 @@ from winkfs.container.ondisk.inode import DEFAULT_MODES, UINT32, FileType
 from winkfs.container.ondisk.typed import (
     Column,
     Schema,
+    Texts,
     pack,
     parse_schema,
     schema_text,
@@ -175,6 +176,13 @@ class Rows(NamedTuple):
 
         return where.truth(get).true
 
+    def typed(self, schema: Schema) -> list[Texts]:
+        """The texts of each column; null is what is none of its type."""
+        if self.values is None:
+            return [[None] * len(self.names)] * len(schema)
+        pairs = zip(schema.values(), split(self.values, schema), strict=True)
+        return [Column.of(kind, texts).texts() for kind, texts in pairs]
+
     def stats(self, owner: tuple[int, int]) -> tuple[Int64, ...]:
         """FILEIDs, sizes, mtimes, FTYPEs, permission bits, uids, gids and ctimes, int64[n] each.
         `owner`: of files without attributes."""
@@ -284,7 +292,7 @@ class Part(NamedTuple):
     mtime_min: int
     mtime_max: int
     kinds: int  # FTYPEs as bits, modulo 64
-    spare0: int
+    asked: int  # rows that have ASK; 0 in files of older versions
     spare1: int
     spare2: int
 
@@ -519,10 +527,13 @@ class Run:
         if chosen is not None:
             wanted = wanted[chosen[wanted]]
         since, until = times
+        asked = self._field("asked") > 0
         if since is not None:  # an mtime at either end may be one beyond it
-            wanted = wanted[self._field("mtime_max")[wanted] >= min(since, MOST)]
+            late = self._field("mtime_max") >= min(since, MOST)
+            wanted = wanted[(late | asked)[wanted]]
         if until is not None:
-            wanted = wanted[self._field("mtime_min")[wanted] < max(until, -MOST)]
+            early = self._field("mtime_min") < max(until, -MOST)
+            wanted = wanted[(early | asked)[wanted]]
         for i in wanted.tolist():
             first, last = 0, self.starts[i + 1] - self.starts[i]
             if self.firsts[i] < low:
@@ -551,7 +562,7 @@ class Run:
                 yield pos[chosen], found
 
     def possible(self, where: Condition) -> Bools:
-        """Of which blocks a condition can be true for some file, bool[b]."""
+        """Of which blocks a condition can be true for some file, or nobody knows: bool[b]."""
         rows, none = self._field("rows"), np.zeros(len(self.firsts), np.int64)
         zones = {
             name: Zone(self.schema[name], rows, *table[:, 3:].T)
@@ -561,7 +572,8 @@ class Run:
             low, high = (self._field(f"{name}_{end}") // unit for end in ("min", "max"))
             zones[name] = Zone(BUILTIN[name], rows, none, low, high)
         # A block that has only rows of GONE has no bounds, and nothing to choose.
-        return where.possible(zones.get, len(rows)).true & (self._field("gone") < rows)
+        possible = where.possible(zones.get, len(rows)).true & (self._field("gone") < rows)
+        return possible | (self._field("asked") > 0)
 
     def chosen(
         self, where: Condition, low: bytes, high: bytes | None, times: Times, columns: Sequence[str]
@@ -599,9 +611,8 @@ class Run:
             kind, rows = self.schema[name], int(self.parts[number, Part._fields.index("rows")])
             if not where[1]:
                 return Column.nulls(kind, rows)
-            found = _checked(self._storage, where, partial(Column.decode, kind))
-            if len(found) != rows:
-                raise self.damage(number, ValueError("a column of another length"))
+            decode = partial(Column.decode, kind, rows=rows)
+            found = _checked(self._storage, where, decode)
             if len(self._columns) >= KEPT:
                 del self._columns[next(iter(self._columns))]
             self._columns[number, name] = found
@@ -891,5 +902,6 @@ def _part(pos: int, value: bytes, numbers: Int64) -> Part:
     return Part(
         pos, len(value), _hash(value), len(numbers), len(numbers) - len(live),
         min(_sum_of(live[:, SIZE]), MOST), low[POS], high[POS], low[SIZE], high[SIZE],
-        low[MTIME], high[MTIME], kinds - (kinds >> 63 << 64), 0, 0, 0,
+        low[MTIME], high[MTIME], kinds - (kinds >> 63 << 64),
+        int((live[:, KIND] & ASK != 0).sum()), 0, 0,
     )  # fmt: skip

@@ -205,7 +205,7 @@ def _number_text(value: Any) -> bytes:
 
 
 def _float_text(value: Any) -> bytes:
-    if isinstance(value, str | bytes | bool):
+    if isinstance(value, str | bytes | bool | np.bool_):
         raise TypeError
     return repr(float(value)).encode()
 
@@ -228,9 +228,12 @@ def _time_text(value: Any) -> bytes:
 
 
 def _list_text(value: Any) -> bytes:
-    if isinstance(value, str | bytes) or not all(isinstance(item, str) for item in value):
+    if isinstance(value, str | bytes | Mapping):
         raise TypeError
-    return json.dumps(list(value), ensure_ascii=False, separators=(",", ":")).encode()
+    items = list(value)
+    if not all(isinstance(item, str) for item in items):
+        raise TypeError
+    return json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _bytes_text(value: Any) -> bytes:
@@ -255,9 +258,13 @@ def _to_time(text: bytes) -> datetime:
 
 
 def _to_list(text: bytes) -> list[str]:
-    found = json.loads(text)
+    try:
+        found = json.loads(text.decode())
+    except RecursionError:  # a thousand lists in each other
+        raise ValueError from None
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
         raise ValueError
+    "".join(found).encode()  # half a surrogate pair, which JSON can write, is no text
     return found
 
 
@@ -442,16 +449,18 @@ class Column:
         return head + b"".join(part + bytes(-len(part) % 8) for part in parts)
 
     @classmethod
-    def decode(cls, kind: str, value: bytes) -> Column:
-        """The inverse. Raises ValueError for bytes that are none."""
+    def decode(cls, kind: str, value: bytes, rows: int) -> Column:
+        """The inverse. Raises ValueError for bytes that are none of so many rows."""
         try:
-            return cls._decoded(kind, value)
+            return cls._decoded(kind, value, rows)
         except (struct.error, IndexError) as error:
             raise ValueError(f"values that cannot be: {error}") from None
 
     @classmethod
-    def _decoded(cls, kind: str, value: bytes) -> Column:
+    def _decoded(cls, kind: str, value: bytes, rows: int) -> Column:
         n, flags, words, wide = HEAD.unpack_from(value)
+        if n != rows:  # before there is room for them
+            raise ValueError("a column of another length")
         if flags == ALL_NULL:
             return cls.nulls(kind, n)
         if flags > ALL_NULL or wide not in (0, 1, 2):
@@ -584,8 +593,10 @@ def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
 def _texts_of_times(name: str, array: Any) -> Texts:
     import pyarrow as pa
 
-    numbers = array.cast(pa.timestamp("us", array.type.tz if hasattr(array.type, "tz") else None),
-                         safe=False).cast(pa.int64())  # fmt: skip
+    stamped = pa.types.is_timestamp(array.type)
+    finer = stamped and array.type.unit == "ns"  # the rest of them have to fit
+    form = pa.timestamp("us", array.type.tz if stamped else None)
+    numbers = array.cast(form, safe=not finer).cast(pa.int64())
     valid = [value is not None for value in numbers.to_pylist()]
     values = np.array([value or 0 for value in numbers.to_pylist()], np.int64)
     if len(values) and not (values.min() >= EARLIEST and values.max() <= LATEST):
@@ -637,6 +648,8 @@ def arrow_parts(
             raise ValueError(f"the batch has no column {needed}: it has {', '.join(there)}")
         if there[needed].null_count:
             raise ValueError(f"the column {needed} of the batch has nulls")
+        if kind_of_arrow(there[needed].type) not in ("string", "binary"):
+            raise ValueError(f"the column {needed} of the batch is {there[needed].type}: cast it")
     for extra in there.keys() - {name, "content", "mtime"} - schema.keys():
         known = ", ".join(schema) or "there are none"
         raise ValueError(f"the container has no column {extra!r} ({known}): add it first")

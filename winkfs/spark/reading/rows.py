@@ -361,7 +361,7 @@ class Source:
         texts: dict[str, Texts] = {name: [None] * len(rows) for name in typed}
         for i in np.flatnonzero(rows.special).tolist():
             xattrs = self.contents.attributes(int(rows.pos[i])).xattrs
-            for name in typed:
+            for name in typed.keys() & self.store.schema.keys():
                 texts[name][i] = xattrs.get(USER + name.encode())
         return {name: Column.of(kind, texts[name]) for name, kind in typed.items()}
 

@@ -1,0 +1,808 @@
+"""Columns of a container: every way to put a value, every state of the catalog, every rewrite."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from catalog_checks import store_of
+from container_checks import assert_sound, child, contents, one_line, path_of
+from typed_files import (
+    SCHEMA,
+    Values,
+    assert_answers,
+    assert_values,
+    files,
+    known,
+    make,
+    nulls,
+    same,
+    values,
+)
+
+import winkfs
+from winkfs import Container, CorruptError, FileType, Row
+from winkfs.container.catalog import open_catalog
+from winkfs.container.compact import compact
+from winkfs.container.ondisk.typed import RECORD, TYPES
+from winkfs.container.repair import repair, rollback
+from winkfs.container.salvage import salvage
+from winkfs.errors import NotAllowed, ReadOnly, Refusal
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+def arrow(rows: list[tuple[str, bytes, float, Values]], columns: dict[str, str] = SCHEMA) -> Any:
+    pa = pytest.importorskip("pyarrow")
+    kinds = {
+        "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(), "int64": pa.int64(),
+        "float64": pa.float64(), "timestamp": pa.timestamp("us", "UTC"),
+        "list<string>": pa.list_(pa.string()),
+    }  # fmt: skip
+    arrays = {
+        "path": pa.array([name for name, *_ in rows]),
+        "content": pa.array([data for _, data, *_ in rows], pa.binary()),
+        "mtime": pa.array([float(mtime) for *_, mtime, _ in rows], pa.float64()),
+    }
+    for name, kind in columns.items():
+        arrays[name] = pa.array([one.get(name) for *_, one in rows], kinds[kind])
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def put_one_by_one(c: Container, rows: list[tuple[str, bytes, float, Values]]) -> None:
+    for name, data, mtime, one in rows:
+        c.put(name, data, mtime, columns=one)
+
+
+def put_with_attributes(c: Container, rows: list[tuple[str, bytes, float, Values]]) -> None:
+    from winkfs.container.ondisk.typed import to_attributes
+
+    c.put_rows(
+        Row(name, data, mtime_ns=int(mtime * 1e9), xattrs=to_attributes(SCHEMA, one))
+        for name, data, mtime, one in rows
+    )
+
+
+def set_afterwards(c: Container, rows: list[tuple[str, bytes, float, Values]]) -> None:
+    c.put_many(row[:3] for row in rows)
+    for name, _, _, one in rows:
+        c.setcolumns(name, one)
+
+
+WAYS: dict[str, Callable[[Container, list[Any]], object]] = {
+    "put": put_one_by_one,
+    "put_many": lambda c, rows: c.put_many(rows),
+    "put_batch": lambda c, rows: c.put_batch(arrow(rows)),
+    "put_rows": put_with_attributes,
+    "setcolumns": set_afterwards,
+}
+
+
+# --- putting ---
+
+
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_values_come_back_whichever_way_they_are_put(way: str, ao: bool, base: Path) -> None:
+    rows = list(files(40))
+    wanted = {name: one for name, _, _, one in rows}
+    with winkfs.create(base, ao=ao, columns=SCHEMA) as c:
+        if ao and way == "setcolumns":
+            with pytest.raises(PermissionError):
+                WAYS[way](c, rows)
+            return
+        WAYS[way](c, rows)
+        assert_values(c, wanted)  # of an open writer
+        assert_answers(c)
+    assert_sound(base, {name.encode(): data for name, data, *_ in rows})
+    with winkfs.open(base) as c:
+        assert c.columns == SCHEMA
+        assert_values(c, wanted)
+        assert assert_answers(c) > 60
+        for entry in c.scan():
+            assert same(nulls() | entry.columns, nulls() | wanted[entry.name])
+
+
+def test_a_new_file_has_no_values_of_the_one_it_replaces(base: Path) -> None:
+    with winkfs.create(base, columns=SCHEMA) as c:
+        for _ in range(2):
+            c.put("a", b"1", columns=values(1))
+            c.sync()
+            c.put("a", b"2")
+            assert same(c.getcolumns("a"), nulls())
+            assert list(c.names(where="n is null")) == ["a"]
+            c.put("a", b"1", columns={"n": 5})
+            c.put_many([("a", b"2", 5.0, {"n": 6}), ("a", b"3", 6.0)])
+            assert c.getcolumns("a")["n"] is None
+            c.put_many([("a", b"2", 5.0), ("a", b"3", 6.0, {"n": 6})])
+            assert list(c.names(where="n = 6")) == ["a"]
+
+
+def test_what_changes_a_file_leaves_its_values(base: Path) -> None:
+    wanted = {"n": 7, "lang": "de", "raw": b"\0\xff"}
+    with winkfs.create(base, columns=SCHEMA) as c:
+        c.put("a", b"1", columns=wanted)
+        for change in (
+            lambda: c.append("a", b"more"), lambda: c.write("a", 1, b"x"), c.sync,
+            lambda: c.truncate("a", 2), lambda: c.chmod("a", 0o600), lambda: c.utime("a", 5),
+            lambda: c.rename("a", "b"), lambda: c.rename("b", "a"),
+            lambda: c.setxattrs("a", c.getxattrs("a") | {b"user.other": b"1"}),
+            lambda: c.setcolumns("a", {}), lambda: c.setcolumns("a", {"score": 1.5}),
+            lambda: c.setcolumns("a", {"score": None}),
+        ):  # fmt: skip
+            change()
+            name = "a" if "a" in c else "b"
+            assert same(
+                c.getcolumns(name), nulls() | wanted | {"score": c.getcolumns(name)["score"]}
+            )
+            assert list(c.names(where="n = 7 and lang = 'de'")) == [name]
+        assert c.getcolumns("a")["score"] is None
+        assert c.getxattrs("a")[b"user.other"] == b"1"
+        c.setcolumns("a", dict.fromkeys(wanted))
+        assert same(c.getcolumns("a"), nulls())
+        c.delete("a")
+        assert list(c.names(where="n is null")) == []
+    assert_sound(base, {})
+
+
+def test_directories_links_and_empty_files_can_have_values(base: Path) -> None:
+    with winkfs.create(base, columns=SCHEMA) as c:
+        c.mkdir("d")
+        c.symlink("d", "l")
+        c.put("e", b"", columns={"n": 1})
+        c.put("x", b"x" * (3 << 20), columns={"n": 1})
+        for name in "dl":
+            c.setcolumns(name, {"n": 1})
+        assert sorted(c.names(where="n = 1")) == ["d", "e", "l", "x"]
+        assert list(c.names(where=f"n = 1 and ftype = {int(FileType.DIR)}")) == ["d"]
+    with winkfs.open(base) as c:
+        assert sorted(entry.name for entry in c.scan(where="n = 1")) == ["d", "e", "l", "x"]
+
+
+def test_mixed_rows_keep_their_order_and_their_values(base: Path) -> None:
+    rng = random.Random(2)
+    rows: list[tuple[Any, ...]] = []
+    for i in range(1000):
+        one = rng.choice([(), (values(i),), ({},), (None,)])
+        size = rng.choice([0, 5, 5, 5, 700_000 if i % 500 == 0 else 1])
+        rows.append((f"f{rng.randrange(300)}", b"x" * size, 5.0, *one))
+    last = {row[0]: (row[3] if len(row) > 3 else {}) or {} for row in rows}
+    with winkfs.create(base, columns=SCHEMA) as c:
+        assert c.put_many(rows) == 1000
+    with winkfs.open(base) as c:
+        assert_values(c, last)
+        assert_answers(c)
+    sizes = {row[0].encode(): row[1] for row in rows}
+    assert_sound(base, sizes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"no": 1}, "no column 'no'"), ({"N": 1}, "no column 'N'"), ({"n": "5"}, "n is int64"),
+        ({"lang": b"x"}, "lang is string"), ({"at": "2026"}, "at is timestamp"), ({5: 5}, "5"),
+        ([("n", 1)], "dict"), ("n", "dict"), (5, "dict"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("way", ["put", "put_many", "setcolumns"])
+def test_what_is_no_value_is_refused_and_nothing_is_put(
+    way: str, columns: Any, what: str, base: Path
+) -> None:
+    with winkfs.create(base, columns=SCHEMA) as c:
+        c.put("a", b"1", columns={"n": 1})
+        with pytest.raises((ValueError, TypeError)) as caught:
+            if way == "put":
+                c.put("a", b"2", columns=columns)
+            elif way == "put_many":
+                c.put_many([("a", b"2", None, columns)])
+            else:
+                c.setcolumns("a", columns)
+        one_line(caught.value, what)
+        assert (c.read("a"), c.getcolumns("a")["n"]) == (b"1", 1)
+
+
+def test_a_file_that_is_not_there_has_no_values(base: Path) -> None:
+    with winkfs.create(base, columns=SCHEMA) as c:
+        for call in (lambda: c.getcolumns("x"), lambda: c.setcolumns("x", {"n": 1})):
+            with pytest.raises(FileNotFoundError):
+                call()
+
+
+# --- Arrow ---
+
+
+def test_a_batch_is_put_in_parts_and_of_like_types(base: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    n = 5000
+    names = [f"f{i}" for i in range(n)]
+    batch = pa.table({
+        "name": pa.chunked_array([names[:3000], names[3000:]]),
+        "content": pa.array([b""] * n, pa.large_binary()),
+        "lang": pa.array(["de", None] * (n // 2)).dictionary_encode(),
+        "n": pa.array(range(n), pa.uint16()),
+        "score": pa.array([i if i % 3 else None for i in range(n)], pa.int32()),
+        "raw": pa.array([b"ab"] * n, pa.binary(2)),
+        "at": pa.array([0] * n, pa.date32()),
+        "tags": pa.nulls(n),
+    })  # fmt: skip
+    with winkfs.create(base, columns=SCHEMA) as c:
+        assert c.put_batch(batch) == n
+        assert len(list(c.names(where="lang = 'de' and n < 1000 and score is null"))) == 167
+        assert c.getcolumns("f4001") == nulls() | {
+            "n": 4001, "score": 4001.0, "raw": b"ab",
+            "at": values(0)["at"] or c.getcolumns("f4001")["at"],
+        }  # fmt: skip
+        assert c.getcolumns("f4001")["at"].isoformat() == "1970-01-01T00:00:00+00:00"
+
+
+def batches() -> dict[str, tuple[Callable[[Any], Any], str]]:
+    good = {"path": ["a"], "content": [b"1"]}
+
+    def of(**columns: Any) -> Callable[[Any], Any]:
+        return lambda pa: pa.RecordBatch.from_pydict({
+            key: value(pa) if callable(value) else pa.array(value)
+            for key, value in (good | columns).items()
+        })  # fmt: skip
+
+    return {
+        "no content": (lambda pa: pa.RecordBatch.from_pydict({"path": ["a"]}), "no column content"),
+        "no name": (lambda pa: pa.RecordBatch.from_pydict({"content": [b"a"]}), "no column"),
+        "null path": (of(path=lambda pa: pa.array([None], pa.string())), "nulls"),
+        "null content": (of(content=lambda pa: pa.array([None], pa.binary())), "nulls"),
+        "unknown": (of(extra=[1]), "no column 'extra'"),
+        "float as int": (of(n=[1.5]), "n is int64"),
+        "text as bool": (of(good=["x"]), "good is bool"),
+        "bytes as text": (of(lang=[b"x"]), "lang is string"),
+        "uint64": (of(n=lambda pa: pa.array([1 << 63], pa.uint64())), "column n"),
+        "list of int": (of(tags=[[1]]), "tags is list<string>"),
+        "list of null": (
+            of(tags=lambda pa: pa.array([[None]], pa.list_(pa.string()))),
+            "column tags",
+        ),
+        "year 300000": (
+            of(at=lambda pa: pa.array([18_446_744_073_710], pa.timestamp("s"))),
+            "column at",
+        ),
+        "number as path": (of(path=[5]), "path"),
+        "number as content": (of(content=[5]), "content"),
+    }
+
+
+@pytest.mark.parametrize("case", batches())
+def test_a_batch_that_is_wrong_is_refused_in_one_line(case: str, base: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    make_batch, what = batches()[case]
+    with winkfs.create(base, columns=SCHEMA) as c:
+        with pytest.raises(ValueError, match=what) as caught:
+            c.put_batch(make_batch(pa))
+        one_line(caught.value)
+        assert len(c) == 0
+
+
+# --- declaring ---
+
+
+def test_columns_are_added_dropped_and_added_again(base: Path) -> None:
+    with winkfs.create(base) as c:
+        assert c.columns == {}
+        c.put("old", b"1")
+        c.setxattrs("old", {b"user.n": b" 7", b"user.lang": b"\xff"})
+        c.add_columns({"n": "int64", "lang": "string"})
+        assert c.getcolumns("old") == {"n": 7, "lang": None}
+        assert list(c.names(where="n = 7 and lang is null")) == ["old"]
+        c.put("new", b"2", columns={"n": 8, "lang": "de"})
+        c.sync()
+        c.engine.save_catalog()
+        c.drop_columns(["n"])
+        assert c.getcolumns("new") == {"lang": "de"}
+        with pytest.raises(ValueError, match="no column 'n'"):
+            list(c.names(where="n = 7"))
+        with pytest.raises(ValueError, match="no column 'n'"):
+            c.put("x", b"", columns={"n": 1})
+    winkfs.reindex(base)
+    with winkfs.open(base, "a") as c:
+        assert c.columns == {"lang": "string"}
+        c.add_columns({"n": "float64"})  # of another type: the same texts
+        assert c.getcolumns("new") == {"lang": "de", "n": 8.0}
+        assert sorted(c.names(where="n >= 7")) == ["new", "old"]
+    winkfs.reindex(base)
+    with winkfs.open(base) as c:
+        assert sorted(c.names(where="n >= 7")) == ["new", "old"]
+        assert c.columns == {"lang": "string", "n": "float64"}
+    assert_sound(base, {b"old": b"1", b"new": b"2"})
+
+
+def test_dropped_columns_do_not_come_back_with_what_changes_a_file(base: Path) -> None:
+    with winkfs.create(base, columns={"n": "int64", "lang": "string"}) as c:
+        c.put("a", b"1", columns={"n": 1, "lang": "de"})
+        c.drop_columns(["n"])
+        c.chmod("a", 0o600)
+        c.setxattrs("a", c.getxattrs("a") | {b"user.x": b"1"})
+        c.setcolumns("a", {"lang": "en"})
+        assert c.columns == {"lang": "string"}
+        assert c.getxattrs("a")[b"user.n"] == b"1"
+
+
+def test_a_file_whose_old_attribute_fits_no_column_can_be_changed(base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put("a", b"1")
+        c.setxattrs("a", {b"user.n": b"abc"})
+        c.add_columns({"n": "int64"})
+        c.chmod("a", 0o600)
+        c.setxattrs("a", c.getxattrs("a") | {b"user.x": b"1"})
+        assert c.getcolumns("a") == {"n": None}
+        assert c.getxattrs("a")[b"user.n"] == b"abc"
+        with pytest.raises(Refusal) as caught:
+            c.setxattrs("a", {b"user.n": b"other"})
+        one_line(caught.value, "n is int64")
+
+
+def test_columns_travel_with_attributes(base: Path) -> None:
+    record = {RECORD: b"n:int64 N2:float64", b"user.n": b"5", b"user.N2": b"0.50"}
+    with winkfs.create(base, columns={"n2": "string"}) as c:
+        c.put_rows([Row("a", b"1", xattrs=record)])
+        assert c.columns == {"n2": "string", "n": "int64"}  # case makes no difference
+        assert c.getcolumns("a") == {"n2": None, "n": 5}
+        c.put("b", b"1")
+        c.setxattrs("b", {RECORD: b"nonsense", b"user.n": b"6"})  # somebody else's
+        assert c.columns == {"n2": "string", "n": "int64"}
+        assert sorted(c.names(where="n > 4")) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"a": "string", "N": "int64"}, {"n": "int64"}, {"x": "strin"}, {"x y": "bool"},
+     {"size": "int64"}],
+)  # fmt: skip
+def test_columns_that_cannot_be_added_change_nothing(schema: dict[str, str], base: Path) -> None:
+    with winkfs.create(base, columns={"n": "int64"}) as c:
+        with pytest.raises(ValueError, match="column") as caught:
+            c.add_columns(schema)
+        one_line(caught.value)
+        assert c.columns == {"n": "int64"}
+        with pytest.raises(ValueError, match="no column 'x'"):
+            c.drop_columns(["n", "x"])
+        assert c.columns == {"n": "int64"}
+
+
+def test_a_container_that_is_not_made_is_not_there(base: Path) -> None:
+    for settings in ({"columns": {"x": "text"}}, {"columns": {"x": "bool"}, "classic": True}):
+        with pytest.raises(ValueError, match=r"there are|classic"):
+            winkfs.create(base, **settings)  # type: ignore[arg-type]
+        assert list(base.parent.iterdir()) == []
+
+
+def test_classic_containers_and_readers_declare_nothing(base: Path) -> None:
+    with winkfs.create(base, classic=True) as c:
+        with pytest.raises(NotAllowed) as caught:
+            c.add_columns({"n": "int64"})
+        one_line(caught.value, "columns")
+        assert c.columns == {}
+        c.put("a", b"1")
+        assert list(c.names(where="size = 1")) == ["a"]
+    with winkfs.open(base) as c:
+        for call in (lambda: c.add_columns({"n": "int64"}), lambda: c.drop_columns(["n"]),
+                     lambda: c.setcolumns("a", {})):  # fmt: skip
+            with pytest.raises(ReadOnly):
+                call()
+
+
+def test_many_columns_and_all_types(base: Path) -> None:
+    schema = {f"c{i}": TYPES[i % len(TYPES)] for i in range(700)}
+    with winkfs.create(base, columns=schema) as c:
+        c.put("a", b"1", columns={"c3": 3, "c699": [] if TYPES[699 % 7][0] == "l" else None})
+    winkfs.reindex(base)
+    with winkfs.open(base) as c:
+        assert c.columns == schema
+        assert list(c.names(where="c3 = 3 and c10 is null")) == ["a"]
+
+
+# --- the catalog ---
+
+
+def written(base: Path) -> None:
+    with winkfs.open(base, "a") as c:
+        c.engine.save_catalog()
+
+
+def behind(base: Path) -> None:
+    """Changes that no catalog knows."""
+    with winkfs.open(base, "a") as c:
+        change(c)
+
+
+def change(c: Container) -> None:
+    names = list(c.names())
+    c.put_many(files(20, 1000))
+    c.delete(names[1])
+    c.rename(names[2], "renamed")
+    c.put(names[3], b"new", columns=values(8))
+    c.put(names[4], b"new")
+    c.setcolumns(names[5], values(9))
+    c.setcolumns(names[6], nulls())
+    c.chmod(names[7], 0o600)
+
+
+def with_runs(base: Path) -> None:
+    written(base)
+    for _ in range(2):
+        behind(base)
+        written(base)
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert len(catalog.file.runs) > 1
+
+
+def added_behind(base: Path) -> None:
+    """One column is newer than the catalog."""
+    written(base)
+    with winkfs.open(base, "a") as c:
+        c.drop_columns(["lang"])
+        c.sync()
+        c.engine.save_catalog()
+        c.add_columns({"lang": "string"})
+
+
+def broken(base: Path) -> None:
+    written(base)
+    raw = bytearray(path_of(base, ".cat").read_bytes())
+    for at in range(5000, len(raw), 997):
+        raw[at] ^= 0x10
+    path_of(base, ".cat").write_bytes(raw)
+
+
+def cut(base: Path) -> None:
+    written(base)
+    os.truncate(path_of(base, ".cat"), path_of(base, ".cat").stat().st_size // 2)
+
+
+def of_another(base: Path) -> None:
+    other = base.with_name("other")
+    make(other, 60)
+    winkfs.reindex(other)
+    path_of(other, ".cat").rename(path_of(base, ".cat"))
+
+
+def no_index(base: Path) -> None:
+    path_of(base, ".idx").unlink()
+
+
+STATES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda base: None,
+    "written": written,
+    "reindexed": lambda base: winkfs.reindex(base, cols=True),
+    "behind": lambda base: (written(base), behind(base)),
+    "runs": with_runs,
+    "runs and behind": lambda base: (with_runs(base), behind(base)),
+    "column behind": added_behind,
+    "damaged": broken,
+    "cut short": cut,
+    "of another": of_another,
+    "no index": no_index,
+}
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(1100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("state", STATES)
+def test_answers_are_those_of_a_loop_whatever_the_catalog(
+    state: str, count: int, base: Path
+) -> None:
+    make(base, count)
+    STATES[state](base)
+    with winkfs.open(base) as c:
+        assert assert_answers(c) > count
+    with winkfs.open(base, "a") as c:
+        assert assert_answers(c) > count
+        change(c)
+        assert assert_answers(c) > count
+    if state not in ("damaged", "cut short", "of another"):
+        assert winkfs.verify(base).problems == []
+
+
+def test_conditions_go_with_times_prefixes_and_globs(base: Path) -> None:
+    make(base, 500)
+    for step in (written, behind):
+        step(base)
+        with winkfs.open(base) as c:
+            all_of = known(c)
+            stats = {name: c.stat(name) for name in all_of}
+            for since, until, prefix in ((None, 1e9 + 200, ""), (1e9 + 100, None, "d1/"),
+                                         (1e9 + 50, 1e9 + 300, "d")):  # fmt: skip
+                found = {e.name for e in c.scan(since, until, prefix, where="good or n = 1")}
+                assert found == {
+                    name for name, one in all_of.items()
+                    if (one["good"] or one["n"] == 1) and name.startswith(prefix)
+                    and (since is None or stats[name].mtime >= since)
+                    and (until is None or stats[name].mtime < until)
+                }  # fmt: skip
+            assert list(c.names("d1/*7", where="good")) == [
+                name for name in c.names("d1/*7") if all_of[name]["good"]
+            ]
+
+
+def test_blocks_that_cannot_be_meant_are_not_read(base: Path) -> None:
+    with winkfs.create(base, columns={"n": "int64"}) as c:
+        c.put_many((f"{i:05d}", b"", 1.0, {"n": i}) for i in range(20_000))
+    winkfs.reindex(base)
+    raw = bytearray(path_of(base, ".cat").read_bytes())
+    with store_of(base) as store, open_catalog(store) as catalog:
+        run = catalog.file.runs[0]
+        for i in range(len(run.firsts)):
+            for pos in (int(run.parts[i, 0]), int(run.values[0, i, 0])):
+                if i != 10:
+                    raw[pos + 40] ^= 1
+    path_of(base, ".cat").write_bytes(raw)
+    with winkfs.open(base) as c:
+        assert list(c.names(where="n = 10500")) == ["10500"]
+        assert c.engine.store.remarks == []
+        assert list(c.names(where="n = 500")) == ["00500"]
+        assert c.engine.store.remarks != []
+
+
+def test_verify_finds_a_catalog_with_other_values(base: Path) -> None:
+    from winkformats.disk.posix import FileStorage
+    from winkfs.container.ondisk.catalog import CatalogWriter
+
+    make(base, 60)
+    winkfs.reindex(base)
+    assert winkfs.verify(base).problems == []
+    with store_of(base) as store, open_catalog(store) as catalog:
+        (rows,) = catalog.rows(list(SCHEMA))
+        end, contid, schema = store.kv.end, store.settings.contid, dict(store.schema)
+        clashes = catalog.clashes
+    wrong = rows.values.copy()
+    at = next(i for i, word in enumerate(wrong) if b"de" in word)
+    wrong[at] = wrong[at].replace(b"de", b"en")
+    with FileStorage(path_of(base, ".cat"), "w") as storage:
+        storage.truncate(0)
+        writer = CatalogWriter.create(storage, contid, schema)
+        writer.write_run([rows._replace(values=wrong)])
+        writer.finish(end, 0, clashes)
+    (problem,) = winkfs.verify(base).problems
+    assert "reindex" in problem
+
+
+# --- what rewrites or breaks a container ---
+
+
+@pytest.mark.parametrize("order", ["disk", "name"])
+@pytest.mark.parametrize("ao", [False, True])
+def test_compact_keeps_columns(order: str, ao: bool, base: Path) -> None:
+    if ao and order == "name":
+        pytest.skip("the order of an append-only container is that of its times")
+    wanted = make(base, 200, ao=ao)
+    with winkfs.open(base, "a") as c:
+        c.drop_columns(["raw"])
+        c.add_columns({"raw": "binary", "more": "string"})
+        if not ao:
+            for name in list(wanted)[:50]:
+                c.delete(name)
+                del wanted[name]
+    written(base)
+    compact(base, order=order)
+    with winkfs.open(base) as c:
+        assert c.columns == {**{k: v for k, v in SCHEMA.items() if k != "raw"}, "raw": "binary",
+                             "more": "string"}  # fmt: skip
+        found = known(c)
+        assert found.keys() == wanted.keys()
+        for name, one in wanted.items():
+            assert same({k: found[name][k] for k in SCHEMA}, nulls() | one)
+        assert assert_answers(c) > 0
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base, "a") as c:
+        c.add_columns({"later": "bool"})
+        c.put("z", b"", 2e9, columns={"later": True, "more": "m"})
+        assert list(c.names(where="later")) == ["z"]
+
+
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize("how", ["repair", "salvage", "repair without superblocks"])
+def test_columns_survive_a_damaged_file_and_what_repairs_it(how: str, ao: bool, base: Path) -> None:
+    wanted = make(base, 100, ao=ao)
+    raw = bytearray(path_of(base, ".data").read_bytes())
+    at = raw.index(b"d1/f00052/I0")
+    raw[at + 20] ^= 0xFF
+    if how.endswith("superblocks"):
+        raw[:8192] = bytes(8192)
+    path_of(base, ".data").write_bytes(raw)
+    out = base
+    if how == "salvage":
+        out = base.with_name("out")
+        salvage(base, out)
+    else:
+        repair(base, apply=True)
+    with winkfs.open(out) as c:
+        found = known(c)
+        del wanted["d1/f00052"]
+        assert c.columns == SCHEMA
+        assert {n: repr(v) for n, v in found.items()} == {
+            n: repr(nulls() | v) for n, v in wanted.items()
+        }
+        assert_answers(c)
+
+
+@pytest.mark.parametrize("state", ["missing", "reindexed"])
+def test_a_file_whose_values_are_damaged_is_an_error_and_never_left_out(
+    state: str, base: Path
+) -> None:
+    with winkfs.create(base, columns={"n": "int64"}) as c:
+        c.put_many((f"{i:05d}", b"", 1.0, {"n": i}) for i in range(3000))
+    raw = bytearray(path_of(base, ".data").read_bytes())
+    raw[raw.index(b"user.n\0\0\0\x042500") + 12] ^= 1
+    path_of(base, ".data").write_bytes(raw)
+    STATES[state](base)
+    with winkfs.open(base) as c:
+        for text in ("n = 2500", "n = 7", "n < 0", "n is null", "not n > 5", "path like '%2500'"):
+            with pytest.raises(CorruptError):
+                list(c.names(where=text))
+            problems: list[object] = []
+            found = list(c.names(where=text, problem=problems.append))
+            assert len(problems) == 1, text
+            assert "02500" not in found
+
+
+def test_rollback_takes_columns_back(base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put("a", b"1")
+        c.sync()
+        c.add_columns({"n": "int64"})
+        c.put("b", b"2", columns={"n": 1})
+        second = c.engine.store.kv.storage.read(4096, 4096)
+        c.sync()
+        image = path_of(base, ".data").read_bytes()
+    # as a power cut leaves it between the two superblocks
+    path_of(base, ".data").write_bytes(image[:4096] + second + image[8192:])
+    rollback(base, previous=True)
+    with winkfs.open(base, "a") as c:
+        assert (c.columns, c.notes) == ({}, [])
+        assert list(c.names()) == ["a"]
+        c.add_columns({"n": "string"})
+        c.put("b", b"2", columns={"n": "x"})
+        assert list(c.names(where="n = 'x'")) == ["b"]
+    assert winkfs.verify(base).problems == []
+
+
+def test_a_schema_that_is_damaged_is_said_and_declared_anew(base: Path) -> None:
+    wanted = make(base, 30)
+    raw = bytearray(path_of(base, ".data").read_bytes())
+    raw[raw.index(b"lang:string")] ^= 1
+    path_of(base, ".data").write_bytes(raw)
+    with winkfs.open(base) as c:
+        assert c.columns == {}
+        assert any("columns cannot be read" in note for note in c.notes)
+    assert winkfs.verify(base).problems != []
+    with winkfs.open(base, "a") as c:
+        c.add_columns(SCHEMA)
+        assert_values(c, wanted)
+    with winkfs.open(base) as c:
+        assert_values(c, wanted)
+        assert_answers(c)
+
+
+WRITER = """
+import sys, winkfs
+from typed_files import SCHEMA, files
+with winkfs.open(sys.argv[1], "a") as c:
+    c.add_columns(SCHEMA)
+    c.put_many(files(30))
+    if sys.argv[2] == "synced":
+        c.sync()
+    c.put_many(files(30, 100))
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("when", ["synced", "not synced"])
+def test_a_killed_writer_leaves_columns_as_of_its_last_sync(when: str, base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put("old", b"1")
+    winkfs.reindex(base)
+    process = child(WRITER, base, when)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    with winkfs.open(base) as reader:
+        assert reader.columns == (SCHEMA if when == "synced" else {})
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    for mode in ("r", "a"):
+        with winkfs.open(base, mode) as c:
+            assert c.columns == (SCHEMA if when == "synced" else {})
+            if when == "synced":
+                found = known(c)
+                wanted = {name: one for name, _, _, one in files(30)} | {"old": {}}
+                for name, one in wanted.items():
+                    assert same(found[name], nulls() | one)
+                assert_answers(c)
+    with winkfs.open(base, "a") as c:
+        if when == "not synced":
+            c.add_columns({"lang": "int64"})
+            c.put("x", b"", columns={"lang": 5})
+            assert list(c.names(where="lang = 5")) == ["x"]
+    assert winkfs.verify(base).problems == []
+
+
+def test_readers_see_columns_with_the_sync_that_adds_them(base: Path) -> None:
+    with winkfs.create(base) as writer, winkfs.open(base) as one, winkfs.open(base) as two:
+        for step, name in enumerate(["a", "b", "c"]):
+            writer.add_columns({name: "int64"})
+            writer.put(f"f{step}", b"x", columns={name: step})
+            assert name not in one.columns
+            writer.sync()
+            assert list(one.columns) == ["a", "b", "c"][: step + 1]
+            assert list(two.names(where=f"{name} = {step}")) == [f"f{step}"]
+            assert [e.name for e in one.scan(where=f"{name} is null")] == [
+                f"f{i}" for i in range(step)
+            ]
+        pending = one.scan(where="a = 0")
+        writer.drop_columns(["a"])
+        writer.delete("f0")
+        writer.sync()
+        assert [entry.columns["a"] for entry in pending] == [0]  # as of the call
+        with pytest.raises(ValueError, match="no column 'a'"):
+            one.scan(where="a = 0")
+        assert one.columns == {"b": "int64", "c": "int64"}
+
+
+def test_values_that_are_not_synced_can_be_asked_for(base: Path) -> None:
+    make(base, 60)
+    written(base)
+    with winkfs.open(base, "a") as c:
+        change(c)
+        c.put("open", b"1", columns={"n": 5})
+        c.append("open", b"2")
+        assert list(c.names(where="n = 5")) == ["open"]
+        c.setcolumns("open", {"n": 6})
+        assert list(c.names(where="n = 5")) == []
+        assert [e.read() for e in c.scan(where="n = 6")] == [b"12"]
+        c.rename("open", "closed")
+        assert list(c.names(where="n = 6")) == ["closed"]
+
+
+def test_data_of_earlier_versions_has_no_columns(base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put("a", b"1")
+        assert c.getcolumns("a") == {}
+        assert [e.columns for e in c.scan()] == [{}]
+    with winkfs.open(base) as c:
+        assert contents(c) == {b"a": b"1"}
+        assert c.columns == {}
+
+
+@pytest.mark.in_memory
+def test_flipped_bytes_of_a_catalog_change_no_answer(
+    tmp_path: Path, every: Callable[[str], slice]
+) -> None:
+    base = tmp_path / "c"
+    make(base, 24)
+    winkfs.reindex(base)
+    behind(base)
+    written(base)
+    path = path_of(base, ".cat")
+    raw = path.read_bytes()
+    with winkfs.open(base) as c:
+        all_of = known(c)
+    questions = {"n > 0 or n is null": lambda v: v["n"] is None or v["n"] > 0,
+                 "lang = 'de' or good": lambda v: v["lang"] == "de" or v["good"]}  # fmt: skip
+    for at in range(len(raw))[every("catalog bytes")]:
+        path.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :])
+        with winkfs.open(base) as c:
+            for text, test in questions.items():
+                wanted = sorted(name for name, one in all_of.items() if test(one))
+                assert sorted(c.names(where=text)) == wanted, at
+                assert sorted(e.name for e in c.scan(where=text)) == wanted, at
+
+
+def test_info_tells_of_columns(base: Path) -> None:
+    from winkfs.container.verify import info
+
+    make(base, 5)
+    assert json.loads(json.dumps(info(str(base))))["fields"] == SCHEMA

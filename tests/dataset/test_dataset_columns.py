@@ -1,0 +1,227 @@
+"""Columns of data sets: shards with different ones, conditions, and what rewrites shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from container_checks import one_line
+from datasets import commit, delete
+from typed_files import (
+    SCHEMA,
+    assert_answers,
+    assert_values,
+    files,
+    known,
+    make,
+    nulls,
+    same,
+    values,
+)
+
+import winkfs
+from winkfs import Container, Row
+from winkfs.dataset.compaction import compact, rebalance
+from winkfs.dataset.maintain import adopt
+from winkfs.dataset.manifest import create
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return create(tmp_path / "ds").root
+
+
+def shard(columns: dict[str, str], rows: list[tuple[Any, ...]]) -> Any:
+    def fill(container: Container) -> None:
+        container.add_columns(columns)
+        container.put_many(rows)
+
+    return fill
+
+
+def write(root: str, columns: dict[str, str], *rows: tuple[Any, ...], **settings: Any) -> None:
+    commit(root, [shard(columns, list(rows))], **settings)
+
+
+def chosen(root: str, where: str) -> list[str]:
+    with winkfs.open(root) as files:
+        return sorted(entry.name for entry in files.scan(where=where))
+
+
+def whole(root: str) -> dict[str, Any]:
+    with winkfs.open(root) as files:
+        return {name: repr(one) for name, one in known(files).items()}
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_values_come_back_from_all_shards(ao: bool, root: str) -> None:
+    for start in (0, 100, 200):
+        commit(root, [shard(SCHEMA, list(files(50, start)))], ao=ao)
+    if not ao:
+        delete(root, "d1/f00001")
+    with winkfs.open(root) as found:
+        assert found.columns == SCHEMA
+        wanted = {name: one for at in (0, 100, 200) for name, _, _, one in files(50, at)}
+        if not ao:
+            del wanted["d1/f00001"]
+        assert_values(found, wanted)
+        assert assert_answers(found) > 150
+    assert winkfs.verify(root).problems == []
+
+
+def test_what_a_shard_lacks_is_null(root: str) -> None:
+    write(root, {"a": "int64"}, ("x", b"", 1.0, {"a": 1}))
+    write(root, {"b": "string"}, ("y", b"", 1.0, {"b": "t"}))
+    write(root, {}, ("z", b"", 1.0))
+    with winkfs.open(root) as found:
+        assert found.columns == {"a": "int64", "b": "string"}
+        assert known(found) == {"x": {"a": 1, "b": None}, "y": {"a": None, "b": "t"},
+                                "z": {"a": None, "b": None}}  # fmt: skip
+    assert chosen(root, "a is null") == ["y", "z"]
+    assert chosen(root, "a = 1 or b = 't'") == ["x", "y"]
+    assert chosen(root, "not a = 2") == ["x"]
+
+
+def test_an_attribute_is_no_value_where_its_shard_has_no_such_column(root: str) -> None:
+    def fill(container: Container) -> None:
+        container.put_rows([Row("old", b"1", xattrs={b"user.n": b"5"})])
+
+    commit(root, [fill])
+    write(root, {"n": "int64"}, ("new", b"", 1.0, {"n": 5}))
+    with winkfs.open(root) as found:
+        loop = sorted(name for name, one in known(found).items() if one["n"] == 5)
+    assert chosen(root, "n = 5") == loop == ["new"]
+
+
+def test_int64_and_float64_are_float64(root: str) -> None:
+    write(root, {"n": "int64"}, ("i", b"", 1.0, {"n": 2}), ("j", b"", 1.0, {"n": 1 << 40}))
+    write(root, {"n": "float64"}, ("f", b"", 1.0, {"n": 2.5}), ("g", b"", 1.0, {"n": 2.0}))
+    write(root, {"n": "int64"}, ("k", b"", 1.0, {"n": 3}))
+    for _ in range(2):
+        with winkfs.open(root) as found:
+            assert found.columns == {"n": "float64"}
+            values = {name: one["n"] for name, one in known(found).items()}
+            assert values == {"i": 2.0, "j": float(1 << 40), "f": 2.5, "g": 2.0, "k": 3.0}
+        assert chosen(root, "n = 2") == ["g", "i"]
+        assert chosen(root, "n > 2.2") == ["f", "j", "k"]
+        rebalance(root, shards=1)
+
+
+def test_of_other_types_the_last_counts(root: str) -> None:
+    write(root, {"n": "string"}, ("a", b"", 1.0, {"n": "x"}), ("b", b"", 1.0, {"n": "5"}))
+    write(root, {"n": "int64"}, ("c", b"", 1.0, {"n": 5}))
+    for _ in range(2):
+        with winkfs.open(root) as found:
+            assert found.columns == {"n": "int64"}
+            assert known(found) == {"a": {"n": None}, "b": {"n": 5}, "c": {"n": 5}}
+            assert found.getxattrs("a")[b"user.n"] == b"x"
+        assert chosen(root, "n = 5") == ["b", "c"]
+        assert chosen(root, "n is null") == ["a"]
+        rebalance(root, shards=1)
+
+
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize("how", ["compact", "one shard", "five shards"])
+def test_rewritten_shards_keep_values_types_and_nulls(how: str, ao: bool, root: str) -> None:
+    commit(root, [shard(SCHEMA | {"unused": "bool"}, list(files(40)))], ao=ao)
+    commit(root, [shard(SCHEMA, list(files(40, 40)))], ao=ao)
+    commit(root, [shard({"later": "string"}, [("later", b"x" * (9 << 20), 2e9, {"later": "v"})])],
+           ao=ao)  # fmt: skip
+    if not ao:
+        delete(root, "d1/f00001", "d2/f00002")
+    before = whole(root)
+    with winkfs.open(root) as found:
+        columns = found.columns
+    {"compact": lambda: compact(root), "one shard": lambda: rebalance(root, shards=1),
+     "five shards": lambda: rebalance(root, shards=5)}[how]()  # fmt: skip
+    assert whole(root) == before
+    with winkfs.open(root) as found:
+        assert found.columns == columns
+        assert_answers(found)
+    assert chosen(root, "later = 'v'") == ["later"]
+    assert winkfs.verify(root).problems == []
+
+
+def test_a_writer_of_a_data_set_puts_values(root: str) -> None:
+    write(root, SCHEMA, *files(30))
+    with winkfs.open(root, "a") as found:
+        assert found.columns == SCHEMA
+        found.put("new", b"1", columns=values(3))
+        found.put_many([("many", b"2", 5.0, values(4)), ("d1/f00001", b"", 5.0)])
+        found.add_columns({"more": "int64"})
+        found.put("more", b"", columns={"more": 7})
+        assert found.columns == SCHEMA | {"more": "int64"}
+        assert same(found.getcolumns("new"), nulls() | values(3) | {"more": None})
+        assert [e.name for e in found.scan(where="more = 7")] == ["more"]
+        assert same(found.getcolumns("d1/f00001"), nulls() | {"more": None})
+        assert_answers(found)
+        with pytest.raises(ValueError, match="no column 'zz'") as caught:
+            found.put("x", b"", columns={"zz": 1})
+        one_line(caught.value)
+        with pytest.raises(ValueError, match="has a column"):
+            found.add_columns({"more": "int64"})
+    with winkfs.open(root) as found:
+        assert found.columns == SCHEMA | {"more": "int64"}
+        assert same(found.getcolumns("new"), nulls() | values(3) | {"more": None})
+        assert_answers(found)
+    assert winkfs.verify(root).problems == []
+
+
+def test_a_writer_that_fails_leaves_no_columns(root: str) -> None:
+    write(root, {"n": "int64"}, ("a", b"", 1.0, {"n": 1}))
+    with pytest.raises(RuntimeError), winkfs.open(root, "a") as found:
+        found.add_columns({"more": "int64"})
+        found.put("b", b"", columns={"more": 1})
+        raise RuntimeError
+    with winkfs.open(root) as found:
+        assert found.columns == {"n": "int64"}
+        assert list(known(found)) == ["a"]
+
+
+def test_adopted_containers_bring_their_columns(root: str, tmp_path: Path) -> None:
+    wanted = make(tmp_path / "c", 40)
+    adopt(root, [tmp_path / "c"])
+    with winkfs.open(root) as found:
+        assert found.columns == SCHEMA
+        assert_values(found, wanted)
+        assert assert_answers(found) > 40
+
+
+def test_an_older_generation_has_its_own_columns(root: str) -> None:
+    write(root, {"n": "int64"}, ("a", b"", 1.0, {"n": 1}))
+    write(root, {"n": "float64", "s": "string"}, ("a", b"", 1.0, {"n": 1.5, "s": "x"}))
+    with winkfs.open(root) as found:
+        assert found.columns == {"n": "float64", "s": "string"}
+        assert found.getcolumns("a") == {"n": 1.5, "s": "x"}
+        generation = found.generation
+    with winkfs.open(root, as_of=str(generation - 1)) as found:
+        assert found.columns == {"n": "int64"}
+        assert [e.name for e in found.scan(where="n = 1")] == ["a"]
+        with pytest.raises(ValueError, match="no column 's'"):
+            found.scan(where="s = 'x'")
+
+
+def test_shards_without_a_catalog_answer_alike(root: str) -> None:
+    write(root, SCHEMA, *files(60))
+    write(root, SCHEMA, *files(60, 30))
+    with winkfs.open(root) as found:
+        count = assert_answers(found)
+    for path in Path(root).rglob("*.cat"):
+        raw = bytearray(path.read_bytes())
+        raw[5000:7000:100] = bytes(20)
+        path.write_bytes(raw)
+    with winkfs.open(root) as found:
+        assert assert_answers(found) == count
+    for path in Path(root).rglob("*.cat"):
+        path.unlink()
+    with winkfs.open(root) as found:
+        assert assert_answers(found) == count
+
+
+def test_names_that_differ_in_case_alone_are_refused(root: str) -> None:
+    write(root, {"lang": "string"}, ("a", b"", 1.0, {"lang": "de"}))
+    with winkfs.open(root, "a") as found, pytest.raises(ValueError, match="Lang"):
+        found.add_columns({"Lang": "string"})
+    with winkfs.open(root) as found:
+        assert found.columns == {"lang": "string"}
