@@ -128,7 +128,7 @@ def _nodes(operations: Operations, settings: Mapping[str, object]) -> Nodes | No
     """What can be served without libfuse, which alone can write down what it is asked."""
     source = operations.source
     if operations.caching.fixed and isinstance(source, Numbered) and "debug" not in settings:
-        return source.nodes()
+        return source.numbered()
     return None
 
 

@@ -513,7 +513,7 @@ class Direct:
         first = b""
         if offset < DOTS:
             first = b"".join(self._dots(node, plus)[offset:])
-        page, start, stop = self._nodes.list(node, max(offset - DOTS, 0))
+        page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
         if start == stop:
             return first
         found = page.packed

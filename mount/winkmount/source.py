@@ -243,7 +243,7 @@ class Page:
     names    n single names
     nodes    int64[n]: their numbers; 0: the kernel has to ask for it
     attrs    int64[n, 7], rows of `Attr`
-    offsets  where `Nodes.list` goes on behind each: positive, ascending, below 2**63 - 2
+    offsets  where `Nodes.entries` goes on behind each: positive, ascending, below 2**63 - 2
     packed   for the engine: what it made of them
     """
 
@@ -269,7 +269,7 @@ class Nodes(Protocol):
     def path(self, node: int) -> bytes:
         """Its path; empty: the top directory."""
 
-    def list(self, node: int, offset: int) -> tuple[Page, int, int]:
+    def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
         """The entries of a directory but `.` and `..` behind an offset, 0: from the start: those
         of a page in [start, stop), at least one, if there are any."""
 
@@ -284,7 +284,7 @@ class Nodes(Protocol):
 class Numbered(Protocol):
     """Optional for a Source: it may have numbers for what it shows."""
 
-    def nodes(self) -> Nodes | None:
+    def numbered(self) -> Nodes | None:
         """None where it has none, now."""
 
 

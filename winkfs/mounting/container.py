@@ -78,7 +78,7 @@ class ContainerSource:
         """Follow the writer to its last sync -> whether anything has changed. Read-only."""
         return self.names.refresh()
 
-    def nodes(self) -> Numbers | None:
+    def numbered(self) -> Numbers | None:
         """Numbers of all that is shown, where that never changes."""
         return None if self.writable or self.view.times is not None else Numbers(self.view)
 

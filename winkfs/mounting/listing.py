@@ -491,6 +491,7 @@ class Numbers:
         self._sheets: dict[int, Sheet] = {}
         self._parts: dict[int, Part] = {}
         self._sheet: Sheet | None = None
+        self._names: tuple[int, list[bytes]] = 0, []  # the last block, its first index
         self._above: tuple[bytes, int] = b"", self.places.root
 
     # numbers
@@ -546,7 +547,7 @@ class Numbers:
         if overlay is not self._overlay:  # the indices are others
             self._epoch = (self._epoch + 1) % EPOCHS
         self._overlay, self._order = overlay, self._view.order
-        self._sheets, self._parts, self._sheet = {}, {}, None
+        self._sheets, self._parts, self._sheet, self._names = {}, {}, None, (0, [])
 
     # files
 
@@ -578,7 +579,7 @@ class Numbers:
 
     # directories
 
-    def list(self, node: int, offset: int) -> tuple[Page, int, int]:
+    def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
         self._check()
         if node & DIRECTORY and not self._overlay.dirs and not self._view.tree.clashes:
             index, depth = self._place(node)
@@ -636,45 +637,56 @@ class Numbers:
         order, prefix = self._order, path + b"/" if path else b""
         low, high = self._overlay.range(path)
         cut, depth, at = len(prefix), path.count(b"/") + 1 + (path != b""), max(offset, low)
-        if at > low and b"/" in order.name(at - 1)[cut:]:  # pass over a subdirectory
-            at = self._behind(order.name(at - 1), cut, at)
+        if at > low and b"/" in (name := order.name(at - 1))[cut:]:  # pass over a subdirectory
+            at = self._behind(name[: name.index(b"/", cut)], at)
         names, nodes, attrs, offsets = list[bytes](), [], list[Sequence[int]](), []
         while at < high and len(names) < BATCH:
-            sheet = self._sheet_of(at)
-            if sheet.strange:
-                return None
-            i = at - sheet.start
-            name, at = sheet.names[i], at + 1
+            start, known = self._block(at)
+            i = at - start
+            name, at = known[i], at + 1
             slash = name.find(b"/", cut)
             if slash < 0:
+                sheet = self._sheet_of(at - 1)
+                if sheet.strange:
+                    return None
                 names.append(sheet.page.names[i])
                 nodes.append(int(sheet.page.nodes[i]))
                 attrs.append(sheet.page.attrs[i].tolist())
                 offsets.append(at)
                 continue
+            if not all_shown([name]):
+                return None
             child = name[:slash]
-            if not self._has_entry(child, sheet, i):
+            if not self._has_entry(child, known, i):
                 names.append(child[cut:])
                 nodes.append(self._number(at - 1, depth))
                 attrs.append(self._view.implied_attr(child))
                 offsets.append(at)
-            at = self._behind(name, cut, at)
+            at = self._behind(child, at)
         numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
         return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), at >= high)
 
-    def _behind(self, name: bytes, cut: int, at: int) -> int:
-        """Index of the first name from `at` on that is not in the subdirectory of this one."""
-        behind = name[: name.index(b"/", cut)] + b"0"  # "0" follows "/"
-        sheet = self._sheet
-        if sheet is not None and sheet.start <= at < sheet.stop and behind <= sheet.names[-1]:
-            return sheet.start + bisect.bisect_left(sheet.names, behind, at - sheet.start)
+    def _block(self, index: int) -> tuple[int, list[bytes]]:
+        """The block that has this name: index of its first one, and its names."""
+        if not 0 <= index - self._names[0] < len(self._names[1]):
+            start, rows = self._order.block(index)
+            self._names = start, rows.names
+        return self._names
+
+    def _behind(self, directory: bytes, at: int) -> int:
+        """Index of the first name from `at` on that is not below a directory."""
+        behind = directory + b"0"  # "0" follows "/"
+        start, names = self._names
+        if 0 <= at - start < len(names) and behind <= names[-1]:
+            return start + bisect.bisect_left(names, behind, at - start)
         return self._order.lower_bound(behind, at)
 
-    def _has_entry(self, path: bytes, sheet: Sheet, stop: int) -> bool:
-        """Whether a directory has an entry in the order, before the first name below it."""
-        i = bisect.bisect_left(sheet.names, path, 0, stop)
-        if i or sheet.names[0] == path:
-            return sheet.names[i] == path
+    def _has_entry(self, path: bytes, names: list[bytes], stop: int) -> bool:
+        """Whether a directory has an entry in the order, before the first name below it, which is
+        `names[stop]` of a block."""
+        i = bisect.bisect_left(names, path, 0, stop)
+        if i or names[0] == path:
+            return names[i] == path
         at = self._order.lower_bound(path)
         return self._order.name(at) == path
 
