@@ -50,6 +50,7 @@ DIRECTORY: Final = 1 << 62  # numbers: of a directory that the order has, with
 EPOCH_AT: Final = 57  # the epoch of the order,
 INDEX_AT: Final = 12  # the index of a name, and how many of its components are the path; 0: all
 EPOCHS: Final = 16
+LATER: Final = 53  # offsets: from this bit on the epoch
 INDICES: Final = 1 << EPOCH_AT - INDEX_AT
 DEPTHS: Final = 1 << INDEX_AT
 OTHER: Final = 1 << 61  # of a directory that the order does not have
@@ -444,12 +445,12 @@ class Sheet:
                 if split[first][1] and not above.startswith(split[first][0] + b"/"):
                     self.ends[first] = i
                 first = i
-        shorts, offsets = [short for _, _, short in split], range(start + 1, start + n + 1)
+        shorts, behind = [short for _, _, short in split], numbers.offset(start + 1)
         nodes, attrs = rows.numbers[:, POS].copy(), numbers.columns(rows)
         for i in np.flatnonzero(rows.directories).tolist():
             nodes[i] = numbers.of_directory(names[i], start + i)
             attrs[i, 0] = numbers.places.directory_id(names[i])
-        self.page = Page(shorts, nodes, attrs, offsets)
+        self.page = Page(shorts, nodes, attrs, range(behind, behind + n))
         ids = rows.numbers[:, FILEID]
         odd = rows.asked | ~rows.directories & ((ids >= OWN_IDS) | (ids < 1))
         self.strange = bool(odd.any()) or not all_shown(names)
@@ -485,7 +486,9 @@ class Numbers:
     def __init__(self, view: Numbered) -> None:
         self._view, self.places = view, view.places
         self._generation, self._epoch = view.generation, 0
+        self._base = 0  # what the offsets are ahead of those of a listing
         self._overlay, self._order = view.tree.overlay, view.order
+        self._orders = {0: self._order}  # of the last EPOCHS epochs
         self._others: dict[bytes, int] = {}
         self._known: list[bytes] = []  # the path with each of these numbers
         self._sheets: dict[int, Sheet] = {}
@@ -524,8 +527,8 @@ class Numbers:
         if node == TOP:
             return b""
         if node & DIRECTORY:
-            index, depth = self._place(node)
-            name = self._order.name(index)
+            index, depth = node >> INDEX_AT & INDICES - 1, node & DEPTHS - 1
+            name = self._name(node >> EPOCH_AT & EPOCHS - 1, index)
             return b"/".join(name.split(b"/", depth)[:depth]) if depth else name
         if node & OTHER:
             return self._known[node ^ OTHER]
@@ -533,11 +536,15 @@ class Numbers:
             raise refuse(errno.ESTALE)
         return self._view.path_at(node)
 
-    def _place(self, node: int) -> tuple[int, int]:
-        """-> index of a name, and how many of its components are the path of the directory."""
-        if node >> EPOCH_AT & EPOCHS - 1 != self._epoch:
-            raise refuse(errno.ESTALE)
-        return node >> INDEX_AT & INDICES - 1, node & DEPTHS - 1
+    def _name(self, epoch: int, index: int) -> bytes:
+        """Of a row of the order, or of one that was damaged and made anew."""
+        order = self._orders[epoch]
+        if epoch == self._epoch:
+            return order.name(index)
+        try:
+            return order.name(index)
+        except DerivedDamage:
+            raise refuse(errno.EIO) from None
 
     def _check(self) -> None:
         """Go on with another order, where a damaged one was made anew."""
@@ -547,6 +554,8 @@ class Numbers:
         if overlay is not self._overlay:  # the indices are others
             self._epoch = (self._epoch + 1) % EPOCHS
         self._overlay, self._order = overlay, self._view.order
+        self._base = self._epoch << LATER
+        self._orders[self._epoch] = self._order
         self._sheets, self._parts, self._sheet, self._names = {}, {}, None, (0, [])
 
     # files
@@ -581,12 +590,17 @@ class Numbers:
 
     def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
         self._check()
-        if node & DIRECTORY and not self._overlay.dirs and not self._view.tree.clashes:
-            index, depth = self._place(node)
+        if offset and offset >> LATER & EPOCHS - 1 != self._epoch:
+            raise refuse(errno.EIO)  # where it stood in the order that was damaged nobody knows
+        if node >> EPOCH_AT == self._epoch | EPOCHS << 1 and not self._more:
+            index, depth = node >> INDEX_AT & INDICES - 1, node & DEPTHS - 1
             sheet = self._sheet_of(index)
-            stop = sheet.ends[index - sheet.start]
-            if stop and not sheet.strange and sheet.depths[index - sheet.start] == depth:
-                return sheet.page, min(max(offset, index) - sheet.start, stop), stop
+            first = index - sheet.start
+            stop = sheet.ends[first]
+            if stop and not sheet.strange and sheet.depths[first] == depth:
+                if offset:
+                    first = min(max(offset - self._base - sheet.start, first), stop)
+                return sheet.page, first, stop
         part = self._parts.get(node)
         if part is None or not (part.first <= offset and (offset < last_of(part) or part.whole)):
             part = self._part(self.path(node), offset)
@@ -594,6 +608,15 @@ class Numbers:
                 del self._parts[next(iter(self._parts))]
             self._parts[node] = part
         return part.page, bisect.bisect(part.page.offsets, offset), len(part.page.names)
+
+    @property
+    def _more(self) -> bool:
+        """Whether the order is not all that there is to know."""
+        return bool(self._overlay.dirs or self._view.tree.clashes)
+
+    def offset(self, offset: int) -> int:
+        """Here, of one of a listing."""
+        return offset + self._base
 
     def _sheet_of(self, index: int) -> Sheet:
         sheet = self._sheet
@@ -618,7 +641,8 @@ class Numbers:
 
     def _streamed(self, path: bytes, offset: int) -> Part:
         """As a listing has it, which knows everything."""
-        entries = list(itertools.islice(Listing(self._view, path).entries(offset), BATCH))
+        behind = Listing(self._view, path).entries(max(offset - self._base, 0))
+        entries = list(itertools.islice(behind, BATCH))
         prefix, nodes = path + b"/" if path else b"", []
         for entry in entries:
             known = entry.attr.size != UNREADABLE
@@ -628,7 +652,7 @@ class Numbers:
             [entry.name for entry in entries],
             np.array(nodes, np.int64),
             attrs.reshape(-1, len(Attr._fields)),
-            [entry.offset for entry in entries],
+            [entry.offset + self._base for entry in entries],
         )
         return Part(offset, page, len(entries) < BATCH)
 
@@ -636,7 +660,8 @@ class Numbers:
         """As the order alone has it; None where that is not all that there is to know."""
         order, prefix = self._order, path + b"/" if path else b""
         low, high = self._overlay.range(path)
-        cut, depth, at = len(prefix), path.count(b"/") + 1 + (path != b""), max(offset, low)
+        cut, depth = len(prefix), path.count(b"/") + 1 + (path != b"")
+        base, at = self._base, max(offset - self._base, low)
         if at > low and b"/" in (name := order.name(at - 1))[cut:]:  # pass over a subdirectory
             at = self._behind(name[: name.index(b"/", cut)], at)
         names, nodes, attrs, offsets = list[bytes](), [], list[Sequence[int]](), []
@@ -652,7 +677,7 @@ class Numbers:
                 names.append(sheet.page.names[i])
                 nodes.append(int(sheet.page.nodes[i]))
                 attrs.append(sheet.page.attrs[i].tolist())
-                offsets.append(at)
+                offsets.append(base + at)
                 continue
             if not all_shown([name]):
                 return None
@@ -661,7 +686,7 @@ class Numbers:
                 names.append(child[cut:])
                 nodes.append(self._number(at - 1, depth))
                 attrs.append(self._view.implied_attr(child))
-                offsets.append(at)
+                offsets.append(base + at)
             at = self._behind(child, at)
         numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
         return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), at >= high)
