@@ -426,7 +426,8 @@ class Sheet:
     start, stop  which indices it has
     names        of the block
     page         their entries
-    depths       how many directories are above each
+    above        the directory that each is in
+    depths       how many components that has
     ends         where the directory ends whose first name this is, if it is one without others
                  below, and ends before the block; else 0
     strange      there are names that cannot be shown, or that the order does not tell all of
@@ -436,6 +437,7 @@ class Sheet:
         names, n = rows.names, len(rows.names)
         self.start, self.stop, self.names = start, start + n, names
         split = [name.rpartition(b"/") for name in names]
+        self.above = [above for above, _, _ in split]
         self.depths = [name.count(b"/") for name in names]
         self.ends = [0] * n
         first = 0
@@ -528,7 +530,13 @@ class Numbers:
             return b""
         if node & DIRECTORY:
             index, depth = node >> INDEX_AT & INDICES - 1, node & DEPTHS - 1
-            name = self._name(node >> EPOCH_AT & EPOCHS - 1, index)
+            epoch, sheet = node >> EPOCH_AT & EPOCHS - 1, self._sheet
+            if sheet is not None and epoch == self._epoch and sheet.start <= index < sheet.stop:
+                if depth and sheet.depths[index - sheet.start] == depth:
+                    return sheet.above[index - sheet.start]
+                name = sheet.names[index - sheet.start]
+            else:
+                name = self._name(epoch, index)
             return b"/".join(name.split(b"/", depth)[:depth]) if depth else name
         if node & OTHER:
             return self._known[node ^ OTHER]
