@@ -31,8 +31,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from winkmount.handles import DOTS, FOREVER, NAME_MAX
-from winkmount.operations import Operations
+from winkmount.handles import DOTS, FOREVER, KNOWN_DIRS, NAME_MAX
+from winkmount.operations import PLUS, Operations
 from winkmount.source import UNREADABLE, Attr, DirEntry, Healing, Nodes, Page, refuse
 
 AUTO_INVAL_DATA: Final = 1 << 12  # FUSE_CAP_ of libfuse's fuse_common.h
@@ -365,6 +365,7 @@ class Entries:
 
     plus    with attributes, for READDIRPLUS
     plain   without, for READDIR
+    unknown for READDIRPLUS, but the kernel gets no numbers and attributes
     behind  bytes of `plus` up to the end of each; `bare`: of `plain`
     """
 
@@ -394,8 +395,15 @@ class Entries:
         ends = (np.arange(n) * width + sizes).tolist()
         self.plus = [raw[at:end] for at, end in zip(range(0, n * width, width), ends, strict=True)]
         self.plain = [entry[ENTRY_OUT.size :] for entry in self.plus]
+        self._unknown: list[bytes] | None = None
         self.behind = [0, *np.cumsum(sizes).tolist()]
         self.bare = [0, *np.cumsum(sizes - ENTRY_OUT.size).tolist()]
+
+    @property
+    def unknown(self) -> list[bytes]:
+        if self._unknown is None:
+            self._unknown = [NO_ENTRY + entry for entry in self.plain]
+        return self._unknown
 
 
 class Direct:
@@ -411,6 +419,8 @@ class Direct:
         self._operations, self._nodes, self._shown = operations, nodes, shown
         self._seconds = int(operations.caching.names)
         self._missing = ENTRY_OUT.pack(0, 0, int(operations.caching.missing), 0, 0, 0, *[0] * 16)
+        self._given: dict[int, int] = {}  # numbers given of directories that are listed, from the
+        # second request on
         self._answers: Mapping[int, Callable[[int, memoryview], bytes]] = {
             LOOKUP: self._lookup,
             GETATTR: self._getattr,
@@ -512,19 +522,32 @@ class Direct:
         offset, room = READ_IN.unpack_from(body)
         first = b""
         if offset < DOTS:
+            self._given.pop(node, None)
             first = b"".join(self._dots(node, plus)[offset:])
         page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
         if start == stop:
             return first
+        known = plus and (offset < DOTS or self._gives(node, stop - start))
         found = page.packed
         if found is None:
             found = page.packed = Entries(page, self._shown, self._seconds)
         assert isinstance(found, Entries)
         entries, ends = (found.plus, found.behind) if plus else (found.plain, found.bare)
+        if known != plus:
+            entries = found.unknown
         most = ends[start] + room - len(first)
         if ends[stop] > most:
             stop = bisect_right(ends, most, start + 1, stop) - 1
         return first + b"".join(entries[start:stop])
+
+    def _gives(self, node: int, count: int) -> bool:
+        """Whether the kernel gets so many more numbers of files of a directory that is listed: it
+        keeps an inode of 1 KB for each."""
+        given = self._given.pop(node, 0) + count
+        self._given[node] = given
+        if len(self._given) > KNOWN_DIRS:
+            del self._given[next(iter(self._given))]
+        return given <= PLUS
 
     def _dots(self, node: int, plus: bool) -> tuple[bytes, bytes]:
         head, kind = NO_ENTRY if plus else b"", stat.S_IFDIR >> 12

@@ -428,6 +428,7 @@ class Sheet:
     page         their entries
     above        the directory that each is in
     depths       how many components that has
+    until        behind each, and behind those of the same directory that follow it
     ends         where the directory ends whose first name this is, if it is one without others
                  below, and ends before the block; else 0
     strange      there are names that cannot be shown, or that the order does not tell all of
@@ -439,14 +440,14 @@ class Sheet:
         split = [name.rpartition(b"/") for name in names]
         self.above = [above for above, _, _ in split]
         self.depths = [name.count(b"/") for name in names]
-        self.ends = [0] * n
-        first = 0
+        self.ends, self.until = [0] * n, list[int]()
         for i in range(1, n):
-            above = split[i][0]
-            if above != split[first][0]:
-                if split[first][1] and not above.startswith(split[first][0] + b"/"):
+            above, first = self.above[i], len(self.until)
+            if above != self.above[first]:
+                if self.depths[first] and not above.startswith(self.above[first] + b"/"):
                     self.ends[first] = i
-                first = i
+                self.until += [i] * (i - first)
+        self.until += [n] * (n - len(self.until))
         shorts, behind = [short for _, _, short in split], numbers.offset(start + 1)
         nodes, attrs = rows.numbers[:, POS].copy(), numbers.columns(rows)
         for i in np.flatnonzero(rows.directories).tolist():
@@ -611,11 +612,29 @@ class Numbers:
                 return sheet.page, first, stop
         part = self._parts.get(node)
         if part is None or not (part.first <= offset and (offset < last_of(part) or part.whole)):
-            part = self._part(self.path(node), offset)
+            path = self.path(node)
+            run = self._run(path, offset)
+            if run is not None:
+                return run
+            part = self._part(path, offset)
             if len(self._parts) >= PAGES:
                 del self._parts[next(iter(self._parts))]
             self._parts[node] = part
         return part.page, bisect.bisect(part.page.offsets, offset), len(part.page.names)
+
+    def _run(self, path: bytes, offset: int) -> tuple[Page, int, int] | None:
+        """Entries of a directory behind an offset where many are files one behind the other."""
+        low, high = self._overlay.range(path)
+        at = max(offset - self._base, low)
+        if self._more or at >= high:
+            return None
+        sheet = self._sheet_of(at)
+        first = at - sheet.start
+        stop = sheet.until[first]
+        many = stop - first >= FEW or sheet.start + stop == high
+        if sheet.strange or sheet.above[first] != path or not many:
+            return None
+        return sheet.page, first, stop
 
     @property
     def _more(self) -> bool:
