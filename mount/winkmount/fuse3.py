@@ -66,6 +66,7 @@ IN: Final = struct.Struct("=IIQQ16x")  # fuse_in_header: length, opcode, unique,
 OUT: Final = struct.Struct("=IiQ")  # fuse_out_header: length, error, unique
 READ_IN: Final = struct.Struct("=8xQI")  # of a fuse_read_in: offset, size
 LSEEK_IN: Final = struct.Struct("=8xqI")  # offset, whence
+LONG: Final = struct.Struct("=Q")
 WORD: Final = struct.Struct("=I")
 WORDS: Final = struct.Struct("=II")
 STATFS_OUT: Final = struct.Struct("=5Q3I28x")
@@ -87,6 +88,7 @@ ENTRY: Final = np.dtype({  # fuse_direntplus, without the name; the fields that 
     "offsets": [0, 16, 40, 48, 56, 64, 88, 100, 104, 108, 112, 120, 128, 136, 144, 148],
     "itemsize": ENTRY_OUT.size + DIRENT.size,
 })  # fmt: skip
+HELD: Final = 1 << 18  # numbers that the kernel has, up to which it gets those of files listed
 REQUEST: Final = (1 << 20) + 4096  # bytes that the kernel wants room for
 ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -365,8 +367,9 @@ class Entries:
 
     plus    with attributes, for READDIRPLUS
     plain   without, for READDIR
-    unknown for READDIRPLUS, but the kernel gets no numbers and attributes
+    few     as `plus`, but the kernel gets numbers and attributes of directories only
     behind  bytes of `plus` up to the end of each; `bare`: of `plain`
+    kinds   of file; `directories`: how many of them come before each
     """
 
     def __init__(self, page: Page, shown: Shown, seconds: int) -> None:
@@ -395,15 +398,20 @@ class Entries:
         ends = (np.arange(n) * width + sizes).tolist()
         self.plus = [raw[at:end] for at, end in zip(range(0, n * width, width), ends, strict=True)]
         self.plain = [entry[ENTRY_OUT.size :] for entry in self.plus]
-        self._unknown: list[bytes] | None = None
+        self.kinds: list[int] = rows["kind"].tolist()
+        self.directories = [0, *np.cumsum(rows["kind"] == stat.S_IFDIR >> 12).tolist()]
+        self._few: list[bytes] | None = None
         self.behind = [0, *np.cumsum(sizes).tolist()]
         self.bare = [0, *np.cumsum(sizes - ENTRY_OUT.size).tolist()]
 
     @property
-    def unknown(self) -> list[bytes]:
-        if self._unknown is None:
-            self._unknown = [NO_ENTRY + entry for entry in self.plain]
-        return self._unknown
+    def few(self) -> list[bytes]:
+        if self._few is None:
+            self._few = [
+                entry if kind == stat.S_IFDIR >> 12 else NO_ENTRY + entry[ENTRY_OUT.size :]
+                for entry, kind in zip(self.plus, self.kinds, strict=True)
+            ]
+        return self._few
 
 
 class Direct:
@@ -412,6 +420,9 @@ class Direct:
     The kernel is told that nothing is opened: so it lists a directory without opendir and
     releasedir, and what it has listed once it does not ask for again as long as it has memory.
 
+    It keeps an inode of 1 KB for each number that it was given until it forgets it, which it says:
+    where that becomes much, it gets none of files that are only listed.
+
     operations  what is rare is answered by them
     """
 
@@ -419,6 +430,7 @@ class Direct:
         self._operations, self._nodes, self._shown = operations, nodes, shown
         self._seconds = int(operations.caching.names)
         self._missing = ENTRY_OUT.pack(0, 0, int(operations.caching.missing), 0, 0, 0, *[0] * 16)
+        self._held = 0  # numbers that the kernel was given and has not forgotten
         self._given: dict[int, int] = {}  # numbers given of directories that are listed, from the
         # second request on
         self._answers: Mapping[int, Callable[[int, memoryview], bytes]] = {
@@ -456,6 +468,7 @@ class Direct:
                 raise
             _, opcode, unique, node = unpack(room)
             if opcode in SILENT:
+                self.forget(opcode, room[IN.size : length])
                 continue
             with mutex:
                 code, data = answer(opcode, node, room[IN.size : length])
@@ -489,6 +502,16 @@ class Direct:
             log.debug("request %d", opcode, exc_info=True)
         return errno.EIO, b""
 
+    def forget(self, opcode: int, body: memoryview) -> None:
+        """The kernel does not hold some numbers any more."""
+        if opcode == FORGET:
+            gone = LONG.unpack_from(body)[0]
+        elif opcode == BATCH_FORGET:
+            gone = int(np.frombuffer(body, np.int64)[2::2].sum())
+        else:
+            return
+        self._held = max(self._held - gone, 0)
+
     def _lookup(self, node: int, body: memoryview) -> bytes:
         name = bytes(body[:-1])
         if len(name) > NAME_MAX:
@@ -498,6 +521,7 @@ class Direct:
         except FileNotFoundError:
             return self._missing
         valid = self._seconds
+        self._held += 1
         return ENTRY_OUT.pack(found, 0, valid, valid, 0, 0, *self._fields(attr))
 
     def _getattr(self, node: int, body: memoryview) -> bytes:
@@ -527,22 +551,29 @@ class Direct:
         page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
         if start == stop:
             return first
-        known = plus and (offset < DOTS or self._gives(node, stop - start))
         found = page.packed
         if found is None:
             found = page.packed = Entries(page, self._shown, self._seconds)
         assert isinstance(found, Entries)
         entries, ends = (found.plus, found.behind) if plus else (found.plain, found.bare)
-        if known != plus:
-            entries = found.unknown
+        few = plus and not (
+            self._held < HELD and (offset < DOTS or self._gives(node, stop - start))
+        )
+        if few:
+            entries = found.few
         most = ends[start] + room - len(first)
         if ends[stop] > most:
             stop = bisect_right(ends, most, start + 1, stop) - 1
+        if plus:
+            self._held += (
+                found.directories[stop] - found.directories[start] if few else stop - start
+            )
         return first + b"".join(entries[start:stop])
 
-    def _gives(self, node: int, count: int) -> bool:
-        """Whether the kernel gets so many more numbers of files of a directory that is listed: it
-        keeps an inode of 1 KB for each."""
+    def _gives(self, node: int, offset: int, count: int) -> bool:
+        """Whether the kernel gets the numbers of so many more files of a directory."""
+        if offset < DOTS or self._held >= HELD:
+            return self._held < HELD
         given = self._given.pop(node, 0) + count
         self._given[node] = given
         if len(self._given) > KNOWN_DIRS:

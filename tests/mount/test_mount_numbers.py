@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import signal
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,9 @@ from winkfs import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.listing import TOP, Numbers
+from winkmount import fuse3
+from winkmount.handles import Caching
+from winkmount.operations import Operations
 from winkmount.source import UNREADABLE, Attr
 
 pytestmark = pytest.mark.in_memory
@@ -214,6 +218,59 @@ def test_numbers_outlive_a_catalog_that_is_made_anew(base: str, changed: bool) -
     else:
         assert [name for name, *_ in listed(numbers, TOP, half)] == [b"2", b"3"]
     assert len(by_numbers(numbers)) == 4 + 400 + 4000
+    source.close()
+
+
+# --- what the kernel is told ---
+
+
+def known_of(direct: fuse3.Direct, node: int) -> dict[bytes, int]:
+    """The numbers that a listing gives, 0: none."""
+    found, offset, head = dict[bytes, int](), 0, fuse3.ENTRY_OUT.size
+    while True:
+        body = struct.pack("=QQIIQII", 0, offset, 4096, 0, 0, 0, 0)
+        code, data = direct.answer(fuse3.READDIRPLUS_OF, node, memoryview(body))
+        assert code == 0
+        assert len(data) <= 4096
+        if not data:
+            return found
+        at = 0
+        while at < len(data):
+            number = int.from_bytes(data[at : at + 8], "little")
+            _, offset, length, _ = fuse3.DIRENT.unpack_from(data, at + head)
+            begin = at + head + fuse3.DIRENT.size
+            name = data[begin : begin + length]
+            assert name not in found
+            found[name] = number
+            at = begin + -(-length // 8) * 8
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_kernel_gets_no_more_numbers_than_it_may_hold(
+    base: str, batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree(base, 100)
+    source = source_of(base)
+    caching = Caching.of(source, pages=True, follow=False)
+    operations = Operations(source, "winkfs", caching=caching)
+    direct = fuse3.Direct(operations, numbers_of(source), fuse3.Shown())
+    shrink(monkeypatch, "numbers that the kernel is given", 25)
+    directories = [node for node in known_of(direct, known_of(direct, TOP)[b"0"]).values() if node]
+    assert len(directories) == 10
+
+    def given() -> list[int]:
+        return [
+            sum(number != 0 for name, number in known_of(direct, node).items() if name[0] != 46)
+            for node in directories
+        ]
+
+    assert given() == [10, 10, 0, 0, 0, 0, 0, 0, 0, 0]
+    if batch:
+        numbers = struct.pack("=II4Q", 2, 0, directories[0], 3, directories[1], 15)
+        direct.forget(fuse3.BATCH_FORGET, memoryview(numbers))
+    else:
+        direct.forget(fuse3.FORGET, memoryview(struct.pack("=Q", 18)))
+    assert given() == [10, 10, 0, 0, 0, 0, 0, 0, 0, 0]
     source.close()
 
 

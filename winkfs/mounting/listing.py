@@ -23,7 +23,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.catalog import ASK, FILEID, MODE_AT, POS, SPECIAL, Rows
+from winkfs.container.ondisk.catalog import ASK, COLUMNS, FILEID, MODE_AT, POS, SPECIAL, Rows
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places, other_id
@@ -55,6 +55,7 @@ INDICES: Final = 1 << EPOCH_AT - INDEX_AT
 DEPTHS: Final = 1 << INDEX_AT
 OTHER: Final = 1 << 61  # of a directory that the order does not have
 TOP: Final = 1  # of the top directory
+NO_ROWS: Final = Rows([], np.empty((0, len(COLUMNS)), np.int64))
 SHEETS: Final = 8  # blocks remembered as they are listed
 PAGES: Final = 16  # parts of directories that are
 
@@ -496,8 +497,9 @@ class Numbers:
         self._known: list[bytes] = []  # the path with each of these numbers
         self._sheets: dict[int, Sheet] = {}
         self._parts: dict[int, Part] = {}
+        self._streams: dict[bytes, tuple[int, Iterator[DirEntry]]] = {}  # from which offset on
         self._sheet: Sheet | None = None
-        self._names: tuple[int, list[bytes]] = 0, []  # the last block, its first index
+        self._last: tuple[int, Rows] = 0, NO_ROWS  # the last block, and its first index
         self._above: tuple[bytes, int] = b"", self.places.root
 
     # numbers
@@ -565,7 +567,8 @@ class Numbers:
         self._overlay, self._order = overlay, self._view.order
         self._base = self._epoch << LATER
         self._orders[self._epoch] = self._order
-        self._sheets, self._parts, self._sheet, self._names = {}, {}, None, (0, [])
+        self._sheets, self._parts, self._streams = {}, {}, {}
+        self._sheet, self._last = None, (0, NO_ROWS)
 
     # files
 
@@ -601,12 +604,13 @@ class Numbers:
         self._check()
         if offset and offset >> LATER & EPOCHS - 1 != self._epoch:
             raise refuse(errno.EIO)  # where it stood in the order that was damaged nobody knows
-        if node >> EPOCH_AT == self._epoch | EPOCHS << 1 and not self._more:
+        if node >> EPOCH_AT == self._epoch | EPOCHS << 1:
             index, depth = node >> INDEX_AT & INDICES - 1, node & DEPTHS - 1
             sheet = self._sheet_of(index)
             first = index - sheet.start
             stop = sheet.ends[first]
-            if stop and not sheet.strange and sheet.depths[first] == depth:
+            plain = stop and not sheet.strange and sheet.depths[first] == depth
+            if plain and self._tells_all(sheet.above[first]):
                 if offset:
                     first = min(max(offset - self._base - sheet.start, first), stop)
                 return sheet.page, first, stop
@@ -626,7 +630,7 @@ class Numbers:
         """Entries of a directory behind an offset where many are files one behind the other."""
         low, high = self._overlay.range(path)
         at = max(offset - self._base, low)
-        if self._more or at >= high:
+        if at >= high or not self._tells_all(path):
             return None
         sheet = self._sheet_of(at)
         first = at - sheet.start
@@ -636,10 +640,9 @@ class Numbers:
             return None
         return sheet.page, first, stop
 
-    @property
-    def _more(self) -> bool:
-        """Whether the order is not all that there is to know."""
-        return bool(self._overlay.dirs or self._view.tree.clashes)
+    def _tells_all(self, path: bytes) -> bool:
+        """Whether the order is all that there is to know of a directory."""
+        return path not in self._overlay.dirs and not self._view.tree.clashes
 
     def offset(self, offset: int) -> int:
         """Here, of one of a listing."""
@@ -660,28 +663,43 @@ class Numbers:
 
     def _part(self, path: bytes, offset: int) -> Part:
         """Entries of a directory behind an offset, about BATCH."""
-        overlay = self._overlay
-        found = None
-        if path not in overlay.dirs and not self._view.tree.clashes:
-            found = self._ordered(path, offset)
+        found = self._ordered(path, offset) if self._tells_all(path) else None
         return self._streamed(path, offset) if found is None else found
 
     def _streamed(self, path: bytes, offset: int) -> Part:
         """As a listing has it, which knows everything."""
-        behind = Listing(self._view, path).entries(max(offset - self._base, 0))
+        at, behind = self._streams.pop(path, (-1, iter(())))
+        if at != offset:
+            behind = Listing(self._view, path).entries(max(offset - self._base, 0))
         entries = list(itertools.islice(behind, BATCH))
-        prefix, nodes = path + b"/" if path else b"", []
-        for entry in entries:
-            known = entry.attr.size != UNREADABLE
-            nodes.append(self._of(prefix + entry.name, entry.attr) if known else 0)
-        attrs = np.array([entry.attr for entry in entries], np.int64)
+        if entries:
+            if len(self._streams) >= PAGES:
+                del self._streams[next(iter(self._streams))]
+            self._streams[path] = entries[-1].offset + self._base, behind
+        prefix = path + b"/" if path else b""
+        nodes = [self._listed(prefix + entry.name, entry) for entry in entries]
+        columns, n = len(Attr._fields), len(entries)
+        values = itertools.chain.from_iterable(entry.attr for entry in entries)
+        attrs = np.fromiter(values, np.int64, columns * n).reshape(n, columns)
         page = Page(
             [entry.name for entry in entries],
             np.array(nodes, np.int64),
-            attrs.reshape(-1, len(Attr._fields)),
+            attrs,
             [entry.offset + self._base for entry in entries],
         )
         return Part(offset, page, len(entries) < BATCH)
+
+    def _listed(self, path: bytes, entry: DirEntry) -> int:
+        """The number of what a listing gives; from the order, where that has not changed."""
+        if entry.attr.size == UNREADABLE:
+            return 0
+        if not entry.attr.is_dir and entry.offset <= self._order.count:
+            above, _, short = path.rpartition(b"/")
+            start, rows = self._block(entry.offset - 1)
+            i = entry.offset - 1 - start
+            if rows.names[i] == path and short not in self._overlay.of(above).states:
+                return int(rows.numbers[i, POS])
+        return self._of(path, entry.attr)
 
     def _ordered(self, path: bytes, offset: int) -> Part | None:
         """As the order alone has it; None where that is not all that there is to know."""
@@ -693,9 +711,9 @@ class Numbers:
             at = self._behind(name[: name.index(b"/", cut)], at)
         names, nodes, attrs, offsets = list[bytes](), [], list[Sequence[int]](), []
         while at < high and len(names) < BATCH:
-            start, known = self._block(at)
+            start, rows = self._block(at)
             i = at - start
-            name, at = known[i], at + 1
+            name, at = rows.names[i], at + 1
             slash = name.find(b"/", cut)
             if slash < 0:
                 sheet = self._sheet_of(at - 1)
@@ -709,7 +727,7 @@ class Numbers:
             if not all_shown([name]):
                 return None
             child = name[:slash]
-            if not self._has_entry(child, known, i):
+            if not self._has_entry(child, rows.names, i):
                 names.append(child[cut:])
                 nodes.append(self._number(at - 1, depth))
                 attrs.append(self._view.implied_attr(child))
@@ -718,17 +736,16 @@ class Numbers:
         numbers = np.array(attrs, np.int64).reshape(-1, len(Attr._fields))
         return Part(offset, Page(names, np.array(nodes, np.int64), numbers, offsets), at >= high)
 
-    def _block(self, index: int) -> tuple[int, list[bytes]]:
-        """The block that has this name: index of its first one, and its names."""
-        if not 0 <= index - self._names[0] < len(self._names[1]):
-            start, rows = self._order.block(index)
-            self._names = start, rows.names
-        return self._names
+    def _block(self, index: int) -> tuple[int, Rows]:
+        """The block that has this name: index of its first one, and its rows."""
+        if not 0 <= index - self._last[0] < len(self._last[1].names):
+            self._last = self._order.block(index)
+        return self._last
 
     def _behind(self, directory: bytes, at: int) -> int:
         """Index of the first name from `at` on that is not below a directory."""
         behind = directory + b"0"  # "0" follows "/"
-        start, names = self._names
+        start, (names, _) = self._last
         if 0 <= at - start < len(names) and behind <= names[-1]:
             return start + bisect.bisect_left(names, behind, at - start)
         return self._order.lower_bound(behind, at)
