@@ -555,19 +555,18 @@ class Direct:
         if found is None:
             found = page.packed = Entries(page, self._shown, self._seconds)
         assert isinstance(found, Entries)
-        entries, ends = (found.plus, found.behind) if plus else (found.plain, found.bare)
-        few = plus and not (
-            self._held < HELD and (offset < DOTS or self._gives(node, stop - start))
-        )
-        if few:
-            entries = found.few
+        ends = found.behind if plus else found.bare
         most = ends[start] + room - len(first)
         if ends[stop] > most:
             stop = bisect_right(ends, most, start + 1, stop) - 1
-        if plus:
-            self._held += (
-                found.directories[stop] - found.directories[start] if few else stop - start
-            )
+        if not plus:
+            entries = found.plain
+        elif self._gives(node, offset, stop - start):
+            entries = found.plus
+            self._held += stop - start
+        else:
+            entries = found.few
+            self._held += found.directories[stop] - found.directories[start]
         return first + b"".join(entries[start:stop])
 
     def _gives(self, node: int, offset: int, count: int) -> bool:
