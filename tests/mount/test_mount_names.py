@@ -632,3 +632,24 @@ def test_directories_are_found_where_paths_are_asked_side_by_side(base: str, see
         for path in order:
             for each in (path, path + b"/y", path.rpartition(b"/")[0] or b"a"):
                 assert view.names.tree.implied(each) == (each in implied), each
+
+
+def test_a_name_that_begins_with_a_slash_stands_for_no_child_of_the_top(base: str) -> None:
+    with winkfs.open(made(base, "a", "b", "/a", "c/d"), "a"):
+        pass
+    winkfs.reindex(base)
+    with winkfs.open(base, "a") as container:  # behind the catalog
+        container.delete("/a")
+        container.put("/c", b"")
+    view = opened(base, "r")
+    assert listed(view, view.root) == [b"a", b"b", b"c"]
+
+
+def test_a_directory_in_the_place_of_a_file_comes_once(base: str) -> None:
+    made(base, "a", "b")
+    winkfs.reindex(base)
+    with winkfs.open(base, "a") as container:  # behind the catalog
+        container.put("a/x", b"")
+        container.delete("a")
+    view = opened(base, "r")
+    assert sorted(listed(view, view.root)) == [b"a", b"b"]

@@ -176,6 +176,14 @@ class Catalog:
         """Both of these."""
         return Rows(self.names(start, stop), self.numbers(start, stop))
 
+    def block(self, index: int) -> tuple[int, Rows]:
+        """The block that has the row with this index: index of its first row, and its rows, not to
+        be changed. Raises DerivedDamage."""
+        number = self._base.find(index)
+        return self._base.starts[number], Rows(
+            self._base.names(number), self._base.block(number).numbers
+        )
+
     def positions(self, start: int, stop: int) -> Int64:
         """Positions of their inodes, int64[n]."""
         return self.numbers(start, stop)[:, POS]
