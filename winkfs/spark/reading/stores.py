@@ -6,6 +6,7 @@ opened, the planner lists the files, and tasks read them by name.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -182,7 +183,14 @@ def typed_of(options: Options) -> dict[str, str]:
 def _asked_for(options: Options, names: Iterable[str]) -> dict[str, str]:
     """The columns of the user, where some of the names are none of our own."""
     own = {*map(str.lower, FIELDS), *ALIASES}
-    return typed_of(options) if any(name.lower() not in own for name in names) else {}
+    return _there(options) if any(name.lower() not in own for name in names) else {}
+
+
+def _there(options: Options) -> dict[str, str]:
+    """As `typed_of`; none where there is no such store, which the planner says."""
+    with contextlib.suppress(OSError):
+        return typed_of(options)
+    return {}
 
 
 def ddl_of(options: Options) -> str:
@@ -190,7 +198,7 @@ def ddl_of(options: Options) -> str:
     if options.columns is not None:
         names, typed = options.columns, _asked_for(options, options.columns)
     else:
-        typed = {} if options.binary_file else typed_of(options)
+        typed = {} if options.binary_file else _there(options)
         names = _default(options, typed)
     fields = [f"`{name}` {type_of(column_of(name, typed), typed)}" for name in names]
     if len({name.lower() for name in names}) < len(names):
