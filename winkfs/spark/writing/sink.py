@@ -107,7 +107,11 @@ def inputs_of(schema: StructType, options: SinkOptions) -> Inputs:
     inputs = Inputs.of(fields, options.ignore_extra)
     if inputs.schema and is_dataset(options.path):
         known = snapshot(options.path).columns
+        spelt = {name.lower(): name for name in known}
         for name, kind in inputs.schema.items():
+            if spelt.get(name.lower(), name) != name:
+                one = spelt[name.lower()]
+                raise ValueError(f"column {name!r} is {one!r} in the data set: rename it")
             there = known.get(name, kind)
             if there != kind and {there, kind} != {"int64", "float64"}:
                 raise ValueError(
