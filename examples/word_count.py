@@ -179,7 +179,7 @@ def session(master: str = "local[*]") -> SparkSession:
     """A Spark session: on this machine alone, or where spark-submit says."""
     from pyspark.sql import SparkSession
 
-    from winkfs.spark.conf import mount_conf
+    from winkfs.spark.session import mount_conf
 
     # The JVM would start the first python3 on PATH, which need not be the one that has our modules.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -33,6 +33,7 @@ AMOUNTS = {
     "names": (70_000, 200_000, "names of a directory that is listed while it changes"),
     "memory": (400_000, 1_000_000, "names in a mount that may take little memory"),
     "servers": (3, 6, "servers started beside busy threads"),
+    "trees": (12, 600, "random trees, listed by ids and by numbers"),
     "churn": (6_000, 100_000, "files made and removed under one server"),
 }
 

@@ -26,12 +26,18 @@ PLACES: Final = {
     # a container
     "bytes of a batch of pack": "winkfs.archive.pack.BATCH",
     "rows of a chunk of columns": "winkfs.container.ondisk.cols.FILES",
+    "changes that a close leaves": "winkfs.container.store.LEFT",
+    "files of the index for each of them": "winkfs.container.store.SHARE",
+    "files of an index that is always written": "winkfs.container.store.LARGE",
     "rows put that go to memory": "winkfs.container.index.FOLD",
     "bytes of names sorted in memory": "winkfs.container.catalog.CHUNK",
     "inodes of a piece of columns": "winkfs.container.columns.FILES",
     "rows of a block of the catalog": "winkfs.container.ondisk.catalog.BLOCK",
     "changed names that are added": "winkfs.container.catalog.CHANGES",
     "rows behind the first run of a catalog": "winkfs.container.catalog.FEW",
+    "rows that a close adds to the catalog": "winkfs.container.catalog.QUICK",
+    "bytes of a tail that a close reads": "winkfs.container.catalog.QUICK_TAIL",
+    "rows of runs that a close joins": "winkfs.container.catalog.QUICK_RUN",
     "names read back at a time": "winkfs.container.namesort.BLOCK",
     # a data set
     "sorter of names to pack": "winkfs.dataset.packing.SortedRecords",
@@ -47,6 +53,8 @@ PLACES: Final = {
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",
     "inodes read ahead": "winkfs.mounting.view.AHEAD",
+    "entries of a directory made at once": "winkfs.mounting.listing.BATCH",
+    "numbers that the kernel is given": "winkmount.fuse3.HELD",
     "ids remembered": "winkfs.mounting.ids.RECENT",
     "pages that a mount leaves in the cache": "winkfs.mounting.lookup.PAGES",
     "seconds to the other half of an unlink": "winkmount.handles._SOON",
@@ -60,3 +68,9 @@ PLACES: Final = {
 def shrink(patch: pytest.MonkeyPatch, what: str, value: object) -> None:
     """Give a constant another value, till the end of the test."""
     patch.setattr(PLACES[what], value)
+
+
+def leave_tails(patch: pytest.MonkeyPatch) -> None:
+    """A close writes a new index only where there are more changes than files in the old one."""
+    shrink(patch, "files of the index for each of them", 1)
+    shrink(patch, "files of an index that is always written", 1)

@@ -7,6 +7,7 @@ here. Owners and times are given, so that the bytes do not depend on who makes t
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest import mock
@@ -16,6 +17,7 @@ from golden_formats import CONTID, NOW, NOW_NS, tick
 import winkfs
 from winkformats.kv.superblock import KVSEQ, Superblock
 from winkfs import Container, FileType
+from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.ondisk.idx import write_base
 from winkfs.container.ondisk.time import TimeIndex
 
@@ -144,6 +146,11 @@ def nothing(c: Container) -> Files:
 Life = Callable[[Container], Files]
 
 
+def without_catalog() -> AbstractContextManager[object]:
+    """While it lasts a close writes no BASE.cat, as long ago."""
+    return mock.patch.object(DerivedCatalog, "keep_up")
+
+
 @contextlib.contextmanager
 def without_sums() -> Iterator[None]:
     """While it lasts derived files have no checksums of their pages."""
@@ -164,7 +171,7 @@ def created(base: Path, live: Life, **options: bool | int) -> Files:
 
 def with_sums(base: Path, live: Life, *, names: bool = False, **options: bool | int) -> Files:
     """A container as `winkfs.create` makes it. names: with BASE.cat."""
-    with winkfs.create(base, **options) as c:  # type: ignore[arg-type]
+    with without_catalog(), winkfs.create(base, **options) as c:  # type: ignore[arg-type]
         files = live(c)
         tick()
         if names:
@@ -176,7 +183,7 @@ def begun(base: Path, live: Life, sbsize: int, variables: dict[str, int]) -> Fil
     """A container that begins as a superblock of these variables."""
     block = Superblock.new(KVSEQ, "FSYSDATA", variables, sbsize)
     Path(f"{base}.data").write_bytes(block.encode())
-    with without_sums(), winkfs.open(base, "a") as c:
+    with without_catalog(), without_sums(), winkfs.open(base, "a") as c:
         files = live(c)
         tick()
     return files

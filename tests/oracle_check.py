@@ -283,14 +283,15 @@ def check_tombstones(data: DataFile) -> None:
 # --- append only -------------------------------------------------------------------------------
 
 
-def appended_files(data: DataFile) -> list[Appended]:
-    """Every file ever appended, deleted ones too, in file order."""
+def appended_files(data: DataFile, end: int) -> list[Appended]:
+    """Every file that was appended before `end`, deleted ones too, in file order."""
     seconds: dict[int, int] = {}
+    inodes = [found for found in data.inodes if found.entry.pos < end]
     scale = NANO if data.sb.get("MTIMENS", 0) == 1 else 1
-    for found in data.inodes:
+    for found in inodes:
         if found.inode is not None:
             seconds.setdefault(found.inode.fileid, found.inode.fmtime // scale)
-    first = {found.inode.fileid: found.entry.pos for found in reversed(data.inodes) if found.inode}
+    first = {found.inode.fileid: found.entry.pos for found in reversed(inodes) if found.inode}
     for entry, key in zip(data.entries, data.keys, strict=True):
         if key.fileid in first:
             first[key.fileid] = min(first[key.fileid], entry.pos)
@@ -314,16 +315,19 @@ def check_append_only_order(data: DataFile) -> None:
 
 
 def check_derived(base: Path, data: DataFile, tree: Tree, clean: bool, missing_ok: bool) -> None:
-    names = {file.inode_pos: name for name, file in tree.files.items()}
-    keys = {pos: name + b"/I0" for pos, name in names.items()}
+    ends = {entry.end for entry in data.entries} | {data.sb.filesize}
     append_only = data.sb.get("HAVEAO", 0) == 1
 
     def index(raw: bytes, label: str) -> None:
-        tree.index = check_index(data.sb, raw, label, keys)
+        def keys_then(end: int) -> dict[int, bytes]:
+            found = decide_then(data.inodes, end)
+            return {one.entry.pos: name + b"/I0" for name, one in found.items()}
+
+        tree.index = check_index(data.sb, raw, label, keys_then, ends)
 
     def time(raw: bytes, label: str) -> None:
         expect(append_only, "time index", label, "only with HAVEAO 1", "the file")
-        tree.time_marks = check_time(data.sb, raw, label, appended_files(data))
+        tree.time_marks = check_time(data.sb, raw, label, partial(appended_files, data), ends)
 
     def catalog(raw: bytes, label: str) -> None:
         def rows_then(end: int) -> dict[bytes, Row]:

@@ -22,7 +22,7 @@ from warm import PACKAGES
 
 import winkfs.spark
 from examples import word_count
-from winkfs.spark.conf import mount_conf, session_conf
+from winkfs.spark.session import mount_conf, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from winkmount.handles import FOREVER
 from winkmount.operations import Operations
+from winkmount.source import Nodes, Numbered
 
 BINDINGS: Final = ("mfusepy", "fusepy")
 ENVIRONMENT: Final = "WINKMOUNT_BINDING"  # the default of `choose`
@@ -25,6 +26,7 @@ _LIBRARIES: Final = {
 }
 _PACKAGES: Final = {"mfusepy": "fuse3", "fusepy": "libfuse2"}
 _REQUIREMENTS: Final = {"mfusepy": "mfusepy", "fusepy": "'winkfs[fuse2]'"}  # for pip
+_HIGH_LEVEL: Final = ("use_ino", "nothreads", "foreground")  # options of libfuse's own loop
 _MODULES: Final = {"mfusepy": "mfusepy", "fusepy": "fuse"}
 
 
@@ -106,13 +108,28 @@ def _mfusepy() -> Any:
         mfusepy = importlib.import_module("mfusepy")
     if mfusepy.fuse_version_major != 3:
         raise MountError("mfusepy was loaded with libfuse 2 before; start a process of its own")
-    fuse3 = importlib.import_module("winkmount.fuse3").make(mfusepy)
+    fuse3 = importlib.import_module("winkmount.fuse3")
 
     def engine(operations: Operations, mountpoint: str, settings: dict[str, Any]) -> None:
+        nodes = _nodes(operations, settings)
+        if nodes is not None:
+            options = {name: settings[name] for name in settings if name not in _HIGH_LEVEL}
+            if not fuse3.serve_nodes(mfusepy, operations, nodes, mountpoint, options):
+                raise RuntimeError(1)
+            return
         operations.context = mfusepy.fuse_get_context
-        fuse3(operations, mountpoint, raw_fi=True, encoding="latin-1", **settings)
+        fuse = fuse3.make(mfusepy)
+        fuse(operations, mountpoint, raw_fi=True, encoding="latin-1", **settings)
 
     return engine
+
+
+def _nodes(operations: Operations, settings: Mapping[str, object]) -> Nodes | None:
+    """What can be served without libfuse, which alone can write down what it is asked."""
+    source = operations.source
+    if operations.caching.fixed and isinstance(source, Numbered) and "debug" not in settings:
+        return source.numbered()
+    return None
 
 
 def _fusepy() -> Any:

@@ -21,7 +21,11 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 UNREADABLE: Final = -1
 """The size of a directory entry whose attributes cannot be read: its name is listed, its lookup
@@ -230,6 +234,58 @@ class Following(Protocol):
 
     def refresh(self) -> bool:
         """Move on to the last synced state -> whether that is a new one."""
+
+
+@dataclass(slots=True)
+class Page:
+    """Entries of one directory, or of several one behind the other.
+
+    names    n single names
+    nodes    int64[n]: their numbers; 0: the kernel has to ask for it
+    attrs    int64[n, 7], rows of `Attr`
+    offsets  where `Nodes.entries` goes on behind each: positive, ascending, below 2**63 - 2
+    packed   for the engine: what it made of them
+    """
+
+    names: list[bytes]
+    nodes: npt.NDArray[np.int64]
+    attrs: npt.NDArray[np.int64]
+    offsets: Sequence[int]
+    packed: object = None
+
+
+class Nodes(Protocol):
+    """The files and directories of a tree that never changes, by numbers of 1 to 2**63 - 1 that
+    are good as long as the mount: so the engine need not remember what the kernel knows.
+
+    1 is the top directory. A number that stands for nothing any more, after damage, raises ESTALE.
+    """
+
+    def find(self, parent: int, name: bytes) -> tuple[int, Attr]:
+        """The file `name` in a directory -> its number. Raises FileNotFoundError."""
+
+    def attr(self, node: int) -> Attr: ...
+
+    def path(self, node: int) -> bytes:
+        """Its path; empty: the top directory."""
+
+    def entries(self, node: int, offset: int) -> tuple[Page, int, int]:
+        """The entries of a directory but `.` and `..` behind an offset, 0: from the start: those
+        of a page in [start, stop), at least one, if there are any."""
+
+    def ids(self, node: int) -> tuple[int, int]:
+        """Ids of a directory and of the one above."""
+
+    def read(self, node: int, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of a file; fewer only at its end."""
+
+
+@runtime_checkable
+class Numbered(Protocol):
+    """Optional for a Source: it may have numbers for what it shows."""
+
+    def numbered(self) -> Nodes | None:
+        """None where it has none, now."""
 
 
 def refuse(code: int) -> OSError:

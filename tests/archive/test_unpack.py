@@ -45,7 +45,7 @@ def test_names_that_are_no_path_are_left_out_and_said(
     assert [n.name for n in notes] == [name.encode()]
     assert (report.files, report.failed) == (1, 1)
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".lock") == [
-        "c.data", "c.idx", "in",
+        "c.cat", "c.data", "c.idx", "in",
     ]  # fmt: skip
     assert [p.name for p in (tmp_path / "in").rglob("*")] == ["out", "good"]
 

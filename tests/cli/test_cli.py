@@ -200,7 +200,9 @@ def test_signal_is_one_line_and_leaves_nothing_half_written(
         process.wait(60)
         assert process.stderr.read().decode() == f"winkfs: {line}\n"
     assert process.returncode == 128 + number
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.data", "c.idx", "c.lock"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "c.cat", "c.data", "c.idx", "c.lock",
+    ]  # fmt: skip
     with winkfs.open(tmp_path / "c") as c:
         assert c.read("a") == b"old"
 

@@ -476,7 +476,7 @@ def no_index(base: Path) -> None:
 
 
 STATES: dict[str, Callable[[Path], object]] = {
-    "missing": lambda base: None,
+    "missing": lambda base: path_of(base, ".cat").unlink(missing_ok=True),
     "written": written,
     "reindexed": lambda base: winkfs.reindex(base, cols=True),
     "behind": lambda base: (written(base), behind(base)),

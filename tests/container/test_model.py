@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from catalog_checks import check_catalog
+from constants import leave_tails
 from container_checks import VARIANTS, assert_sound, contents, path_of
 from folders import MEMORY
 from hypothesis import HealthCheck, settings
@@ -293,9 +294,15 @@ class Life(RuleBasedStateMachine):
         if not self.writer.classic:
             check_catalog(self.base, set(self.files))
 
-    @rule(through=st.sampled_from(["reopen", "reindex", ".idx", ".time", ".cat"]))
-    def close_and_reopen(self, through: str) -> None:
-        self.writer.close()
+    @rule(
+        through=st.sampled_from(["reopen", "reindex", ".idx", ".time", ".cat"]), tail=st.booleans()
+    )
+    def close_and_reopen(self, through: str, tail: bool) -> None:
+        """`tail`: few changes are left to be replayed."""
+        with pytest.MonkeyPatch.context() as patch:
+            if tail:
+                leave_tails(patch)
+            self.writer.close()
         self.synced = dict(self.files)
         self._assert_closed()
         self.flags = self._flags_on_disk()

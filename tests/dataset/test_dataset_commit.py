@@ -60,7 +60,7 @@ def test_attempts_that_lost_are_not_published(root: str) -> None:
     assert job.commit([winner]) == 1
     assert files(root) == {"a": b"winner"}
     assert {p.name for p in Path(job.folder).iterdir()} == {
-        "00000-1.data", "00000-1.idx", "00000-1.cols", "_job",
+        "00000-1.data", "00000-1.idx", "00000-1.cat", "00000-1.cols", "_job",
     }  # fmt: skip
     assert os.listdir(f"{root}/_pending") == []
 

@@ -19,7 +19,7 @@ from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.transaction import begin
 
-SYNCS = 60  # more than two commits have, one of them tried again
+SYNCS = 70  # more than two commits have, one of them tried again
 
 
 class Disk:

@@ -95,6 +95,7 @@ def test_vacuum_removes_files_that_are_links_and_not_what_they_point_to(
     (record,) = Log(root).latest().shards
     datasets.add(root, {"a": b"2"}, operation="overwrite")
     before = content(victim)
+    Path(f"{root}/{record.path}.cat").unlink()
     Path(f"{root}/{record.path}.cat").symlink_to(victim / "doc1")
     Path(f"{root}/{record.path}.time").symlink_to(victim)
     vacuum(root, older_than=0)

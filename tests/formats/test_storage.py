@@ -19,7 +19,7 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import locate, sync_directory
 from winkformats.disk.posix import RWF_DONTCACHE, SMALL, FileStorage
-from winkformats.disk.replace import replacing
+from winkformats.disk.storage import replacing
 
 KINDS = ("memory", "cached", "uncached", "sliding")
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
+from constants import leave_tails
 from lives import VARIANTS, live, repeatable
 
 import winkfs
@@ -39,6 +40,19 @@ IMAGES = {
 def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """No more than a sync is missing or too many; every image opens and verifies."""
     wanted, images = IMAGES[kind][soak], 0
+    for number in itertools.count(seed):
+        images += live(kind, number)
+        if images >= wanted:
+            break
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["plain", "ao", "mount"])
+def test_every_image_after_closes_that_leave_tails(
+    kind: str, seed: int, soak: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_tails(monkeypatch)
+    wanted, images = 5000 if soak else 80, 0
     for number in itertools.count(seed):
         images += live(kind, number)
         if images >= wanted:

@@ -11,9 +11,8 @@ import pytest
 
 from winkformats.disk.memory import SECTOR
 from winkformats.disk.paths import directory_of, locate
-from winkformats.disk.replace import replacing
 from winkformats.disk.simulated import DAMAGES, SimulatedDisk
-from winkformats.disk.storage import Directory, Kind
+from winkformats.disk.storage import Directory, Kind, replacing
 
 A, B = b"A" * SECTOR, b"B" * SECTOR
 FEW = 50  # power cuts of each of many disks

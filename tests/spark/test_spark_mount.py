@@ -13,7 +13,7 @@ from mount_requests import counted
 from mounting import mounted
 
 import winkfs
-from winkfs.spark.conf import mount_conf
+from winkfs.spark.session import mount_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -103,7 +103,7 @@ def test_what_is_wrong_is_said_before_any_task_runs(spark: SparkSession, tmp_pat
     cases = [
         (good.drop("content"), root, "append", {}, "no column content"),
         (good.withColumnRenamed("path", "name"), root, "append", {}, "no column path"),
-        (good.selectExpr("*", "1 as rank"), root, "append", {}, "the column 'rank'"),
+        (good.selectExpr("*", "map(1, 2) as rank"), root, "append", {}, "column 'rank' is map"),
         (good.selectExpr("path", "array(1) content"), root, "append", {}, "cast it to binary"),
         (good, root, "append", {"onConflikt": "error"}, "did you mean onConflict?"),
         (good, tmp_path / "single", "append", {}, "is a single container"),

@@ -161,7 +161,7 @@ def test_a_year_that_nanoseconds_cannot_say_is_refused(root: Path) -> None:
         ([("path", "string")], "no column content (binary or string); the columns are: path"),
         ([("content", "binary")], "no column path (string) or name_raw (binary)"),
         ([], "the columns are: none"),
-        ([("path", "string"), ("content", "binary"), ("title", "string")], "the column 'title'"),
+        ([("path", "string"), ("content", "binary"), ("day", "date")], "column 'day' is date,"),
         ([("path", "string"), ("content", "array<int>")], "'content' is array<int>: cast it to"),
         ([("path", "string"), ("PATH", "string"), ("content", "binary")], "two columns"),
     ],

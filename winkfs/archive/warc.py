@@ -1,14 +1,15 @@
 """A WARC file (plain or compressed by record) as a stream of items: what a crawl fetched.
 
 Of each `response` record with an HTTP status of 200 to 299: name: the URL, content: the body as a
-browser would see it (chunks joined, gzip undone), mtime: WARC-Date. Reading goes on at the next
-record after a damaged one.
+browser would see it (chunks joined, gzip undone), mtime: WARC-Date; and the columns of SCHEMA.
+Reading goes on at the next record after a damaged one.
 """
 
 from __future__ import annotations
 
 import io
 import mmap
+import pickle
 import re
 import struct
 import tempfile
@@ -21,12 +22,18 @@ from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import Item, Note, Notes
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.typed import to_attributes
 from winkfs.container.writemany import Row
 from winkfs.errors import Refusal
 from winkfs.names import MAX_NAME, to_bytes
 from winkfs.units import nearest_ns
 
-ORDER: Final = struct.Struct(">Q?QH")  # mtime_ns + BIAS, whether it is known, number, bytes of name
+# mtime_ns + BIAS, whether it is known, number, bytes of name and of pickled attributes
+ORDER: Final = struct.Struct(">Q?QHI")
+SCHEMA: Final = {
+    "url": "string", "status": "int64", "content_type": "string", "date": "timestamp",
+    "digest": "string",
+}  # fmt: skip
 GZIP: Final = b"\x1f\x8b\x08"
 _STARTS: Final = {True: re.compile(rb"\x1f\x8b\x08[\x00-\x1f]"), False: re.compile(rb"WARC/[01]\.")}
 
@@ -106,7 +113,7 @@ class Warc:
             self._note(Note(name, "not fetched by HTTP", False))
             return None
         try:
-            status, body = _body(raw)
+            status, kind, body = _body(raw)
         except OSError as error:
             self._bad(name, f"the body cannot be decoded: {error}")
             return None
@@ -116,7 +123,13 @@ class Warc:
         if len(name) > MAX_NAME or b"\0" in name:
             self._bad(name[:200], f"a name has at most {MAX_NAME:,} bytes, and no NUL")
             return None
-        return Row(name, body, _mtime(record.record_date), FileType.FILE, None, None, None)
+        digest = record.headers.get_bytes(b"WARC-Payload-Digest")
+        known = {
+            "url": _text(name), "status": status, "content_type": kind or None,
+            "date": record.record_date, "digest": _text(digest) if digest else None,
+        }  # fmt: skip
+        xattrs = to_attributes(SCHEMA, known)
+        return Row(name, body, _mtime(record.record_date), FileType.FILE, xattrs=xattrs)
 
     def _bad(self, name: bytes, what: str) -> None:
         self._note(Note(name, what, True))
@@ -125,21 +138,25 @@ class Warc:
 def _record(row: Row, number: int) -> bytes:
     """A row as bytes that sort by mtime, those without one first, then by number."""
     known = row.mtime_ns is not None
-    name = to_bytes(row.name)
-    head = ORDER.pack((row.mtime_ns or 0) + BIAS if known else 0, known, number, len(name))
-    return head + name + row.data
+    name, xattrs = to_bytes(row.name), pickle.dumps(row.xattrs)
+    mtime = (row.mtime_ns or 0) + BIAS if known else 0
+    return ORDER.pack(mtime, known, number, len(name), len(xattrs)) + name + xattrs + row.data
 
 
 def _row(record: bytes) -> Row:
-    mtime, known, _, length = ORDER.unpack_from(record)
+    mtime, known, _, length, size = ORDER.unpack_from(record)
     at = ORDER.size + length
-    name, data = record[ORDER.size : at], record[at:]
+    name, xattrs, data = record[ORDER.size : at], record[at : at + size], record[at + size :]
     mtime_ns = mtime - BIAS if known else None
-    return Row(name, data, mtime_ns, FileType.FILE, None, None, None)
+    return Row(name, data, mtime_ns, FileType.FILE, xattrs=pickle.loads(xattrs))
 
 
-def _body(raw: bytes) -> tuple[int, bytes]:
-    """A response of HTTP -> its status (0: none), and its body decoded. Raises OSError.
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _body(raw: bytes) -> tuple[int, str, bytes]:
+    """A response of HTTP -> its status (0: none), type, and its body decoded. Raises OSError.
 
     A record of its own: one that is read from a file cannot be gone on from after an error.
     """
@@ -150,7 +167,9 @@ def _body(raw: bytes) -> tuple[int, bytes]:
     record.is_http = True
     record.set_bytes_content(raw)
     record.parse_http(auto_decode="all")
-    return record.http_headers.status_code or 0, record.reader.read()
+    headers = record.http_headers
+    kind = _text(headers.get_bytes(b"Content-Type") or b"").strip()
+    return headers.status_code or 0, kind, record.reader.read()
 
 
 def _mtime(date: datetime | None) -> int | None:

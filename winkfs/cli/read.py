@@ -8,7 +8,6 @@ import stat as modes
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from itertools import compress
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -148,6 +147,14 @@ def _itself(container: Reader, argument: str) -> bytes | None:
     return path
 
 
+def _matching(rows: Rows, match: Callable[[str], object]) -> Rows:
+    """The rows whose names match."""
+    import numpy as np
+
+    kept = np.fromiter(map(bool, map(match, to_strs(rows.names))), bool, len(rows.names))
+    return rows if kept.all() else rows.take(kept)
+
+
 class _Listing:
     """Prints files. `count`: how many."""
 
@@ -203,10 +210,9 @@ class _Listing:
         """
         import numpy as np
 
-        names = to_strs(rows.names)
         if match is not None:
-            kept = np.fromiter(map(bool, map(match, names)), bool, len(names))
-            rows, names = rows.take(kept), list(compress(names, kept.tolist()))
+            rows = _matching(rows, match)
+        names = to_strs(rows.names)
         if self._long or self._json or self.columns:
             at = 0
             for i in [*np.flatnonzero(rows.asked | rows.links).tolist(), len(names)]:
@@ -355,6 +361,9 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:
         for argument in names:
+            if _is_many(container, argument):
+                _write_all(container, argument, failures)
+                continue
             for name in expand(container, (argument,), failures):
                 try:
                     if not _write(container, name) and not is_glob(argument):
@@ -362,6 +371,39 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
                 except FormatError as error:
                     failures.add(to_str(name), str(error))
     return failures.status
+
+
+def _is_many(container: Reader, argument: str) -> bool:
+    """Whether it is a glob whose files the catalog of a container tells."""
+    from winkfs.container.container import Container
+
+    if not is_glob(argument) or not isinstance(container, Container):
+        return False
+    try:
+        return name_bytes(argument) not in container
+    except FormatError:  # there is a file of that name, and it is damaged
+        return False
+
+
+def _write_all(container: Any, glob: str, failures: Failures) -> None:
+    """The contents of all files that match, in byte order of the names; nothing else is read."""
+    match, prefix = glob_matcher(glob), name_bytes(literal_prefix(glob_text(glob)))
+    found = False
+    for rows in container.engine.rows(prefix, failures.damage):
+        chosen = _matching(rows, match)
+        found = found or bool(chosen.names)
+        for name, data in zip(chosen.names, container.engine.contents(chosen), strict=True):
+            try:
+                if isinstance(data, FormatError):
+                    raise data
+                if data is None:
+                    _write(container, name)
+                else:
+                    sys.stdout.buffer.write(data)
+            except FormatError as error:
+                failures.add(to_str(name), str(error))
+    if not found:
+        failures.add(glob, "no name matches")
 
 
 def _write(container: Reader, name: bytes) -> bool:

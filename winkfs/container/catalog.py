@@ -25,8 +25,7 @@ import numpy as np
 from winkformats.arrays import Bools, Int64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import open_file
-from winkformats.disk.replace import TEMPORARY
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import TEMPORARY, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
@@ -46,13 +45,12 @@ from winkfs.container.ondisk.catalog import (
     Rows,
     Run,
     Times,
-    owner_word,
+    owner_words,
     plain_numbers,
 )
 from winkfs.container.ondisk.data import nanoseconds
-from winkfs.container.ondisk.inode import ATTRS, Attrs, FileType
+from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
 from winkfs.container.ondisk.typed import Column
-from winkfs.container.read import attributes
 from winkfs.container.recovery import tail
 from winkfs.container.where import Condition
 from winkfs.names import INODE, name_of
@@ -69,6 +67,12 @@ PART: Final = 64
 FEW: Final = 1 << 14  # rows behind the first run that stay there, or a part of its rows:
 SMALL: Final = 32
 LAST: Final = (1 << 63) - 1
+# What a close does of itself: 2 to 7 us a row, where a put takes 12 us and put_many 3. So only few
+# rows are worth it, and all are written anew only when many more have come since the last time.
+QUICK: Final = 1 << 13  # rows that a close adds, or files of a container that gets a catalog
+QUICK_TAIL: Final = 4 << 20  # bytes of a tail that is read for them
+QUICK_PART: Final = 8  # rows of the first run for each behind it
+QUICK_RUN: Final = 1 << 15  # rows of runs that are joined
 MANY: Final = 1 << 20  # names that went and are remembered
 IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
 
@@ -171,6 +175,14 @@ class Catalog:
     def part(self, start: int, stop: int) -> Rows:
         """Both of these."""
         return Rows(self.names(start, stop), self.numbers(start, stop))
+
+    def block(self, index: int) -> tuple[int, Rows]:
+        """The block that has the row with this index: index of its first row, and its rows, not to
+        be changed. Raises DerivedDamage."""
+        number = self._base.find(index)
+        return self._base.starts[number], Rows(
+            self._base.names(number), self._base.block(number).numbers
+        )
 
     def positions(self, start: int, stop: int) -> Int64:
         """Positions of their inodes, int64[n]."""
@@ -539,12 +551,14 @@ class CatalogTrail:
         times = nanoseconds(mtimes, self._store.settings.mtime_unit)
         numbers = plain_numbers(positions, fileids, files.lengths, times, pointers, kinds)
         values = None
-        if attrs is not None:  # all of mode 0644, and of one owner
-            said = Attrs.decode(attrs[0], file=self._store.base, offset=0)
-            numbers[:, KIND] |= SPECIAL | said.mode << MODE_AT
-            numbers[:, OWNER] = owner_word(said.uid, said.gid)
-            values = np.empty(len(attrs), object)
-            values[:] = [word[ATTRS.size :] for word in attrs]
+        if attrs is not None:
+            heads = b"".join(word[: ATTRS.size] for word in attrs)
+            mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
+            numbers[:, KIND] |= SPECIAL | mode << MODE_AT
+            numbers[:, OWNER] = owner_words(uid, gid)
+            if self._store.schema:
+                values = np.empty(len(attrs), object)
+                values[:] = [word[ATTRS.size :] for word in attrs]
         self.sorter.add(Rows(list(map(name_of, files.keys)), numbers, values))
 
     @property
@@ -607,6 +621,7 @@ class DerivedCatalog:
 
     def __init__(self, store: Opened) -> None:
         self._store = store
+        self._opened = store.kv.end
         self.since = 0
         self.trail: CatalogTrail | None = None
 
@@ -618,6 +633,7 @@ class DerivedCatalog:
 
     def sweep(self) -> None:
         store, name = self._store, self._store.name + self.suffix
+        self._opened = store.kv.end
         store.directory.unlink(name + TEMPORARY)  # of a writer that was killed
         if not self._is_true():
             store.directory.unlink(name)  # before .data grows to its DATAEND
@@ -653,14 +669,24 @@ class DerivedCatalog:
             self.trail.close()
             self.trail = self._store.index.trail = None
 
-    def save(self, sorter: NameSorter | None = None) -> None:
+    def keep_up(self) -> None:
+        """For a close: as `save` where something was changed, and where that takes little time.
+
+        cost    20 ms for QUICK rows. More changes, and a catalog of many files that is not there,
+                are left to who needs it
+        """
+        if self._store.kv.end != self._opened:
+            self.save(quickly=True)
+
+    def save(self, sorter: NameSorter | None = None, *, quickly: bool = False) -> None:
         """Bring BASE.cat up to date with all that is durable. The writer has synced.
 
         Nothing is done where it is current, in classic layout, and where the disk is full.
 
-        sorter  has the rows of all live files, and maybe of others; None: see `_save`
-        raises  ValueError (there is something to sync); OSError
-        cost    little where little happened since it was written, else as `build`
+        sorter   has the rows of all live files, and maybe of others; None: see `_save`
+        quickly  or not at all
+        raises   ValueError (there is something to sync); OSError
+        cost     little where little happened since it was written, else as `build`
         """
         store = self._store
         if store.settings.classic:
@@ -671,8 +697,8 @@ class DerivedCatalog:
             if sorter is not None:
                 positions = store.index.positions() if sorter.count > store.index.count else None
                 write_whole(store, sorter.rows(positions)).close()
-            else:
-                self._save()
+            elif not self._save(quickly):
+                return
             store.directory.unlink(store.name + ".names")  # of an older version
             if self.trail is not None:
                 self.follow()
@@ -681,52 +707,68 @@ class DerivedCatalog:
         except OSError as error:
             store.excuse(error)
 
-    def _save(self) -> None:
-        """After few changes these are added, else the file is written anew."""
+    def _save(self, quickly: bool) -> bool:
+        """After few changes these are added, else the file is written anew.
+
+        quickly  or it is left as it is
+        ->       whether it is current
+        """
         store, trail = self._store, self.trail
         catalog = open_catalog(store)
+        small = store.index.count <= QUICK or not quickly
         try:
             if catalog is not None and catalog.covered == store.kv.end:
-                return
-            if trail is not None and trail.since == store.kv.start:
+                return True
+            if trail is not None and trail.since == store.kv.start and small:
                 write_whole(store, trail.rows(whole=True)).close()
-            elif catalog is not None and (changes := self._changes(catalog)):
-                self._add(catalog, *changes)
-            else:
+            elif catalog is not None and (changes := self._changes(catalog, quickly)):
+                self._add(catalog, *changes, quickly)
+            elif small:
                 build(store).close()
+            else:
+                return False
         except DerivedDamage as error:  # of the catalog that was there
             store.remark(error)
+            if not small:
+                store.directory.unlink(store.name + self.suffix)
+                return False
             build(store).close()
         finally:
             if catalog is not None:
                 catalog.close()
+        return True
 
-    def _changes(self, catalog: Catalog) -> tuple[Iterator[Rows], int] | None:
+    def _changes(self, catalog: Catalog, quickly: bool) -> tuple[Iterator[Rows], int] | None:
         """What happened since, and about how many rows it is; None: too much to be added."""
         store, trail, covered = self._store, self.trail, catalog.covered
-        if trail is not None and trail.since == covered:
+        limit = QUICK if quickly else max(CHANGES, catalog.count // PART)
+        if trail is not None and trail.since == covered and (trail.count <= limit or not quickly):
             return trail.rows(whole=False), trail.count
-        if store.kv.end - covered > max(SHORT, covered // PART):
-            return None
-        limit = max(CHANGES, catalog.count // PART)
-        changes = dict(itertools.islice(tail(store, covered), limit + 1))
+        changes = store.index.changes(covered)
+        if changes is None:
+            if store.kv.end - covered > (QUICK_TAIL if quickly else max(SHORT, covered // PART)):
+                return None
+            changes = dict(itertools.islice(tail(store, covered), limit + 1))
         if len(changes) > limit:
             return None
         return changed_rows(store, changes), len(changes)
 
-    def _add(self, catalog: Catalog, changes: Iterator[Rows], count: int) -> None:
+    def _add(self, catalog: Catalog, changes: Iterator[Rows], count: int, quickly: bool) -> None:
         """Add a run, with those in it that are not much larger; so there are few of them, and a row
         is written again only when they have doubled."""
         store, file = self._store, catalog.file
         behind, kept = count + file.rows - catalog.count, len(file.runs)
-        storage = None if behind > max(FEW, catalog.count // SMALL) else self._open_to_write()
+        many = behind > max(FEW, catalog.count // (QUICK_PART if quickly else SMALL))
+        storage = None if many else self._open_to_write()
         if storage is None:
             runs = _whole_runs(file.runs, store.schema)
             write_whole(store, joined([*runs, changes])).close()
             return
-        while kept > 1 and file.runs[kept - 1].count <= 2 * count:
-            kept -= 1
-            count += file.runs[kept].count
+        while kept > 1:
+            size = file.runs[kept - 1].count
+            if size > 2 * count or (quickly and size + count > QUICK_RUN):
+                break
+            kept, count = kept - 1, count + size
         with CatalogWriter.append_to(storage, file, kept, store.schema) as writer:
             runs = _whole_runs(file.runs[kept:], store.schema)
             writer.write_run(joined([*runs, changes]))

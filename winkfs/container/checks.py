@@ -30,8 +30,7 @@ from winkfs.container.namesort import NOTHING, ClashFinder, some
 from winkfs.container.ondisk import catalog as catalogs
 from winkfs.container.ondisk.cols import ColumnsFile
 from winkfs.container.ondisk.idx import Base
-from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode
-from winkfs.container.read import attributes
+from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode, attributes
 from winkfs.container.store import Store
 
 PIECE: Final = 1 << 15  # inodes read again at a time

@@ -29,10 +29,21 @@ from winkfs.container.ondisk.catalog import (
     Blobs,
     Rows,
     owner_word,
+    owner_words,
     plain_numbers,
 )
 from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
-from winkfs.container.ondisk.inode import ATTRS, HEAD, Attrs, FileType, Inode
+from winkfs.container.ondisk.inode import (
+    ATTRS,
+    HEAD,
+    PERMISSIONS,
+    UINT32,
+    Attrs,
+    FileType,
+    Inode,
+)
+from winkfs.container.ondisk.inode import CTIME as CTIME_NAME
+from winkfs.container.ondisk.typed import is_whole
 from winkfs.names import INODE, name_of
 
 Problem = Callable[[CorruptError], None]
@@ -522,11 +533,25 @@ def _add_attributes(
     be asked."""
     storage, end = store.kv.storage, store.kv.end
     name, layout = storage.name, store.kv.layout
-    for i, pos, size, known in zip(
-        which.tolist(), piece.attrs[which].tolist(), piece.attrs_size[which].tolist(),
-        piece.words[which].tolist(), strict=True,
-    ):  # fmt: skip
-        numbers[i, KIND] |= SPECIAL
+    words = piece.words[which].tolist()
+    # What is simple needs no dictionary: of four attributes a third of the time.
+    simple = [w is not None and CTIME_NAME not in w and is_whole(w, ATTRS.size) for w in words]
+    heads = b"".join(w[: ATTRS.size] for w, ok in zip(words, simple, strict=True) if ok)
+    mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
+    good = (mode >= 0) & (mode <= PERMISSIONS) & (uid >= 0) & (uid <= UINT32)
+    good &= (gid >= 0) & (gid <= UINT32)
+    rows = which[np.array(simple, bool)]
+    if not good.all():
+        simple, rows, good = [False] * len(words), which[:0], good[:0]
+        mode, uid, gid = mode[:0], uid[:0], gid[:0]
+    numbers[rows, KIND] |= mode << MODE_AT
+    numbers[rows, OWNER] = owner_words(uid, gid)
+    numbers[which, KIND] |= SPECIAL
+    places = zip(piece.attrs[which].tolist(), piece.attrs_size[which].tolist(), strict=True)
+    for i, (pos, size), known, ok in zip(which.tolist(), places, words, simple, strict=True):
+        if ok:
+            values[i] = known[ATTRS.size :]
+            continue
         try:
             word = known or layout.read(storage.read, pos, end, name, ATTRS_READ).value[:size]
             attrs = Attrs.decode(word, file=name, offset=pos)

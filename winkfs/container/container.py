@@ -176,7 +176,8 @@ class Container(Reader):
         return _again, (type(self), *self._engine.pickled())
 
     def close(self) -> None:
-        """Sync, write the index, release the lock. Idempotent.
+        """Sync, bring index and catalog up to date where that is quick, release the lock.
+        Idempotent.
 
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """

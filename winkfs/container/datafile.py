@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from winkformats.disk.paths import locate
-from winkformats.disk.replace import TEMPORARY
-from winkformats.disk.storage import Directory, Storage
+from winkformats.disk.storage import TEMPORARY, Directory, Storage
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from winkformats.arrays import Int64
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from winkfs.container.ondisk.data import Settings
     from winkfs.container.ondisk.inode import Inode
     from winkfs.container.ondisk.typed import Schema
+
+
+UNSEEN: Final = -1  # for the position of an inode that nobody has looked up
 
 
 class DerivedFile(Protocol):
@@ -60,6 +63,8 @@ class Known(Protocol):
     def lookup(self, key: bytes) -> int: ...
 
     def candidates(self, keys: Sequence[bytes]) -> Int64: ...
+
+    def changes(self, covered: int) -> dict[bytes, int] | None: ...
 
 
 class Opened(Protocol):

@@ -20,7 +20,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError
 from winkfs.container.catalog import Query, all_rows, settled
-from winkfs.container.ondisk.catalog import ALWAYS, Rows, Times
+from winkfs.container.ondisk.catalog import ALWAYS, ASK, KIND, POINTER, SIZE, Rows, Times
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import (
     Attrs,
@@ -38,6 +38,9 @@ from winkfs.names import INODE, Name, to_bytes, to_str
 from winkfs.reader import tell_of_forks
 from winkfs.units import checked_ns
 
+AT_ONCE: Final = 1 << 20  # bytes of a content that is read through a row
+BESIDE: Final = 32  # bytes of an entry beside its value, about
+CONTENTS: Final = frozenset({FileType.FILE, FileType.EXEC, FileType.LINK})
 FORKED: Final = "of the parent process"
 Moment = tuple[int, int]  # CONTID and FILESIZE
 
@@ -194,6 +197,27 @@ class Engine:
         with self.lock:
             return settled(self.store, rows, query, problem)
 
+    def contents(self, rows: Rows) -> Iterator[bytes | CorruptError | None]:
+        """The contents of the files of some rows, in their order; None for one that the catalog
+        does not say the place of, or that is larger than AT_ONCE: it is to be read by its name.
+
+        An error is not raised, but given in the place of a content.
+        cost  one read a file, of just its entry
+        """
+        kv = self.store.kv
+        kv.show(kv.end - 1)  # all of it written
+        read, layout, end, name = kv.storage.read, kv.layout, kv.end, kv.storage.name
+        said = rows.numbers[:, [KIND, POINTER, SIZE]].tolist()
+        for kind, pointer, size in said:
+            if pointer <= 0 or size > AT_ONCE or kind & (ASK | 255) not in CONTENTS:
+                yield b"" if pointer == 0 and kind & (ASK | 255) in CONTENTS else None
+                continue
+            try:
+                entry = layout.read(read, pointer, end, name, size + BESIDE)
+                yield entry.value if len(entry.value) == size else None
+            except CorruptError as error:
+                yield error
+
     def get_some(self, names: Sequence[Name]) -> list[bytes]:
         """The contents of a few thousand files at most, up to the first that is missing."""
         with self.lock:
@@ -256,7 +280,8 @@ class Engine:
         return self.store.writable
 
     def close(self) -> None:
-        """Sync, write the index, release the lock. Idempotent.
+        """Sync, bring the derived files up to date where that is quick, release the lock.
+        Idempotent.
 
         raises  OSError, also where an earlier sync failed; the handle is closed all the same
         """

@@ -24,7 +24,7 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.errors import DerivedDamage
 from winkformats.hindex import table
 from winkformats.hindex.table import Columns, Rows, hash_rows, join_rows
-from winkfs.container.derived import Trail
+from winkfs.container.derived import UNSEEN, Trail
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.idx import Base
 from winkfs.names import name_of
@@ -51,6 +51,8 @@ class Index:
         self._distrust = distrust
         self.overlay: dict[bytes, int] = {}
         self.hidden: set[int] = set()  # positions in base that the overlay or bulk replaced
+        self._gone_at: dict[bytes, int] = {}  # keys of the overlay -> tombstones that were replayed
+        self._unseen: list[bytes] = []  # keys of the overlay of which these are not known yet
         self.bulk: list[Rows] = []
         self._bulk_keys: list[bytes] | None = []  # of the bulk rows; None: too many to keep
         self.stale: list[bool] = []  # what was made from this index holds it; not empty: replaced
@@ -60,6 +62,7 @@ class Index:
     @property
     def count(self) -> int:
         """Number of files. Needs `settle` first where there are bulk rows."""
+        self._see()
         live = sum(map(bool, self.overlay.values()))
         rows = len(self._settled.pos) if self._settled else 0
         return (self.base.live if self.base else 0) - len(self.hidden) + live + rows
@@ -70,6 +73,28 @@ class Index:
         if found is not None:
             return found
         return self._lookup_base(key)
+
+    def lookup_many(self, keys: list[bytes]) -> list[int]:
+        """The same of many keys; the pages of the base that say so are checked."""
+        get = self.overlay.get
+        found = zip(map(get, keys), self._lookup_base_many(keys), strict=True)
+        return [old if new is None else new for new, old in found]
+
+    def _lookup_base_many(self, keys: list[bytes]) -> list[int]:
+        if self.base is None or self.base.shape.cellsz == 1:
+            return list(map(self._lookup_base, keys))
+        s, bits = hashing.hash_keys(self.settings.htalgo, keys)
+        found: list[int] = self._find_many(s, bits, sure=True)[0].tolist()
+        for i, pos in enumerate(found):  # another key may have its hash
+            if pos and (pos in self.hidden or self._key_at(pos) != keys[i]):
+                found[i] = self._lookup_base(keys[i])
+        return found
+
+    def _see(self) -> None:
+        """Look up what was assigned before anybody asked what it replaces."""
+        if self._unseen:
+            self.hidden.update(filter(None, self._lookup_base_many(self._unseen)))
+            self._unseen = []
 
     def _lookup_base(self, key: bytes) -> int:
         if self.base is None:
@@ -119,7 +144,7 @@ class Index:
         """Go on with a base that holds what the damaged one should, all else as it is."""
         self.close()
         self.stale.append(True)
-        self.stale, self.base = [], base
+        self.stale, self.base, self._unseen = [], base, []
         if self.hidden:  # what was marked deleted meanwhile is in no base made anew
             self.hidden &= set(np.concatenate(list(base.pointers())).tolist())
         self.hidden |= {pos for pos in map(self._lookup_base, self.overlay) if pos}
@@ -174,20 +199,38 @@ class Index:
             ]
         return np.array([c[0] for c in cells], np.uint64), np.array([c[1] for c in cells], np.int64)
 
-    def assign(self, key: bytes, pos: int, *, new: bool = False) -> None:
-        """The key now belongs to `pos`; 0 removes it. `new`: there was no such key."""
+    def assign(
+        self,
+        key: bytes,
+        pos: int,
+        *,
+        new: bool = False,
+        old: int | None = None,
+        at: int | None = None,
+    ) -> None:
+        """The key now belongs to `pos`; 0 removes it.
+
+        new  there was no such key
+        old  its position as far as that is known; UNSEEN: it is looked up when that matters
+        at   of an entry that is replayed: its position
+        """
         if self.trail is not None:
             if pos:
                 self.trail.put(pos)
             else:
                 self.trail.remove(name_of(key))
         if not new and key not in self.overlay:
-            old = self._lookup_base(key)
-            if old:
+            if old is None:
+                old = self._lookup_base(key)
+            if old == UNSEEN:
+                self._unseen.append(key)
+            elif old:
                 self.hidden.add(old)
             elif pos == 0:
                 return
         self.overlay[key] = pos
+        if pos == 0 and at is not None:
+            self._gone_at[key] = at
 
     def assign_new(self, keys: list[bytes], pos: Int64) -> None:
         """The same for keys that nothing has, except tombstones in the overlay."""
@@ -276,10 +319,27 @@ class Index:
         rows = len(self._settled.pos) if self._settled else 0
         return len(self.overlay) + len(self.hidden) + rows + sum(len(b.pos) for b in self.bulk)
 
+    def changes(self, covered: int) -> dict[bytes, int] | None:
+        """What happened to names since the data file ended at `covered`.
+
+        ->  name -> position of its inode, 0: it is gone; None: the base is newer
+        """
+        if self.base is None or self.base.covered > covered or self.bulk or self._settled:
+            return None
+        gone_at, items = self._gone_at, self.overlay.items()
+        return {
+            name_of(key): pos for key, pos in items if (pos or gone_at.get(key, covered)) >= covered
+        }
+
     @property
     def must_merge(self) -> bool:
         """Whether there are settled rows that only a new base can hold."""
         return self._settled is not None
+
+    def replaced(self) -> Int64:
+        """Positions in the base that do not count any more, int64[..]."""
+        self._see()
+        return np.fromiter(self.hidden, np.int64, len(self.hidden))
 
     def positions(self) -> Int64:
         """Positions of all inodes, ascending, int64[count]: the files in disk order.
@@ -287,8 +347,7 @@ class Index:
         cost    sorts them, n log n; memory: the array
         """
         self._check_whole()
-        found = Columns(np.int64)
-        hidden = np.fromiter(self.hidden, np.int64, len(self.hidden))
+        found, hidden = Columns(np.int64), self.replaced()
         for part in self.base.pointers() if self.base else ():
             found.add(part[~np.isin(part, hidden)] if self.hidden else part)
         found.add(np.array([pos for pos in self.overlay.values() if pos], np.int64))
@@ -301,10 +360,10 @@ class Index:
     def merged(self) -> tuple[Rows, Int64 | None]:
         """Everything as rows for a new base, and the user's words of its cells."""
         self._check_whole()
+        hidden = self.replaced()
         cells = self.base.words() if self.base else np.empty((0, self.settings.cellsz), np.int64)
         if self.hidden:
-            gone = np.fromiter(self.hidden, np.int64, len(self.hidden))
-            cells = cells[~np.isin(cells[:, 0], gone)]
+            cells = cells[~np.isin(cells[:, 0], hidden)]
         if self.settings.htalgo in hashing.SLOT_FROM_S and self.settings.cellsz > 1:
             rows = Rows(cells[:, 1].copy().view(np.uint64), None, cells[:, 0].copy())
         else:  # the slot does not follow from the cell: ask the keys
@@ -341,8 +400,8 @@ class Index:
         self.close()
         self.stale.append(True)
         self.stale = []
-        self.base, self.overlay, self.hidden = base, {}, set()
-        self.bulk, self._bulk_keys, self._settled = [], [], None
+        self.base, self.overlay, self.hidden, self._unseen = base, {}, set(), []
+        self.bulk, self._bulk_keys, self._settled, self._gone_at = [], [], None, {}
 
     def close(self) -> None:
         if self.base is not None and not isinstance(self.base.storage, MemoryStorage):

@@ -220,6 +220,15 @@ class PlainInodes(InodeColumns):
         names = [self.names[i] for i in np.flatnonzero(chosen).tolist()]
         return PlainInodes(self.which[chosen], names, self.fields[chosen])
 
+    def plain(self, form: InodeForm) -> npt.NDArray[np.bool_]:
+        """Which have one extent, the whole value of an entry, and no attributes, bool[n]."""
+        fields = self.fields
+        good = (fields[:, 6] == 1) & (fields[:, 7] > 0) & (fields[:, -1] == fields[:, 3])
+        if form.pairoff:
+            good &= fields[:, 8] == 0
+        found: npt.NDArray[np.bool_] = good
+        return found
+
     @property
     def ftype(self) -> Int64:
         return np.where(self.fields[:, 4] == 0, int(FileType.FILE), self.fields[:, 4])
@@ -238,10 +247,7 @@ def plain_inodes(
     data, base  a window: bytes of the file from position `base` on
     """
     found = good_inodes(data, positions - base, positions, layout, form)
-    fields = found.fields
-    good = (fields[:, 6] == 1) & (fields[:, 7] > 0) & (fields[:, -1] == fields[:, 3])
-    if form.pairoff:
-        good &= fields[:, 8] == 0
+    good = found.plain(form)
     return found if good.all() else found.take(good)
 
 

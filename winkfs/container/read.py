@@ -25,7 +25,6 @@ import xxhash
 from winkformats.arrays import Int64, column, rows_at
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63
-from winkformats.kv.entry import KVEntry
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.entry import Stat
 from winkfs.container.index import MERGE_OVERLAY
@@ -37,6 +36,7 @@ from winkfs.container.ondisk.inode import (
     Inode,
     assemble,
     assemble_into,
+    attributes,
     check_size,
     cut,
     default_mode,
@@ -57,19 +57,6 @@ ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
 VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
-
-
-def attributes(
-    inode: Inode, owner: tuple[int, int], entry_at: Callable[[int], KVEntry], file: str
-) -> Attrs:
-    """The attributes of a file, the defaults where it has none. Raises CorruptError."""
-    if inode.attrs is None:
-        return Attrs(default_mode(inode.ftype), *owner)
-    pos, size = inode.attrs
-    value = entry_at(pos).value
-    if size > len(value):
-        raise CorruptError("attribute size", file=file, offset=pos)
-    return Attrs.decode(value[:size], file=file, offset=pos)
 
 
 class Content:

@@ -30,11 +30,11 @@ from winkfs.container.ondisk.inode import (
     Extent,
     Inode,
     assemble,
+    attributes,
     check_size,
     cut,
     default_mode,
 )
-from winkfs.container.read import attributes
 from winkfs.names import name_of, to_str, to_strs
 from winkfs.units import NANO, to_ns
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 SPAN: Final = 8 << 20  # bytes read at once
 FILES: Final = 1024  # files of a batch, at most
 DENSE: Final = 16 << 10  # bytes a file below which reading all beats reading inodes one by one
+SPARSE: Final = 8  # times the usual distance of files, beyond which they are read one by one
 INODE_READ: Final = 512  # bytes read for an inode alone
 PIECE: Final = 1 << 20  # bytes of a large file that are read at once, except a larger entry
 SMALL: Final = 64 << 10  # bytes of a file up to which copying it twice does not matter
@@ -65,6 +66,7 @@ class Window:
         self._start, self._end = kv.start, kv.end
         self._reader = self._storage.bulk(self._start, self._end)
         self._contents = False
+        self._usual = (self._end - self._start) // max(store.index.count, 1)
         weakref.finalize(self, self._storage.close)  # entries may be read after the scan's end
         self._base = 0
         self._data = memoryview(b"")
@@ -75,7 +77,10 @@ class Window:
         limit = int(np.searchsorted(positions, begin + SPAN))
         stop = min(max(limit, at + 1), at + FILES, len(positions))
         self._data, self._base = memoryview(b""), begin
-        if self._contents or int(positions[stop - 1]) - begin < DENSE * (stop - at):
+        span, count = int(positions[stop - 1]) - begin, stop - at
+        # Of a selection the files may lie far apart: what is between them need not be read.
+        near = span < SPARSE * self._usual * count
+        if span < DENSE * count or (self._contents and near):
             length = min(int(positions[stop - 1]) + INODE_READ - begin, SPAN + INODE_READ)
             self._data = self._reader.read(begin, min(length, self._end - begin))
         return stop

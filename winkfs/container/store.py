@@ -13,8 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.disk.replace import TEMPORARY, replacing
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import TEMPORARY, Storage, replacing
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import Rows, hash_rows, join_rows
 from winkformats.kv.superblock import read_superblock
@@ -33,6 +32,13 @@ from winkfs.errors import Refusal
 from winkfs.names import INODE
 
 MERGE_TAIL: Final = 64 << 20  # bytes of tail, at least, before that happens for its length
+# A close leaves the index as it is where it costs less to replay the tail: 2 us a change for a
+# reader, 8 for a writer, 12 where it replaces a file, and 0.5 ns a byte; a new index costs 0.25 us
+# a file. With 1,000 changes and a reader between two closes, all of it together costs least at
+# 7,000 changes over 10^6 files, and 23,000 over 10^7. A reader pays 35 ms for LEFT of them.
+LEFT: Final = 1 << 14  # changes, and one for
+SHARE: Final = 128  # files of the index
+LARGE: Final = SHARE * SHARE  # files: an index of fewer is written in the time of its fsync
 SAMPLE: Final = 512  # cells looked at when an index is opened
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -175,8 +181,8 @@ class Store(DataFile):
             return
         self._replaying = True
         try:
-            if self.writable:  # whose delflags follow from what the index had
-                self.index.check()
+            if self.writable and self.settings.cellsz == 1:  # else what is asked for is checked
+                self.index.check()  # for delflags follow from what the index had
             self._replay(start, covered, times_from)
         except DerivedDamage as error:
             self.remark(error)
@@ -190,7 +196,7 @@ class Store(DataFile):
                             self.times)  # fmt: skip
             behind.run(start, covered, times_from, self._left_out)
             start = covered
-        replay = Replay(self.kv, self.settings, self.index, self.times)
+        replay, damaged = Replay(self.kv, self.settings, self.index, self.times), self.idx.damaged
         try:
             replay.run(start, self.kv.end, times_from, self._left_out)
         except CorruptError as error:
@@ -200,6 +206,7 @@ class Store(DataFile):
             return
         if not replay.known:
             self.catalog.drop()
+        if not replay.known or self.idx.damaged > damaged:  # a tombstone may be among what is lost
             self._rebuild()
         elif self.writable:
             finish(self, replay.superseded, replay.heirs())
@@ -369,6 +376,31 @@ class Store(DataFile):
             or self.index.must_merge
             or self.index.pending > MERGE_OVERLAY
             or (tail > limit and self.index.pending > 0)
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the index or the time index does not cover all of the data file."""
+        base, end = self.index.base, self.kv.end
+        late = self.times is not None and self.time.covered != end
+        return late or base is None or base.covered != end or self.index.pending > 0
+
+    @property
+    def may_leave_tail(self) -> bool:
+        """Whether who opens the container next had better replay what came after the index.
+
+        Not without checksums: where their chain of entries breaks, only the index has the others.
+        """
+        base, idx = self.index.base, self.idx
+        if base is None or base.live < LARGE or not self.kv.layout.checksum:
+            return False
+        covered = base.covered if self.times is None else min(base.covered, self.time.covered)
+        return (
+            idx.is_kept(base)
+            and not self.index.must_merge
+            and covered >= 0
+            and self.kv.end - covered <= min(MERGE_TAIL, base.size)
+            and self.index.pending <= min(LEFT, base.live // SHARE)
         )
 
     def recover(self, broken: bool) -> None:

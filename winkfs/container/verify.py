@@ -15,8 +15,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from winkformats.arrays import Bools, Int64
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
+from winkformats.hindex.table import Rows
 from winkformats.kv.entry import Layout
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.scan import dead_bytes, scan_intact
@@ -31,6 +33,7 @@ from winkfs.container.checks import (
     same_files,
     same_rows,
 )
+from winkfs.container.index import Index
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.catalog import CatalogFile
@@ -39,8 +42,8 @@ from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import TimeIndex
-from winkfs.container.recovery import Rebuilt, Resolver
-from winkfs.container.store import Store
+from winkfs.container.recovery import Rebuilt, Replay, Resolver
+from winkfs.container.store import MERGE_TAIL, Store
 from winkfs.names import FILES, base_of
 from winkfs.units import NANO, time_text
 
@@ -252,26 +255,43 @@ class _Check:
         return open_base(store.base + ".idx", store.settings, store.kv.superblock, store.kv.end)
 
     def _check_index(self, found: Rebuilt) -> None:
-        """A current index must hold exactly the live files; a stale one is no problem."""
+        """The index, with what the tail says, must hold exactly the live files."""
         base = self._open_index()
         if base is None:
             return
         try:
-            if base.covered != self._store.kv.end:
-                return
+            rows, replaced = found.rows, self._replaced(base)
+            if replaced is None:
+                return  # it is made anew by who opens it
+            if base.covered < self._store.kv.end:
+                rows = _some_rows(rows, rows.pos < base.covered)
             hashed = base.shape.cellsz > 1
-            lost = lost_rows(base, found.rows) if hashed else []
-            if hashed and not lost and count_used(base) == len(found.rows.pos):
+            lost = lost_rows(base, rows) if hashed else []
+            cells = np.sort(np.concatenate([rows.pos, replaced]))
+            if hashed and not lost and count_used(base) == len(cells) == base.live:
                 return  # each file has a cell, and there are no others
-            if not same_files(base, found.rows.pos):
+            if len(cells) != base.live or not same_files(base, cells):
                 self._report.add(f"{base.storage.name}: its cells are not those of the files: "
                                  "run reindex")  # fmt: skip
                 return
             for row in lost:
-                self._report.add(f"{base.storage.name}: the file at byte {found.rows.pos[row]} "
+                self._report.add(f"{base.storage.name}: the file at byte {rows.pos[row]} "
                                  "cannot be found: run reindex")  # fmt: skip
         finally:
             base.storage.close()
+
+    def _replaced(self, base: Base) -> Int64 | None:
+        """Positions in an index of what the tail behind it replaces or deletes, int64[..].
+
+        ->  None where the tail does not say all that happened
+        """
+        store, kv = self._store, self._store.kv
+        if base.covered == kv.end:
+            return np.empty(0, np.int64)
+        index = Index(store.settings, base, store.key_at)
+        replay = Replay(kv, store.settings, index)
+        replay.run(base.covered, kv.end, kv.end, store.note)
+        return index.replaced() if replay.known else None
 
     def _check_times(self, times: TimeIndex | None) -> None:
         store = self._store
@@ -279,13 +299,17 @@ class _Check:
             return
         path = store.base + ".time"
         loaded = TimeIndex.load(path, store.settings, store.kv.superblock, store.kv.end)
-        if loaded is None or loaded[1] != store.kv.end:
+        if loaded is None:
             return
-        mine = loaded[0]
-        same = (mine.marks, mine.positions) == (times.marks, times.positions)
-        second = NANO if store.settings.nanoseconds else 1
-        last = [None if t.last is None else t.last // second for t in (mine, times)]
-        if not same or last[0] != last[1] or (times.marks and mine.since != times.since):
+        mine, covered = loaded
+        count = len(mine.marks)
+        same = (mine.marks, mine.positions) == (times.marks[:count], times.positions[:count])
+        if covered == store.kv.end:  # else there may be later ones
+            second = NANO if store.settings.nanoseconds else 1
+            last = [None if t.last is None else t.last // second for t in (mine, times)]
+            same &= len(times.marks) == count and last[0] == last[1]
+            same &= not times.marks or mine.since == times.since
+        if not same:
             self._report.add(f"{path}: time marks do not fit the files: run reindex")
 
     def _check_catalog(self, catalog: Catalog, sorter: NameSorter, found: Rebuilt) -> None:
@@ -296,6 +320,11 @@ class _Check:
                 self._report.add(f"{catalog.file.storage.name}: {what}")
         except CorruptError as error:
             self._report.add(f"{error}: run reindex")
+
+
+def _some_rows(rows: Rows, chosen: Bools) -> Rows:
+    bits = None if rows.bits is None else rows.bits[chosen]
+    return Rows(rows.s[chosen], bits, rows.pos[chosen])
 
 
 # --- info ---
@@ -328,7 +357,10 @@ def info(base: str) -> Record:
 
 
 def _index_record(store: Store) -> Record:
-    """Whether BASE.idx covers all of the data file; without one the files are not counted."""
+    """Whether BASE.idx covers all of the data file, and the bytes of the tail that it does not.
+
+    The files are not counted without an index, nor where a tail is longer than a close leaves it.
+    """
     kv = store.kv
     base = open_base(store.base + ".idx", store.settings, kv.superblock, kv.end)
     if base is None:
@@ -336,12 +368,24 @@ def _index_record(store: Store) -> Record:
     current = base.covered == kv.end
     load = round(base.live / base.shape.htsize, 3)
     index = {"current": current, "cells": base.shape.htsize, "load_factor": load}
-    files = base.live if current else None
+    files: int | None = base.live
+    if not current:
+        index["tail_bytes"] = kv.end - base.covered
+        files = _count(store.base) if kv.end - base.covered <= MERGE_TAIL else None
     if base.damaged:
         what = f"files in {base.damaged} damaged places are not in its index: run winkfs verify"
         store.note(f"{store.kv.storage.name}: {what}")
     base.storage.close()
     return {"files": files, "index": index}
+
+
+def _count(base: str) -> int:
+    """Number of files, also of those in the tail of the index. Cost: replays it."""
+    store = Store(base, writable=False)
+    try:
+        return store.index.count
+    finally:
+        store.abandon()
 
 
 def _columns_record(store: Store) -> Record:

@@ -32,6 +32,7 @@ from winkfs.container.ondisk.inode import (
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
+    Encoder,
     Schema,
     Texts,
     canonical,
@@ -73,6 +74,7 @@ class Changes:
         self.files = Files(store, content)
         self.drafts = self.files.drafts
         self.last = 0
+        self._encoder: tuple[Schema, bytes, Encoder] | None = None
         self.held: dict[int, int] = {}
         self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
         self._pending = 0  # bytes appended to drafts since they were last settled
@@ -162,9 +164,14 @@ class Changes:
             self.declare({**schema, **new})
 
     def column_attributes(self, values: Mapping[str, Any]) -> bytes:
-        """The attribute entry of a new file with these values. Raises ValueError."""
-        xattrs = to_attributes(self._store.schema, values)
-        return Attrs(DEFAULT_MODES[FileType.FILE], *self._content.owner, xattrs).encode()
+        """The attribute entry of a new file with these values. Raises ValueError, TypeError."""
+        schema = self._store.schema
+        if self._encoder is None or self._encoder[0] is not schema:
+            head = Attrs(DEFAULT_MODES[FileType.FILE], *self._content.owner).encode()
+            self._encoder = schema, head, Encoder(schema)
+        if not isinstance(values, Mapping):
+            to_attributes(schema, values)
+        return self._encoder[1] + self._encoder[2].encode(values)
 
     def attribute_entries(self, texts: Sequence[Texts]) -> list[bytes]:
         """The same of many files, from the texts of all columns."""
@@ -685,16 +692,12 @@ class Changes:
         store.merge()
 
     def close(self) -> None:
-        """Sync, and bring index and time index up to date on disk."""
+        """Sync, and bring the derived files up to date on disk, where that is worth its time."""
+        store = self._store
         self.sync()
-        base = self._store.index.base
-        if (
-            self._store.index.pending
-            or base is None
-            or base.covered != self._kv.end
-            or not self._store.time.current
-        ):
-            self._store.merge()
+        store.catalog.keep_up()
+        if store.is_behind and not store.may_leave_tail:
+            store.merge()
 
     def recover(self) -> None:
         """After a failed write or an interrupted call: what is whole in the file counts.

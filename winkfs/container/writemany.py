@@ -29,6 +29,7 @@ from winkfs.container.ondisk.inode import (
     InodeForm,
     check_directory,
     check_ftype,
+    default_mode,
 )
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
@@ -51,6 +52,7 @@ LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
+ODD: Final = object()
 Data = bytes | memoryview
 
 
@@ -514,13 +516,14 @@ class BulkPut:
 
     def _write(self, columns: Columns) -> None:
         """Write a batch in order: runs of ordinary files as columns, the others one by one."""
+        given = columns
         ordinary = (columns.lengths > 0) & (columns.lengths <= CHUNK) & self._fast
-        attrs = columns.attrs
-        if not any(attrs):
-            kinds = np.zeros(len(ordinary), bool)
-        else:
-            ordinary &= np.array(self._plain(columns))
-            kinds = np.fromiter((type(a) is bytes for a in attrs), bool, len(ordinary))
+        kinds = np.zeros(len(ordinary), bool)
+        if any(columns.attrs):
+            words = list(map(self._word, columns.ftypes, columns.attrs))
+            ordinary &= np.fromiter((word is not ODD for word in words), bool, len(words))
+            kinds = np.fromiter((type(word) is bytes for word in words), bool, len(words))
+            columns = columns._replace(attrs=words)
         start = 0
         # runs of files that are written together end where one is not, or has attributes or none
         ends = np.flatnonzero(~ordinary | (np.diff(kinds, prepend=kinds[:1]) != 0)).tolist()
@@ -529,7 +532,7 @@ class BulkPut:
                 self._write_run(columns, start, i)
                 start = i
             if i < len(ordinary) and not ordinary[i]:
-                self._write_one(columns, i)
+                self._write_one(given, i)
                 self._done = start = i + 1
 
     def _write_one(self, columns: Columns, i: int) -> None:
@@ -538,15 +541,17 @@ class BulkPut:
             attrs = Attrs.decode(attrs, file=self._store.base, offset=0)
         self._put(columns.keys[i], bytes(columns.data[i]), columns.ns[i], columns.ftypes[i], attrs)
 
-    def _plain(self, columns: Columns) -> list[bool]:
-        """Which files have no attributes but columns, and keep their type whatever their mode."""
-        default = self._changes.is_default
-        pairs = zip(columns.ftypes, columns.attrs, strict=True)
-        return [
-            attrs is None or (type(attrs) is bytes and ftype == FileType.FILE and len(attrs) < LONG)
-            or (type(attrs) is not bytes and default(ftype, attrs))
-            for ftype, attrs in pairs
-        ]  # fmt: skip
+    def _word(self, ftype: int, attrs: Any) -> Any:
+        """The attribute entry of a file; None: it needs none; ODD: it is written by itself."""
+        if attrs is None or type(attrs) is bytes:
+            return attrs if attrs is None or len(attrs) < LONG else ODD
+        if self._changes.is_default(ftype, attrs):
+            return None
+        typed = ftype in (FileType.FILE, FileType.EXEC) and attrs.mode in (0o644, 0o755)
+        if (typed and attrs.mode != default_mode(ftype)) or attrs.ctime_ns is not None:
+            return ODD  # another type goes with that mode
+        word = attrs.encode()
+        return word if len(word) < LONG else ODD
 
     def _write_run(self, columns: Columns, start: int, stop: int) -> None:
         """Cut a run where the width of the FILEID in hex changes, so that headers are a matrix."""

@@ -29,8 +29,7 @@ from itertools import groupby
 from typing import Final
 
 from winkformats.disk.paths import directory_of, locate, open_file
-from winkformats.disk.replace import TEMPORARY
-from winkformats.disk.storage import Directory, Kind
+from winkformats.disk.storage import TEMPORARY, Directory, Kind
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container

@@ -129,6 +129,8 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
         try:
             _check_closed(store)
             write_columns(store)
+            if store.is_behind:  # a close may leave a tail, but many read a shard
+                store.merge()
         finally:
             store.close()
         columns = open_columns(base)

@@ -26,8 +26,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
-from winkformats.disk.replace import replacing
-from winkformats.disk.storage import Directory, Kind
+from winkformats.disk.storage import Directory, Kind, replacing
 from winkformats.errors import FormatError
 from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest

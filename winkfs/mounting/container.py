@@ -22,7 +22,7 @@ from winkfs.container.ondisk.inode import Attrs, FileType, check_attrs
 from winkfs.container.store import NO_ROOM
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.mounting.ids import Users
-from winkfs.mounting.listing import Listings
+from winkfs.mounting.listing import Listings, Numbers
 from winkfs.mounting.spool import Spool
 from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
@@ -77,6 +77,10 @@ class ContainerSource:
     def refresh(self) -> bool:
         """Follow the writer to its last sync -> whether anything has changed. Read-only."""
         return self.names.refresh()
+
+    def numbered(self) -> Numbers | None:
+        """Numbers of all that is shown, where that never changes."""
+        return None if self.writable or self.view.times is not None else Numbers(self.view)
 
     # finding
 

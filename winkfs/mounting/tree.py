@@ -309,9 +309,15 @@ class NameTree:
             self.weight += 1
             if not exists and not changed.knows(short):
                 low, high = self.overlay.range(directory)
-                if low == high and not self._entry(directory):
+                if low == high and not (self._entry(directory) or self._has_place(directory)):
                     self._append(changed, short)
             directory = above
+
+    def _has_place(self, name: bytes) -> bool:
+        """Whether the order has an entry of this name."""
+        order = self.overlay.order
+        at = order.lower_bound(name)
+        return at < order.count and order.name(at) == name
 
     def remove_directory(self, path: bytes, *, entry: bool) -> None:
         """An empty one, with its entry if it has one. The directory it was in stays."""
@@ -346,10 +352,10 @@ class NameTree:
     def replay(self, tail: Iterable[bytes]) -> None:
         """Names that came, changed or went since the order was made, whichever."""
         self.version += 1
-        order = self.overlay.order
         for name in tail:
-            at = order.lower_bound(name)
-            known = at < order.count and order.name(at) == name
+            if name.startswith(b"/"):  # no path, and what follows is no child of the top directory
+                continue
+            known = self._has_place(name)
             above, _, short = name.rpartition(b"/")
             changed, there = self.overlay.to_change(above), self._entry(name) != 0
             self.weight += 1

@@ -334,6 +334,47 @@ class ContainerView:
             ]
         return batch
 
+    # --- what numbers ask for, see `listing.Numbers` ---
+
+    @property
+    def order(self) -> Catalog:
+        return self.names.order
+
+    @property
+    def generation(self) -> int:
+        """Grows when positions do not mean any more what they did."""
+        return self.names.store.generation
+
+    @property
+    def owner(self) -> tuple[int, int]:
+        """Of files without attributes."""
+        return self.names.store.owner
+
+    def implied_attr(self, path: bytes) -> Attr:
+        """Of a directory that nothing but names below it tells of."""
+        id, (uid, gid) = self.places.directory_id(path), self._owner
+        return Attr(id, stat.S_IFDIR | 0o755, 0, self._started_ns, uid, gid)
+
+    def position(self, path: bytes) -> int:
+        """Of the inode of a file. Raises CorruptError."""
+        names, key = self.names, path + INODE
+        found = names.recent[1] if names.recent[0] == key else names.lookup.find(key)
+        if found is None:
+            raise _stale()
+        return found.pos
+
+    def path_at(self, pos: int) -> bytes:
+        """The name of the file whose inode is there. Raises CorruptError."""
+        return name_of(self.names.store.entry_at(pos).key)
+
+    def read_at(self, pos: int, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of the file whose inode is there. Raises CorruptError."""
+        names = self.names
+        known = names.recent[1]
+        found = known if known is not None and known.pos == pos else names.lookup.at(pos)
+        names.budget.reads(min(size, found.size))
+        return names.lookup.read(found, offset, size)
+
     # --- attributes by path ---
 
     def attr(self, path: bytes) -> Attr | None:

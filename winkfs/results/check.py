@@ -12,7 +12,7 @@ import numpy as np
 from winkformats import hashing
 from winkformats.arrays import Int64
 from winkformats.disk.paths import locate, open_file
-from winkformats.disk.replace import replacing
+from winkformats.disk.storage import replacing
 from winkformats.errors import CorruptError, FormatError
 from winkformats.hindex.table import Rows
 from winkformats.kv.pagesums import PageSums

@@ -21,8 +21,7 @@ from typing import Any, Final
 import xxhash
 
 from winkformats.disk.paths import absolute, directory_of, locate, make_directory
-from winkformats.disk.replace import TEMPORARY, replacing
-from winkformats.disk.storage import Directory, Kind
+from winkformats.disk.storage import TEMPORARY, Directory, Kind, replacing
 from winkformats.errors import FormatError
 from winkfs.errors import NoSuchFile, Refusal
 

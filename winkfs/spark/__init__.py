@@ -2,6 +2,8 @@
 
 register(spark)                 make the format known, where it was not found by its name
 read(spark, path, ...)          a DataFrame of files, planned anew with each call
+delete(spark, path, condition)  delete files by a condition of Spark SQL
+upsert(df, path)                put files, or some of their columns, over those that are there
 fetch_content(df)               the contents of files that a DataFrame refers to
 session_conf()                  settings with which that costs less
 mount_conf()                    settings for Spark's own sources on a mounted container
@@ -14,18 +16,22 @@ from typing import TYPE_CHECKING
 from winkfs import _exports
 
 if TYPE_CHECKING:
-    from winkfs.spark.conf import mount_conf as mount_conf
-    from winkfs.spark.conf import session_conf as session_conf
     from winkfs.spark.reading.fetch import fetch_content as fetch_content
+    from winkfs.spark.session import delete as delete
+    from winkfs.spark.session import mount_conf as mount_conf
     from winkfs.spark.session import read as read
     from winkfs.spark.session import register as register
+    from winkfs.spark.session import session_conf as session_conf
+    from winkfs.spark.session import upsert as upsert
 
 _HOMES = {
+    "delete": "session",
     "fetch_content": "reading.fetch",
-    "mount_conf": "conf",
-    "session_conf": "conf",
+    "mount_conf": "session",
+    "session_conf": "session",
     "read": "session",
     "register": "session",
+    "upsert": "session",
 }
 __all__ = list(_HOMES)
 __getattr__ = _exports(globals(), _HOMES)

@@ -1,4 +1,4 @@
-"""What a driver calls: `register` the format, `read` with it; and `compiled`.
+"""What a driver calls: `register` the format, `read` with it; settings; and `compiled`.
 
 Spark puts a zip with the sources of PySpark in front of the path of each Python that it starts, and
 planner, tasks and commit have a Python each, which compiles them anew. A PySpark that was installed
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
     from pyspark.sql.types import StructType
 
@@ -107,8 +107,9 @@ def read(
     options  see `reading.options`; columns, paths and glob may be lists, times datetimes
     raises   ValueError for a wrong option; AnalysisException, whose text says what is wrong
     """
-    from winkfs.spark.reading.options import Options, ddl_of
+    from winkfs.spark.reading.options import Options
     from winkfs.spark.reading.pushdown import prove
+    from winkfs.spark.reading.stores import ddl_of
 
     if spark not in _registered:
         register(spark)
@@ -121,6 +122,78 @@ def read(
         prove(spark)
     reader = spark.read.format("winkfs").options(**texts)
     return (reader if schema is None else reader.schema(schema)).load()
+
+
+def delete(
+    spark: SparkSession, path: str | os.PathLike[str], condition: str | Column
+) -> dict[str, int]:
+    """Delete the files of a data set, or a container, of which a condition is true.
+
+    condition  of Spark SQL, on the columns that a read gives: "score < 0.1 or lang is null"
+    ->         deleted: number of files; generation: of the data set, 0 of a container
+    raises     DatasetConflict where another commit came meanwhile: nothing is deleted then;
+               ValueError; what Spark raises
+    cost       one read, of contents only where the condition names `content`; the names come to
+               the driver
+    """
+    from winkfs.dataset.dataset import open as open_dataset
+    from winkfs.dataset.snapshot import snapshot
+    from winkfs.dataset.transaction import ShardWriter, begin
+
+    seen, root = snapshot(path), os.fspath(path)
+    inline = "inline" if "content" in str(condition) else "none"
+    given: dict[str, Any] = {"content": inline, "asOf": seen.generation or None}
+    with compiled(spark):
+        named = read(spark, root, **given).columns
+        frame = read(spark, root, columns=[*named, "name_raw"], **given)
+        rows = frame.where(condition).select("name_raw").toLocalIterator()
+        names = [bytes(row[0]) for row in rows]
+    if not seen.generation:
+        from winkfs.container.container import open as open_container
+
+        with open_container(root, "a") as container:
+            there = [name for name in names if name in container]
+            for name in there:
+                container.delete(name)
+        return {"deleted": len(there), "generation": 0}
+    if not names:
+        return {"deleted": 0, "generation": seen.generation}
+    with open_dataset(root) as known:
+        ao = known.ao
+    transaction = begin(root, "delete")
+    try:
+        writer = ShardWriter(transaction, "00000", ao=ao)
+        writer.gone.update(names)
+        record = writer.finish()
+        metrics = {"deleted": len(names)}
+        generation = transaction.commit([record], metrics=metrics, after=seen.generation)
+    except BaseException:
+        transaction.abort()
+        raise
+    return {"deleted": len(names), "generation": generation}
+
+
+def upsert(df: DataFrame, path: str | os.PathLike[str]) -> None:
+    """Put the files of a DataFrame into a data set, over those of the same paths.
+
+    df      has `path`; a file that is there keeps what `df` has no column for, also its content
+    raises  ValueError where there is no path; what Spark raises: a new file without a content
+    cost    where `df` lacks columns of the data set: a join with all of its files, and a copy of
+            those that are met
+    """
+    root, spark = os.fspath(path), df.sparkSession
+    if "path" not in df.columns:
+        raise ValueError(f"upsert needs the column path; the columns are: {', '.join(df.columns)}")
+    if spark not in _registered:
+        register(spark)
+    there = os.path.isdir(root)
+    known = read(spark, root).drop("size") if there else None
+    lacking = [] if known is None else [c for c in known.columns if c not in df.columns]
+    kept = [name for name in lacking if name != "mtime" or "content" not in df.columns]
+    if known is not None and kept:
+        df = df.join(known.select("path", *kept), "path", "left")
+    with compiled(spark):
+        df.write.format("winkfs").mode("append").save(root)
 
 
 def _text(name: str, value: Any) -> str:
@@ -176,3 +249,44 @@ def _made(context: Any) -> str | None:
     except (OSError, AttributeError, subprocess.SubprocessError):
         return None
     return str(script) if found.stdout.strip() == pyspark.__file__ else None
+
+
+# --- settings ---
+
+
+def session_conf() -> dict[str, str]:
+    """Settings for sessions that read or write format("winkfs").
+
+    ->      name -> value, for `SparkSession.builder.config(map=session_conf())` or `--conf`. The
+            first cannot be changed once the session runs.
+    """
+    return dict(_SESSION)
+
+
+def mount_conf() -> dict[str, str]:
+    """Settings for Spark's file sources (binaryFile, text, json, parquet ...) on a mount.
+
+    ->      name -> value, for `SparkSession.builder.config(map=mount_conf())` or `--conf`. The
+            first cannot be changed once the session runs; the others can, by `spark.conf.set`.
+            They hold for all that the session reads from local paths, not only for the mount.
+    """
+    return dict(_MOUNT)
+
+
+# Gains: docs/spark.md, "Cost".
+_SESSION = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    # The default, 64 MiB, has the JVM ask the kernel for new memory with each batch.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
+}
+
+# Gains: docs/spark.md, "Spark on a mounted path".
+_MOUNT = {
+    # Not LocalFileSystem: that one looks for a `.NAME.crc` beside each file that it opens, and
+    # writes one beside each that it makes.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # The default, 4 MB a file, makes a task of every 32 small files.
+    "spark.sql.files.openCostInBytes": "0",
+    # The default is a task for each directory (of more than 32) to list what is in it.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
+}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from winkfs.spark.reading.options import STREAMING, Options, ddl_of
+from winkfs.spark.reading.options import STREAMING, Options
 from winkfs.spark.reading.reader import FilteringReader, WinkfsReader
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]  # PySpark has no type
         return "winkfs"
 
     def schema(self) -> str:
+        from winkfs.spark.reading.stores import ddl_of
+
         return ddl_of(Options.of(self.options, STREAMING))  # Spark does not say what it is for
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -1,21 +1,24 @@
 """What a disk implements: `Storage`, one open file, and `Directory`, files by name.
 
 The methods that are not abstract are built on those that are; a disk that does one of them better
-overrides it. `paths` says which disk a path is on.
+overrides it. `paths` says which disk a path is on. `replacing` is the one way in which a file takes
+the place of another, at once or not at all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol, Self
 
 from winkformats.disk.pagecache import BulkReader, Dropper
 from winkformats.errors import CorruptError
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
+TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
 
 
 class Kind(enum.Enum):
@@ -297,3 +300,49 @@ class Directory(ABC):
                 else:
                     folder.unlink(entry)
         self.rmdir(name)
+
+
+# --- a file in the place of another ---
+
+
+@contextlib.contextmanager
+def replacing(
+    directory: Directory,
+    name: str,
+    *,
+    like: Storage | None = None,
+    uncached: bool = False,
+    unsure: Callable[[], object] | None = None,
+) -> Iterator[Storage]:
+    """A new file; where the block ends well it takes the name, durable, over what had it.
+
+    What a killed writer left under the temporary name is removed first; a symbolic link there is
+    not followed.
+
+    like    a file whose mode and owner it gets
+    unsure  is called where the file has the name, and the sync of the directory fails: then no
+            later sync of it says anything about the name
+    ->      the file, which stays open behind the block, and is closed where that raises
+    raises  OSError; the name then stands for the old file or, after a failed sync of the
+            directory, for either of them
+    """
+    temporary = name + TEMPORARY
+    directory.unlink(temporary)
+    storage = directory.create_new(temporary, like=like, uncached=uncached)
+    final = storage.name.removesuffix(TEMPORARY)
+    try:
+        yield storage
+        storage.sync()
+        directory.rename(temporary, name)
+        storage.name = final
+        try:
+            directory.sync()
+        except OSError:
+            if unsure is not None:
+                unsure()
+            raise
+    except BaseException:
+        storage.close()
+        with contextlib.suppress(OSError):
+            directory.unlink(temporary)
+        raise

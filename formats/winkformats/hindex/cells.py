@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, scheme_of
-from winkformats.disk.replace import replacing
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import Storage, replacing
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv import pagesums
 from winkformats.kv.superblock import FORMAT_NAMES, Superblock, read_superblock

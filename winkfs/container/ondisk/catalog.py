@@ -248,6 +248,11 @@ def owner_word(uid: int, gid: int) -> int:
     return uid | (gid - (gid >> 31 << 32)) << 32
 
 
+def owner_words(uid: Int64, gid: Int64) -> Int64:
+    """The same of many, int64[n]."""
+    return uid | gid << 32
+
+
 def plain_numbers(
     pos: Int64,
     fileid: Int64 | int = 0,

@@ -34,8 +34,7 @@ import xxhash
 
 from winkformats.arrays import Int64, fetch, texts_at
 from winkformats.disk.paths import open_file
-from winkformats.disk.replace import TEMPORARY
-from winkformats.disk.storage import Storage, check_view
+from winkformats.disk.storage import TEMPORARY, Storage, check_view
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import MASK64
 from winkformats.kv.sequence import KVSeq

@@ -20,7 +20,7 @@ from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import open_file
-from winkformats.disk.storage import Storage, check_view
+from winkformats.disk.storage import TEMPORARY, Storage, check_view
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
@@ -83,13 +83,21 @@ class DerivedIndex:
         return base
 
     def sweep(self) -> None:
-        """A file that is ahead of the data file is not loaded, and replaced before it can fit."""
+        """One that is ahead of the data file is not loaded, and replaced before it can fit; here
+        goes what a writer that was killed was writing."""
+        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
 
     def rewritten(self, pos: int) -> None:
         """`Index.assign` is told of a key that changes."""
 
     def drop(self) -> None:
         """A rebuild comes next, and what was packed last may be lost."""
+
+    def is_kept(self, base: Base) -> bool:
+        """Whether the file on the disk is the base, and says all but what a replay finds."""
+        same = (self.packed, self.damaged) == (base.packed, base.damaged)
+        on_disk = not isinstance(base.storage, MemoryStorage)
+        return on_disk and same and not (self.healing or self._store.settings.classic)
 
     def save(self) -> None:
         self.healing = False
@@ -473,7 +481,10 @@ def write_base(
 
     shape = table.write(storage, block, rows.s if rows.bits is None else rows.bits, words)
     covered = variables.get("DATAEND", 0)
-    return Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
+    base = Base(storage, shape, SBSIZE, covered, variables.get("NEXTFID", 0), n)
+    base.packed = {name: variables[name] for name in PACKED if name in variables}
+    base.damaged = variables.get(DAMAGED, 0)
+    return base
 
 
 def usual(base: Base | None, layout: Layout, settings: Settings) -> Base | None:

@@ -39,6 +39,7 @@ import xxhash
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
+from winkformats.kv.entry import KVEntry
 from winkfs.errors import Refusal
 from winkfs.names import Name, to_bytes, to_str
 
@@ -462,6 +463,19 @@ def _impossible(extents: Sequence[Extent], lsize: int) -> bool:
         or min((e.skip for e in extents), default=0) < 0
         or max((e.skip + e.size for e in extents), default=0) > INT64
     )
+
+
+def attributes(
+    inode: Inode, owner: tuple[int, int], entry_at: Callable[[int], KVEntry], file: str
+) -> Attrs:
+    """The attributes of a file, the defaults where it has none. Raises CorruptError."""
+    if inode.attrs is None:
+        return Attrs(default_mode(inode.ftype), *owner)
+    pos, size = inode.attrs
+    value = entry_at(pos).value
+    if size > len(value):
+        raise CorruptError("attribute size", file=file, offset=pos)
+    return Attrs.decode(value[:size], file=file, offset=pos)
 
 
 def data_key(fileid: int, number: int) -> bytes:

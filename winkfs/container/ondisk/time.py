@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.disk.paths import open_file
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import TEMPORARY, Storage
 from winkformats.errors import DerivedDamage, FormatError
 from winkformats.kv import pagesums
 from winkformats.kv.entry import Layout
@@ -39,7 +39,7 @@ class DerivedTimes:
     """BASE.time of an open container.
 
     marks    what the container holds; None: it is not append-only
-    current  whether the file covers all of the data file
+    covered  FILESIZE of the data file whose files are all in the file on the disk; -1: in none
     """
 
     suffix = ".time"
@@ -47,18 +47,18 @@ class DerivedTimes:
     def __init__(self, store: Opened) -> None:
         self._store = store
         self.marks: TimeIndex | None = None
-        self.current = True
+        self.covered = -1
 
     def load(self) -> int | None:
         """Take the marks from the file -> where they end in the data file; None: it is no good."""
         store, settings = self._store, self._store.settings
         block, end = store.kv.superblock, store.kv.end
         loaded = TimeIndex.load(store.base + self.suffix, settings, block, end, store.remark)
+        self.covered = -1
         if loaded is None or (settings.classic and not self._plausible(loaded[0])):
             return None
-        self.marks, covered = loaded
-        self.current = covered == end
-        return covered
+        self.marks, self.covered = loaded
+        return self.covered
 
     def _plausible(self, times: TimeIndex) -> bool:
         """Whether some marks point to entries. Only a classic file has nothing else to go by."""
@@ -67,10 +67,11 @@ class DerivedTimes:
 
     def begin(self) -> None:
         """Go on without a mark, all of the data file still to be read."""
-        self.marks, self.current = TimeIndex(self._store.settings), False
+        self.marks, self.covered = TimeIndex(self._store.settings), -1
 
     def sweep(self) -> None:
-        """A file that is ahead of the data file is not loaded, and replaced before it can fit."""
+        """See `DerivedIndex.sweep`."""
+        self._store.directory.unlink(self._store.name + self.suffix + TEMPORARY)
 
     def rewritten(self, pos: int) -> None:
         """The last file, which keeps its mtime and its first entry."""
@@ -86,7 +87,7 @@ class DerivedTimes:
             with store.deriving(self.suffix) as storage:
                 self.marks.write(storage, store.settings, store.kv.superblock)
             storage.close()
-            self.current = True
+            self.covered = store.kv.end
         except OSError as error:
             store.excuse(error)
 

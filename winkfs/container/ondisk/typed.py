@@ -84,7 +84,7 @@ def check_schema(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 HIDDEN: Final = frozenset(
-    ["_error", "_container", "_contid", "_pos", "_pointer", "_generation"]
+    ["_error", "_container", "_contid", "_pos", "_pointer", "_generation", "_change"]
 )  # of the source of Spark
 
 
@@ -152,6 +152,36 @@ def to_attributes(schema: Schema, values: Mapping[str, Any]) -> dict[bytes, byte
         if text is not None:
             found[USER + name.encode()] = text
     return found
+
+
+class Encoder:
+    """Makes the values of many new files attributes: what `to_attributes` says, as ATTRS has it.
+
+    cost  3 us a file with three columns, a third of making and encoding a dict
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema, record = schema, schema_text(schema)
+        self._record = _head(RECORD) + len(record).to_bytes(4, "big") + record
+        self._heads = {name: _head(USER + name.encode()) for name in schema}
+
+    def encode(self, values: Mapping[str, Any]) -> bytes:
+        """Raises ValueError as `to_attributes`."""
+        parts = [self._record]
+        try:
+            for name, value in values.items():
+                if value is not None:
+                    text = TO_TEXT[self._schema[name]](value)
+                    parts += self._heads[name], len(text).to_bytes(4, "big"), text
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
+            to_attributes(self._schema, values)  # says what is wrong
+            raise
+        return b"".join(parts)
+
+
+def _head(name: bytes) -> bytes:
+    """Of an extended attribute in ATTRS, before the length of its value."""
+    return len(name).to_bytes(2, "big") + name
 
 
 def to_values(xattrs: Mapping[bytes, bytes], schema: Schema | None = None) -> dict[str, Any]:
@@ -259,7 +289,8 @@ TO_VALUE: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 def split(attributes: Iterable[bytes], schema: Schema) -> list[Texts]:
-    """The texts of each column, of files whose extended attributes are given as ATTRS has them.
+    """The texts of each column, of files whose extended attributes are given as ATTRS has them, and
+    `is_whole` of each.
 
     cost  0.5 us an attribute
     """
@@ -278,12 +309,23 @@ def split(attributes: Iterable[bytes], schema: Schema) -> list[Texts]:
     return found
 
 
+def is_whole(attrs: bytes, at: int) -> bool:
+    """Whether extended attributes stand from `at` to the end. Cost: 0.2 us an attribute."""
+    size = len(attrs)
+    while at + 6 <= size:
+        length = attrs[at] << 8 | attrs[at + 1]
+        at += 6 + length
+        if not length or at > size:
+            return False
+        at += int.from_bytes(attrs[at - 4 : at], "big")
+    return at == size
+
+
 def pack(texts: Sequence[Texts], names: Iterable[str]) -> npt.NDArray[Any]:
     """The inverse: of each file its columns, as ATTRS has extended attributes, object[n]."""
     parts: list[list[bytes]] = []
     for name, column in zip(names, texts, strict=True):
-        key = USER + name.encode()
-        head = len(key).to_bytes(2, "big") + key
+        head = _head(USER + name.encode())
         parts.append(
             [b"" if t is None else b"%b%b%b" % (head, len(t).to_bytes(4, "big"), t) for t in column]
         )

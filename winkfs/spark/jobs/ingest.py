@@ -27,6 +27,14 @@ from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
 from winkfs.archive.warc import Warc
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.typed import (
+    RECORD,
+    USER,
+    check_schema,
+    kind_of_arrow,
+    schema_text,
+    texts_of_arrow,
+)
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord
@@ -48,6 +56,8 @@ SUFFIXES: Final = {
 UNIT: Final = 128 << 20  # bytes of files of a directory in one unit
 FILES: Final = 20_000  # of a directory in one unit
 BATCH: Final = 1024  # rows of a Parquet file read at a time
+KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_raw"})
+"""Columns of files as a read of them gives, which say nothing that is kept."""
 ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
 
 
@@ -197,8 +207,9 @@ class Table:
         try:
             with pq.ParquetFile(self._path) as file:
                 wanted = self._wanted(file.schema_arrow)
-                for batch in file.iter_batches(BATCH, columns=wanted):
-                    yield from self._rows(batch)
+                schema = self._typed(file.schema_arrow, wanted)
+                for batch in file.iter_batches(BATCH, columns=[*wanted, *schema]):
+                    yield from self._rows(batch, schema)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             line = str(error).splitlines()[0]
             raise FormatError(f"{self._path}: not a whole Parquet file: {line}") from None
@@ -211,7 +222,23 @@ class Table:
             raise Refusal(f"{what}: name the right ones", self._path)
         return [n for n in (columns.path, columns.content, columns.mtime) if n in schema.names]
 
-    def _rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
+    def _typed(self, schema: pa.Schema, wanted: list[str]) -> dict[str, str]:
+        """The other columns, which become columns of the files; those that cannot are noted."""
+        found: dict[str, str] = {}
+        for name, form in zip(schema.names, schema.types, strict=True):
+            if name in wanted or name.lower() in KNOWN:
+                continue
+            kind = kind_of_arrow(form)
+            try:
+                if kind is None:
+                    raise ValueError(f"column {name} is {form}")
+                check_schema(found | {name: kind})
+                found[name] = kind
+            except ValueError as error:
+                self._note(Note(self._path.encode(), f"{error}: left out", False))
+        return found
+
+    def _rows(self, batch: pa.RecordBatch, schema: dict[str, str]) -> Iterator[Row]:
         import pyarrow as pa
 
         names = batch.column(self._columns.path).cast(pa.binary()).to_pylist()
@@ -220,9 +247,15 @@ class Table:
         if self._columns.mtime in batch.schema.names:
             stamps = batch.column(self._columns.mtime).cast(pa.timestamp("ns", "UTC"))
             times = stamps.cast(pa.int64()).to_pylist()
-        for name, content, mtime in zip(names, contents, times, strict=True):
+        texts = [texts_of_arrow(name, kind, batch.column(name)) for name, kind in schema.items()]
+        keys, record = [USER + name.encode() for name in schema], schema_text(schema)
+        for i, (name, content, mtime) in enumerate(zip(names, contents, times, strict=True)):
             if name and content is not None:
-                yield Row(name, content, mtime, FileType.FILE, None, None, None)
+                xattrs = None
+                if schema:
+                    pairs = ((k, column[i]) for k, column in zip(keys, texts, strict=True))
+                    xattrs = {k: text for k, text in pairs if text is not None} | {RECORD: record}
+                yield Row(name, content, mtime, FileType.FILE, None, None, None, xattrs)
             else:
                 what = "a row without content" if name else "a row without a path"
                 self._note(Note(name or self._path.encode(), what, True))

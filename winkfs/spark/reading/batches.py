@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from winkformats.errors import CorruptError
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import DEFAULT_MODES
 from winkfs.container.ondisk.typed import to_arrow
+from winkfs.dataset.shard import tombstones
 from winkfs.errors import Refusal
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
@@ -63,12 +64,41 @@ def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBa
         yield from _ordered(reading, partition)
         return
     for piece in partition.pieces:
+        if piece.gone:
+            yield from _gone(reading, piece)
+            continue
         with _Open(reading, piece) as opened:
             for rows in opened.source.chunks():
                 for part in _cut(reading, rows):
                     yield from _left(reading, *opened.batch(part))
                     opened.source.contents.drop()
             yield from opened.damaged()
+
+
+def _gone(reading: Reading, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """Rows that say that files are deleted: those of the piece, or those its tombstones name."""
+    with _Open(replace(reading, columns=()), replace(piece, gone=False)) as opened:
+        if piece.tombs:
+            names = tombstones(opened.source.store, piece.tombs)[0]
+        else:
+            names = [name for rows in opened.source.chunks() for name in rows.names()]
+    for at in range(0, len(names), AT_ONCE):
+        some = names[at : at + AT_ONCE]
+        known = {
+            "path": arrow.texts(list(map(to_path, some))), "name_raw": arrow.binaries(some),
+            "_change": arrow.same("delete", len(some)),
+            "_generation": arrow.same(piece.generation, len(some)),
+        }  # fmt: skip
+        yield _batch_of(reading, known, len(some))
+
+
+def _batch_of(reading: Reading, known: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    """Rows of which some columns are known, and all others null."""
+    arrays = [
+        known[column] if column in known else pa.nulls(count, field.type)
+        for column, field in zip(reading.columns, reading.schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)
 
 
 def _cut(reading: Reading, rows: Columns) -> Iterator[Columns]:
@@ -193,11 +223,7 @@ class _Open:
             "_contid": arrow.same(self.piece.contid, len(texts)),
             "_pos": arrow.column(np.array([error.offset for error in self._damaged], np.int64)),
         }  # fmt: skip
-        arrays = [
-            known[column] if column in known else pa.nulls(len(texts), field.type)
-            for column, field in zip(self.reading.columns, self.reading.schema, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=self.reading.schema)
+        yield _batch_of(self.reading, known, len(texts))
 
 
 def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.RecordBatch]:
@@ -336,4 +362,5 @@ COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
     "_pos": lambda made: arrow.column(made.rows.pos),
     "_pointer": lambda made: arrow.column(made.rows.pointer),
     "_generation": lambda made: made._same(made.opened.piece.generation),
+    "_change": lambda made: made._same("put"),
 }

@@ -16,6 +16,11 @@
                                size > 1000; on columns, path, size and mtime, see `container.where`
     orderBy        offset      offset, path, mtime, or perm:DIR, an order: `winkfs.orders`
     asOf                       generation of a data set, or a time: what was there then
+    readChanges    false       of a data set what its commits changed, a row for each file that was
+                               put or deleted, see `_change` and `_generation`; compactions change
+                               nothing
+    startingGeneration         readChanges: the first commit; the oldest that is kept
+    endingGeneration           readChanges: the last commit; the newest
     includeDirs    false       directories and symbolic links too, see the column `ftype`
     splitBytes     512m        bytes of a task, at most; fewer where there are idle cores
     minPartitions  1           tasks, at least, where no document is larger than one
@@ -44,7 +49,8 @@ _container  string     path of the container, without .data; these four and `siz
 _contid     bigint     its CONTID                              `fetch_content` needs
 _pos        bigint     kv_pointer of the inode
 _pointer    bigint     kv_pointer of the data entry, see `winkfs.container.columns`
-_generation bigint     of the data set, as of the plan; 0 for a container
+_generation bigint     of the data set, as of the plan, or of the commit; 0 for a container
+_change     string     put or, with no more than the name, delete
 
 Behind these stand the columns of the user that container or data set have: see `ondisk.typed`.
 """
@@ -96,6 +102,7 @@ FIELDS: Final = {
     "_pos": "bigint",
     "_pointer": "bigint",
     "_generation": "bigint",
+    "_change": "string",
 }
 TYPED: Final = {
     "string": "string", "binary": "binary", "bool": "boolean", "int64": "bigint",
@@ -129,6 +136,9 @@ class Options:
     verify: bool = True
     pushdown: str = "off"
     binary_file: bool = False
+    changes: bool = False
+    first: int | None = None
+    last: int | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str], others: Iterable[str] = ()) -> Self:
@@ -152,7 +162,12 @@ class Options:
         low, high = chosen.get("since"), chosen.get("until")
         if low is not None and high is not None and low > high:
             raise ValueError("option mtimeFrom is later than mtimeTo")
-        return cls(**values, selection=Selection(**chosen))
+        made = cls(**values, selection=Selection(**chosen))
+        if not made.changes and (made.first, made.last) != (None, None):
+            raise ValueError("startingGeneration and endingGeneration go with readChanges=true")
+        if made.changes and (chosen or made.as_of or made.order != "offset"):
+            raise ValueError("readChanges reads all changes: filter the DataFrame instead")
+        return made
 
 
 def given_of(options: Mapping[str, str]) -> dict[str, str]:
@@ -324,6 +339,9 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "orderBy": ("order", _order),
     "asOf": ("as_of", str),
     "includeDirs": ("include_dirs", flag),
+    "readChanges": ("changes", flag),
+    "startingGeneration": ("first", count),
+    "endingGeneration": ("last", count),
     "splitBytes": ("split", _split),
     "minPartitions": ("partitions", count),
     "batchBytes": ("batch", lambda text: size_of(text, 1, 1 << 30)),
@@ -333,21 +351,6 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "pushdown": ("pushdown", one_of(off="off", native="native", untried="untried")),
     "schemaStyle": ("binary_file", one_of(winkfs=False, binaryFile=True)),
 }
-
-
-def typed_of(options: Options) -> dict[str, str]:
-    """The columns of the user that containers and data sets have: name -> type.
-
-    cost  reads the superblock of a container, the manifest of a data set
-    """
-    from winkfs.dataset.records import union
-    from winkfs.spark.reading.stores import stores_of
-
-    found = []
-    for kind, path in stores_of(options.sources):
-        if kind.has("shards"):
-            found.append(kind.function("shards", path)(path, options.as_of).columns)
-    return union(found)
 
 
 def column_of(name: str, typed: Mapping[str, str] | None = None) -> str:
@@ -368,52 +371,6 @@ def column_of(name: str, typed: Mapping[str, str] | None = None) -> str:
 def type_of(column: str, typed: Mapping[str, str]) -> str:
     """The SQL type of a column."""
     return FIELDS[column] if column in FIELDS else TYPED[typed[column]]
-
-
-def _asked_for(options: Options, names: Iterable[str]) -> dict[str, str]:
-    """The columns of the user, where some of the names are none of our own."""
-    own = {*map(str.lower, FIELDS), *ALIASES}
-    return typed_of(options) if any(name.lower() not in own for name in names) else {}
-
-
-def ddl_of(options: Options) -> str:
-    """The schema where the user gives none, as DDL. Raises ValueError for a wrong column."""
-    if options.columns is not None:
-        names, typed = options.columns, _asked_for(options, options.columns)
-    else:
-        typed = {} if options.binary_file else typed_of(options)
-        names = _default(options, typed)
-    fields = [f"`{name}` {type_of(column_of(name, typed), typed)}" for name in names]
-    if len({name.lower() for name in names}) < len(names):
-        raise ValueError(f"option columns names a column twice: {','.join(names)}")
-    return ", ".join(fields)
-
-
-def _default(options: Options, typed: Iterable[str]) -> tuple[str, ...]:
-    named = ("path", "modificationTime", "length") if options.binary_file else (
-        "path", "size", "mtime",
-    )  # fmt: skip
-    content = {"inline": ("content",), "ref": REFS, "none": ()}[options.content]
-    return (*named, *content, *typed, *(("_error",) if options.mode == "PERMISSIVE" else ()))
-
-
-def check(schema: StructType, options: Options) -> tuple[list[str], dict[str, str]]:
-    """The columns of a schema that a user may have given, and the types of those of the user.
-
-    raises  ValueError
-    """
-    typed = _asked_for(options, [field.name for field in schema.fields])
-    columns = []
-    for given in schema.fields:
-        column = column_of(given.name, typed)
-        found, wanted = given.dataType.simpleString(), type_of(column, typed)
-        if found != wanted:
-            raise ValueError(f"column {given.name} is {wanted}, not {found}: cast it after load()")
-        columns.append(column)
-    names = [field.name.lower() for field in schema.fields]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"the schema names a column twice: {', '.join(sorted(twice))}")
-    return columns, {name: kind for name, kind in typed.items() if name in columns}
 
 
 def arrow_schema(fields: StructType) -> Any:

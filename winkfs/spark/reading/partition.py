@@ -75,6 +75,7 @@ class Piece:
     rows          packed: just these, ascending; None: all but the hidden ones
     hidden        packed positions in [low, high)
     generation    of the data set
+    gone          its files are told as deleted; tombs: those that its tombstones from there on name
     """
 
     base: str
@@ -86,6 +87,8 @@ class Piece:
     rows: bytes | None = None
     hidden: bytes | None = None
     generation: int = 0
+    gone: bool = False
+    tombs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

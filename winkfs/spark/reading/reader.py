@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from winkfs.spark.reading.options import Options, arrow_schema, check, typed_of
+from winkfs.spark.reading.options import Options, arrow_schema
 from winkfs.spark.reading.partition import (
     OPEN,
     Ordered,
@@ -36,6 +36,8 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises ValueError for a schema with other columns."""
+        from winkfs.spark.reading.stores import check
+
         self.columns, typed = check(schema, options)
         self.settings: dict[str, Any] = {
             "batch": options.batch, "largest": options.largest, "mode": options.mode,
@@ -77,9 +79,13 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     raises    NoSuchFile, StalePlan, ValueError, FormatError, OSError
     cost      without a selection none but reading the manifest; a selection: see `select`
     """
-    from winkfs.spark.reading.stores import part_of, shards_of, stores_of
+    from winkfs.spark.reading.stores import part_of, shards_of, stores_of, typed_of
 
     stores = stores_of(options.sources)
+    if options.changes:
+        from winkfs.spark.reading.selected import changes
+
+        return changes(options, contents, stores)
     if options.selection.where is not None:
         bound = options.selection.where.bound(typed_of(options))
         options = replace(options, selection=replace(options.selection, where=bound))

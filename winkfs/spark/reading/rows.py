@@ -22,9 +22,8 @@ from winkformats.kv.entry import KVEntry
 from winkfs.container.catalog import values_between
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
 from winkfs.container.ondisk.cols import open_columns
-from winkfs.container.ondisk.inode import Attrs, Inode, assemble, cut
+from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
-from winkfs.container.read import attributes
 from winkfs.container.select import columns_between
 from winkfs.container.store import Store
 from winkfs.dataset.records import ShardRecord

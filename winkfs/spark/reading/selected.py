@@ -17,17 +17,24 @@ from winkfs.container.columns import Columns
 from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.select import select
 from winkfs.container.store import Store
-from winkfs.dataset.shard import Shard
+from winkfs.dataset.hidden import hidden_of
+from winkfs.dataset.manifest import Log
+from winkfs.dataset.records import Manifest
+from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import StalePlan
 from winkfs.spark.reading.options import Options
 from winkfs.spark.reading.partition import (
+    OPEN,
     ROW,
     Ordered,
+    Part,
     Piece,
     Scan,
     pack,
     piece_of,
+    scans,
     task_count,
+    weight_of,
     weights_of,
 )
 from winkfs.spark.reading.stores import Store as OpenStore
@@ -169,3 +176,56 @@ def _pieces_of(
             raise StalePlan(f"the order {order.folder} is of other files: make it anew", base)
         found.append(replace(piece_of(*known[base]), size=ordered.size))
     return tuple(found)
+
+
+# --- what commits changed ---
+
+
+def changes(options: Options, contents: bool, stores: list[OpenStore]) -> list[Scan | Ordered]:
+    """The tasks of what the commits of a data set put and deleted.
+
+    raises  ValueError for another store; StalePlan where a shard, or a generation, was vacuumed
+    cost    reads the manifests, and looks which files of a commit it has hidden itself
+    """
+    if len(stores) != 1 or not stores[0][0].versions:
+        raise ValueError("readChanges is for one data set: only that has generations")
+    log = Log(stores[0][1])
+    newest = log.newest()
+    first, last = options.first or 1, newest if options.last is None else options.last
+    if last > newest:
+        raise ValueError(f"endingGeneration is {last}, and the newest is {newest}")
+    parts: list[Part] = []
+    for number in range(max(first, log.head().oldest), last + 1):
+        manifest = log.read(number)
+        if not manifest.rewrites:
+            parts += _changes_of(log, manifest, contents)
+    if options.first is not None and options.first < log.head().oldest:
+        raise StalePlan(f"generation {options.first} was vacuumed: begin at "
+                        f"{log.head().oldest}", log.root)  # fmt: skip
+    return scans(options, parts) if parts else []
+
+
+def _changes_of(log: Log, manifest: Manifest, contents: bool) -> Iterator[Part]:
+    """What one commit deleted, then what it put."""
+    number = manifest.generation
+    if manifest.removed:
+        before = log.state(number - 1)
+        hidden = hidden_of(log, before)
+        for record in before.shards:
+            if record.path in manifest.removed and record.files:
+                gone = hidden.get(record.path, NOTHING)
+                shard = Shard(f"{log.root}/{record.path}", record, gone)
+                piece = replace(piece_of(shard, number), gone=True)
+                yield Part(piece, OPEN + weight_of(shard, False), gone)
+    if not manifest.added:
+        return
+    hidden = hidden_of(log, log.state(number))
+    for record in manifest.added:
+        shard = Shard(f"{log.root}/{record.path}", record, hidden.get(record.path, NOTHING))
+        if record.tombstones:
+            piece = replace(piece_of(shard, number), gone=True, tombs=record.tombs_at)
+            # as one row, which is in no more than one task
+            yield Part.of_rows(piece, np.array([record.size - 1]), np.array([0]), False)
+        if record.files > len(shard.hidden):
+            weight = OPEN + weight_of(shard, contents)
+            yield Part(piece_of(shard, number), weight, shard.hidden)

@@ -1,4 +1,4 @@
-"""The stores that the paths of a query name, and those that are read by name.
+"""The stores that the paths of a query name, their columns, and those that are read by name.
 
 A container or a data set is planned and read by bytes. Of a store of another kind that can be
 opened, the planner lists the files, and tasks read them by name.
@@ -6,6 +6,7 @@ opened, the planner lists the files, and tasks read them by name.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,17 +19,18 @@ from winkfs.container.ondisk.typed import Column
 from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, base_of, to_bytes
 from winkfs.registry import Kind, find_kind
+from winkfs.spark.reading.options import ALIASES, FIELDS, REFS, Options, column_of, type_of
 from winkfs.spark.reading.partition import OPEN, Named, Part, weights_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from winkformats.arrays import Int64
     from winkfs.container.columns import Columns
     from winkfs.container.entry import Stat
     from winkfs.dataset.manifest import AsOf
     from winkfs.dataset.shard import Shard
-    from winkfs.spark.reading.options import Options
 
 Store = tuple[Kind, str]
 
@@ -153,3 +155,80 @@ class NamedSource:
 
     def drop(self) -> None:
         """Nothing is kept."""
+
+
+# --- columns ---
+
+
+def typed_of(options: Options) -> dict[str, str]:
+    """The columns of the user that containers and data sets have: name -> type.
+
+    cost  reads the superblock of a container, the manifest of a data set
+    """
+    from winkfs.dataset.records import union
+
+    found = []
+    for kind, path in stores_of(options.sources):
+        if options.changes and kind.versions:  # of shards that are gone by now, too
+            from winkfs.dataset.manifest import Log
+
+            log = Log(path)
+            made = log.manifests(log.newest(), log.head().oldest)
+            found += [record.schema for manifest in made for record in manifest.added]
+        if kind.has("shards"):
+            found.append(kind.function("shards", path)(path, options.as_of).columns)
+    return union(found)
+
+
+def _asked_for(options: Options, names: Iterable[str]) -> dict[str, str]:
+    """The columns of the user, where some of the names are none of our own."""
+    own = {*map(str.lower, FIELDS), *ALIASES}
+    return _there(options) if any(name.lower() not in own for name in names) else {}
+
+
+def _there(options: Options) -> dict[str, str]:
+    """As `typed_of`; none where there is no such store, which the planner says."""
+    with contextlib.suppress(OSError):
+        return typed_of(options)
+    return {}
+
+
+def ddl_of(options: Options) -> str:
+    """The schema where the user gives none, as DDL. Raises ValueError for a wrong column."""
+    if options.columns is not None:
+        names, typed = options.columns, _asked_for(options, options.columns)
+    else:
+        typed = {} if options.binary_file else _there(options)
+        names = _default(options, typed)
+    fields = [f"`{name}` {type_of(column_of(name, typed), typed)}" for name in names]
+    if len({name.lower() for name in names}) < len(names):
+        raise ValueError(f"option columns names a column twice: {','.join(names)}")
+    return ", ".join(fields)
+
+
+def _default(options: Options, typed: Iterable[str]) -> tuple[str, ...]:
+    named = ("path", "modificationTime", "length") if options.binary_file else (
+        "path", "size", "mtime",
+    )  # fmt: skip
+    content = {"inline": ("content",), "ref": REFS, "none": ()}[options.content]
+    found = (*named, *content, *typed, *(("_error",) if options.mode == "PERMISSIVE" else ()))
+    return (*found, "_change", "_generation") if options.changes else found
+
+
+def check(schema: StructType, options: Options) -> tuple[list[str], dict[str, str]]:
+    """The columns of a schema that a user may have given, and the types of those of the user.
+
+    raises  ValueError
+    """
+    typed = _asked_for(options, [field.name for field in schema.fields])
+    columns = []
+    for given in schema.fields:
+        column = column_of(given.name, typed)
+        found, wanted = given.dataType.simpleString(), type_of(column, typed)
+        if found != wanted:
+            raise ValueError(f"column {given.name} is {wanted}, not {found}: cast it after load()")
+        columns.append(column)
+    names = [field.name.lower() for field in schema.fields]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"the schema names a column twice: {', '.join(sorted(twice))}")
+    return columns, {name: kind for name, kind in typed.items() if name in columns}

@@ -1,0 +1,465 @@
+"""A close after few changes leaves BASE.idx as it is: who opens the container replays the tail.
+
+Also what a close does to the catalog, and what it leaves behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import container_checks
+import pytest
+from catalog_checks import assert_catalog, check_catalog, store_of
+from constants import leave_tails, shrink
+from container_checks import assert_sound, contents, path_of
+from oracle_read import check
+
+import winkfs
+from winkformats.disk.posix import FileStorage
+from winkformats.kv.superblock import read_superblock
+from winkfs.container.catalog import open_catalog
+from winkfs.container.verify import info
+
+base = container_checks.base  # fixture
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FILES = 400
+Model = dict[bytes, bytes]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 40 changes of FILES are few."""
+    shrink(monkeypatch, "files of the index for each of them", 10)
+    shrink(monkeypatch, "files of an index that is always written", 100)
+
+
+def made(base: Path, **variant: bool) -> Model:
+    model = {b"d%d/f%03d" % (i % 7, i): b"first %d" % i for i in range(FILES)}
+    with winkfs.create(base, **variant) as c:
+        c.put_many((name, data, 1000 + i) for i, (name, data) in enumerate(model.items()))
+    return model
+
+
+def tail_of(base: Path, suffix: str = ".idx") -> int:
+    """Bytes of the data file that a derived file does not cover."""
+    with FileStorage(path_of(base, suffix)) as derived, FileStorage(path_of(base, ".data")) as data:
+        return read_superblock(data)["FILESIZE"] - read_superblock(derived)["DATAEND"]
+
+
+@contextmanager
+def unchanged(base: Path, suffix: str = ".idx") -> Iterator[None]:
+    before = path_of(base, suffix).read_bytes()
+    yield
+    assert path_of(base, suffix).read_bytes() == before
+
+
+def changed(c: winkfs.Container, model: Model) -> None:
+    """A change of each kind."""
+    c.put("new", b"put")
+    c.put_many([("d1/f001", b"again"), ("many", b"1")])
+    c.append("d2/f002", b" and more")
+    c.delete("d3/f003")
+    c.rename("d4/f004", "moved/f004")
+    c.rename("d5/f005", "d6/f006")
+    c.put("came", b"and went")
+    c.delete("came")
+    model |= {b"new": b"put", b"d1/f001": b"again", b"many": b"1"}
+    model[b"d2/f002"] += b" and more"
+    model[b"moved/f004"] = model.pop(b"d4/f004")
+    model[b"d6/f006"] = model.pop(b"d5/f005")
+    del model[b"d3/f003"]
+
+
+def assert_same(base: Path, model: Model) -> None:
+    """For a reader, a writer, verify, info and the oracle."""
+    assert_sound(base, model)
+    check_catalog(base, set(model))
+    with winkfs.open(base) as c:
+        assert len(c) == len(model)
+        assert [name.encode() for name in c.names()] == sorted(model)
+        assert {e.name.encode(): e.read() for e in c.scan()} == model
+        wanted = sorted(model)[::3]
+        assert list(c.get_many([name.decode() for name in wanted])) == [model[n] for n in wanted]
+        assert "came" not in c and ("d3/f003" in c) == (b"d3/f003" in model)
+    assert info(str(base))["files"] == len(model)
+
+
+# --- what is left, and what is read
+
+
+@pytest.mark.usefixtures("few")
+def test_few_changes_leave_the_index_and_are_seen_by_all(base: Path) -> None:
+    model = made(base)
+    with unchanged(base), winkfs.open(base, "a") as c:
+        changed(c, model)
+    assert tail_of(base) > 0 and tail_of(base, ".cat") == 0
+    assert info(str(base))["index"]["tail_bytes"] == tail_of(base)
+    assert_same(base, model)
+
+
+@pytest.mark.usefixtures("few")
+def test_the_counters_are_exact_though_the_index_is_behind(base: Path) -> None:
+    model = made(base)
+    with winkfs.open(base, "a") as c:
+        changed(c, model)
+    assert tail_of(base) > 0
+    counted = []
+    for _ in range(2):
+        with FileStorage(path_of(base, ".data")) as storage:
+            block = read_superblock(storage)
+        names = ("ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ", "NEXTFID", "SYNCSIZE", "FILESIZE")
+        counted.append([block[name] for name in names])
+        winkfs.reindex(base)
+    assert counted[0] == counted[1]
+
+
+@pytest.mark.usefixtures("few")
+def test_the_tail_grows_over_small_closes_until_it_is_merged(base: Path) -> None:
+    model, tails = made(base), []
+    for turn in range(20):
+        with winkfs.open(base, "a") as c:
+            for i in range(3):
+                c.put(f"turn{turn}/{i}", b"%d" % turn)
+                model[b"turn%d/%d" % (turn, i)] = b"%d" % turn
+        tails.append(tail_of(base))
+    assert tails.count(0) == 1 and tails.index(0) == 13  # 42 changes: more than a tenth of 400
+    assert all(a < b for a, b in itertools.pairwise(tails[:13]))
+    assert_same(base, model)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_long_tail_is_merged_though_its_changes_are_few(base: Path) -> None:
+    made(base)
+    with store_of(base) as store:
+        assert store.index.base is not None
+        size = store.index.base.size
+    for length, left in ((size // 2, True), (size, False)):
+        with winkfs.open(base, "a") as c:
+            c.put("large", os.urandom(length))
+        assert (tail_of(base) > 0) == left
+
+
+def test_an_index_of_few_files_is_always_written(base: Path) -> None:
+    made(base)
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"1")
+    assert tail_of(base) == 0
+
+
+@pytest.mark.usefixtures("few")
+def test_nothing_is_written_where_nothing_changed(base: Path) -> None:
+    made(base)
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"1")
+    assert tail_of(base) > 0
+    with unchanged(base), unchanged(base, ".cat"), unchanged(base, ".data"):
+        winkfs.open(base, "a").close()
+
+
+@pytest.mark.usefixtures("few")
+def test_the_index_of_a_classic_container_is_always_written(base: Path) -> None:
+    """For only a current one is trusted."""
+    made(base, classic=True)
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"1")
+    with store_of(base) as store:
+        assert not store.is_behind and store.index.overlay == {}
+
+
+def test_the_index_is_written_where_entries_have_no_checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For there only the index knows what is behind a broken length."""
+    leave_tails(monkeypatch)
+    for name, left in (("plain", True), ("no-kvcksum", False)):
+        for path in GOLDEN.glob(f"{name}.*"):
+            shutil.copy(path, tmp_path / path.name)
+        with winkfs.open(tmp_path / name, "a") as c:
+            c.put("new", b"1")
+        assert (tail_of(tmp_path / name) > 0) == left
+
+
+@pytest.mark.usefixtures("few")
+def test_append_only_the_time_index_is_left_too(base: Path) -> None:
+    model = made(base, ao=True)
+    for turn in range(14):
+        kept = [path_of(base, suffix).read_bytes() for suffix in (".idx", ".time")]
+        with winkfs.open(base, "a") as c:
+            for i in range(3):
+                c.put(f"turn{turn}/{i}", b"x", mtime=2000 + 100 * turn + i)
+                model[b"turn%d/%d" % (turn, i)] = b"x"
+        now = [path_of(base, suffix).read_bytes() for suffix in (".idx", ".time")]
+        assert (kept == now) == (turn < 13)
+        with winkfs.open(base) as c:
+            found = [entry.name for entry in c.scan(since=2000 + 100 * turn)]
+            assert found == [f"turn{turn}/{i}" for i in range(3)]
+        assert winkfs.verify(base).problems == []
+        check(base)
+    assert_sound(base, model)
+
+
+@pytest.mark.usefixtures("few")
+def test_append_only_a_time_index_that_is_lost_is_written_anew(base: Path) -> None:
+    made(base, ao=True)
+    path_of(base, ".time").unlink()
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"1")
+    assert path_of(base, ".time").exists()
+    check(base)
+
+
+# --- marks, damage, kills
+
+
+@pytest.mark.usefixtures("few")
+def test_marks_of_a_pack_are_kept_and_a_new_one_is_written(base: Path) -> None:
+    made(base)
+    mark = {"PACKROOT": 5, "PACKTIME": 6, "PACKEND": 7}
+    with winkfs.open(base, "a") as c:
+        c.engine.keep_mark(mark)
+    with unchanged(base), winkfs.open(base, "a") as c:
+        c.put("new", b"1")
+        assert c.engine.store.idx.packed == mark
+    with winkfs.open(base, "a") as c:
+        c.engine.keep_mark(mark | {"PACKTIME": 8})
+        c.put("newer", b"1")
+    with store_of(base) as store:
+        assert store.idx.packed["PACKTIME"] == 8
+    assert tail_of(base) > 0
+
+
+@pytest.mark.usefixtures("few")
+def test_delflags_that_a_power_cut_took_are_set_by_the_next_writer(base: Path) -> None:
+    model = made(base)
+    with FileStorage(path_of(base, ".data")) as storage:
+        end = read_superblock(storage)["FILESIZE"]
+    old = path_of(base, ".data").read_bytes()[:end]
+    with winkfs.open(base, "a") as c:
+        changed(c, model)
+    now = path_of(base, ".data").read_bytes()
+    flags = [i for i in range(8192, end) if now[i] != old[i]]
+    assert len(flags) >= 8  # of the old inodes, and their contents
+    with path_of(base, ".data").open("r+b") as file:
+        for at in flags:
+            file.seek(at)
+            file.write(b"\0")
+    assert winkfs.verify(base).problems == []
+    with winkfs.open(base) as reader:
+        assert contents(reader) == model
+    with unchanged(base):
+        winkfs.open(base, "a").close()
+    assert path_of(base, ".data").read_bytes()[8192:] == now[8192:]
+    assert_same(base, model)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_damaged_entry_of_the_tail_is_told_and_then_the_index_is_written(base: Path) -> None:
+    made(base)
+    with winkfs.open(base, "a") as c:
+        c.put("good", b"1")
+        c.put("hurt", b"2")
+        c.put("after", b"3")
+        c.sync()
+        at = c.engine.store.index.lookup(b"hurt/I0")
+    assert tail_of(base) > 0
+    with path_of(base, ".data").open("r+b") as file:
+        file.seek(at + 20)
+        file.write(b"\xff\xff")
+    with pytest.warns(winkfs.DamageWarning), winkfs.open(base) as c:
+        assert c.read("good") == b"1" and c.read("after") == b"3" and "hurt" not in c
+        assert len(c) == FILES + 2
+    with pytest.warns(winkfs.DamageWarning):
+        winkfs.open(base, "a").close()
+    assert tail_of(base) == 0
+    with store_of(base) as store:
+        assert store.idx.damaged == 1
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_damaged_page_below_a_tail_changes_no_answer(base: Path, mode: str) -> None:
+    model = made(base)
+    with winkfs.open(base, "a") as c:
+        changed(c, model)
+    with path_of(base, ".idx").open("r+b") as file:
+        for at in range(4096, 4096 + 16 * 2 * FILES, 64):
+            file.seek(at)
+            file.write(bytes(16))
+    assert any("checksum of a page" in line for line in winkfs.verify(base).problems)
+    with winkfs.open(base, mode) as c:
+        assert contents(c) == model and len(c) == len(model)
+    if mode == "a":
+        assert_same(base, model)
+
+
+@pytest.mark.usefixtures("few")
+def test_verify_finds_a_lost_cell_and_one_too_many_under_a_tail(base: Path) -> None:
+    model = made(base)
+    with winkfs.open(base, "a") as c:
+        changed(c, model)
+    with store_of(base) as store:
+        live, gone = store.index.lookup(b"d0/f000/I0"), store.index.replaced().tolist()
+    path = path_of(base, ".idx")
+    whole = path.read_bytes()
+    pointers = {whole[at : at + 8]: at for at in range(4096, len(whole), 16)}
+    assert len(gone) == 6
+    for pos in (live, gone[0]):
+        at = pointers[pos.to_bytes(8, "big")]
+        path.write_bytes(whole[:at] + bytes(16) + whole[at + 16 :])
+        with FileStorage(path, "w") as storage:
+            block = read_superblock(storage)
+            block["PAGESUMS"] = 0
+            storage.write(0, block.images())
+        (problem,) = winkfs.verify(base).problems
+        assert "its cells are not those of the files" in problem
+    path.write_bytes(whole)
+    assert winkfs.verify(base).problems == []
+
+
+def test_lives_with_tails_show_what_they_should(
+    base: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The same names again and again, for a reader that follows and for new ones."""
+    leave_tails(monkeypatch)
+    shrink(monkeypatch, "rows that a close adds to the catalog", 12)
+    shrink(monkeypatch, "bytes of a tail that a close reads", 3000)
+    dice, model = random.Random(seed), dict[bytes, bytes]()
+    winkfs.create(base).close()
+    follower = winkfs.open(base)
+    for _ in range(25):
+        with winkfs.open(base, "a") as c:
+            for _ in range(dice.choice([0, 1, 5, 30])):
+                some_change(c, model, dice)
+        with winkfs.open(base) as reader:
+            for one in (reader, follower):
+                assert len(one) == len(model)
+                assert [name.encode() for name in one.names()] == sorted(model)
+                assert contents(one) == model
+        assert winkfs.verify(base).problems == []
+        check(base)
+    follower.close()
+
+
+def some_change(c: winkfs.Container, model: Model, dice: random.Random) -> None:
+    name, other = (b"n%d" % dice.randrange(30) for _ in range(2))
+    data = b"%d" % dice.randrange(10**6)
+    verb = dice.choice(["put", "many", "append", "delete", "rename", "sync"])
+    if verb == "many":
+        c.put_many([(name, data), (other, data), (name, data)])
+        model |= {other: data, name: data}
+    elif verb == "put" or name not in model:
+        c.put(name, data)
+        model[name] = data
+    elif verb == "append":
+        c.append(name, data)
+        model[name] += data
+    elif verb == "delete":
+        c.delete(name)
+        del model[name]
+    elif verb == "rename":
+        c.rename(name, other)
+        model[other] = model.pop(name)
+    else:
+        c.sync()
+
+
+# --- the catalog
+
+
+@pytest.mark.parametrize("ao", [False, True])
+def test_a_close_makes_the_catalog_of_a_small_container(base: Path, ao: bool) -> None:
+    names = made(base, ao=ao)
+    assert tail_of(base, ".cat") == 0
+    check_catalog(base, set(names))
+
+
+def test_a_close_leaves_the_catalog_of_many_files_to_others(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows that a close adds to the catalog", FILES - 1)
+    model = made(base)
+    assert not path_of(base, ".cat").exists()
+    with winkfs.open(base) as c:
+        assert [name.encode() for name in c.names()] == sorted(model)
+    winkfs.reindex(base)
+    with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
+        c.put_many((b"x%d" % i, b"1") for i in range(FILES))
+    assert tail_of(base, ".cat") > 0
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert_catalog(store, catalog, [*model, *(b"x%d" % i for i in range(FILES))])
+
+
+@pytest.mark.usefixtures("few")
+def test_large_files_do_not_keep_a_close_from_the_catalog(base: Path) -> None:
+    """What is in memory needs not be read again."""
+    model = made(base)
+    with winkfs.open(base, "a") as c:
+        c.put("large", bytes(6 << 20))
+    assert tail_of(base, ".cat") == 0
+    check_catalog(base, {*model, b"large"})
+
+
+def test_runs_that_closes_add_are_joined_and_at_last_written_as_one(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows of runs that a close joins", 12)
+    shrink(monkeypatch, "rows behind the first run of a catalog", 1)
+    names, counts = set(made(base)), []
+    for turn in range(30):
+        with winkfs.open(base, "a") as c:
+            c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(3))
+        names |= {b"t%d/%d" % (turn, i) for i in range(3)}
+        with store_of(base) as store, open_catalog(store) as catalog:
+            assert catalog.covered == store.kv.end
+            counts.append([run.count for run in catalog.file.runs])
+    assert max(count for runs in counts for count in runs[1:]) <= 12
+    assert counts[15][0] == FILES and sum(counts[15][1:]) == 48 and len(counts[15]) > 4
+    assert counts[16] == [FILES + 51]  # an eighth of the first run is 50
+    check_catalog(base, names)
+
+
+def test_a_close_after_tombstones_of_names_that_were_not_there(base: Path) -> None:
+    model = made(base)
+    with winkfs.open(base, "a") as c:
+        c.engine.entomb(["never", "seen"])
+    assert tail_of(base, ".cat") == 0
+    check_catalog(base, set(model))
+    assert winkfs.verify(base).problems == []
+
+
+@pytest.mark.usefixtures("few")
+def test_names_that_went_in_the_tail_are_added_to_the_catalog_once(base: Path) -> None:
+    model = made(base)
+    for names in (sorted(model)[:10], sorted(model)[10:11], sorted(model)[11:12]):
+        with winkfs.open(base, "a") as c:
+            for name in names:
+                c.delete(name.decode())
+                del model[name]
+    assert tail_of(base) > 0
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert [run.count for run in catalog.file.runs] == [FILES, 10, 2]
+    check_catalog(base, set(model))
+
+
+def test_a_damaged_catalog_of_many_files_is_dropped_by_a_close(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(base)
+    with path_of(base, ".cat").open("r+b") as file:
+        file.seek(8192 + 40)
+        file.write(b"\xff" * 40)
+    shrink(monkeypatch, "rows that a close adds to the catalog", 50)
+    shrink(monkeypatch, "rows behind the first run of a catalog", 0)
+    with winkfs.open(base, "a") as c:
+        c.put_many((b"x%d" % i, b"1") for i in range(49))
+        c.put("y", b"1")
+        c.put("z", b"1")
+    with winkfs.open(base) as c:
+        assert len(list(c.names())) == len(model) + 51

@@ -1,0 +1,160 @@
+"""Deletes and upserts by query, and what commits changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import winkfs
+import winkfs.spark
+from winkfs.dataset.compaction import compact
+from winkfs.dataset.dataset import create, open
+from winkfs.errors import DatasetConflict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def made(root: Path) -> Path:
+    with create(root) as files:
+        files.add_columns({"lang": "string", "score": "float64"})
+        files.put_many(
+            (f"d/{i:02}", b"%d" % i, 1e9, {"lang": "de" if i % 2 else None, "score": i / 10})
+            for i in range(20)
+        )
+    return root
+
+
+def told(spark: SparkSession, root: Path, **options: Any) -> list[tuple[int, str, str]]:
+    """What the commits changed: generation, what, name."""
+    frame = winkfs.spark.read(spark, root, readChanges=True, **options)
+    return sorted((row._generation, row._change, row.path) for row in frame.collect())
+
+
+def test_files_are_deleted_of_which_a_condition_is_true(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = made(tmp_path / "set")
+    done = winkfs.spark.delete(spark, root, "lang = 'de' and score < 0.6")
+    assert done == {"deleted": 3, "generation": 2}
+    with open(root) as files:
+        left = {entry.name for entry in files.scan()}
+        assert left == {f"d/{i:02}" for i in range(20)} - {"d/01", "d/03", "d/05"}
+        assert files.columns == {"lang": "string", "score": "float64"}
+    assert winkfs.spark.delete(spark, root, "content = X'3139'")["deleted"] == 1
+    assert winkfs.spark.delete(spark, root, "score > 100") == {"deleted": 0, "generation": 3}
+
+
+def test_files_of_a_container_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c", columns={"lang": "string"}) as container:
+        container.put(b"a\xff", b"1", columns={"lang": "de"})
+        container.put("b", b"2")
+    assert winkfs.spark.delete(spark, tmp_path / "c", "lang = 'de'")["deleted"] == 1
+    with winkfs.open(tmp_path / "c") as container:
+        assert list(container.names()) == ["b"]
+
+
+def test_what_somebody_commits_meanwhile_is_not_deleted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = made(tmp_path / "set")
+    from winkfs.dataset import transaction
+
+    begin = transaction.begin
+
+    def other(*args: Any, **kwargs: Any) -> Any:
+        with open(root, "a") as files:
+            files.put("d/01", b"newer")
+        return begin(*args, **kwargs)
+
+    monkeypatch.setattr(transaction, "begin", lambda *a, **k: (
+        monkeypatch.undo(), other(*a, **k))[1])  # fmt: skip
+    with pytest.raises(DatasetConflict):
+        winkfs.spark.delete(spark, root, "lang = 'de'")
+    with open(root) as files:
+        assert files.read("d/01") == b"newer"
+        assert len(files) == 20
+
+
+def test_upsert_keeps_what_it_has_no_column_for(spark: SparkSession, tmp_path: Path) -> None:
+    root = made(tmp_path / "set")
+    rows = [("d/01", "fr"), ("d/02", None)]
+    winkfs.spark.upsert(spark.createDataFrame(rows, "path string, lang string"), root)
+    with open(root) as files:
+        assert files.getcolumns("d/01") == {"lang": "fr", "score": 0.1}
+        assert files.getcolumns("d/02") == {"lang": None, "score": 0.2}
+        assert (files.read("d/01"), files.stat("d/01").mtime, len(files)) == (b"1", 1e9, 20)
+    rows = [("d/01", b"new"), ("e", b"new")]
+    winkfs.spark.upsert(spark.createDataFrame(rows, "path string, content binary"), root)
+    with open(root) as files:
+        assert (files.read("d/01"), files.read("e")) == (b"new", b"new")
+        assert files.getcolumns("d/01") == {"lang": "fr", "score": 0.1}
+        assert files.stat("d/01").mtime > 1e9
+
+
+def test_upsert_refuses_what_it_cannot_put(spark: SparkSession, tmp_path: Path) -> None:
+    root = made(tmp_path / "set")
+    with pytest.raises(ValueError, match="needs the column path"):
+        winkfs.spark.upsert(spark.createDataFrame([("a",)], "name string"), root)
+    with pytest.raises(Exception, match="new: the content is null"):
+        winkfs.spark.upsert(
+            spark.createDataFrame([("new", "fr")], "path string, lang string"), root
+        )
+    with open(root) as files:
+        assert len(files) == 20
+
+
+def test_changes_of_each_commit(spark: SparkSession, tmp_path: Path) -> None:
+    root = made(tmp_path / "set")
+    with open(root, "a") as files:
+        files.delete("d/00")
+        files.put("d/01", b"again")
+        files.put("e", b"new", columns={"lang": "en"})
+    compact(root)  # changes no file
+    frame = spark.createDataFrame([("z", b"only")], "path string, content binary")
+    frame.write.format("winkfs").mode("overwrite").save(str(root))
+    first = [(1, "put", f"d/{i:02}") for i in range(20)]
+    second = [(2, "delete", "d/00"), (2, "put", "d/01"), (2, "put", "e")]
+    gone = sorted({f"d/{i:02}" for i in range(1, 20)} | {"e"})
+    with open(root) as files:
+        last = files.generation
+    assert told(spark, root) == sorted(
+        [*first, *second, *((last, "delete", name) for name in gone), (last, "put", "z")]
+    )
+    assert told(spark, root, startingGeneration=2, endingGeneration=2) == second
+    row = (
+        winkfs.spark.read(spark, root, readChanges=True)
+        .where("path = 'e'")
+        .orderBy("_generation")
+        .first()
+    )
+    assert (row.content, row.lang, row.score) == (b"new", "en", None)
+    deleted = winkfs.spark.read(spark, root, readChanges=True).where("_change = 'delete'").first()
+    assert (deleted.content, deleted["size"], deleted.mtime, deleted.lang) == (None,) * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"startingGeneration": 1}, "go with readChanges"),
+        ({"readChanges": True, "prefix": "d/"}, "reads all changes"),
+        ({"readChanges": True, "endingGeneration": 9}, "the newest is 1"),
+        ({"readChanges": "maybe"}, "true or false"),
+    ],
+)
+def test_wrong_options_of_changes(
+    spark: SparkSession, tmp_path: Path, options: dict[str, Any], what: str
+) -> None:
+    root = made(tmp_path / "set")
+    with pytest.raises(Exception, match=what):
+        winkfs.spark.read(spark, root, **options).count()
+
+
+def test_a_container_has_no_changes_to_tell(spark: SparkSession, tmp_path: Path) -> None:
+    winkfs.create(tmp_path / "c").close()
+    with pytest.raises(Exception, match="only that has generations"):
+        winkfs.spark.read(spark, tmp_path / "c", readChanges=True).count()
