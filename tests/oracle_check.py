@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from oracle_columns import parse_schema
 from oracle_derived import (
     Appended,
     Hindex,
@@ -160,6 +161,16 @@ def decide_then(inodes: list[InodeEntry], end: int) -> dict[bytes, InodeEntry]:
             found = replace(found, entry=replace(found.entry, delflag=0))
         before.append(found)
     return decide(before)
+
+
+def schema_of(data: DataFile) -> dict[str, str]:
+    """The columns of the user."""
+    at = data.sb.get("COLUMNS", 0)
+    if not at:
+        return {}
+    entry = data.by_pos[at]
+    equal("columns", data.sb.label, (b"columns/C0", 0), (entry.key, entry.delflag))
+    return parse_schema(entry.value)
 
 
 def catalog_row(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> Row:
@@ -330,11 +341,13 @@ def check_derived(base: Path, data: DataFile, tree: Tree, clean: bool, missing_o
         tree.time_marks = check_time(data.sb, raw, label, partial(appended_files, data), ends)
 
     def catalog(raw: bytes, label: str) -> None:
-        def rows_then(end: int) -> dict[bytes, Row]:
-            found = decide_then(data.inodes, end)
-            return {name: catalog_row(data, data.by_pos, one) for name, one in found.items()}
+        def rows_then(end: int) -> dict[bytes, tuple[Row, dict[bytes, bytes]]]:
+            return {
+                name: (catalog_row(data, data.by_pos, one), view(data, data.by_pos, one).xattrs)
+                for name, one in decide_then(data.inodes, end).items()
+            }
 
-        check_catalog(data.sb, raw, label, rows_then)
+        check_catalog(data.sb, raw, label, rows_then, schema_of(data))
 
     for suffix, wanted, test in (
         (".idx", True, index),

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import xxhash
+from oracle_columns import Value, read_columns, value_of
 from oracle_format import (
     HINDEX,
     KVSEQ,
@@ -178,10 +180,21 @@ def check_index(
 Row = list[int]  # pos, fileid, size, mtime, pointer, ctime, kind, owner
 
 
+Texts = dict[bytes, bytes]  # extended attributes
+
+
 def check_catalog(
-    data: Superblock, raw: bytes, label: str, then: Callable[[int], dict[bytes, Row]]
+    data: Superblock,
+    raw: bytes,
+    label: str,
+    then: Callable[[int], dict[bytes, tuple[Row, Texts]]],
+    schema: dict[str, str],
 ) -> dict[bytes, Row]:
-    """BASE.cat: what the inodes that were live at its DATAEND said. `then`: DATAEND -> that."""
+    """BASE.cat: what the inodes that were live at its DATAEND said.
+
+    then    DATAEND -> the row and the extended attributes of each file
+    schema  columns of the container
+    """
     sb = read_superblock(label, raw, KVSEQ, "FSYSCAT")
     equal("KEYREPR", label, 12, sb.need("KEYREPR"))
     equal("VALREPR", label, 3, sb.need("VALREPR"))
@@ -194,13 +207,15 @@ def check_catalog(
     where = [sb.need("RUNS"), sb.need("RUNBYTES"), sb.need("RUNHASH")]
     listed = _words(_hashed(sb, *where))
     found: dict[bytes, Row] = {}
+    values: dict[bytes, dict[str, tuple[str, Value]]] = {}
     for at in range(0, len(listed), 4):
-        rows = _run(sb, listed[at : at + 4])
+        rows, typed = _run(sb, listed[at : at + 4])
         if at == 0:
             expect(
                 not any(row[6] & 256 for row in rows.values()), "first run", label, "live", "GONE"
             )
         found |= rows
+        values |= typed
     live = {name: row for name, row in found.items() if not row[6] & 256}
     wanted = then(end)
     equal("names of the catalog", label, sorted(wanted), sorted(live))
@@ -208,8 +223,13 @@ def check_catalog(
         above = {name[:i] for name in live for i, byte in enumerate(name) if byte == 0x2F}
         clashes = sum(row[6] & 255 != 100 for name, row in live.items() if name in above)
         equal("CLASHES", label, clashes, sb.need("CLASHES"))
-    for name, row in wanted.items():
-        equal("row of the catalog", f"{label} {name!r}", row, live[name])
+    for name, (row, texts) in wanted.items():
+        where_it_is = f"{label} {name!r}"
+        equal("row of the catalog", where_it_is, row, live[name])
+        # A catalog that lacks a column is not used: a writer removes it, and a crash may not.
+        for column, kind in schema.items() if schema.keys() <= values[name].keys() else ():
+            said = kind, value_of(kind, texts.get(b"user." + column.encode()))
+            equal("value of a column", f"{where_it_is} {column}", said, values[name].get(column))
     return live
 
 
@@ -226,12 +246,16 @@ def _words(raw: bytes) -> list[int]:
     return [int.from_bytes(raw[at : at + 8], "little", signed=True) for at in parts]
 
 
-def _run(sb: Superblock, listed: list[int]) -> dict[bytes, Row]:
+def _run(
+    sb: Superblock, listed: list[int]
+) -> tuple[dict[bytes, Row], dict[bytes, dict[str, tuple[str, Value]]]]:
+    """The rows of a run, and the values of their columns with their types."""
     pos, size, hashed, count = listed
     value = _hashed(sb, pos, size, hashed)
     blocks = _words(value[:16])[0]
     words, lengths = value[16 : 16 + 128 * blocks], value[16 + 128 * blocks :]
     texts, at, found, last = lengths[4 * blocks :], 0, dict[bytes, Row](), b""
+    counts = list[int]()
     for number in range(blocks):
         part = _words(words[128 * number : 128 * number + 128])
         rows = _block(_hashed(sb, *part[:3]))
@@ -239,6 +263,7 @@ def _run(sb: Superblock, listed: list[int]) -> dict[bytes, Row]:
         equal("first name", sb.label, texts[at : at + length], rows[0][0])
         at += length
         equal("rows of a block", sb.label, part[3], len(rows))
+        counts.append(len(rows))
         for name, row in rows:
             expect(name > last, "order of names", sb.label, f"after {last!r}", name)
             found[name], last = row, name
@@ -249,7 +274,13 @@ def _run(sb: Superblock, listed: list[int]) -> dict[bytes, Row]:
             equal("zone", sb.label, part[low : low + 2], [min(values), max(values)])
         equal("content", sb.label, part[5], min(sum(row[2] for row in live), 2**63 - 1))
     equal("rows of a run", sb.label, count, len(found))
-    return found
+    end = 16 + 128 * blocks + 4 * blocks + at
+    typed = read_columns(value[end + -end % 8 :], counts, partial(_hashed, sb), sb.label)
+    values = {
+        name: {column: (kind, cells[i]) for column, (kind, cells) in typed.items()}
+        for i, name in enumerate(found)
+    }
+    return found, values
 
 
 def _block(value: bytes) -> list[tuple[bytes, Row]]:

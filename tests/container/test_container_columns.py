@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from catalog_checks import store_of
 from container_checks import assert_sound, child, contents, one_line, path_of
+from oracle_format import OracleError
+from oracle_read import check
 from typed_files import (
     SCHEMA,
     Values,
@@ -30,7 +32,7 @@ import winkfs
 from winkfs import Container, CorruptError, FileType, Row
 from winkfs.container.catalog import open_catalog
 from winkfs.container.compact import compact
-from winkfs.container.ondisk.typed import RECORD, TYPES
+from winkfs.container.ondisk.typed import RECORD, TYPES, Column, schema_text
 from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
 from winkfs.errors import NotAllowed, ReadOnly, Refusal
@@ -545,6 +547,45 @@ def test_blocks_that_cannot_be_meant_are_not_read(base: Path) -> None:
         assert c.engine.store.remarks == []
         assert list(c.names(where="n = 500")) == ["00500"]
         assert c.engine.store.remarks != []
+
+
+@pytest.mark.parametrize("fault", ["value", "null", "zone", "type"])
+def test_the_oracle_reads_columns_and_finds_what_is_wrong(
+    fault: str, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(base, 1100)
+    winkfs.reindex(base)
+    tree = check(base)
+    assert len(tree.files) == 1100
+    with winkfs.open(base, "a") as c:
+        change(c)
+        c.sync()
+        c.engine.save_catalog()
+    check(base)  # of two runs
+    of = Column.of.__func__  # type: ignore[attr-defined]
+
+    def wrong(cls: type[Column], kind: str, texts: list[bytes | None]) -> Column:
+        if kind == "string" and fault == "value":
+            texts = [b"en" if text == b"de" else text for text in texts]
+        if kind == "list<string>" and fault == "null":
+            texts = [None, *texts[1:]]
+        found: Column = of(cls, kind, texts)
+        return found
+
+    if fault == "zone":
+        zone = Column.zone
+        monkeypatch.setattr(Column, "zone", lambda column: (zone(column)[0], *zone(column)[:0:-1]))
+    elif fault == "type":
+        monkeypatch.setattr(
+            "winkfs.container.ondisk.catalog.schema_text",
+            lambda schema: b"lang:binary" + schema_text(schema)[len(b"lang:string") :],
+        )
+    else:
+        monkeypatch.setattr(Column, "of", classmethod(wrong))
+    winkfs.reindex(base)
+    monkeypatch.undo()
+    with pytest.raises(OracleError, match="column"):
+        check(base)
 
 
 def test_verify_finds_a_catalog_with_other_values(base: Path) -> None:
