@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from oracle_format import OracleError, equal, expect
 
@@ -96,7 +97,7 @@ def decode(kind: str, value: bytes, label: str) -> list[Value]:
     else:
         codes = numbers({1: "B", 2: "H"}[wide], count) if wide else list(range(count))
         ends = numbers("I", words + 1)
-        texts = [value[at + a : at + b] for a, b in zip(ends, ends[1:], strict=False)]
+        texts = [value[at + a : at + b] for a, b in pairwise(ends)]
         at += (ends[-1] + 7) // 8 * 8
         cells = [texts[code] for code in codes]
     if at != len(value):
