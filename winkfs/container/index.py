@@ -226,7 +226,7 @@ class Index:
                 self._unseen.append(key)
             elif old:
                 self.hidden.add(old)
-            elif pos == 0:
+            elif pos == 0 and at is None:  # a catalog that is newer than the base may have the name
                 return
         self.overlay[key] = pos
         if pos == 0 and at is not None:
