@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from catalog_checks import assert_catalog, check_catalog, clashes_of, store_of
 from constants import shrink
-from container_checks import VARIANTS, assert_sound, path_of
+from container_checks import VARIANTS, assert_sound, copy_files, path_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupts import Interrupter
@@ -414,6 +414,24 @@ def test_a_rename_without_a_tombstone_is_no_tail_to_go_by(base: Path) -> None:
             with build(store) as catalog:
                 assert_catalog(store, catalog, [b"b", b"z"])
     check_catalog(base, {b"b", b"z"})
+
+
+def test_a_name_that_only_the_catalog_knew_and_that_went_is_gone(base: Path) -> None:
+    made(base, [b"z"])
+    image = base.with_name("image")
+    image.mkdir()
+    with winkfs.open(base, "a") as container:
+        container.put("a", b"1")
+        container.sync()
+        container.engine.save_catalog()
+        container.delete("a")
+        container.sync()
+        copy_files(base.parent, image)  # as a kill leaves it: the index has nothing of this
+    with winkfs.open(image / "c", "a") as container:
+        container.put("b", b"1")
+    with winkfs.open(image / "c") as container:
+        assert list(container.names()) == ["b", "z"]
+    assert winkfs.verify(image / "c").problems == []
 
 
 @pytest.mark.parametrize("fault", ["order", "missing", "twice", "number", "clashes", "alien"])

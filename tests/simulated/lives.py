@@ -16,7 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import winkfs
@@ -32,11 +32,12 @@ from winkfs.errors import DamageWarning, NotAllowed
 from winkfs.mounting.container import ContainerSource
 
 SECOND = 10**9
-VARIANTS: dict[str, dict[str, bool | int]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "ao": {"ao": True},
     "classic": {"classic": True},
     "plain md5": {"htalgo": 1},
+    "columns": {"columns": {"n": "int64", "text": "string"}},
     "mount": {},
     "data set": {},
 }
@@ -50,12 +51,19 @@ class File(NamedTuple):
     data: bytes
     mtime_ns: int
     mode: int
+    n: int | None = None  # a column; `text` says the same
 
     def __repr__(self) -> str:
-        return f"{len(self.data)} bytes {self.data[:4].hex()} at {self.mtime_ns} {self.mode:o}"
+        said = f"{len(self.data)} bytes {self.data[:4].hex()}"
+        return f"{said} at {self.mtime_ns} {self.mode:o} {self.n}"
 
 
 State = dict[str, File]
+
+
+def values_of(n: int | None) -> dict[str, Any] | None:
+    """The columns of a file."""
+    return None if n is None else {"n": n, "text": f"is {n}"}
 
 
 class Wrong(AssertionError):
@@ -65,10 +73,19 @@ class Wrong(AssertionError):
 def state_of(container: Container | Dataset) -> State:
     """All files, listed; found one by one; and no others of NAMES."""
     found = {}
+    values: dict[str, Any] = {}
     for entry in container.scan():
         if entry.ftype == FileType.DIR:  # a mount changes its time
             continue
-        found[entry.name] = File(entry.read(), entry.mtime_ns, container.stat(entry.name).mode)
+        values = container.getcolumns(entry.name)
+        n, mode = values.get("n"), container.stat(entry.name).mode
+        if values.get("text") != (None if n is None else f"is {n}"):
+            raise Wrong(f"{entry.name!r} has the columns {values}")
+        found[entry.name] = File(entry.read(), entry.mtime_ns, mode, n)
+    for wanted in (1, 2) if values else ():
+        chosen = {entry.name for entry in container.scan(where=f"n = {wanted}")}
+        if chosen != {name for name, file in found.items() if file.n == wanted}:
+            raise Wrong(f"{sorted(chosen)} are chosen where n = {wanted}")
     for name in {*NAMES, *found}:
         if (name in container) != (name in found):
             raise Wrong(f"{name!r} is listed: {name in found}, found: {name in container}")
@@ -118,7 +135,7 @@ class Life:
         self.kind, self.seed, self.trace = kind, seed, trace
         self.rng = random.Random(f"{kind} {seed}")
         self.faults = faults and self.rng.random() < 0.6
-        self.ao, self.classic = "ao" in kind, "classic" in kind
+        self.ao, self.classic, self.typed = "ao" in kind, "classic" in kind, kind == "columns"
         # One superblock without a checksum is whole or not only as far as a sector is.
         torn = SECTOR if self.classic else self.rng.choice((1, SECTOR))
         self.disk = SimulatedDisk(seed, evicts=self.rng.random() < 0.5, torn=torn)
@@ -135,7 +152,9 @@ class Life:
         self.make()
 
     def make(self) -> None:
-        self.container = winkfs.create(self.base, **VARIANTS[self.kind])  # type: ignore[arg-type]
+        self.container = winkfs.create(self.base, **VARIANTS[self.kind])
+        if self.typed:
+            self.container.sync()  # which acknowledges the columns
         self.begin()
 
     def handle(self) -> Container | Dataset:
@@ -271,6 +290,9 @@ class Life:
                 "utime": lambda: self.utime(there),
                 "chmod": lambda: self.chmod(there),
             }
+        if self.typed:
+            verbs["setcolumns"] = lambda: self.setcolumns(there)
+            durable["sync"] = rng.choice((durable["sync"], self.save_catalog))
         if rng.random() < 0.35:
             verb = rng.choice(("sync",) * 6 + ("reopen", "reindex", "compact"))
             return verb, durable[verb]
@@ -295,24 +317,43 @@ class Life:
         if self.ao:
             now = max([now, *(file.mtime_ns for file in self.model.values())])
         self.touched = {name}
-        self.handle().put(name, data, mtime_ns=now)
-        self.model[name] = File(data, now, 0o644)
+        n = self.number()
+        self.handle().put(name, data, mtime_ns=now, columns=values_of(n))
+        self.model[name] = File(data, now, 0o644, n)
+
+    def number(self) -> int | None:
+        """For the columns of a file."""
+        return self.rng.choice((None, 1, 2, 3)) if self.typed else None
+
+    def setcolumns(self, name: str) -> None:
+        if name in self.model:
+            n = self.number()
+            self.touched = {name}
+            self.container.setcolumns(name, {"n": n, "text": None} | (values_of(n) or {}))
+            self.model[name] = self.model[name]._replace(n=n)
+
+    def save_catalog(self) -> None:
+        self.synced(self.sync)
+        self.container.engine.save_catalog()
 
     def put_many(self, count: int) -> None:
         rows = []
         for _ in range(count):
             self.clock += 1
-            rows.append((self.rng.choice(NAMES), self.content(), self.clock))
-        self.touched = {name for name, _, _ in rows}
+            name, data = self.rng.choice(NAMES), self.content()
+            typed = (values_of(self.number()),) if self.typed else ()
+            rows.append((name, data, self.clock, *typed))
+        self.touched = {row[0] for row in rows}
         model = self.with_rows(rows)
         self.handle().put_many(rows)
         self.model = model
 
-    def with_rows(self, rows: list[tuple[str, bytes, int]]) -> State:
+    def with_rows(self, rows: list[tuple[Any, ...]]) -> State:
         """-> the model after `put_many`; where that fails, what it had written by then may stay."""
         model = dict(self.model)
-        for name, data, seconds in rows:
-            model[name] = File(data, seconds * SECOND, 0o644)
+        for name, data, seconds, *typed in rows:
+            n = typed[0]["n"] if typed and typed[0] else None
+            model[name] = File(data, seconds * SECOND, 0o644, n)
             self.since.append(dict(model))
         return model
 
@@ -324,7 +365,7 @@ class Life:
 
     def change(self, name: str, data: bytes) -> None:
         stat = self.container.stat(name)
-        self.model[name] = File(data, stat.mtime_ns, stat.mode)
+        self.model[name] = File(data, stat.mtime_ns, stat.mode, self.model[name].n)
 
     def append(self, name: str, data: bytes) -> None:
         if name in self.model:
