@@ -434,6 +434,33 @@ def test_a_name_that_only_the_catalog_knew_and_that_went_is_gone(base: Path) -> 
     assert winkfs.verify(image / "c").problems == []
 
 
+@pytest.mark.parametrize("way", ["delete", "rename"])
+@pytest.mark.parametrize("again", ["before the kill", "put", "put_many"])
+def test_a_name_that_went_came_again_and_went_is_gone(way: str, again: str, base: Path) -> None:
+    made(base, [b"z"])
+    image = base.with_name("image")
+    image.mkdir()
+    with winkfs.open(base, "a") as container:
+        container.put("a", b"1")
+        container.sync()
+        container.delete("a")
+        container.sync()
+        if again == "before the kill":
+            container.put("a", b"2")
+            container.sync()
+            container.engine.save_catalog()
+        copy_files(base.parent, image)
+    with winkfs.open(image / "c", "a") as container:
+        if again != "before the kill":
+            container.put("a", b"3") if again == "put" else container.put_many([("a", b"3")])
+            container.sync()
+            container.engine.save_catalog()
+        container.delete("a") if way == "delete" else container.rename("a", "b")
+    with winkfs.open(image / "c") as container:
+        assert list(container.names()) == (["z"] if way == "delete" else ["b", "z"])
+    assert winkfs.verify(image / "c").problems == []
+
+
 @pytest.mark.parametrize("fault", ["order", "missing", "twice", "number", "clashes", "alien"])
 @pytest.mark.parametrize("older", [False, True])
 def test_verify_reports_a_wrong_catalog(fault: str, older: bool, base: Path) -> None:
