@@ -343,6 +343,7 @@ def info(base: str) -> Record:
         record["variant"] = "append only" if settings.ao else "plain"
         record["classic"] = settings.classic
         record |= _index_record(store)
+        record |= _catalog_record(store)
         record |= _columns_record(store)
         record |= {"fields": dict(store.schema)} if store.schema else {}
         record |= _space_record(kv)
@@ -386,6 +387,26 @@ def _count(base: str) -> int:
         return store.index.count
     finally:
         store.abandon()
+
+
+def _catalog_record(store: Store) -> Record:
+    """BASE.cat, where there is one: of its first run files, bytes and mtimes, and later rows."""
+    try:
+        catalog = open_catalog(store)
+    except OSError:
+        return {}
+    if catalog is None:
+        return {"catalog": {"current": False}} if Path(store.base + ".cat").exists() else {}
+    with catalog:
+        runs = catalog.file.runs
+        files, content, oldest, newest = runs[0].totals()
+        record: Record = {"current": catalog.covered == store.kv.end, "files": files}
+        record |= {"content_bytes": content, "runs": len(runs)}
+        if len(runs) > 1:
+            record["changed_since"] = sum(run.count for run in runs[1:])
+        if files:
+            record |= {"oldest": time_text(oldest // NANO), "newest": time_text(newest // NANO)}
+        return {"catalog": record}
 
 
 def _columns_record(store: Store) -> Record:

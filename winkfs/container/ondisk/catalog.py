@@ -471,6 +471,15 @@ class Run:
         field: Int64 = self.parts[:, Part._fields.index(name)]
         return field
 
+    def totals(self) -> tuple[int, int, int, int]:
+        """Of the live rows number and sum of the sizes, least and greatest mtime; 0, 0: no rows."""
+        live = self._field("rows") - self._field("gone")
+        some = live > 0
+        if not some.any():
+            return 0, 0, 0, 0
+        times = self._field("mtime_min")[some].min(), self._field("mtime_max")[some].max()
+        return int(live.sum()), sum(self._field("content").tolist()), int(times[0]), int(times[1])
+
     def find(self, index: int) -> int:
         """Number of the block that has this row."""
         return bisect_right(self.starts, index) - 1
