@@ -33,6 +33,8 @@ PLACES: Final = {
     "bytes of names sorted in memory": "winkfs.container.catalog.CHUNK",
     "inodes of a piece of columns": "winkfs.container.columns.FILES",
     "rows of a block of the catalog": "winkfs.container.ondisk.catalog.BLOCK",
+    "bytes of a catalog that stay in the page cache": "winkfs.container.ondisk.catalog.BUDGET",
+    "bytes of a catalog that are dropped at a time": "winkfs.container.ondisk.catalog.STEP",
     "changed names that are added": "winkfs.container.catalog.CHANGES",
     "rows behind the first run of a catalog": "winkfs.container.catalog.FEW",
     "rows that a close adds to the catalog": "winkfs.container.catalog.QUICK",

@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import os
 import random
 from bisect import bisect_left
 from contextlib import suppress
@@ -20,6 +21,7 @@ from seam import Call, bytes_read, disk_calls, refusing
 
 import winkfs
 from winkformats.arrays import texts_at
+from winkformats.disk import pagecache
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
 from winkformats.kv.superblock import read_superblock
@@ -769,3 +771,41 @@ def test_texts_are_what_slices_give(data: bytes, spans: list[tuple[int, int]]) -
     at, lengths = np.array(spans, np.int64).reshape(-1, 2).T
     raw = np.frombuffer(whole, np.uint8)
     assert texts_at(raw, at, lengths) == [whole[a : a + n] for a, n in spans]
+
+
+def test_a_listing_leaves_no_more_in_the_page_cache_than_its_budget(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 200_000
+    with winkfs.create(base) as container:
+        container.put_many((f"{i * 7919 % count:06d}/{i}", b"x") for i in range(count))
+    winkfs.reindex(base)
+    path, size = Path(f"{base}.cat"), Path(f"{base}.cat").stat().st_size
+    assert size > 3 << 20
+    shrink(monkeypatch, "bytes of a catalog that stay in the page cache", 64 << 10)
+    shrink(monkeypatch, "bytes of a catalog that are dropped at a time", 1 << 20)  # whole folios
+    _forget(path)
+    with winkfs.open(base) as container:
+        assert sum(1 for _ in container.names()) == count
+        half = container.names()
+        assert next(half)
+        del half  # a pass that is given up
+    assert _resident(path) < size / 2
+    path.read_bytes()
+    with winkfs.open(base) as container:
+        assert sum(1 for _ in container.names()) == count
+    assert _resident(path) >= size - pagecache.PAGE  # what was there stays
+
+
+def _resident(path: Path) -> int:
+    """Bytes of a file that the page cache holds."""
+    with path.open("rb") as file:
+        absent = pagecache.absent(file.fileno(), path.stat().st_size)
+    assert absent is not None
+    return int((~absent).sum()) * pagecache.PAGE
+
+
+def _forget(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        pagecache.forget(file.fileno(), 0, path.stat().st_size)

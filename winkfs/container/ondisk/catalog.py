@@ -40,6 +40,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -99,6 +100,8 @@ NEW: Final = {
 BLOCK: Final = 1024  # rows of a block, at most
 AREA: Final = 1 << 20  # rows times bytes of the longest name, at most, but for a single row
 KEPT: Final = 32  # blocks kept decoded
+BUDGET: Final = 64 << 20  # bytes that a pass leaves in the page cache; what was there stays
+STEP: Final = 4 << 20  # bytes beyond, that are dropped at a time
 HEAD: Final = struct.Struct("<QQ")
 MOST: Final = (1 << 63) - 1
 T = TypeVar("T")
@@ -378,6 +381,12 @@ class Run:
         if until is not None:
             early = self._field("mtime_min") < max(until, -MOST)
             wanted = wanted[(early | asked)[wanted]]
+        with self._within_budget(wanted) as passed:
+            yield from self._parts_of(wanted, low, high, passed)
+
+    def _parts_of(
+        self, wanted: Int64, low: bytes, high: bytes | None, passed: Callable[[int], None]
+    ) -> Iterator[tuple[int, slice]]:
         for i in wanted.tolist():
             first, last = 0, self.starts[i + 1] - self.starts[i]
             if self.firsts[i] < low:
@@ -386,6 +395,32 @@ class Run:
                 last = bisect_left(self.names(i), high)
             if first < last:
                 yield i, slice(first, last)
+            passed(i)
+
+    @contextmanager
+    def _within_budget(self, wanted: Int64) -> Iterator[Callable[[int], None]]:
+        """Of a pass over these blocks no more than BUDGET stays in the page cache.
+
+        ->  is told of each block that was read
+        """
+        pos, size = self.parts[wanted, :2].T
+        beyond = np.flatnonzero(np.cumsum(size) > BUDGET)
+        at = int(pos[beyond[0]]) if len(beyond) else 0
+        drop = self._storage.dropper(at, int((pos + size).max())) if at else None
+
+        def passed(block: int) -> None:
+            nonlocal at
+            here = int(self.parts[block, 0])
+            if drop is not None and here > at + STEP:
+                drop(at, here)
+                at = here
+
+        try:
+            yield passed
+        finally:
+            if drop is not None:
+                with suppress(OSError):  # somebody may have closed it, before all was read
+                    drop(at, self._storage.size())
 
     def values_between(
         self, low: int, high: int, typed: Mapping[str, str]
