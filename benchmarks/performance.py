@@ -168,6 +168,16 @@ def alone(what: str, column: str, unit: str, *starts: str) -> Make:
     return make
 
 
+def flat(what: str, step: str, order: str) -> Make:
+    """The cost at the most files, of the table of bench_flat."""
+
+    def make(result: Result) -> Line:
+        last = [name for name in result["columns"] if name.endswith(" files")][-1]
+        return Line(what, picked(result, last, step, order).partition(",")[0])
+
+    return make
+
+
 RO: Final = "winkfs mount --ro"
 STAT: Final = "mount: `stat` of HTML files after a listing"
 AGAIN: Final = "mount: HTML files read again"
@@ -202,6 +212,10 @@ SHOWN: Final[Sequence[tuple[str, Make]]] = (
     ("reindex", alone("`verify`, warm", "entries/s", "entries/s", "winkfs.verify", "warm")),
     ("memory", in_memory("memory of `put_many`, 5,000,000 files", "put_many of a generator",
                          "LMDB, puts in one transaction")),
+    ("flat", flat("one of 10,000,000 files: `stat`, cold", "stat, cold", "in no order")),
+    ("flat", flat("one of 10,000,000 files: listed by name", "list, warm", "in no order")),
+    ("flat", flat("`close` after 1,000 puts into 10,000,000 files", "close after 1,000 puts",
+                  "in no order")),
     ("mount", beside_mount(STAT, "stat/s", "stat", RO, "squashfuse_ll")),
     ("mount", beside_mount("mount: HTML files read", "first read, files/s", "first", RO,
                            "squashfuse_ll")),
@@ -292,13 +306,15 @@ def with_block(page: str, name: str, text: str) -> str:
 
 # --- figures ---
 
-FIGURES: Final = ("rivals", "mount", "spark")
+FIGURES: Final = ("rivals", "mount", "spark", "flat")
 
 
 def drawn_from(figure: str) -> str:
     """What a figure shows, as a hash that stands in its file."""
     if figure == "mount":
         data: object = [(date, systems(result)) for date, result in mounts()]
+    elif figure == "flat":
+        data = [(date, result["runs"]) for date, result in flats()]
     else:
         data = [line.cells() for line in of_figure(figure)]
     return xxhash.xxh3_64_hexdigest(json.dumps(data).encode())
@@ -311,6 +327,10 @@ def of_figure(figure: str) -> list[Line]:
 
 def mounts() -> list[tuple[str, Result]]:
     return [(date, result) for date, result in newest() if result["name"] == "mount"]
+
+
+def flats() -> list[tuple[str, Result]]:
+    return [(date, result) for date, result in newest() if result["name"] == "flat"]
 
 
 def systems(result: Result) -> list[tuple[str, float, float]]:
@@ -328,7 +348,7 @@ def draw() -> None:
     from matplotlib.figure import Figure
 
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "winkfs", "font.size": 9})
-    for name, paint in zip(FIGURES, (_rivals, _mount, _spark), strict=True):
+    for name, paint in zip(FIGURES, (_rivals, _mount, _spark, _flat), strict=True):
         figure = paint(Figure)
         notes = {"Date": None, "Description": f"drawn from {drawn_from(name)}"}
         path = DOCS / f"performance-{name}.svg"
@@ -399,6 +419,29 @@ def _spark(new: Callable[..., Any]) -> Any:
     axis.set_yticks(range(len(shown)), map(_label, shown))
     figure.suptitle("Spark: CPU seconds of the whole application (shorter: better)")
     axis.legend(loc="upper right")
+    return figure
+
+
+def _flat(new: Callable[..., Any]) -> Any:
+    """What an operation costs by the number of files, beside what it costs of the fewest."""
+    _, result = flats()[-1]
+    counts = [int(number(name)) for name in result["columns"] if name.endswith(" files")]
+    figure = new(figsize=(10, 7), layout="constrained")
+    panels = figure.subplots(2, 2, sharex=True, sharey=True)
+    for row, (order, steps) in zip(panels, result["runs"].items(), strict=True):
+        for axis, cache in zip(row, ("warm", "cold"), strict=True):
+            for step, figures in steps.items():
+                name, _, which = step.partition(", ")
+                if which in ("", cache):
+                    axis.plot(counts, [1e6 * one["cpu"] for one in figures], marker="o", label=name)
+            axis.set_title(f"names {order}, {cache}")
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+            axis.grid(alpha=0.3)
+    panels[0][0].set_ylabel("CPU, us a file or a call")
+    panels[1][0].set_ylabel("CPU, us a file or a call")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper")
+    figure.suptitle("What an operation costs, by the number of files in the container")
     return figure
 
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from winkfs.container.catalog import Catalog, Query, open_catalog, rows_now
-from winkfs.container.ondisk.catalog import ASK, MODE_AT, SPECIAL
 from winkfs.container.ondisk.inode import Attrs, FileType
+from winkfs.container.rows import ASK, MODE_AT, SPECIAL
 from winkfs.container.store import Store
 from winkfs.units import nearest_ns
 

@@ -38,7 +38,7 @@ PLACES: Final = {
     "rows that a close adds to the catalog": "winkfs.container.catalog.QUICK",
     "bytes of a tail that a close reads": "winkfs.container.catalog.QUICK_TAIL",
     "rows of runs that a close joins": "winkfs.container.catalog.QUICK_RUN",
-    "names read back at a time": "winkfs.container.namesort.BLOCK",
+    "names read back at a time": "winkfs.container.rows.BLOCK",
     # a data set
     "sorter of names to pack": "winkfs.dataset.packing.SortedRecords",
     "bytes of a process of pack": "winkfs.dataset.packing.PARALLEL",

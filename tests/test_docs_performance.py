@@ -24,7 +24,7 @@ def test_numbers_are_those_of_the_newest_results(performance: ModuleType, page: 
         assert performance.with_block(text, name, block) == text, "run `make performance`"
 
 
-@pytest.mark.parametrize("figure", ["rivals", "mount", "spark"])
+@pytest.mark.parametrize("figure", ["rivals", "mount", "spark", "flat"])
 def test_figures_are_drawn_from_the_newest_results(performance: ModuleType, figure: str) -> None:
     drawn = (ROOT / f"docs/performance-{figure}.svg").read_text()
     assert f"drawn from {performance.drawn_from(figure)}" in drawn, "run `make performance`"

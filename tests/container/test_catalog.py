@@ -26,21 +26,21 @@ from winkformats.kv.superblock import read_superblock
 from winkfs import FileType
 from winkfs.archive.pack import pack
 from winkfs.container.catalog import build, merge, open_catalog
-from winkfs.container.namesort import ClashFinder, NameSorter, joined, live
-from winkfs.container.ondisk.catalog import (
+from winkfs.container.ondisk.catalog import Block, CatalogFile, CatalogWriter, encode_block
+from winkfs.container.recovery import tail
+from winkfs.container.rows import (
     COLUMNS,
     CTIME,
     GONE,
     KIND,
     POINTER,
     POS,
-    Block,
-    CatalogFile,
-    CatalogWriter,
+    ClashFinder,
+    NameSorter,
     Rows,
-    encode_block,
+    joined,
+    live,
 )
-from winkfs.container.recovery import tail
 from winkfs.errors import DerivedDamage
 from winkfs.units import to_ns
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock
     from winkfs.container.container import Container
     from winkfs.container.entry import Stat
-    from winkfs.container.ondisk.catalog import Rows
+    from winkfs.container.rows import Rows
     from winkfs.reader import Reader
 
 Record = dict[str, Any]

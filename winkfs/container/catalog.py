@@ -30,9 +30,14 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
-from winkfs.container.namesort import CHUNK, ClashFinder, NameSorter, joined, live, some
-from winkfs.container.ondisk.catalog import (
+from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
+from winkfs.container.ondisk.data import nanoseconds
+from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
+from winkfs.container.ondisk.typed import Column
+from winkfs.container.recovery import tail
+from winkfs.container.rows import (
     ALWAYS,
+    CHUNK,
     COLUMNS,
     GONE,
     KIND,
@@ -40,18 +45,16 @@ from winkfs.container.ondisk.catalog import (
     OWNER,
     POS,
     SPECIAL,
-    CatalogFile,
-    CatalogWriter,
+    ClashFinder,
+    NameSorter,
     Rows,
-    Run,
     Times,
+    joined,
+    live,
     owner_words,
     plain_numbers,
+    some,
 )
-from winkfs.container.ondisk.data import nanoseconds
-from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
-from winkfs.container.ondisk.typed import Column
-from winkfs.container.recovery import tail
 from winkfs.container.where import Condition
 from winkfs.names import INODE, name_of
 

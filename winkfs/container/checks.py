@@ -26,11 +26,12 @@ from winkformats.kv.scan import Batch
 from winkfs.container.catalog import Catalog, Query, rows_now
 from winkfs.container.columns import Columns, InodeScan
 from winkfs.container.inodescan import FIELDS, InodeRows, fileids
-from winkfs.container.namesort import NOTHING, ClashFinder, some
-from winkfs.container.ondisk import catalog as catalogs
+from winkfs.container.ondisk.catalog import Run
 from winkfs.container.ondisk.cols import ColumnsFile
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode, attributes
+from winkfs.container.rows import KIND, NOTHING, ClashFinder, some
+from winkfs.container.rows import Rows as CatalogRows
 from winkfs.container.store import Store
 
 PIECE: Final = 1 << 15  # inodes read again at a time
@@ -311,7 +312,7 @@ def same_files(base: Base, pos: Int64) -> bool:
     return count == len(pos) and np.array_equal(found, pos)
 
 
-def same_rows(store: Store, catalog: Catalog, true: Iterator[catalogs.Rows]) -> bool:
+def same_rows(store: Store, catalog: Catalog, true: Iterator[CatalogRows]) -> bool:
     """Whether a catalog, with what happened since it was written, has these rows and no others.
 
     true    the rows of all live files, in byte order of their names
@@ -343,11 +344,11 @@ def same_rows(store: Store, catalog: Catalog, true: Iterator[catalogs.Rows]) -> 
     if catalog.covered != store.kv.end or len(catalog.file.runs) > 1:
         return True  # clashes are those of another moment
     places = map(catalog.lower_bound, finder.found)
-    kinds = [int(catalog.numbers(at, at + 1)[0, catalogs.KIND]) for at in places]
+    kinds = [int(catalog.numbers(at, at + 1)[0, KIND]) for at in places]
     return catalog.clashes == sum(kind & 255 != FileType.DIR for kind in kinds)
 
 
-def _ascends(run: catalogs.Run) -> bool:
+def _ascends(run: Run) -> bool:
     last = b""
     for rows in run.rows():
         if not (last < rows.names[0] and all(map(lt, rows.names, rows.names[1:]))):

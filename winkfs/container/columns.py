@@ -19,19 +19,6 @@ from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.catalog import (
-    ASK,
-    CTIME,
-    KIND,
-    MODE_AT,
-    OWNER,
-    SPECIAL,
-    Blobs,
-    Rows,
-    owner_word,
-    owner_words,
-    plain_numbers,
-)
 from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
 from winkfs.container.ondisk.inode import (
     ATTRS,
@@ -44,6 +31,19 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.ondisk.inode import CTIME as CTIME_NAME
 from winkfs.container.ondisk.typed import is_whole
+from winkfs.container.rows import (
+    ASK,
+    CTIME,
+    KIND,
+    MODE_AT,
+    OWNER,
+    SPECIAL,
+    Blobs,
+    Rows,
+    owner_word,
+    owner_words,
+    plain_numbers,
+)
 from winkfs.names import INODE, name_of
 
 Problem = Callable[[CorruptError], None]

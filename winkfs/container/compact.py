@@ -30,13 +30,13 @@ from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
 from winkfs.container.datafile import MAX_VARIABLES
 from winkfs.container.inodescan import is_inode
-from winkfs.container.ondisk.catalog import POINTER, POS
-from winkfs.container.ondisk.catalog import Rows as CatalogRows
 from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import Rebuilt, known_sums
+from winkfs.container.rows import POINTER, POS
+from winkfs.container.rows import Rows as CatalogRows
 from winkfs.container.store import Store
 from winkfs.errors import Locked, Refusal
 from winkfs.names import base_of, name_of

@@ -20,7 +20,6 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError
 from winkfs.container.catalog import Query, all_rows, settled
-from winkfs.container.ondisk.catalog import ALWAYS, ASK, KIND, POINTER, SIZE, Rows, Times
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import (
     Attrs,
@@ -30,6 +29,7 @@ from winkfs.container.ondisk.inode import (
 )
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import LOOK, BulkGet, Content, Read, fast_reader
+from winkfs.container.rows import ALWAYS, ASK, KIND, POINTER, SIZE, Rows, Times
 from winkfs.container.store import Store
 from winkfs.container.where import parse
 from winkfs.container.write import Changes

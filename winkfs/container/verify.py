@@ -35,7 +35,6 @@ from winkfs.container.checks import (
 )
 from winkfs.container.index import Index
 from winkfs.container.inodescan import InodeRows, inode_rows
-from winkfs.container.namesort import NameSorter
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
@@ -43,6 +42,7 @@ from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, Resolver
+from winkfs.container.rows import NameSorter
 from winkfs.container.store import MERGE_TAIL, Store
 from winkfs.names import FILES, base_of
 from winkfs.units import NANO, time_text

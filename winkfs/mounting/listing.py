@@ -23,8 +23,8 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.catalog import ASK, COLUMNS, FILEID, MODE_AT, POS, SPECIAL, Rows
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
+from winkfs.container.rows import ASK, COLUMNS, FILEID, MODE_AT, POS, SPECIAL, Rows
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places, other_id
 from winkfs.mounting.tree import NameTree, Order

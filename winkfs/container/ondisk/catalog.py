@@ -41,11 +41,9 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, compress
 from typing import Final, NamedTuple, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from winkformats.arrays import Bools, Int64, UInt8, rows_at
@@ -55,15 +53,29 @@ from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, Superblock, read_superblock
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
-from winkfs.container.ondisk.inode import DEFAULT_MODES, UINT32, FileType
 from winkfs.container.ondisk.typed import (
     Column,
     Schema,
-    Texts,
     pack,
     parse_schema,
     schema_text,
     split,
+)
+from winkfs.container.rows import (
+    ALWAYS,
+    ASK,
+    COLUMNS,
+    CTIME,
+    GONE,
+    KIND,
+    MTIME,
+    POINTER,
+    POS,
+    SIZE,
+    Blobs,
+    Rows,
+    Times,
+    builtin,
 )
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
@@ -91,184 +103,7 @@ HEAD: Final = struct.Struct("<QQ")
 MOST: Final = (1 << 63) - 1
 T = TypeVar("T")
 
-COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
-POS, FILEID, SIZE, MTIME, POINTER, CTIME, KIND, OWNER = range(len(COLUMNS))
 STORED: Final = len(COLUMNS) + 2  # with `shared` and `rest`
-GONE: Final = 1 << 8  # in KIND
-SPECIAL: Final = 1 << 9
-ASK: Final = 1 << 10
-MODE_AT: Final = 16
-MODES: Final = np.array(DEFAULT_MODES, np.int64)
-"""A row of the catalog, int64[8].
-
-pos      kv_pointer of the inode
-fileid   FILEID
-size     bytes
-mtime    nanoseconds since the epoch
-pointer  kv_pointer of the one data entry whose value is the whole content; 0: there is no content;
-         -1: the inode has to be asked
-ctime    nanoseconds since the epoch
-kind     bits 0..7: FTYPE; GONE; SPECIAL: the file has attributes; ASK: int64 does not hold what
-         the inode says; from MODE_AT on: permission bits, of a file that has attributes
-owner    uid + (gid << 32), of a file that has attributes
-"""
-
-
-Blobs = npt.NDArray[np.object_]
-Times = tuple[int | None, int | None]
-"""[since, until), nanoseconds since the epoch; None: no bound."""
-ALWAYS: Final[Times] = (None, None)
-
-
-class Rows(NamedTuple):
-    """n files in byte order of their names, and their COLUMNS, int64[n, 8].
-
-    values  object[n]: the attributes that are columns of the user, bytes as ATTRS has them; None:
-            none has any, or nobody has asked for them
-    """
-
-    names: list[bytes]
-    numbers: Int64
-    values: Blobs | None = None
-
-    @property
-    def pos(self) -> Int64:
-        """Positions of the inodes, int64[n]."""
-        return self.numbers[:, POS]
-
-    @property
-    def asked(self) -> Bools:
-        """Which rows do not say all: their inodes have to be asked, bool[n]."""
-        asked: Bools = self.numbers[:, KIND] & ASK != 0
-        return asked
-
-    @property
-    def directories(self) -> Bools:
-        """Which are directories, bool[n]."""
-        directories: Bools = self.numbers[:, KIND] & 255 == FileType.DIR
-        return directories
-
-    @property
-    def links(self) -> Bools:
-        """Which are symbolic links, bool[n]."""
-        links: Bools = self.numbers[:, KIND] & 255 == FileType.LINK
-        return links
-
-    def within(self, times: Times) -> Bools:
-        """Which have an mtime in these times, bool[n]."""
-        found, (since, until) = np.ones(len(self.names), bool), times
-        if since is not None:
-            found &= self.numbers[:, MTIME] >= since
-        if until is not None:
-            found &= self.numbers[:, MTIME] < until
-        return found
-
-    def meeting(self, where: Condition, schema: Schema) -> Bools:
-        """Of which a condition is true, bool[n]. They have all values that it asks for."""
-        blobs = [b""] * len(self.names) if self.values is None else self.values
-        asked = {name: kind for name, kind in schema.items() if name in where.columns()}
-        texts = dict(zip(asked, split(blobs, asked), strict=True))
-
-        def get(name: str) -> Column:
-            if name in texts:
-                return Column.of(asked[name], texts[name])
-            return builtin(name, self.names, self.numbers)
-
-        return where.truth(get).true
-
-    def typed(self, schema: Schema) -> list[Texts]:
-        """The texts of each column; null is what is none of its type."""
-        if self.values is None:
-            return [[None] * len(self.names)] * len(schema)
-        pairs = zip(schema.values(), split(self.values, schema), strict=True)
-        return [Column.of(kind, texts).texts() for kind, texts in pairs]
-
-    def stats(self, owner: tuple[int, int]) -> tuple[Int64, ...]:
-        """FILEIDs, sizes, mtimes, FTYPEs, permission bits, uids, gids and ctimes, int64[n] each.
-        `owner`: of files without attributes."""
-        kind = self.numbers[:, KIND]
-        ftype, special = kind & 255, kind & SPECIAL != 0
-        mode = np.where(special, kind >> MODE_AT, MODES[ftype])
-        words = np.where(special, self.numbers[:, OWNER], owner_word(*owner))
-        fileid, size, mtime, ctime = self.numbers[:, [FILEID, SIZE, MTIME, CTIME]].T
-        return fileid, size, mtime, ftype, mode, words & UINT32, words >> 32 & UINT32, ctime
-
-    @property
-    def gone(self) -> Bools:
-        """Which rows say that there is no such name any more, bool[n]."""
-        gone: Bools = self.numbers[:, KIND] & GONE != 0
-        return gone
-
-    def part(self, start: int, stop: int | None = None) -> Rows:
-        """The rows [start, stop), without a copy of the numbers."""
-        values = None if self.values is None else self.values[start:stop]
-        return Rows(self.names[start:stop], self.numbers[start:stop], values)
-
-    def take(self, chosen: Bools) -> Rows:
-        """The chosen ones, bool[n]."""
-        values = None if self.values is None else self.values[chosen]
-        return Rows(list(compress(self.names, chosen.tolist())), self.numbers[chosen], values)
-
-    def ordered(self, order: list[int]) -> Rows:
-        """The rows with these indices, in this order."""
-        values = None if self.values is None else self.values[order]
-        return Rows(list(map(self.names.__getitem__, order)), self.numbers[order], values)
-
-    @staticmethod
-    def concat(parts: list[Rows]) -> Rows:
-        """Parts one behind the other; at least one."""
-        if len(parts) == 1:
-            return parts[0]
-        names = list(chain.from_iterable(part.names for part in parts))
-        values = None
-        if any(part.values is not None for part in parts):
-            values = np.concatenate([
-                np.full(len(part.names), b"", object) if part.values is None else part.values
-                for part in parts
-            ])  # fmt: skip
-        return Rows(names, np.concatenate([part.numbers for part in parts]), values)
-
-
-def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:
-    """What a condition asks of all files, see `where.BUILTIN`; what no file has is null."""
-    if name not in BUILTIN:
-        return Column.nulls("string", len(numbers))
-    valid = np.ones(len(numbers), bool)
-    if name == "path":
-        return Column("string", valid, np.arange(len(names)), names)
-    if name == "mtime":
-        return Column("timestamp", valid, numbers[:, MTIME] // MICRO, [])
-    return Column(
-        "int64", valid, numbers[:, SIZE] if name == "size" else numbers[:, KIND] & 255, []
-    )
-
-
-def owner_word(uid: int, gid: int) -> int:
-    """The `owner` of a row."""
-    return uid | (gid - (gid >> 31 << 32)) << 32
-
-
-def owner_words(uid: Int64, gid: Int64) -> Int64:
-    """The same of many, int64[n]."""
-    return uid | gid << 32
-
-
-def plain_numbers(
-    pos: Int64,
-    fileid: Int64 | int = 0,
-    size: Int64 | int = 0,
-    mtime: Int64 | int = 0,
-    pointer: Int64 | int = 0,
-    kind: npt.NDArray[np.integer] | int = 0,
-) -> Int64:
-    """The COLUMNS of files without attributes, last changed at their mtime, int64[n, 8]."""
-    numbers = np.zeros((len(pos), len(COLUMNS)), np.int64)
-    for column, values in (
-        (POS, pos), (FILEID, fileid), (SIZE, size), (MTIME, mtime), (POINTER, pointer),
-        (CTIME, mtime), (KIND, kind),
-    ):  # fmt: skip
-        numbers[:, column] = values
-    return numbers
 
 
 class Part(NamedTuple):
