@@ -2,6 +2,7 @@
 
 import math
 import random
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -121,6 +122,16 @@ def test_any_value_comes_back_from_its_text(kind: str, data: st.DataObject) -> N
 )  # fmt: skip
 def test_what_is_as_good_as_a_value_is_taken(kind: str, value: Any, text: bytes) -> None:
     assert to_text("x", kind, value) == text
+
+
+def test_a_stored_time_without_a_zone_is_utc_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert to_value("timestamp", b"2026-01-01T00:00") == datetime(2026, 1, 1, tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_datetime_without_a_zone_is_local() -> None:

@@ -373,6 +373,12 @@ def test_many_words_are_no_levels() -> None:
     assert truth_of(flat, [dict.fromkeys(SCHEMA) | {"n": 2}]) == [True]
 
 
+def test_a_pattern_of_many_parts_takes_no_forever() -> None:
+    rows = [dict.fromkeys(SCHEMA) | {"lang": "a" * 20_000}]
+    assert truth_of("lang like '%a%a%a%a%a%b'", rows) == [False]
+    assert truth_of("lang like '%a%a_a%a%a%a'", rows) == [True]
+
+
 def test_what_every_file_has_can_be_asked_of_without_columns() -> None:
     for name, kind in BUILTIN.items():
         value = {"string": "'a'", "timestamp": "'2026-01-01'"}.get(kind, "1")

@@ -223,5 +223,10 @@ def test_names_that_differ_in_case_alone_are_refused(root: str) -> None:
     write(root, {"lang": "string"}, ("a", b"", 1.0, {"lang": "de"}))
     with winkfs.open(root, "a") as found, pytest.raises(ValueError, match="Lang"):
         found.add_columns({"Lang": "string"})
-    with winkfs.open(root) as found:
+    other = Path(root).with_name("other")
+    winkfs.create(other, columns={"LANG": "string"}).close()
+    with pytest.raises(ValueError, match="LANG is there twice"):
+        adopt(root, [other])
+    with winkfs.open(root, "a") as found:
+        found.put("b", b"")
         assert found.columns == {"lang": "string"}

@@ -280,17 +280,23 @@ class Holds(Asked):
 
 
 def _pattern(text: str) -> str:
-    found, escaped = [], False
+    parts, escaped = [""], False  # what stands between the %
     for char in text:
         if not escaped and char == "\\":
             escaped = True
             continue
-        wild = None if escaped else {"%": ".*", "_": "."}.get(char)
-        found.append(wild or re.escape(char))
+        if char == "%" and not escaped:
+            parts.append("")
+        else:
+            parts[-1] += "." if char == "_" and not escaped else re.escape(char)
         escaped = False
     if escaped:
         raise ValueError(f"the pattern {text!r} ends in a \\ that takes nothing")
-    return "".join(found)
+    first, *rest = parts
+    if not rest:
+        return first
+    # The first place of each part is as good as any: trying others would take forever.
+    return first + "".join(f"(?>.*?{part})" for part in rest[:-1]) + ".*" + rest[-1]
 
 
 def _fitting(name: str, kind: str, sign: str, value: Any) -> tuple[str, Any]:

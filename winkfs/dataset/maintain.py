@@ -35,6 +35,7 @@ from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container
 from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.ondisk.typed import check_schema
 from winkfs.dataset.hidden import HIDDEN
 from winkfs.dataset.manifest import (
     COPY,
@@ -48,7 +49,7 @@ from winkfs.dataset.manifest import (
     next_manifest,
     root_of,
 )
-from winkfs.dataset.records import Manifest, ShardRecord, State
+from winkfs.dataset.records import Manifest, ShardRecord, State, union
 from winkfs.dataset.shard import copy_bytes, describe
 from winkfs.dataset.transaction import MARK, Transaction, begin, remove, sweep
 from winkfs.dataset.verify import listed, orphans
@@ -76,7 +77,8 @@ def adopt(
 
     progress  called with the number of bytes since the last call
     raises    NoSuchFile; FileExists (a container that is a shard already, or comes twice, in this
-              or another state); Locked (somebody writes to one of them); FormatError; OSError
+              or another state); Locked (somebody writes to one of them); ValueError (columns that
+              differ in case alone); FormatError; OSError
     """
     found = [base_of(base) for base in bases]
     ids = _identities(found)
@@ -89,7 +91,12 @@ def adopt(
             copy = _copy(transaction, base, f"{number:05}", progress or (lambda done: None))
             records.append(transaction.seal(copy))
         copied = dict(zip((record.contid for record in records), found, strict=True))
-        return transaction.commit(records, check=lambda before: _refuse_known(before, copied))
+
+        def check(before: State) -> None:
+            _refuse_known(before, copied)
+            check_schema(union(record.schema for record in (*before.shards, *records)))
+
+        return transaction.commit(records, check=check)
     except BaseException:
         transaction.abort()
         raise

@@ -254,7 +254,8 @@ def _to_bool(text: bytes) -> bool:
 
 
 def _to_time(text: bytes) -> datetime:
-    return datetime.fromisoformat(text.decode()).astimezone(UTC)
+    moment = datetime.fromisoformat(text.decode())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def _to_list(text: bytes) -> list[str]:
