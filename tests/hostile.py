@@ -70,7 +70,7 @@ def ordinary(base: Path, variant: dict[str, Any]) -> None:
         c.delete("d/f3")
         if not variant.get("classic"):
             c.put("owned", b"1", mtime=6000, mode=0o600, uid=5)
-    winkfs.reindex(base, cols=not variant.get("classic"))
+    winkfs.reindex(base)
 
 
 def superblocks(folder: Path, dice: random.Random) -> Iterator[tuple[Path, str]]:
@@ -203,7 +203,7 @@ def actions(base: Path) -> dict[str, Callable[[], object]]:
         "info": lambda: container_record(c),
         "verify": lambda: winkfs.verify(c),
         "unpack": lambda: unpack(c, out),
-        "reindex": lambda: winkfs.reindex(c, cols=True, problem=lambda line: None),
+        "reindex": lambda: winkfs.reindex(c, problem=lambda line: None),
         "read again": lambda: read(base),
         "write": lambda: write(base),
         "verify again": lambda: winkfs.verify(c),

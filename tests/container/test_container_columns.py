@@ -480,7 +480,7 @@ def no_index(base: Path) -> None:
 STATES: dict[str, Callable[[Path], object]] = {
     "missing": lambda base: path_of(base, ".cat").unlink(missing_ok=True),
     "written": written,
-    "reindexed": lambda base: winkfs.reindex(base, cols=True),
+    "reindexed": lambda base: winkfs.reindex(base),
     "behind": lambda base: (written(base), behind(base)),
     "runs": with_runs,
     "runs and behind": lambda base: (with_runs(base), behind(base)),

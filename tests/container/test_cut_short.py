@@ -69,7 +69,7 @@ def test_columns_that_are_not_mapped_are_in_memory_or_an_error(tmp_path: Path) -
     base = str(tmp_path / "c")
     with winkfs.create(base) as container:
         container.put_many((f"n{i:06}", b"%d" % i) for i in range(70_000))
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     columns = open_columns(base, mapped=False)
     assert columns is not None and len(columns.chunks) == 2
     with columns:

@@ -49,7 +49,7 @@ def fill(base: Path, *, ao: bool = False) -> dict[str, bytes]:
         if not ao:
             c.rename("d0/file 6", "d9/renamed")
             files["d9/renamed"] = files.pop("d0/file 6")
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     return files
 
 
@@ -407,7 +407,7 @@ def test_verify_names_the_file_and_the_place_and_reindex_heals(suffix: str, base
     patch(path, len(raw) - 1, bytes([raw[-1] ^ 1]))
     report = winkfs.verify(base)
     assert any(f"made{suffix}" in line for line in report.problems + report.notes)
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     report = winkfs.verify(base)
     assert report.problems == report.notes == []
 
@@ -431,12 +431,12 @@ def test_sectors_of_an_older_file_of_columns_are_not_believed(tmp_path: Path) ->
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many([(f"{i:04}", b"%02d" % i, 1_000 + i) for i in range(20)])
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     path = Path(f"{base}.cols")
     older = path.read_bytes()
     with winkfs.open(base, "a") as c:
         c.put_many([(f"{i:04}", b"%03d" % i, 5_000 + i) for i in range(20)])
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     raw = path.read_bytes()
     assert len(raw) == len(older)
     with winkfs.open(base) as c:

@@ -232,7 +232,7 @@ def test_derived_files_have_the_mode_of_the_data_file(base: Path, umask: int) ->
         Path(f"{base}.data").chmod(mode)
         old = os.umask(umask)
         try:
-            winkfs.reindex(base, cols=True)
+            winkfs.reindex(base)
         finally:
             os.umask(old)
         for suffix in (".idx", ".cat", ".cols", ".lock"):
@@ -243,7 +243,7 @@ def test_derived_files_have_the_mode_of_the_data_file(base: Path, umask: int) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
 def test_derived_files_have_the_owner_of_the_data_file(base: Path) -> None:
     os.chown(f"{base}.data", 12_345, 23_456)
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     for suffix in (".idx", ".cat", ".cols"):
         found = Path(f"{base}{suffix}").stat()
         assert (found.st_uid, found.st_gid) == (12_345, 23_456), suffix

@@ -178,7 +178,7 @@ class ContainerStore(Store):
         base = self.base(self.folder)
         yield lambda: self._first(rng)
         yield lambda: self._more(rng)
-        yield lambda: winkfs.reindex(base, cols=not self.settings.get("classic"))
+        yield lambda: winkfs.reindex(base)
         yield lambda: self._last(rng)
         yield lambda: winkfs.reindex(base)
 

@@ -56,7 +56,7 @@ from winkfs.container.rows import (
     some,
 )
 from winkfs.container.where import Condition
-from winkfs.names import INODE, name_of
+from winkfs.names import INODE, after, name_of
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
@@ -216,6 +216,19 @@ class Catalog:
         """
         return live(joined(_whole_runs(self.file.runs, wanted_columns)))
 
+    def at(self, positions: Int64, sparse: int) -> Iterator[Rows]:
+        """Rows of the inodes at these ascending positions, also of names that have another by now.
+
+        sparse  none where more rows than this would be decoded for each position
+        cost    decodes the blocks that may have them
+        raises  DerivedDamage
+        """
+        runs = self.file.runs
+        near = [run.near(positions) for run in runs]
+        if sum(map(Run.rows_in, runs, near)) <= sparse * len(positions):
+            for run, blocks in zip(runs, near, strict=True):
+                yield from run.at(positions, blocks)
+
 
 def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[Rows]]:
     return [run.rows(wanted_columns=tuple(columns)) for run in runs]
@@ -242,6 +255,15 @@ def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
     if mine and least <= file.covered <= store.kv.end:
         return Catalog(file)
     file.close()
+    return None
+
+
+def nearby(store: Opened) -> Catalog | None:
+    """As `open_catalog`; None where it is far behind, too."""
+    catalog = open_catalog(store)
+    if catalog is None or store.kv.end - catalog.covered <= SHORT:
+        return catalog
+    catalog.close()
     return None
 
 
@@ -307,9 +329,7 @@ def all_rows(
             in a scratch file
     """
     with lock:
-        catalog = open_catalog(store)
-        if catalog is None or store.kv.end - catalog.covered > SHORT:
-            catalog = build(store, save=False, lost=lost)
+        catalog = nearby(store) or build(store, save=False, lost=lost)
         try:
             found = rows_now(store, catalog, query)
         except CorruptError:
@@ -348,12 +368,10 @@ def positions_of(store: Opened, query: Query) -> Int64 | None:
     cost    reads the blocks of the catalog that may have such files, and the tail; memory: 8 bytes
             a file
     """
-    catalog = open_catalog(store)
+    catalog = nearby(store)
     if catalog is None:
         return None
     with catalog:
-        if store.kv.end - catalog.covered > SHORT:
-            return None
         try:
             found = [part.pos for part in rows_now(store, catalog, query)]
         except DerivedDamage as error:
@@ -445,12 +463,6 @@ def values_between(
     order = np.argsort(pos)
     joined = {name: Column.concat(parts).take(order) for name, parts in columns.items()}
     return pos[order], joined
-
-
-def after(prefix: bytes) -> bytes | None:
-    """The first string behind all that begin so; None: there is none."""
-    cut = prefix.rstrip(b"\xff")
-    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
 
 
 def new_sorter(store: Opened) -> NameSorter:

@@ -2,7 +2,7 @@
 
 `Columns.of` reads it from the data file: most inodes are gathered as rows of one matrix, whatever
 the layout of their entries; one that is large, has several extents, or is damaged is read by
-itself. `ondisk.cols` keeps the columns in BASE.cols.
+itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ from winkfs.container.rows import (
     CTIME,
     KIND,
     MODE_AT,
+    MTIME,
     OWNER,
+    POINTER,
+    POS,
+    SIZE,
     SPECIAL,
     Blobs,
     Rows,
@@ -478,6 +482,17 @@ class Columns:
     def name(self, index: int) -> bytes:
         """One name."""
         return self.name_bytes[self.name_ends[index] : self.name_ends[index + 1]].tobytes()
+
+
+def columns_of(rows: Rows) -> Columns:
+    """What rows of the catalog say, in their order."""
+    pos, size, mtime, pointer, kind = rows.numbers[:, [POS, SIZE, MTIME, POINTER, KIND]].T
+    return Columns.joined(
+        pos, pointer, size, mtime, (kind & 255).astype(np.uint8),
+        (kind & SPECIAL != 0).astype(np.uint8),
+        np.fromiter(map(len, rows.names), np.int64, len(rows.names)),
+        np.frombuffer(b"".join(rows.names), np.uint8),
+    )  # fmt: skip
 
 
 def rows_of(store: Opened, piece: Piece) -> Rows:

@@ -167,6 +167,18 @@ class Rows(NamedTuple):
         return Rows(names, np.concatenate([part.numbers for part in parts]), values)
 
 
+def gathered(parts: Iterable[Rows], count: int) -> Iterator[Rows]:
+    """The same rows, at least so many at a time but for the last."""
+    waiting: list[Rows] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(len(rows.names) for rows in waiting) >= count:
+            yield Rows.concat(waiting)
+            waiting = []
+    if waiting:
+        yield Rows.concat(waiting)
+
+
 def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:
     """What a condition asks of all files, see `where.BUILTIN`; what no file has is null."""
     if name not in BUILTIN:

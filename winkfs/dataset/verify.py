@@ -170,7 +170,6 @@ def reindex(
     root: str,
     progress: Progress | None = None,
     *,
-    cols: bool = True,
     problem: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Make all that is derived anew, shard by shard, and what is kept of hidden rows.
@@ -184,7 +183,7 @@ def reindex(
     for record in state.shards:
         shard = Shard(f"{root}/{record.path}", record)
         shard.open(load=False).abandon()
-        reindex_container(shard.base, progress, cols=True, problem=problem)
+        reindex_container(shard.base, progress, problem=problem)
         directory, name = locate(shard.base)
         directory.unlink(f"{name}.lock")
     folder = Folder(f"{root}/{MANIFESTS}")

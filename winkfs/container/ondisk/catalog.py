@@ -105,6 +105,7 @@ STEP: Final = 4 << 20  # bytes beyond, that are dropped at a time
 HEAD: Final = struct.Struct("<QQ")
 MOST: Final = (1 << 63) - 1
 T = TypeVar("T")
+NO_NUMBERS: Final = np.empty(0, np.int64)
 
 STORED: Final = len(COLUMNS) + 2  # with `shared` and `rest`
 
@@ -213,7 +214,7 @@ class Block:
         if self._numbers is None:
             found = np.empty((self.count, len(COLUMNS)), np.int64)
             for number in range(len(COLUMNS)):
-                found[:, number] = self._column(number)
+                found[:, number] = self.column(number)
             found[:, CTIME] += found[:, MTIME]
             plain = np.flatnonzero((found[:, POINTER] != 0) & (found[:, POINTER] != -1))
             back = found[plain, POINTER] + found[plain, SIZE]
@@ -234,7 +235,7 @@ class Block:
 
         raises  ValueError for lengths that cannot be
         """
-        shared, rest = self._column(STORED - 2), self._column(STORED - 1)
+        shared, rest = self.column(STORED - 2), self.column(STORED - 1)
         lengths = shared + rest
         wide, longest = int(shared.max()), int(lengths.max())
         ends = np.cumsum(rest)
@@ -257,7 +258,8 @@ class Block:
         rows *= np.arange(longest) < lengths[:, None]
         return rows
 
-    def _column(self, number: int) -> Int64:
+    def column(self, number: int) -> Int64:
+        """One of the COLUMNS as it is stored."""
         width, at = self._width[number], self._at[number]
         if width == 0:
             return np.full(self.count, self._base[number], np.int64)
@@ -421,6 +423,39 @@ class Run:
             if drop is not None:
                 with suppress(OSError):  # somebody may have closed it, before all was read
                     drop(at, self._storage.size())
+
+    def near(self, positions: Int64) -> Int64:
+        """The blocks that may have one of these ascending positions, int64[b]."""
+        low = np.searchsorted(positions, self._field("pos_min"))
+        high = np.searchsorted(positions, self._field("pos_max"), "right")
+        return np.flatnonzero((low < high) & (self._field("gone") < self._field("rows")))
+
+    def positions(self) -> Int64:
+        """Positions of all inodes, in order. Raises DerivedDamage. Cost: reads all blocks."""
+        wanted = np.arange(len(self.firsts))
+        with self._within_budget(wanted) as passed:
+            parts = [NO_NUMBERS]
+            for i in wanted.tolist():
+                parts.append(self.block(i).column(POS))
+                passed(i)
+        return np.concatenate(parts)
+
+    def rows_in(self, blocks: Int64) -> int:
+        """How many rows these blocks have."""
+        return int(self._field("rows")[blocks].sum())
+
+    def at(self, positions: Int64, blocks: Int64) -> Iterator[Rows]:
+        """The rows of these blocks that have one of these ascending positions. Raises
+        DerivedDamage."""
+        with self._within_budget(blocks) as passed:
+            for i in blocks.tolist():
+                numbers = self.block(i).numbers
+                pos = numbers[:, POS]
+                place = np.minimum(np.searchsorted(positions, pos), len(positions) - 1)
+                chosen = (positions[place] == pos) & (numbers[:, KIND] & GONE == 0)
+                if chosen.any():
+                    yield Rows(self.names(i), numbers).take(chosen)
+                passed(i)
 
     def values_between(
         self, low: int, high: int, typed: Mapping[str, str]

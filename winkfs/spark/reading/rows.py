@@ -1,12 +1,14 @@
 """What a task reads of one container: its files as columns, and their contents as an Arrow column.
 
-`Source` takes the columns from BASE.cols where it can, else from the inodes. `Contents` reads the
-entries of a batch in a few large pieces into one buffer and checks them with a `map` of C
-functions; Arrow then copies the contents from between the headers, in one call.
+`Source` takes the columns from the catalog where no contents are asked for, else from the inodes,
+just before the contents around them are read. `Contents` reads the entries of a batch in a few
+large pieces into one buffer and checks them with a `map` of C functions; Arrow then copies the
+contents from between the headers, in one call.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
@@ -19,18 +21,18 @@ from winkformats.arrays import Bools, Int64, column, rows_at
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
-from winkfs.container.catalog import values_between
+from winkfs.container.catalog import all_rows, values_between
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
-from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
-from winkfs.container.select import columns_between
+from winkfs.container.rows import Rows, gathered
+from winkfs.container.select import columns_at, listed, parts_at, positions_between, query_of
 from winkfs.container.store import Store
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import Shard
 from winkfs.errors import StalePlan
 from winkfs.spark import arrow
-from winkfs.spark.reading.partition import Piece, unpack
+from winkfs.spark.reading.partition import Listed, Piece, unpack
 
 GAPS: Final = (64 << 10, 4 << 10, 0)  # bytes that are read rather than begin another read
 READ: Final = 16 << 20  # bytes of a batch's reads, at most, where they hold gaps
@@ -40,7 +42,6 @@ FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
 ROWS: Final = 1 << 16  # files at a time
 FEW_VALUES: Final = 4096  # files of a piece, up to which their attributes are read
-SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols
 SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
 DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
 Problem = Callable[[CorruptError], None]
@@ -271,14 +272,13 @@ def _single(value: Any) -> pa.Array:
     )
 
 
-def open_planned(base: str, contid: int, size: int, *, grows: bool) -> Store:
-    """A container without its index. Raises StalePlan where it is not the one of the plan."""
+def open_planned(piece: Piece, *, load: bool = False) -> Store:
+    """A container, with its index or without. Raises StalePlan where it is not that of the plan."""
+    record = ShardRecord(piece.base, piece.contid, piece.size)
     try:
-        return Shard(base, ShardRecord(base, contid, size), grows=grows).open(
-            load=False, mapped=False
-        )
+        return Shard(piece.base, record, grows=piece.grows).open(load=load, mapped=False)
     except StalePlan as error:
-        raise StalePlan(f"{error.strerror}; call load() again", base) from None
+        raise StalePlan(f"{error.strerror}; call load() again", piece.base) from None
 
 
 class Source:
@@ -286,20 +286,27 @@ class Source:
 
     verify        of contents
     include_dirs  False: neither directories nor links
+    typed         columns of the user that are asked for
     problem       called with damaged inodes
     """
 
     def __init__(
-        self, piece: Piece, *, verify: bool, include_dirs: bool, contents: bool, problem: Problem
+        self,
+        piece: Piece,
+        *,
+        verify: bool,
+        include_dirs: bool,
+        contents: bool,
+        typed: Mapping[str, str],
+        problem: Problem,
     ) -> None:
         """Raises StalePlan, FormatError, OSError."""
-        self.piece, self.problem = piece, problem
-        self.store = open_planned(piece.base, piece.contid, piece.size, grows=piece.grows)
+        self.piece, self.problem, self._typed = piece, problem, typed
+        self.store = open_planned(piece, load=isinstance(piece, Listed))
         self._include_dirs, self._with_contents = include_dirs, contents
         low = max(piece.low, self.store.kv.start)
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
-        self._file = open_columns(self.store, mapped=False)
-        self._pos: Int64 | None = None
+        self._prepared: Columns | None = None
         self._values: tuple[Int64, dict[str, Column]] | None = None
         self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
@@ -308,44 +315,69 @@ class Source:
 
     def __exit__(self, *exc: object) -> None:
         self.contents.close()
-        if self._file is not None:
-            self._file.close()
         self.store.abandon()
 
     def chunks(self) -> Iterator[Columns]:
-        """The files of the piece, some at a time, in order. Raises CorruptError; OSError."""
+        """The files of the piece, some at a time: with contents in the order of the inodes.
+
+        raises  CorruptError; OSError
+        """
         piece = self.piece
+        if isinstance(piece, Listed):
+            yield from map(self._seen, self._listed(piece))
+            return
         if piece.rows is not None:
-            yield from map(self._seen, self._at(unpack(piece.rows)))
-            return
-        file = self._file
-        if file is None:
-            rows = columns_between(piece.base, piece.low, piece.high, self.problem)
-            yield self._seen(rows)
-            return
-        first = int(np.searchsorted(file.chunks[:, 3], piece.low))
-        stop = int(np.searchsorted(file.chunks[:, 2], piece.high))
-        for number in range(first, stop):
-            try:
-                rows = file.chunk(number).between(piece.low, piece.high)
-            except CorruptError:  # as if it were missing
-                low, high = file.chunks[number, 2:4].tolist()
-                low, high = max(low, piece.low), min(high + 1, piece.high)
-                rows = columns_between(piece.base, low, high, self.problem)
-            yield self._seen(rows)
+            positions = unpack(piece.rows)
+        else:
+            positions = positions_between(piece.base, piece.low, piece.high)
+        if self._hidden is not None:
+            positions = np.setdiff1d(positions, self._hidden, assume_unique=True)
+        yield from map(self._seen, self._at(positions))
+
+    def _listed(self, piece: Listed) -> Iterator[Columns]:
+        """The files with names of the piece, from the catalog; where there is none, one is made."""
+        assert piece.selection is not None
+        query = query_of(piece.selection)._replace(
+            low=piece.first, high=piece.stop, columns=tuple(self._typed)
+        )
+        found = all_rows(self.store, contextlib.nullcontext(), self.problem, query)
+        for rows in gathered(found, ROWS):
+            self._values = self._values_of(rows.take(~rows.asked))
+            yield listed(self.store, rows, query, piece.selection, self.problem)
+
+    def _values_of(self, rows: Rows) -> tuple[Int64, dict[str, Column]]:
+        """Positions, ascending, and the values there."""
+        order = np.argsort(rows.pos)
+        known = self.store.schema
+        texts = dict(zip(known, rows.typed(known), strict=True)) if self._typed else {}
+        none: Texts = [None] * len(order)
+        columns = {}
+        for name, kind in self._typed.items():
+            column = Column.of(known.get(name, kind), texts.get(name, none))
+            columns[name] = column.take(order).cast(kind)
+        return rows.pos[order], columns
+
+    def prepare(self, positions: Int64) -> None:
+        """Before `at`: all positions, ascending, that will be asked for. Memory: 100 bytes each."""
+        self._prepared = columns_at(self.store, positions, self.problem)
 
     def at(self, positions: Int64) -> Columns:
         """The files with these inodes, ascending, that are to be seen."""
-        return self._seen(Columns.concat(list(self._at(positions))))
+        assert self._prepared is not None
+        known = self._prepared.pos
+        index = np.minimum(np.searchsorted(known, positions), max(len(known) - 1, 0))
+        there = known[index] == positions if len(known) else index < 0
+        return self._seen(self._prepared.take(index[there]))
 
     # --- columns of the user ---
 
-    def values(self, rows: Columns, typed: Mapping[str, str]) -> dict[str, Column]:
-        """The values of files in columns of the user: name -> n values.
+    def values(self, rows: Columns) -> dict[str, Column]:
+        """The values of files in the columns of the user: name -> n values.
 
         cost  of few files their attributes are read, else the columns of the catalog, once
         raises  CorruptError
         """
+        typed = self._typed
         if self._values is None and not self._few:
             self._values = values_between(self.store, self.piece.low, self.piece.high, typed)
         pos, known = self._values or (np.empty(0, np.int64), {})
@@ -372,37 +404,13 @@ class Source:
         return rows is not None and len(unpack(rows)) < FEW_VALUES
 
     def _at(self, positions: Int64) -> Iterator[Columns]:
-        index = self._index(positions)
-        if index is not None and self._file is not None:
-            try:
-                for at in range(0, len(index), ROWS):
-                    yield self._file.take(index[at : at + ROWS])
-                    positions = positions[ROWS:]
-                return
-            except CorruptError:
-                self._file.close()
-                self._file = None
-        if len(positions) and self._with_contents:
-            span = int(positions[-1] - positions[0])
-            if span < DENSE * len(positions):
-                yield from self._windows(positions)
-                return
-        for at in range(0, len(positions), ROWS):
-            yield Columns.of(self.store, positions[at : at + ROWS], self.problem)
-
-    def _index(self, positions: Int64) -> Int64 | None:
-        """Which rows of BASE.cols these are; None where it lacks one, or they are but a few."""
-        file = self._file
-        if file is None or not len(positions) or len(positions) * SPARSE < file.files:
-            return None
-        try:
-            self._pos = file.column("pos") if self._pos is None else self._pos
-        except CorruptError:
-            return None
-        index = np.searchsorted(self._pos, positions)
-        # One may have been replaced since the plan was made, and be in the columns no more.
-        there = self._pos[np.minimum(index, file.files - 1)] == positions
-        return index if there.all() else None
+        if not self._with_contents:
+            yield from parts_at(self.store, positions, self.problem)
+        elif len(positions) and int(positions[-1] - positions[0]) < DENSE * len(positions):
+            yield from self._windows(positions)
+        else:
+            for at in range(0, len(positions), ROWS):
+                yield Columns.of(self.store, positions[at : at + ROWS], self.problem)
 
     def _windows(self, positions: Int64) -> Iterator[Columns]:
         """Inodes just before the contents around them are read: from the disk once for both."""
@@ -418,4 +426,5 @@ class Source:
             at = stop
 
     def _seen(self, rows: Columns) -> Columns:
-        return rows.visible(self._hidden, include_dirs=self._include_dirs)
+        hidden = self._hidden if isinstance(self.piece, Listed) else None  # else it is not read
+        return rows.visible(hidden, include_dirs=self._include_dirs)
