@@ -292,9 +292,12 @@ def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> C
     return _written(store, joined(parts))
 
 
-def rows_now(store: Opened, catalog: Catalog, query: Query) -> Iterator[Rows]:
+def rows_now(
+    store: Opened, catalog: Catalog, query: Query, *, end: int | None = None
+) -> Iterator[Rows]:
     """The live rows that are meant, also of what came after the catalog, in order.
 
+    end  where the data file ends for that; None: where the store knows it to end
     Rows that do not say all are there whatever their mtimes and values.
     raises  CorruptError
     cost    as `Run.rows`, and reads the tail; memory: 300 bytes a name in it
@@ -302,7 +305,7 @@ def rows_now(store: Opened, catalog: Catalog, query: Query) -> Iterator[Rows]:
     low, high = query.low, query.high
     changes = {
         name: pos
-        for name, pos in tail(store, catalog.covered)
+        for name, pos in tail(store, catalog.covered, end)
         if low <= name and (high is None or name < high)
     }
     later = list(changed_rows(store, changes)) if changes else []

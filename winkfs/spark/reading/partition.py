@@ -148,11 +148,11 @@ class Ordered(InputPartition):  # type: ignore[misc]
 
 
 class Cuts(NamedTuple):
-    """Names between which there are about as many files, and how many of the hidden ones are before
-    each of them."""
+    """Names between which there are about as many files, and how many of `rows` or, where there are
+    none, of the hidden ones are before each of them."""
 
     names: Sequence[bytes]
-    hidden: Sequence[int]
+    before: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +196,15 @@ class Part:
 
     def _listed(self, piece: Listed, low: float, high: float) -> Listed | None:
         names = [piece.first, *self.cuts.names, piece.stop]
-        places = [0, *self.cuts.hidden, len(self.hidden)]
+        rows = self.hidden if self.rows is None else self.rows
+        places = [0, *self.cuts.before, len(rows)]
         a, b = (round((len(names) - 1) * part / self.weight) for part in (low, high))
-        first, hidden = names[a], np.sort(self.hidden[places[a] : places[b]])
+        first, packed = names[a], pack(np.sort(rows[places[a] : places[b]]))
         if a == b or first is None:
             return None
-        packed = pack(hidden) if len(hidden) else None
-        return replace(piece, first=first, stop=names[b], hidden=packed)
+        if self.rows is not None:
+            return replace(piece, first=first, stop=names[b], rows=packed)
+        return replace(piece, first=first, stop=names[b], hidden=packed if len(rows) else None)
 
     def _between(self, low: int, high: int) -> Piece:
         """The piece cut to [low, high), with what is hidden there: a task is sent no more."""

@@ -121,8 +121,13 @@ def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> I
     if not shard.grows and options.selection.everything:
         yield Part(whole, weight, shard.hidden)
         return
-    from winkfs.spark.reading.selected import files_of
+    from winkfs.spark.reading.selected import files_of, listed_now
 
-    shard, pos, size = files_of(options, shard, contents)
+    if not contents and options.selection.everything:
+        now = listed_now(options, shard, generation)
+        if now is not None:
+            yield now
+            return
+    shard, pos, size = files_of(options, shard)
     if len(pos):
         yield Part.of_rows(piece_of(shard, generation), pos, size, contents)

@@ -21,16 +21,16 @@ from winkformats.arrays import Bools, Int64, column, rows_at
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
-from winkfs.container.catalog import all_rows, values_between
-from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
+from winkfs.container.catalog import Query, all_rows, open_catalog, rows_now, values_between
+from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan, columns_of
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
 from winkfs.container.rows import Rows, gathered
 from winkfs.container.select import columns_at, listed, parts_at, positions_between, query_of
 from winkfs.container.store import Store
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shard import Shard
-from winkfs.errors import StalePlan
+from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.spark import arrow
 from winkfs.spark.reading.partition import Listed, Piece, unpack
 
@@ -302,7 +302,7 @@ class Source:
     ) -> None:
         """Raises StalePlan, FormatError, OSError."""
         self.piece, self.problem, self._typed = piece, problem, typed
-        self.store = open_planned(piece, load=isinstance(piece, Listed))
+        self.store = open_planned(piece, load=isinstance(piece, Listed) and piece.rows is None)
         self._include_dirs, self._with_contents = include_dirs, contents
         low = max(piece.low, self.store.kv.start)
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
@@ -323,8 +323,11 @@ class Source:
         raises  CorruptError; OSError
         """
         piece = self.piece
-        if isinstance(piece, Listed):
+        if isinstance(piece, Listed) and piece.rows is None:
             yield from map(self._seen, self._listed(piece))
+            return
+        if isinstance(piece, Listed):
+            yield from map(self._seen, self._as_planned(piece))
             return
         if piece.rows is not None:
             positions = unpack(piece.rows)
@@ -342,14 +345,41 @@ class Source:
         )
         found = all_rows(self.store, contextlib.nullcontext(), self.problem, query)
         for rows in gathered(found, ROWS):
-            self._values = self._values_of(rows.take(~rows.asked))
+            self._values = self._values_of(rows)
             yield listed(self.store, rows, query, piece.selection, self.problem)
 
-    def _values_of(self, rows: Rows) -> tuple[Int64, dict[str, Column]]:
-        """Positions, ascending, and the values there."""
+    def _as_planned(self, piece: Listed) -> Iterator[Columns]:
+        """The same of a container that may have grown since: what the catalog of that time, if it
+        is still there, does not have is read from the inodes."""
+        query, seen = Query(piece.first, piece.stop, columns=tuple(self._typed)), list[Int64]()
+        catalog = open_catalog(self.store)
+        if catalog is not None:
+            with catalog:
+                try:
+                    if catalog.covered == piece.size:
+                        found = rows_now(self.store, catalog, query, end=piece.size)
+                        for rows in gathered(found, ROWS):
+                            if rows.asked.any():
+                                rows = rows.take(~rows.asked)
+                            self._values = self._values_of(rows)
+                            seen.append(rows.pos)
+                            yield columns_of(rows)
+                except DerivedDamage as error:
+                    self.store.remark(error)
+        self._values = None
+        assert piece.rows is not None
+        wanted, known = unpack(piece.rows), np.concatenate([NOTHING, *seen])
+        if len(known) < len(wanted):
+            yield from parts_at(self.store, np.setdiff1d(wanted, known), self.problem)
+
+    def _values_of(self, rows: Rows) -> tuple[Int64, dict[str, Column]] | None:
+        """Positions, ascending, and the values there; without those that have to be asked."""
+        if not self._typed:
+            return None
+        rows = rows.take(~rows.asked)
         order = np.argsort(rows.pos)
         known = self.store.schema
-        texts = dict(zip(known, rows.typed(known), strict=True)) if self._typed else {}
+        texts = dict(zip(known, rows.typed(known), strict=True))
         none: Texts = [None] * len(order)
         columns = {}
         for name, kind in self._typed.items():

@@ -34,6 +34,7 @@ from winkfs.spark.reading.partition import (
     Part,
     Piece,
     Scan,
+    listed,
     pack,
     piece_of,
     scans,
@@ -47,19 +48,42 @@ from winkfs.spark.reading.stores import shards_of
 FEW: Final = 16  # blocks of a catalog that is cut between any of its files
 
 
-def files_of(options: Options, shard: Shard, contents: bool) -> tuple[Shard, Int64, Int64]:
-    """-> the shard as of now, positions of its selected files, and their sizes, about; without
-    contents in the order of the catalog, from which tasks list them."""
+def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
+    """-> the shard as of now, positions of its selected files, and their sizes, about."""
     with _opened(shard) as store:
         shard = replace(shard, record=replace(shard.record, size=store.kv.end))
         if not options.selection.everything:
             rows = _visible(options, shard, store)
             return shard, rows.pos, rows.size
-        if not contents:
-            pos = _by_name(store)
-            return shard, pos, np.zeros(len(pos), np.int64)
         pos = store.index.positions()
         return shard, pos, np.diff(pos, prepend=store.kv.start)
+
+
+def listed_now(options: Options, shard: Shard, generation: int) -> Part | None:
+    """All files of a container that may grow, to be listed from its catalog as it is now; None
+    where it is not good, or does not have just these in one run.
+
+    Tasks are sent the positions, too: the catalog may be another by then.
+    """
+    with _opened(shard, load=False) as store:
+        catalog = open_catalog(store, exactly=True)
+        if catalog is None:
+            return None
+        run = catalog.file.runs[0]
+        with catalog, contextlib.suppress(DerivedDamage):
+            if len(catalog.file.runs) > 1 or not run.count:
+                return None
+            rows = run.positions()
+            shard = replace(shard, record=replace(shard.record, size=store.kv.end, files=run.count))
+            few = len(run.firsts) <= FEW
+            names = catalog.names(0, catalog.count) if few else run.firsts
+            before = range(1, len(names)) if few else run.starts[1:-1]
+            piece = listed(piece_of(shard, generation), options.selection)
+            return Part(
+                piece, OPEN + weight_of(shard, False), NOTHING, rows,
+                cuts=Cuts(names[1:], before),
+            )  # fmt: skip
+    return None
 
 
 def with_cuts(part: Part, shard: Shard) -> Part:
@@ -88,7 +112,8 @@ def with_cuts(part: Part, shard: Shard) -> Part:
         before = np.concatenate([[0], np.cumsum(gone)])
         places = before[first:stop] if few else before[run.starts[first:stop]]
         hidden = pos[gone]
-    return replace(part, weight=weight, hidden=hidden, cuts=Cuts(names[first:stop], places.tolist()))
+    cuts = Cuts(names[first:stop], places.tolist())
+    return replace(part, weight=weight, hidden=hidden, cuts=cuts)
 
 
 @contextlib.contextmanager
@@ -103,16 +128,6 @@ def _opened(shard: Shard, *, load: bool = True) -> Iterator[Store]:
             store.abandon()
             if drop is not None:
                 drop(0, data.size())
-
-
-def _by_name(store: Store) -> Int64:
-    """Positions of all inodes, in the order of the catalog where it has just these in one run."""
-    catalog = open_catalog(store, exactly=True)
-    if catalog is not None:
-        with catalog, contextlib.suppress(CorruptError):
-            if len(catalog.file.runs) == 1:
-                return catalog.file.runs[0].positions()
-    return store.index.positions()
 
 
 def _selected(options: Options, shard: Shard) -> Columns:
