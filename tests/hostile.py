@@ -45,7 +45,7 @@ VALUES = [
     (1 << 60) // 8, (1 << 62) + 5, MAX - 7, MAX,
 ]  # fmt: skip
 VARIANTS: list[dict[str, Any]] = [{}, {"classic": True}, {"ao": True}, {"htalgo": 1}]
-SUFFIXES = (".data", ".idx", ".time", ".cat", ".cols")
+SUFFIXES = (".data", ".idx", ".time", ".cat")
 STRANGE = 12  # inodes of a container
 
 
@@ -111,7 +111,7 @@ def inodes(folder: Path, dice: random.Random) -> Iterator[tuple[Path, str]]:
         told = [strange_inode(store, b"h%d" % n, dice) for n in range(STRANGE)]
         store.sync_data()
         store.abandon()
-        for suffix in (".idx", ".time", ".cols"):
+        for suffix in (".idx", ".time", ".cat"):
             base.with_suffix(suffix).unlink(missing_ok=True)
         yield base, f"{variant} {told}"
 

@@ -94,7 +94,6 @@ def test_the_same_files_in_less_space(tmp_path: Path, variant: str, seed: int) -
     assert state(base) == before
     assert winkfs.verify(base).problems == []
     assert path_of(base, ".cat").exists() == (variant != "classic")
-    assert path_of(base, ".cols").exists() == (seed == 3 and variant != "classic")
     check(base)  # by the oracle
     again = compact(base)
     assert (again.before, again.after) == (done.after, done.after)
@@ -145,7 +144,7 @@ def test_derived_files_of_the_old_container_are_not_believed(tmp_path: Path) -> 
     live(base, random.Random(3), {})
     winkfs.reindex(base)
     before = state(base)
-    old = {s: path_of(base, s).read_bytes() for s in (".idx", ".cat", ".cols")}
+    old = {s: path_of(base, s).read_bytes() for s in (".idx", ".cat")}
     compact(base)
     for suffix, data in old.items():  # as after a kill behind the rename
         path_of(base, suffix).write_bytes(data)
