@@ -19,6 +19,7 @@ from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
+from winkfs.container.ondisk.catalog import Plain
 from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
 from winkfs.container.ondisk.inode import (
     ATTRS,
@@ -484,14 +485,16 @@ class Columns:
         return self.name_bytes[self.name_ends[index] : self.name_ends[index + 1]].tobytes()
 
 
-def columns_of(rows: Rows) -> Columns:
+def columns_of(rows: Rows | Plain) -> Columns:
     """What rows of the catalog say, in their order."""
-    pos, size, mtime, pointer, kind = rows.numbers[:, [POS, SIZE, MTIME, POINTER, KIND]].T
+    if isinstance(rows, Rows):
+        pos, pointer, size, mtime, kind = rows.numbers[:, [POS, POINTER, SIZE, MTIME, KIND]].T
+        lengths = np.fromiter(map(len, rows.names), np.int64, len(rows.names))
+        names = np.frombuffer(b"".join(rows.names), np.uint8)
+        rows = Plain(pos, pointer, size, mtime, kind, lengths, names)
     return Columns.joined(
-        pos, pointer, size, mtime, (kind & 255).astype(np.uint8),
-        (kind & SPECIAL != 0).astype(np.uint8),
-        np.fromiter(map(len, rows.names), np.int64, len(rows.names)),
-        np.frombuffer(b"".join(rows.names), np.uint8),
+        rows.pos, rows.pointer, rows.size, rows.mtime, (rows.kind & 255).astype(np.uint8),
+        (rows.kind & SPECIAL != 0).astype(np.uint8), rows.lengths, rows.name_bytes,
     )  # fmt: skip
 
 

@@ -70,6 +70,11 @@ class Rows(NamedTuple):
     values: Blobs | None = None
 
     @property
+    def last(self) -> bytes:
+        """The last name; there is one."""
+        return self.names[-1]
+
+    @property
     def pos(self) -> Int64:
         """Positions of the inodes, int64[n]."""
         return self.numbers[:, POS]
@@ -165,18 +170,6 @@ class Rows(NamedTuple):
                 for part in parts
             ])  # fmt: skip
         return Rows(names, np.concatenate([part.numbers for part in parts]), values)
-
-
-def gathered(parts: Iterable[Rows], count: int) -> Iterator[Rows]:
-    """The same rows, at least so many at a time but for the last."""
-    waiting: list[Rows] = []
-    for part in parts:
-        waiting.append(part)
-        if sum(len(rows.names) for rows in waiting) >= count:
-            yield Rows.concat(waiting)
-            waiting = []
-    if waiting:
-        yield Rows.concat(waiting)
 
 
 def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:

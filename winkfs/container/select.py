@@ -20,6 +20,7 @@ from winkfs.container.catalog import (
     settled,
 )
 from winkfs.container.columns import Columns, columns_of
+from winkfs.container.ondisk.catalog import Plain
 from winkfs.container.rows import Rows
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
@@ -82,8 +83,9 @@ def from_catalog(store: Store, selection: Selection, problem: Problem | None) ->
     query = query_of(selection)
     with catalog:
         try:
+            plain = catalog.plain(query) if catalog.covered == store.kv.end else None
             parts = [listed(store, rows, query, selection, problem)
-                     for rows in rows_now(store, catalog, query)]  # fmt: skip
+                     for rows in plain or rows_now(store, catalog, query)]  # fmt: skip
         except DerivedDamage as error:
             store.remark(error)
             return None
@@ -92,18 +94,21 @@ def from_catalog(store: Store, selection: Selection, problem: Problem | None) ->
 
 
 def listed(
-    store: Store, rows: Rows, query: Query, selection: Selection, problem: Problem | None
+    store: Store, rows: Plain | Rows, query: Query, selection: Selection, problem: Problem | None
 ) -> Columns:
     """The chosen ones of rows of the catalog.
 
     query   of which they are, that of the selection or a part of it
     raises  CorruptError
     """
-    rows = settled(store, rows, query, problem)
+    asked = np.empty(0, np.int64)
+    if isinstance(rows, Rows):
+        rows = settled(store, rows, query, problem)
+        asked = np.sort(rows.pos[rows.asked])
     found = columns_of(rows)
-    if rows.asked.any():
-        asked = Columns.of(store, np.sort(rows.pos[rows.asked]), problem)
-        found = Columns.concat([found.take(~rows.asked), asked])
+    if len(asked):
+        known = found.take(~np.isin(found.pos, asked))
+        found = Columns.concat([known, Columns.of(store, asked, problem)])
     chosen = selection.chosen(found)
     return found if chosen.all() else found.take(chosen)
 
@@ -187,24 +192,20 @@ def columns_at(store: Store, positions: Int64, problem: Problem | None = None) -
     cost     one pass over the blocks of the catalog that may have them; where these have many
              others, too, the inodes are read
     """
-    found = Columns.concat(list(parts_at(store, positions, problem)))
+    known = Columns.concat(list(catalogued(store, positions)))
+    rest = positions if not len(known) else np.setdiff1d(positions, known.pos, assume_unique=True)
+    found = Columns.concat([known, Columns.of(store, rest, problem)]) if len(rest) else known
     return found if (found.pos[1:] > found.pos[:-1]).all() else found.take(np.argsort(found.pos))
 
 
-def parts_at(store: Store, positions: Int64, problem: Problem | None = None) -> Iterator[Columns]:
-    """The same, some at a time, in any order."""
-    rest = positions
+def catalogued(store: Store, positions: Int64) -> Iterator[Columns]:
+    """Those of the files with these inodes that the catalog has, a block at a time; none where it
+    would decode more than SPARSE rows for each of them."""
     catalog = open_catalog(store) if len(positions) else None
     if catalog is not None:
-        seen = [positions[:0]]
         with catalog:
             try:
                 for rows in catalog.at(positions, SPARSE):
-                    found = columns_of(rows.take(~rows.asked))
-                    seen.append(found.pos)
-                    yield found
+                    yield columns_of(rows)
             except DerivedDamage as error:
                 store.remark(error)
-        rest = np.setdiff1d(positions, np.concatenate(seen), assume_unique=True)
-    for at in range(0, len(rest), FILES):
-        yield Columns.of(store, rest[at : at + FILES], problem)

@@ -8,9 +8,9 @@ contents from between the headers, in one call.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, Self
 
 import numpy as np
@@ -21,12 +21,19 @@ from winkformats.arrays import Bools, Int64, column, rows_at
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
-from winkfs.container.catalog import Query, all_rows, open_catalog, rows_now, values_between
+from winkfs.container.catalog import Query, open_catalog, plain_rows, rows_now, values_between
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan, columns_of
+from winkfs.container.ondisk.catalog import Plain
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
-from winkfs.container.rows import Rows, gathered
-from winkfs.container.select import columns_at, listed, parts_at, positions_between, query_of
+from winkfs.container.rows import Rows
+from winkfs.container.select import (
+    catalogued,
+    columns_at,
+    listed,
+    positions_between,
+    query_of,
+)
 from winkfs.container.store import Store
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import NOTHING, Shard
@@ -41,8 +48,10 @@ HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
 FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
 ROWS: Final = 1 << 16  # files at a time
+PARTS: Final = 64  # blocks of the catalog at a time
 FEW_VALUES: Final = 4096  # files of a piece, up to which their attributes are read
 SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
+GAP: Final = 1 << 20  # bytes before the first of them that are read with them
 DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
 Problem = Callable[[CorruptError], None]
 
@@ -65,6 +74,7 @@ class Contents:
         self._drop = storage.dropper(low, self._high)
         self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # was read since the last `drop`
         self._buffer = memoryview(b"")
+        self._window: tuple[int, memoryview] | None = None  # where it begins, what was read
 
     # --- columns ---
 
@@ -130,6 +140,12 @@ class Contents:
 
     def _load(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64]:
         """Read the entries, ascending -> a buffer, and where in it each of them begins."""
+        if self._window is not None:
+            begin, view = self._window
+            end = begin + len(view) - SLACK
+            if int(pointer[0]) >= begin and int((pointer + size).max()) <= end:
+                return view, pointer - begin
+            self._window = None  # the buffer is another's from here on
         ends = np.maximum.accumulate(np.minimum(pointer + size + SLACK, self._end))
         for gap in GAPS:
             first = np.flatnonzero(np.concatenate([[True], pointer[1:] - ends[:-1] > gap]))
@@ -224,9 +240,10 @@ class Contents:
             raise CorruptError("the file is cut short", file=self._name, offset=offset)
 
     def window(self, offset: int, length: int) -> memoryview:
-        """Bytes of the data file; valid until the next call."""
+        """Bytes of the data file, of which contents are taken, too; valid until others are read."""
         view = self._room(min(length, self._end - offset), reuse=True)
         self._fill(view, offset)
+        self._window = offset, view
         return view
 
     def drop(self) -> None:
@@ -343,34 +360,46 @@ class Source:
         query = query_of(piece.selection)._replace(
             low=piece.first, high=piece.stop, columns=tuple(self._typed)
         )
-        found = all_rows(self.store, contextlib.nullcontext(), self.problem, query)
-        for rows in gathered(found, ROWS):
-            self._values = self._values_of(rows)
-            yield listed(self.store, rows, query, piece.selection, self.problem)
+        found = plain_rows(self.store, self.problem, query)
+        for some in _several(found):
+            rows = [part for part in some if isinstance(part, Rows)]
+            if self._typed and rows:
+                self._values = self._values_of(Rows.concat(rows))
+            yield Columns.concat([
+                listed(self.store, part, query, piece.selection, self.problem) for part in some
+            ])  # fmt: skip
 
     def _as_planned(self, piece: Listed) -> Iterator[Columns]:
         """The same of a container that may have grown since: what the catalog of that time, if it
         is still there, does not have is read from the inodes."""
-        query, seen = Query(piece.first, piece.stop, columns=tuple(self._typed)), list[Int64]()
-        catalog = open_catalog(self.store)
-        if catalog is not None:
-            with catalog:
-                try:
-                    if catalog.covered == piece.size:
-                        found = rows_now(self.store, catalog, query, end=piece.size)
-                        for rows in gathered(found, ROWS):
-                            if rows.asked.any():
-                                rows = rows.take(~rows.asked)
-                            self._values = self._values_of(rows)
-                            seen.append(rows.pos)
-                            yield columns_of(rows)
-                except DerivedDamage as error:
-                    self.store.remark(error)
+        seen = [NOTHING]
+        for some in _several(self._of_plan(piece)):
+            rows = [part for part in some if isinstance(part, Rows)]
+            if self._typed and rows:
+                self._values = self._values_of(Rows.concat(rows))
+            found = Columns.concat(list(map(columns_of, some)))
+            seen.append(found.pos)
+            yield found
         self._values = None
         assert piece.rows is not None
-        wanted, known = unpack(piece.rows), np.concatenate([NOTHING, *seen])
+        wanted, known = unpack(piece.rows), np.concatenate(seen)
         if len(known) < len(wanted):
-            yield from parts_at(self.store, np.setdiff1d(wanted, known), self.problem)
+            yield from self._at(np.setdiff1d(wanted, known))
+
+    def _of_plan(self, piece: Listed) -> Iterator[Plain | Rows]:
+        """Rows of the catalog that the plan was made by, but for those that have to be asked."""
+        query = Query(piece.first, piece.stop, columns=tuple(self._typed))
+        catalog = open_catalog(self.store)
+        if catalog is None:
+            return
+        with catalog:
+            try:
+                if catalog.covered == piece.size:
+                    now = rows_now(self.store, catalog, query, end=piece.size)
+                    for rows in catalog.plain(query) or now:
+                        yield rows.take(~rows.asked) if isinstance(rows, Rows) else rows
+            except DerivedDamage as error:
+                self.store.remark(error)
 
     def _values_of(self, rows: Rows) -> tuple[Int64, dict[str, Column]] | None:
         """Positions, ascending, and the values there; without those that have to be asked."""
@@ -434,27 +463,40 @@ class Source:
         return rows is not None and len(unpack(rows)) < FEW_VALUES
 
     def _at(self, positions: Int64) -> Iterator[Columns]:
+        """The files with these inodes, ascending; with contents in that order."""
         if not self._with_contents:
-            yield from parts_at(self.store, positions, self.problem)
+            known = [NOTHING]
+            for rows in catalogued(self.store, positions):
+                known.append(rows.pos)
+                yield rows
+            positions = np.setdiff1d(positions, np.concatenate(known), assume_unique=True)
         elif len(positions) and int(positions[-1] - positions[0]) < DENSE * len(positions):
             yield from self._windows(positions)
-        else:
-            for at in range(0, len(positions), ROWS):
-                yield Columns.of(self.store, positions[at : at + ROWS], self.problem)
+            return
+        for at in range(0, len(positions), ROWS):
+            yield Columns.of(self.store, positions[at : at + ROWS], self.problem)
 
     def _windows(self, positions: Int64) -> Iterator[Columns]:
-        """Inodes just before the contents around them are read: from the disk once for both."""
+        """Inodes with the contents before them, which are read together, and once."""
         kv = self.store.kv
         scan = InodeScan(self.store, self.problem)
-        at = 0
+        at, begin = 0, max(self.piece.low, kv.start)
         while at < len(positions):
-            begin = int(positions[at])
-            stop = int(np.searchsorted(positions, begin + SPAN))
-            length = min(int(positions[stop - 1]) + LONGEST, kv.end) - begin
-            data = self.contents.window(begin, length)
+            first = int(positions[at])
+            if first - begin > GAP:
+                begin = first  # a large content, or what is not asked for
+            stop = int(np.searchsorted(positions, max(begin + SPAN, first + 1)))
+            last = int(positions[stop - 1])
+            data = self.contents.window(begin, min(last + LONGEST, kv.end) - begin)
             yield Columns.joined(*scan.piece(positions[at:stop], data, begin))
-            at = stop
+            at, begin = stop, last
 
     def _seen(self, rows: Columns) -> Columns:
         hidden = self._hidden if isinstance(self.piece, Listed) else None  # else it is not read
         return rows.visible(hidden, include_dirs=self._include_dirs)
+
+
+def _several(parts: Iterator[Plain | Rows]) -> Iterator[list[Plain | Rows]]:
+    """The same, PARTS at a time."""
+    while some := list(islice(parts, PARTS)):
+        yield some
