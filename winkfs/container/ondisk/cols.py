@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ from winkfs.container.derived import Opened
 from winkfs.container.ondisk.catalog import ALIGN, FIXED, LONG, check_form
 from winkfs.container.ondisk.data import PURPOSE_COLUMNS
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.rows import Put
 from winkfs.errors import DerivedDamage
 from winkfs.names import base_of
 
@@ -431,19 +432,6 @@ def _hash64(data: bytes) -> int:
 
 def _bytes(array: npt.NDArray[Any], dtype: str) -> bytes:
     return array.astype(dtype, copy=False).tobytes()
-
-
-class Put(Protocol):
-    """n files of one extent each, as `writemany` has them."""
-
-    @property
-    def keys(self) -> list[bytes]: ...
-    @property
-    def key_lengths(self) -> Int64: ...
-    @property
-    def lengths(self) -> Int64: ...
-    @property
-    def ftypes(self) -> Sequence[int]: ...
 
 
 class ColumnTrail:
