@@ -127,7 +127,8 @@ def test_chunks_of_other_times_are_not_looked_at(
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many((f"{i}", b"x" * i, T0 + i) for i in range(100))
-        c.engine.save_columns()
+        c.sync()
+        c.engine.store.columns.save()
     path = Path(f"{base}.cols")
     data = bytearray(path.read_bytes())
     data[data.index(b"m/000004") + 20] ^= 1

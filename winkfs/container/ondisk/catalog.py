@@ -380,6 +380,21 @@ class Run:
         times = self._field("mtime_min")[some].min(), self._field("mtime_max")[some].max()
         return int(live.sum()), sum(self._field("content").tolist()), int(times[0]), int(times[1])
 
+    def asked(self) -> list[int]:
+        """Positions of the inodes that have to be asked. Raises DerivedDamage. Cost: reads the
+        blocks that have some."""
+        found: list[int] = []
+        for i in np.flatnonzero(self._field("asked")).tolist():
+            numbers = self.block(i).numbers
+            found += numbers[numbers[:, KIND] & ASK != 0, POS].tolist()
+        return found
+
+    def near(self, positions: Int64) -> Bools:
+        """Which blocks may have a row of one of these positions, ascending: bool[b]."""
+        first = np.searchsorted(positions, self._field("pos_min"))
+        stop = np.searchsorted(positions, self._field("pos_max"), "right")
+        return (first < stop) & (self._field("gone") < self._field("rows"))
+
     def find(self, index: int) -> int:
         """Number of the block that has this row."""
         return bisect_right(self.starts, index) - 1
