@@ -598,7 +598,7 @@ def numbered(names: list[bytes], first: int = 0) -> Rows:
 
 def test_a_scratch_file_that_cannot_be_written_does_not_stop_the_puts() -> None:
     sorter = NameSorter(Full, 100)
-    for i in range(10):
+    for i in range(100):
         sorter.add(numbered([b"%d" % i]))
     with pytest.raises(OSError, match="full"):
         list(sorter.rows())

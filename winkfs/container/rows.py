@@ -1,8 +1,9 @@
 """Rows of the catalog: what is known of files, as columns; sorted in bounded memory, and joined.
 
-A full chunk is sorted and goes to a scratch file as a run; runs are merged on the way out. Chunks
-that follow each other in order make one run: names that come in order are not sorted.
-`ClashFinder` finds the names that are also a directory of other names, as they go by in order.
+A full chunk is sorted and becomes a run, after some of them in a scratch file; runs are merged on
+the way out. Chunks that follow each other in order make one run: names that come in order are not
+sorted. `ClashFinder` finds the names that are also a directory of other names, as they go by in
+order.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ kind     bits 0..7: FTYPE; GONE; SPECIAL: the file has attributes; ASK: int64 do
 owner    uid + (gid << 32), of a file that has attributes
 """
 
-CHUNK: Final = 4 << 20  # bytes of rows that are sorted at a time
+CHUNK: Final = 4 << 20  # bytes of rows that are sorted at a time: they fit into a cache
+HELD: Final = 8  # chunks that stay in memory: a scratch file costs as much as the sort
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
 AREA: Final = 1 << 19  # bytes of them, about
@@ -398,11 +400,11 @@ class NameSorter:
 
     Rows with one name come in the order in which they were taken.
 
-    scratch  makes the file for the runs, where they do not fit into one chunk
+    scratch  makes the file for the runs that do not stay in memory
     count    rows taken
     raises   OSError from the disk, but not from `add`: who puts files has other things to do
-    cost     n log n in memory; each row is written and read once. Names that come in order are not
-             sorted. Memory: twice the chunk, and up to 512 KB for each run
+    cost     n log n in memory; rows beyond HELD chunks are written and read once. Names that come
+             in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
     """
 
     def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
@@ -410,7 +412,8 @@ class NameSorter:
         self._storage: Storage | None = None
         self._waiting: list[Rows] = []
         self._size = 0  # bytes of these
-        self._runs: list[list[_Block]] = []
+        self._runs: list[list[_Block | Rows]] = []
+        self._room = HELD * chunk  # bytes of runs that may yet stay in memory
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
@@ -429,7 +432,7 @@ class NameSorter:
             self._put_by()
 
     def rest(self) -> None:
-        """No more rows for now: keep none in memory, if they did not all fit there."""
+        """No more rows for now: keep none that are not sorted, if they are more than a chunk."""
         if self._runs:
             self._put_by()
 
@@ -478,30 +481,33 @@ class NameSorter:
         if not self._waiting or self._error is not None:
             self._waiting, self._size = [], 0
             return
-        if self._storage is None:
-            self._storage = self._scratch()
-        run: list[_Block] | None = None
+        run: list[_Block | Rows] | None = None
         each = max(min(BLOCK, AREA * sum(map(len, self._waiting)) // max(self._size, 1)), 1)
         for rows in self._chunk(each):
             if run is None:
                 if not self._runs or rows.column[0] <= self._last:
                     self._runs.append([])
                 run = self._runs[-1]
-            run.append(self._write(self._storage, rows))
+            run.append(rows if self._room > 0 else self._write(rows))
             self._last = bytes(rows.column[-1])
+        self._room -= self._size
         self._waiting, self._size = [], 0
 
-    def _write(self, storage: Storage, rows: Rows) -> _Block:
+    def _write(self, rows: Rows) -> _Block:
+        if self._storage is None:
+            self._storage = self._scratch()
         names = rows.column
         width = 0 if names.dtype == object else names.dtype.itemsize
         parts = [rows.numbers.tobytes(), *([names.tobytes()] if width else _packed(names))]
         parts += [] if rows.values is None else _packed(rows.values)
-        size = storage.write(self._end, parts)
+        size = self._storage.write(self._end, parts)
         self._end += size
         typed = rows.values is not None
         return _Block(self._end - size, len(rows), size, width, typed)
 
-    def _read(self, block: _Block) -> Rows:
+    def _read(self, block: _Block | Rows) -> Rows:
+        if isinstance(block, Rows):
+            return block
         assert self._storage is not None
         data = self._storage.read(block.offset, block.size)
         if len(data) != block.size:
@@ -534,7 +540,7 @@ def _unpacked(data: bytes, at: int, count: int) -> tuple[Blobs, int]:
 class _Cursor:
     """The next rows of one run. `more`: whether there are some behind those in memory."""
 
-    def __init__(self, read: Callable[[_Block], Rows], run: list[_Block]) -> None:
+    def __init__(self, read: Callable[[_Block | Rows], Rows], run: list[_Block | Rows]) -> None:
         self._left = iter(run)
         self._read, self._blocks = read, len(run)
         self._advance()
@@ -571,7 +577,8 @@ NOTHING: Final = Rows([], plain_numbers(np.empty(0, np.int64)))
 
 
 def _in_order(found: Rows) -> Rows:
-    return found.ordered(text_order(found.column))
+    """Timsort joins rows that are in order in parts in a fifth of the time of `text_order`."""
+    return found.ordered(np.argsort(found.column, kind="stable"))
 
 
 def _at(blocks: Iterator[Rows], live: Int64) -> Iterator[Rows]:
