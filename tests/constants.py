@@ -49,6 +49,7 @@ PLACES: Final = {
     "bytes of a short manifest": "winkfs.dataset.manifest.SMALL",
     "manifests to a checkpoint, to vacuum": "winkfs.dataset.maintain.EACH",
     "parts of an index that are looked up": "winkfs.dataset.hidden.FEW",
+    "files of which one name is read from the data file": "winkfs.dataset.hidden.SPARSE",
     "rows compared together": "winkfs.dataset.hidden.ROWS",
     "names sorted at once": "winkfs.mounting.datasetnames.SOME",
     "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",

@@ -16,12 +16,17 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
+TextColumn = npt.NDArray[Any]
+"""Texts without NUL as an array: dtype S of a multiple of 8 bytes or, where one is longer than
+WIDEST, objects."""
 
 BLOCK: Final = 24 << 20  # bytes; above 32 MiB glibc does not adapt
 NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too
 WIDEST: Final = 256  # bytes of a text that is gathered with others as a row of a matrix
 PIECE: Final = 4 << 20  # bytes of such a matrix
 ROWS: Final = 1 << 16  # looked at together
+WORD: Final = 8  # bytes
+SORTS: Final = 2  # of numbers, before texts that still are alike are sorted as such
 
 
 @cache
@@ -92,6 +97,77 @@ def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:
     for i in np.flatnonzero(at > last).tolist():
         texts[i] = raw[at[i] : at[i] + lengths[i]].tobytes()
     return texts
+
+
+def text_column(texts: list[bytes]) -> TextColumn:
+    """Texts, none of which ends in NUL, as a column."""
+    longest = max(map(len, texts), default=1)
+    if longest <= WIDEST:
+        return np.array(texts, f"S{_width(longest)}")
+    found = np.empty(len(texts), object)
+    found[:] = texts
+    return found
+
+
+def column_at(raw: UInt8, at: Int64, lengths: Int64) -> TextColumn:
+    """As `texts_at`, but as a column."""
+    width = _width(int(lengths.max(initial=1)))
+    last = len(raw) - width  # where the last whole row begins
+    if width > WIDEST or last < 0:
+        return text_column(texts_at(raw, at, lengths))
+    rows = rows_at(raw, np.minimum(at, last), width)
+    rows &= rows_at(_masks(width), lengths * width, width)
+    found: TextColumn = rows.view(f"S{width}").ravel()
+    for i in np.flatnonzero(at > last).tolist():
+        found[i] = raw[at[i] : at[i] + lengths[i]].tobytes()
+    return found
+
+
+def text_order(texts: TextColumn) -> Int64:
+    """The indices of texts in byte order; of equal ones in the order in which they stand.
+
+    A few bytes of each at a time, behind the number of those that begin alike, are one number: that
+    is sorted several times as fast as texts.
+    """
+    if texts.dtype == object:
+        known = texts.tolist()
+        return np.array(sorted(range(len(known)), key=known.__getitem__), np.int64)
+    order = np.arange(len(texts))
+    if (texts[1:] >= texts[:-1]).all():
+        return order
+    width = texts.dtype.itemsize
+    matrix = np.ascontiguousarray(texts).view(np.uint8).reshape(-1, width)
+    todo = order.copy()  # places in `order` that are not decided yet, ascending
+    group = np.zeros(len(order), np.uint64)  # those with one number begin alike; ascending from 0
+    at = sorts = 0
+    while len(todo) and at < width and sorts < SORTS:
+        bits = 8 * -(-int(group[-1]).bit_length() // 8)
+        begin = min(at, width - WORD)
+        keys = column(matrix, ">u8", begin)[order[todo]].astype(np.uint64)
+        keys <<= np.uint64(8 * (at - begin))
+        keys >>= np.uint64(bits)
+        differ = int(np.bitwise_or.reduce((keys[1:] ^ keys[:-1])[group[1:] == group[:-1]]))
+        same = WORD - (bits + differ.bit_length() + 7) // 8  # bytes that all of each group share
+        if same:
+            at += same
+            continue
+        if bits:
+            keys |= group << np.uint64(64 - bits)
+        at += WORD - bits // 8
+        by = np.argsort(keys)
+        order[todo], keys = order[todo][by], keys[by]
+        follows = np.zeros(len(keys) + 1, bool)  # has the key of the one before
+        np.equal(keys[1:], keys[:-1], out=follows[1:-1])
+        tied = follows[:-1] | follows[1:]
+        group = np.cumsum(tied & ~follows[:-1], dtype=np.uint64)[tied] - np.uint64(1)
+        todo, sorts = todo[tied], sorts + 1
+    left = np.sort(order[todo])
+    order[todo] = left[np.argsort(texts[left], kind="stable")]
+    return order
+
+
+def _width(longest: int) -> int:
+    return -(-longest // WORD) * WORD
 
 
 @lru_cache(maxsize=WIDEST // 8)

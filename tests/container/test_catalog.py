@@ -28,15 +28,24 @@ from winkformats.kv.superblock import read_superblock
 from winkfs import FileType
 from winkfs.archive.pack import pack
 from winkfs.container.catalog import build, merge, open_catalog
-from winkfs.container.ondisk.catalog import Block, CatalogFile, CatalogWriter, encode_block
+from winkfs.container.ondisk.catalog import (
+    Block,
+    CatalogFile,
+    CatalogWriter,
+    Part,
+    encode_blocks,
+)
 from winkfs.container.recovery import tail
 from winkfs.container.rows import (
+    ASK,
     COLUMNS,
     CTIME,
     GONE,
     KIND,
+    MTIME,
     POINTER,
     POS,
+    SIZE,
     ClashFinder,
     NameSorter,
     Rows,
@@ -589,7 +598,7 @@ def numbered(names: list[bytes], first: int = 0) -> Rows:
 
 def test_a_scratch_file_that_cannot_be_written_does_not_stop_the_puts() -> None:
     sorter = NameSorter(Full, 100)
-    for i in range(10):
+    for i in range(100):
         sorter.add(numbered([b"%d" % i]))
     with pytest.raises(OSError, match="full"):
         list(sorter.rows())
@@ -612,16 +621,38 @@ INTS = st.one_of(st.integers(-3, 300), st.integers(-(2**63), 2**63 - 1))
 
 
 @settings(deadline=None)
-@given(st.sets(NAMES | st.binary(min_size=1, max_size=40), min_size=1, max_size=30), st.data())
-def test_a_block_gives_back_what_was_put_in(found: set[bytes], data: st.DataObject) -> None:
+@given(
+    st.sets(NAMES | st.binary(min_size=1, max_size=40), min_size=1, max_size=30),
+    st.integers(1, 30),
+    st.data(),
+)
+def test_blocks_give_back_what_was_put_in(
+    found: set[bytes], each: int, data: st.DataObject
+) -> None:
     names = sorted({name.replace(b"\0", b"1") for name in found})
     row = st.lists(INTS, min_size=len(COLUMNS), max_size=len(COLUMNS))
     numbers = np.array([data.draw(row) for _ in names], np.int64)
     numbers[:, POINTER] = data.draw(st.lists(st.sampled_from([0, -1]), min_size=len(names),
                                              max_size=len(names)))  # fmt: skip
-    block = Block(encode_block(names, numbers))
-    assert block.names == names
-    assert np.array_equal(block.numbers, numbers)
+    numbers[:, KIND] = data.draw(st.lists(st.sampled_from([1, 2, 1 | GONE, 1 | ASK]),
+                                          min_size=len(names), max_size=len(names)))  # fmt: skip
+    numbers[:, SIZE] &= 2**63 - 1
+    blocks = list(encode_blocks(Rows(names, numbers), each))
+    assert len(blocks) == -(-len(names) // each)
+    for at, (value, figures) in zip(range(0, len(names), each), blocks, strict=True):
+        block, some = Block(value), numbers[at : at + each]
+        assert block.names == names[at : at + each]
+        assert np.array_equal(block.numbers, some)
+        live = [row for row in some.tolist() if not row[KIND] & GONE]
+        part = Part(0, 0, 0, *figures)
+        assert (part.rows, part.gone) == (len(some), len(some) - len(live))
+        assert part.content == min(sum(row[SIZE] for row in live), 2**63 - 1)
+        for field, column in (("pos", POS), ("size", SIZE), ("mtime", MTIME)):
+            for edge in (min, max):
+                wanted = edge((row[column] for row in live), default=0)
+                assert getattr(part, f"{field}_{edge.__name__}") == wanted
+        assert part.kinds == sum({1 << (row[KIND] & 63) for row in live})
+        assert part.asked == sum(row[KIND] & ASK != 0 for row in live)
 
 
 def test_blocks_of_long_names_are_cut_up(tmp_path: Path) -> None:

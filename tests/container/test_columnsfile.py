@@ -150,7 +150,8 @@ def test_those_of_another_container_are_not_believed(tmp_path: Path) -> None:
     for name in ("one", "other"):
         with winkfs.create(tmp_path / name) as c:
             c.put("a", name.encode()[:3])
-            c.engine.save_columns()
+            c.sync()
+            c.engine.store.columns.save()
     sizes = {path.stat().st_size for path in tmp_path.glob("*.data")}
     assert len(sizes) == 1
     (tmp_path / "one.cols").replace(tmp_path / "other.cols")
@@ -181,7 +182,8 @@ def test_container_put_back_from_a_copy_does_not_grow_into_old_columns(tmp_path:
     saved = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with winkfs.open(base, "a") as c:
         c.put("b", b"2")
-        c.engine.save_columns()
+        c.sync()
+        c.engine.store.columns.save()
     for path, data in saved.items():
         path.write_bytes(data)
     assert open_columns(str(base)) is None

@@ -78,7 +78,7 @@ def test_deletes_outlive_a_sync_that_failed_behind_them(root: str) -> None:
         writer.put("new", b"2")
         writer.delete("a")
         writer.delete("b")
-        with disk_calls(once("create", ".cols.tmp", interrupt)), pytest.raises(KeyboardInterrupt):
+        with disk_calls(once("create", ".cat.tmp", interrupt)), pytest.raises(KeyboardInterrupt):
             writer.sync()
         writer.put("a", b"3")
         writer.put("more", b"3")
@@ -157,7 +157,7 @@ def test_time_ranges_and_prefixes_open_only_the_shards_they_need(root: str) -> N
 
         def opened(calls: list[Call]) -> set[int]:
             paths = {call.path for call in calls if call.verb == "open"}
-            return {n for n, base in enumerate(bases) if paths & {base + ".data", base + ".cols"}}
+            return {n for n, base in enumerate(bases) if paths & {base + ".data", base + ".cat"}}
 
         with disk_calls() as calls:
             assert [e.mtime for e in reader.scan(18, 23)] == [18, 19, 20, 21, 22]
@@ -233,14 +233,14 @@ def test_record_that_lies_is_found_by_verify(root: str) -> None:
     assert any("manifest says" in line for line in winkfs.verify(root).problems)
 
 
-def test_lost_index_and_columns_of_shards_are_made_anew(root: str) -> None:
+def test_lost_index_and_catalog_of_shards_are_made_anew(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     for path in Path(root).glob("[!_]*/*"):
-        if path.suffix in (".idx", ".cols"):
+        if path.suffix in (".idx", ".cat"):
             path.unlink()
     with winkfs.open(root) as reader:
         assert {e.name: e.read() for e in reader.scan()} == {"a": b"2", "b": b"1"}
     assert winkfs.verify(root).problems == []
     assert winkfs.reindex(root) == 2
-    assert len(list(Path(root).glob("[!_]*/*.cols"))) == 2
+    assert len(list(Path(root).glob("[!_]*/*.cat"))) == 2
     assert winkfs.verify(root).problems == []

@@ -60,7 +60,7 @@ def test_attempts_that_lost_are_not_published(root: str) -> None:
     assert job.commit([winner]) == 1
     assert files(root) == {"a": b"winner"}
     assert {p.name for p in Path(job.folder).iterdir()} == {
-        "00000-1.data", "00000-1.idx", "00000-1.cat", "00000-1.cols", "_job",
+        "00000-1.data", "00000-1.idx", "00000-1.cat", "_job",
     }  # fmt: skip
     assert os.listdir(f"{root}/_pending") == []
 
@@ -487,4 +487,4 @@ def test_snapshot_opens_no_shard(root: str) -> None:
     with disk_calls() as calls:
         assert snapshot(root).files == 1
     assert calls
-    assert not [call for call in calls if call.path.endswith((".data", ".idx", ".cols"))]
+    assert not [call for call in calls if call.path.endswith((".data", ".idx", ".cat"))]

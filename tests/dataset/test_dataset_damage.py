@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import random
@@ -19,13 +18,10 @@ from seam import disk_calls, refusing
 import winkfs
 import winkfs.dataset.maintain
 from winkformats.errors import CorruptError, FormatError
-from winkfs.container.ondisk.cols import open_columns
 from winkfs.dataset import manifest
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import repair, vacuum
 from winkfs.dataset.manifest import Log, create
-from winkfs.dataset.shard import describe
-from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 
 pytestmark = pytest.mark.slow
@@ -375,17 +371,6 @@ def test_copy_that_a_power_cut_left_alone_and_torn_is_no_generation(root: str) -
     datasets.add(root, {"6": b"6"})
     assert files(root) == first(6)
     assert winkfs.verify(root).notes == []
-
-
-def test_columns_of_a_shard_that_cannot_be_opened_are_closed(root: str) -> None:
-    """A ResourceWarning would come, and be an error."""
-    base = snapshot(root).shards[0].base
-    columns = open_columns(base)
-    Path(f"{base}.data").unlink()
-    with pytest.raises(FileNotFoundError):
-        describe(base, "job/shard", 0, columns)
-    del columns
-    gc.collect()
 
 
 # --- a shard that cannot be opened ---

@@ -118,7 +118,7 @@ def names_read(root: str) -> list[int]:
     with disk_calls() as calls:
         bases = [f"{root}/{shard.record.path}" for shard in snapshot(root).shards]
     opened = {call.path for call in calls if call.verb == "open"}
-    return [n for n, base in enumerate(bases) if base + ".cols" in opened]
+    return [n for n, base in enumerate(bases) if base + ".cat" in opened]
 
 
 def test_shards_that_do_not_overlap_need_no_work(root: str) -> None:
@@ -126,7 +126,7 @@ def test_shards_that_do_not_overlap_need_no_work(root: str) -> None:
     with disk_calls() as calls:
         assert counts(root) == [0, 0, 0]
     assert calls
-    assert not [call for call in calls if call.path.endswith((".data", ".idx", ".cols"))]
+    assert not [call for call in calls if call.path.endswith((".data", ".idx", ".cat"))]
     assert derived(root) == []
 
 

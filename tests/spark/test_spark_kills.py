@@ -123,7 +123,7 @@ def test_executors_lost_between_the_end_of_their_tasks_and_the_commit(
     root = tmp_path / "set"
     spark_on.begin("write", root, (0, 1000), "append", gate, 4)
     mine = executor_of(spark_on.held(gate))
-    wait_for(lambda: len(list(root.glob(f"{PENDING}/*/*.cols"))) == 3, "three tasks did not end")
+    wait_for(lambda: len(list(root.glob(f"{PENDING}/*/*.cat"))) == 3, "three tasks did not end")
     time.sleep(1)  # the driver has heard of it
     for worker in cluster.workers:
         for pid in worker.executors():

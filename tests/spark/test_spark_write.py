@@ -15,9 +15,11 @@ import pytest
 
 import winkfs
 from winkformats.disk import pagecache
+from winkformats.disk.posix import FileStorage
 from winkfs import FileType
-from winkfs.container.ondisk.cols import open_columns
+from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.container.ondisk.data import NANO
+from winkfs.container.rows import SIZE
 from winkfs.dataset.transaction import Transaction, begin, join
 from winkfs.errors import StalePlan
 
@@ -193,14 +195,13 @@ def test_a_wrong_option_is_said_in_one_line(options: dict[str, str], said: str) 
 # --- shards -------------------------------------------------------------------------------------
 
 
-def test_columns_file_is_written_from_what_the_writer_knows(root: Path) -> None:
+def test_the_catalog_is_written_from_what_the_writer_knows(root: Path) -> None:
     put(root, batch(path=["b", "a", "b"], content=[b"old", b"", b"new"]))
     (data,) = shards(root)
-    columns = open_columns(str(data))
-    assert columns is not None
-    with columns:
-        rows = columns.slice(0, len(columns))
-        assert rows.names() == [b"a", b"b"] and rows.size.tolist() == [0, 3]
+    with CatalogFile(FileStorage(str(data.with_suffix(".cat")))) as file:
+        (run,) = file.runs
+        (rows,) = run.rows()
+    assert rows.names == [b"a", b"b"] and rows.numbers[:, SIZE].tolist() == [0, 3]
 
 
 def test_a_task_without_rows_makes_no_shard(root: Path) -> None:

@@ -31,7 +31,6 @@ from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Plain, Run
-from winkfs.container.ondisk.data import nanoseconds
 from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
@@ -40,27 +39,23 @@ from winkfs.container.rows import (
     CHUNK,
     COLUMNS,
     GONE,
-    KIND,
-    MODE_AT,
-    OWNER,
     POS,
-    SPECIAL,
+    BulkRows,
     ClashFinder,
     NameSorter,
+    Put,
     Rows,
     Times,
     joined,
     live,
-    owner_words,
     plain_numbers,
     some,
 )
 from winkfs.container.where import Condition
-from winkfs.names import INODE, after, name_of
+from winkfs.names import INODE, after
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
-    from winkfs.container.ondisk.cols import Put
     from winkfs.container.ondisk.typed import Schema
 
 Problem = Callable[[CorruptError], None]
@@ -428,7 +423,7 @@ def settled(store: Opened, rows: Rows, query: Query, problem: Problem | None) ->
     asked = np.flatnonzero(rows.asked)
     if not len(asked):
         return rows
-    kept = np.ones(len(rows.names), bool)
+    kept = np.ones(len(rows), bool)
     for i in asked.tolist():
         try:
             kept[i] = _is_meant(store, rows.names[i], int(rows.pos[i]), query)
@@ -572,6 +567,7 @@ class CatalogTrail:
     def __init__(self, store: Opened) -> None:
         self._store, self.since = store, store.kv.end
         self.sorter = new_sorter(store)
+        self._bulk = BulkRows(store.settings.mtime_unit, typed=bool(store.schema))
         self._positions = array("q")
         self._gone: set[bytes] = set()
 
@@ -585,27 +581,13 @@ class CatalogTrail:
         attrs: Sequence[bytes] | None,
     ) -> None:
         """Files put in bulk, as `writemany.append_plain` has them. `mtimes`: as stored."""
-        first = files.ftypes[0]
-        same = files.ftypes.count(first) == len(positions)  # a twelfth of the time of an array
-        kinds = np.array([first] if same else files.ftypes)
-        kinds[kinds == 0] = FileType.FILE
-        times = nanoseconds(mtimes, self._store.settings.mtime_unit)
-        numbers = plain_numbers(positions, fileids, files.lengths, times, pointers, kinds)
-        values = None
-        if attrs is not None:
-            heads = b"".join(word[: ATTRS.size] for word in attrs)
-            mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
-            numbers[:, KIND] |= SPECIAL | mode << MODE_AT
-            numbers[:, OWNER] = owner_words(uid, gid)
-            if self._store.schema:
-                values = np.empty(len(attrs), object)
-                values[:] = [word[ATTRS.size :] for word in attrs]
-        self.sorter.add(Rows(list(map(name_of, files.keys)), numbers, values))
+        for rows in self._bulk.add(files, positions, pointers, fileids, mtimes, attrs):
+            self.sorter.add(rows)
 
     @property
     def count(self) -> int:
         """About how many rows there will be."""
-        return self.sorter.count + len(self._positions) + len(self._gone)
+        return self.sorter.count + self._bulk.count + len(self._positions) + len(self._gone)
 
     def put(self, pos: int) -> None:
         """There is a new inode at this position."""
@@ -625,6 +607,8 @@ class CatalogTrail:
         raises  OSError
         """
         store, sorter = self._store, self.sorter
+        for rows in self._bulk.rest():
+            sorter.add(rows)
         positions, self._positions = np.unique(np.array(self._positions, np.int64)), array("q")
         for rows in read_rows(store, positions):
             sorter.add(rows)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
+from winkformats.arrays import Bools, Int64, UInt8, column_at, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
@@ -502,7 +502,7 @@ def rows_of(store: Opened, piece: Piece) -> Rows:
     """Some files that were read, in the order of their inodes."""
     starts = np.cumsum(piece.lengths) - piece.lengths
     numbers, values = numbers_of(store, piece)
-    return Rows(texts_at(piece.name_bytes, starts, piece.lengths), numbers, values)
+    return Rows(column_at(piece.name_bytes, starts, piece.lengths), numbers, values)
 
 
 def read_rows(store: Opened, positions: Int64, lost: Problem | None = None) -> Iterator[Rows]:

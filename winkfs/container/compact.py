@@ -211,7 +211,7 @@ class _Compaction:
         else:
             contents = self._places.of(numbers[plain, POINTER])
         numbers[plain, POINTER], numbers[:, POS] = contents, self._moved(rows.pos)
-        return rows._replace(numbers=numbers)
+        return rows.with_numbers(numbers)
 
     def run(self) -> Compacted:
         store, before = self._store, self._store.kv.end

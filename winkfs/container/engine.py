@@ -396,18 +396,6 @@ class Engine:
             self.store.idx.packed = packed
             self.run(self.store.merge)
 
-    def follow_columns(self) -> None:
-        """Before many files are put: keep what `save_columns` writes of them."""
-        with self.lock:
-            self.catch_up()
-            self.store.columns.follow()
-
-    def save_columns(self) -> None:
-        """Sync, and write BASE.cols. Raises OSError, but not where the disk is full."""
-        with self.lock:
-            self.sync()
-            self.run(self.store.columns.save)
-
     # --- begin and end of a call: the caller has the lock ---
 
     def catch_up(self) -> None:

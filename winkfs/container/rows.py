@@ -1,28 +1,36 @@
 """Rows of the catalog: what is known of files, as columns; sorted in bounded memory, and joined.
 
-A full chunk is sorted and goes to a scratch file as a run; runs are merged on the way out. Chunks
-that follow each other in order make one run: names that come in order are not sorted.
-`ClashFinder` finds the names that are also a directory of other names, as they go by in order.
+A full chunk is sorted and becomes a run, after some of them in a scratch file; runs are merged on
+the way out. Chunks that follow each other in order make one run: names that come in order are not
+sorted. `ClashFinder` finds the names that are also a directory of other names, as they go by in
+order.
 """
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, compress
-from operator import lt
-from typing import Final, NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress, pairwise
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, texts_at
+from winkformats.arrays import (
+    Bools,
+    Int64,
+    TextColumn,
+    column_at,
+    text_column,
+    text_order,
+)
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import DEFAULT_MODES, UINT32, FileType
+from winkfs.container.ondisk.data import nanoseconds
+from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
+from winkfs.names import INODE
 from winkfs.units import MICRO
 
 COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
@@ -46,10 +54,13 @@ kind     bits 0..7: FTYPE; GONE; SPECIAL: the file has attributes; ASK: int64 do
 owner    uid + (gid << 32), of a file that has attributes
 """
 
-CHUNK: Final = 4 << 20  # bytes of names, with what Python adds, that are sorted at a time
+CHUNK: Final = 4 << 20  # bytes of rows that are sorted at a time: they fit into a cache
+HELD: Final = 8  # chunks that stay in memory: a scratch file costs as much as the sort
 WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
-OVERHEAD: Final = 110 + WIDTH  # bytes of a row beside its name: object, places in lists, numbers
-BLOCK: Final = 1024  # rows read back at a time from each run
+BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
+AREA: Final = 1 << 19  # bytes of them, about
+PART: Final = 1 << 14  # rows that are put in order at a time
+BULK: Final = 1 << 13  # files put in bulk that become rows together
 OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
 
 Blobs = npt.NDArray[np.object_]
@@ -58,16 +69,49 @@ Times = tuple[int | None, int | None]
 ALWAYS: Final[Times] = (None, None)
 
 
-class Rows(NamedTuple):
+class Rows:
     """n files in byte order of their names, and their COLUMNS, int64[n, 8].
 
     values  object[n]: the attributes that are columns of the user, bytes as ATTRS has them; None:
             none has any, or nobody has asked for them
     """
 
-    names: list[bytes]
-    numbers: Int64
-    values: Blobs | None = None
+    __slots__ = ("_column", "_names", "numbers", "values")
+
+    def __init__(
+        self, names: list[bytes] | TextColumn, numbers: Int64, values: Blobs | None = None
+    ) -> None:
+        self._names = names if isinstance(names, list) else None
+        self._column = None if isinstance(names, list) else names
+        self.numbers, self.values = numbers, values
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def names(self) -> list[bytes]:
+        """The names. Cost: made from the column when they are first asked for."""
+        if self._names is None:
+            assert self._column is not None
+            self._names = self._column.tolist()
+        return self._names
+
+    @property
+    def column(self) -> TextColumn:
+        """The same as an array; made from the list when it is first asked for."""
+        if self._column is None:
+            assert self._names is not None
+            self._column = text_column(self._names)
+        return self._column
+
+    def with_numbers(self, numbers: Int64) -> Rows:
+        """The same names and values with other numbers."""
+        return Rows(self._either, numbers, self.values)
+
+    @property
+    def _either(self) -> list[bytes] | TextColumn:
+        """What there is."""
+        return self.names if self._column is None else self._column
 
     @property
     def last(self) -> bytes:
@@ -99,7 +143,7 @@ class Rows(NamedTuple):
 
     def within(self, times: Times) -> Bools:
         """Which have an mtime in these times, bool[n]."""
-        found, (since, until) = np.ones(len(self.names), bool), times
+        found, (since, until) = np.ones(len(self), bool), times
         if since is not None:
             found &= self.numbers[:, MTIME] >= since
         if until is not None:
@@ -108,7 +152,7 @@ class Rows(NamedTuple):
 
     def meeting(self, where: Condition, schema: Schema) -> Bools:
         """Of which a condition is true, bool[n]. They have all values that it asks for."""
-        blobs = [b""] * len(self.names) if self.values is None else self.values
+        blobs = [b""] * len(self) if self.values is None else self.values
         asked = {name: kind for name, kind in schema.items() if name in where.columns()}
         texts = dict(zip(asked, split(blobs, asked), strict=True))
 
@@ -122,7 +166,7 @@ class Rows(NamedTuple):
     def typed(self, schema: Schema) -> list[Texts]:
         """The texts of each column; null is what is none of its type."""
         if self.values is None:
-            return [[None] * len(self.names)] * len(schema)
+            return [[None] * len(self)] * len(schema)
         pairs = zip(schema.values(), split(self.values, schema), strict=True)
         return [Column.of(kind, texts).texts() for kind, texts in pairs]
 
@@ -145,30 +189,32 @@ class Rows(NamedTuple):
     def part(self, start: int, stop: int | None = None) -> Rows:
         """The rows [start, stop), without a copy of the numbers."""
         values = None if self.values is None else self.values[start:stop]
-        return Rows(self.names[start:stop], self.numbers[start:stop], values)
+        return Rows(self._either[start:stop], self.numbers[start:stop], values)
 
     def take(self, chosen: Bools) -> Rows:
         """The chosen ones, bool[n]."""
         values = None if self.values is None else self.values[chosen]
-        return Rows(list(compress(self.names, chosen.tolist())), self.numbers[chosen], values)
+        if self._column is None:
+            return Rows(list(compress(self.names, chosen.tolist())), self.numbers[chosen], values)
+        return Rows(self._column[chosen], self.numbers[chosen], values)
 
-    def ordered(self, order: list[int]) -> Rows:
+    def ordered(self, order: Int64) -> Rows:
         """The rows with these indices, in this order."""
         values = None if self.values is None else self.values[order]
-        return Rows(list(map(self.names.__getitem__, order)), self.numbers[order], values)
+        return Rows(self.column.take(order), self.numbers.take(order, 0), values)
 
     @staticmethod
     def concat(parts: list[Rows]) -> Rows:
         """Parts one behind the other; at least one."""
         if len(parts) == 1:
             return parts[0]
-        names = list(chain.from_iterable(part.names for part in parts))
         values = None
         if any(part.values is not None for part in parts):
             values = np.concatenate([
-                np.full(len(part.names), b"", object) if part.values is None else part.values
+                np.full(len(part), b"", object) if part.values is None else part.values
                 for part in parts
             ])  # fmt: skip
+        names = np.concatenate([part.column for part in parts])
         return Rows(names, np.concatenate([part.numbers for part in parts]), values)
 
 
@@ -214,6 +260,83 @@ def plain_numbers(
     return numbers
 
 
+# --- of files put in bulk ---
+
+
+class Put(Protocol):
+    """n files of one extent each, as `writemany` puts them."""
+
+    @property
+    def keys(self) -> list[bytes]: ...
+    @property
+    def key_lengths(self) -> Int64: ...
+    @property
+    def lengths(self) -> Int64: ...
+    @property
+    def ftypes(self) -> Sequence[int]: ...
+
+
+class BulkRows:
+    """Makes rows of files that are put in bulk, many files at a time.
+
+    count   files that wait
+    """
+
+    def __init__(self, mtime_unit: int, *, typed: bool) -> None:
+        """`typed`: there are columns of the user."""
+        self._unit, self._typed = mtime_unit, typed
+        self._waiting: list[tuple[Int64, ...]] = []
+        self._keys: list[bytes] = []  # of these, one behind the other
+        self.count = 0
+
+    def add(
+        self,
+        files: Put,
+        positions: Int64,
+        pointers: Int64,
+        fileids: Int64,
+        mtimes: Int64,
+        attrs: Sequence[bytes] | None,
+    ) -> Iterator[Rows]:
+        """Take files -> rows of some of all that were taken. `mtimes`: as stored."""
+        n, first = len(positions), files.ftypes[0]
+        same = files.ftypes.count(first) == n  # a twelfth of the time of an array
+        kinds = np.full(n, first) if same else np.array(files.ftypes)
+        if attrs is not None:
+            yield from self.rest()
+        self._waiting.append(
+            (positions, fileids, files.lengths, mtimes, pointers, kinds, files.key_lengths)
+        )
+        self._keys.append(b"".join(files.keys))
+        self.count += n
+        if attrs is not None or self.count >= BULK:
+            yield from self.rest(attrs)
+
+    def rest(self, attrs: Sequence[bytes] | None = None) -> Iterator[Rows]:
+        """-> rows of all that wait. `attrs`: the attributes of all of these."""
+        if not self._waiting:
+            return
+        pos, fileids, sizes, mtimes, pointers, kinds, lengths = map(
+            np.concatenate, zip(*self._waiting, strict=True)
+        )
+        keys = np.frombuffer(b"".join(self._keys), np.uint8)
+        names = column_at(keys, np.cumsum(lengths) - lengths, lengths - len(INODE))
+        self._waiting, self._keys, self.count = [], [], 0
+        kinds[kinds == 0] = FileType.FILE
+        times = nanoseconds(mtimes, self._unit)
+        numbers = plain_numbers(pos, fileids, sizes, times, pointers, kinds)
+        values = None
+        if attrs is not None:
+            heads = b"".join(word[: ATTRS.size] for word in attrs)
+            mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
+            numbers[:, KIND] |= SPECIAL | mode << MODE_AT
+            numbers[:, OWNER] = owner_words(uid, gid)
+            if self._typed:
+                values = np.empty(len(attrs), object)
+                values[:] = [word[ATTRS.size :] for word in attrs]
+        yield Rows(names, numbers, values)
+
+
 # --- sorted ---
 
 
@@ -232,22 +355,24 @@ class ClashFinder:
     def seen(self, parts: Iterable[Rows]) -> Iterator[Rows]:
         """The same rows, whose names go by."""
         for rows in parts:
-            self.add(rows.names)
+            self.add(rows.column)
             yield rows
 
-    def add(self, names: list[bytes]) -> None:
+    def add(self, names: list[bytes] | TextColumn) -> None:
         """The next names. Cost: one comparison a name, more for directories."""
-        if not names:
+        names = text_column(names) if isinstance(names, list) else names
+        if not len(names):
             return
         paths, self._open = self._open, []
         if self._last is not None and names[0].startswith(self._last):
             paths.append(self._last + b"/")
-        follows = map(bytes.startswith, names[1:], names)
-        for name in compress(names, follows):
-            paths.append(name + b"/")
-        self._last = names[-1]
-        for path in paths:
-            at = bisect_left(names, path)
+        paths += [name + b"/" for name in names[:-1][_begin_next(names)].tolist()]
+        self._last = bytes(names[-1])
+        if not paths:
+            return
+        for path, at in zip(
+            paths, np.searchsorted(names, text_column(paths)).tolist(), strict=True
+        ):
             if at < len(names):
                 if names[at].startswith(path):
                     self.found.append(path[:-1])
@@ -255,13 +380,23 @@ class ClashFinder:
                 self._open.append(path)
 
 
+def _begin_next(names: TextColumn) -> Bools:
+    """Which names the one behind them begins with, bool[n - 1]."""
+    if names.dtype == object:
+        known = names.tolist()
+        return np.fromiter(map(bytes.startswith, known[1:], known), bool, len(known) - 1)
+    found: Bools = np.strings.startswith(names[1:], names[:-1])
+    return found
+
+
 class _Block(NamedTuple):
-    """Where a block lies in the scratch file: its numbers, uint32 lengths, names; where it is
-    `typed`, behind the lengths of the names those of the values, and these behind the names."""
+    """Where a block lies in the scratch file: its numbers, then its names and, where it is `typed`,
+    its values. Texts are uint32 lengths and what they are of, but names of a `width`."""
 
     offset: int
     rows: int
     size: int
+    width: int
     typed: bool
 
 
@@ -270,19 +405,20 @@ class NameSorter:
 
     Rows with one name come in the order in which they were taken.
 
-    scratch  makes the file for the runs, where they do not fit into one chunk
+    scratch  makes the file for the runs that do not stay in memory
     count    rows taken
     raises   OSError from the disk, but not from `add`: who puts files has other things to do
-    cost     n log n in memory; each row is written and read once. Names that come in order are not
-             sorted. Memory: twice the chunk, and 200 KB for each run
+    cost     n log n in memory; rows beyond HELD chunks are written and read once. Names that come
+             in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
     """
 
     def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
         self._scratch, self._limit = scratch, chunk
         self._storage: Storage | None = None
         self._waiting: list[Rows] = []
-        self._room = chunk
-        self._runs: list[list[_Block]] = []
+        self._size = 0  # bytes of these
+        self._runs: list[list[_Block | Rows]] = []
+        self._room = HELD * chunk  # bytes of runs that may yet stay in memory
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
@@ -290,16 +426,18 @@ class NameSorter:
 
     def add(self, rows: Rows) -> None:
         """Rows in any order."""
-        self._waiting.append(rows)
-        self.count += len(rows.names)
-        self._room -= sum(map(len, rows.names)) + OVERHEAD * len(rows.names)
-        if rows.values is not None:
-            self._room -= sum(map(len, rows.values)) + OBJECT * len(rows.values)
-        if self._room <= 0:
+        names = rows.column
+        self._waiting.append(Rows(names, rows.numbers, rows.values))
+        self.count += len(rows)
+        self._size += WIDTH * len(rows) + names.nbytes
+        for texts in (names if names.dtype == object else None, rows.values):
+            if texts is not None:
+                self._size += sum(map(len, texts)) + OBJECT * len(rows)
+        if self._size >= self._limit:
             self._put_by()
 
     def rest(self) -> None:
-        """No more rows for now: keep none in memory, if they did not all fit there."""
+        """No more rows for now: keep none that are not sorted, if they are more than a chunk."""
         if self._runs:
             self._put_by()
 
@@ -318,7 +456,7 @@ class NameSorter:
             raise self._error
         if self._runs:  # only rows that fit into one chunk stay in memory
             self._flush()
-        found = self._merged() if self._runs else iter([self._chunk()])
+        found = self._merged() if self._runs else self._chunk(PART)
         return found if live is None else _at(found, live)
 
     def close(self) -> None:
@@ -328,80 +466,110 @@ class NameSorter:
             self._storage = None
 
     def _merged(self) -> Iterator[Rows]:
-        cursors = [_Cursor(map(self._read, run)) for run in self._runs]
+        cursors = [_Cursor(self._read, run) for run in self._runs]
         while any(cursor.more for cursor in cursors):
-            limit = min(c.names[-1] for c in cursors if c.more)  # what is on the disk is >= limit
+            limit = min(c.last for c in cursors if c.more)  # what is on the disk is >= limit
             yield _joined([c.take(limit) for c in cursors])
         yield _joined([c.rest() for c in cursors])
 
-    def _chunk(self) -> Rows:
-        """What is in memory, in order."""
-        found = Rows.concat(self._waiting) if self._waiting else NOTHING
-        return found if all(map(lt, found.names, found.names[1:])) else _in_order(found)
+    def _chunk(self, each: int) -> Iterator[Rows]:
+        """What is in memory, in order, `each` rows at a time."""
+        if not self._waiting:
+            return
+        found = Rows.concat(self._waiting)
+        self._waiting = [found]  # not twice
+        order = text_order(found.column)
+        for at in range(0, len(order), each):
+            yield found.ordered(order[at : at + each])
 
     def _flush(self) -> None:
-        rows = self._chunk()
-        self._waiting = []
-        self._room = self._limit
-        if not rows.names or self._error is not None:
+        if not self._waiting or self._error is not None:
+            self._waiting, self._size = [], 0
             return
+        run: list[_Block | Rows] | None = None
+        each = max(min(BLOCK, AREA * sum(map(len, self._waiting)) // max(self._size, 1)), 1)
+        for rows in self._chunk(each):
+            if run is None:
+                if not self._runs or rows.column[0] <= self._last:
+                    self._runs.append([])
+                run = self._runs[-1]
+            run.append(rows if self._room > 0 else self._write(rows))
+            self._last = bytes(rows.column[-1])
+        self._room -= self._size
+        self._waiting, self._size = [], 0
+
+    def _write(self, rows: Rows) -> _Block:
         if self._storage is None:
             self._storage = self._scratch()
-        if not self._runs or rows.names[0] <= self._last:
-            self._runs.append([])
-        self._last = rows.names[-1]
-        for at in range(0, len(rows.names), BLOCK):
-            block = rows.part(at, at + BLOCK)
-            texts = block.names if block.values is None else [*block.names, *block.values]
-            sizes = np.fromiter(map(len, texts), np.uint32, len(texts))
-            parts = [block.numbers.tobytes(), sizes.tobytes(), b"".join(texts)]
-            size = self._storage.write(self._end, parts)
-            typed = block.values is not None
-            self._runs[-1].append(_Block(self._end, len(block.names), size, typed))
-            self._end += size
+        names = rows.column
+        width = 0 if names.dtype == object else names.dtype.itemsize
+        parts = [rows.numbers.tobytes(), *([names.tobytes()] if width else _packed(names))]
+        parts += [] if rows.values is None else _packed(rows.values)
+        size = self._storage.write(self._end, parts)
+        self._end += size
+        typed = rows.values is not None
+        return _Block(self._end - size, len(rows), size, width, typed)
 
-    def _read(self, block: _Block) -> Rows:
+    def _read(self, block: _Block | Rows) -> Rows:
+        if isinstance(block, Rows):
+            return block
         assert self._storage is not None
         data = self._storage.read(block.offset, block.size)
         if len(data) != block.size:
             raise CorruptError("names are cut short", file=self._storage.name, offset=block.offset)
-        count, raw = block.rows, np.frombuffer(data, np.uint8)
-        texts_from = (WIDTH + 4 * (1 + block.typed)) * count
-        lengths = raw[WIDTH * count : texts_from].view(np.uint32).astype(np.int64)
-        starts = np.cumsum(lengths) - lengths + texts_from
-        names = texts_at(raw, starts[:count], lengths[:count])
-        numbers = raw[: WIDTH * count].view(np.int64).reshape(-1, len(COLUMNS))
-        if not block.typed:
-            return Rows(names, numbers)
-        values = np.empty(count, object)
-        pairs = zip(starts[count:].tolist(), lengths[count:].tolist(), strict=True)
-        values[:] = [data[at : at + size] for at, size in pairs]
-        return Rows(names, numbers, values)
+        count, at = block.rows, WIDTH * block.rows
+        numbers = np.frombuffer(data, np.int64, count * len(COLUMNS)).reshape(count, -1)
+        if block.width:
+            names = np.frombuffer(data, f"S{block.width}", count, at)
+            at += block.width * count
+        else:
+            names, at = _unpacked(data, at, count)
+        return Rows(names, numbers, _unpacked(data, at, count)[0] if block.typed else None)
+
+
+def _packed(texts: Blobs) -> list[bytes]:
+    """Texts as they are in the scratch file."""
+    known = texts.tolist()
+    return [np.fromiter(map(len, known), np.uint32, len(known)).tobytes(), b"".join(known)]
+
+
+def _unpacked(data: bytes, at: int, count: int) -> tuple[Blobs, int]:
+    """-> the texts that are at `at`, and where they end."""
+    lengths = np.frombuffer(data, np.uint32, count, at)
+    ends = (np.cumsum(lengths, dtype=np.int64) + at + 4 * count).tolist()
+    texts = np.empty(count, object)
+    texts[:] = [data[a:b] for a, b in pairwise([at + 4 * count, *ends])]
+    return texts, ends[-1]
 
 
 class _Cursor:
     """The next rows of one run. `more`: whether there are some behind those in memory."""
 
-    def __init__(self, blocks: Iterator[Rows]) -> None:
-        self._blocks = blocks
-        self._next = next(blocks, None)
+    def __init__(self, read: Callable[[_Block | Rows], Rows], run: list[_Block | Rows]) -> None:
+        self._left = iter(run)
+        self._read, self._blocks = read, len(run)
         self._advance()
 
     def _advance(self) -> None:
-        self._rows = self._next or NOTHING
-        self.names, self._at = self._rows.names, 0
-        self._next = next(self._blocks, None)
+        block = next(self._left, None)
+        self._blocks -= 1
+        self._rows, self._at = NOTHING if block is None else self._read(block), 0
 
     @property
     def more(self) -> bool:
-        return self._next is not None
+        return self._blocks > 0
+
+    @property
+    def last(self) -> bytes:
+        """The last name in memory."""
+        return bytes(self._rows.column[-1])
 
     def take(self, limit: bytes) -> Rows:
         """-> the rows in memory with names up to the limit."""
         start = self._at
-        self._at = stop = bisect_right(self.names, limit, start)
+        self._at = stop = bisect_right(self._rows.column, limit, start)
         out = self._rows.part(start, stop)
-        if stop == len(self.names):
+        if stop == len(self._rows):
             self._advance()
         return out
 
@@ -414,7 +582,8 @@ NOTHING: Final = Rows([], plain_numbers(np.empty(0, np.int64)))
 
 
 def _in_order(found: Rows) -> Rows:
-    return found.ordered(sorted(range(len(found.names)), key=found.names.__getitem__))
+    """Timsort joins rows that are in order in parts in a fifth of the time of `text_order`."""
+    return found.ordered(np.argsort(found.column, kind="stable"))
 
 
 def _at(blocks: Iterator[Rows], live: Int64) -> Iterator[Rows]:
@@ -425,8 +594,8 @@ def _at(blocks: Iterator[Rows], live: Int64) -> Iterator[Rows]:
 
 
 def _joined(parts: list[Rows]) -> Rows:
-    """Runs as one: timsort joins them in little more than the time of looking through them."""
-    parts = [part for part in parts if part.names]
+    """Runs as one."""
+    parts = [part for part in parts if len(part)]
     if len(parts) < 2:
         return parts[0] if parts else NOTHING
     return _in_order(Rows.concat(parts))
@@ -445,7 +614,7 @@ def joined(runs: list[Iterator[Rows]]) -> Iterator[Rows]:
 
 def some(rows: Rows) -> bool:
     """Whether there are any."""
-    return bool(rows.names)
+    return len(rows) > 0
 
 
 def _pair(older: Iterator[Rows], newer: Iterator[Rows]) -> Iterator[Rows]:
@@ -456,7 +625,7 @@ def _pair(older: Iterator[Rows], newer: Iterator[Rows]) -> Iterator[Rows]:
         while waiting is not None and waiting.names[0] <= last:
             stop = bisect_right(waiting.names, last)
             parts.append(waiting.part(0, stop))
-            waiting = waiting.part(stop) if stop < len(waiting.names) else next(newer, None)
+            waiting = waiting.part(stop) if stop < len(waiting) else next(newer, None)
         yield _over(rows, Rows.concat(parts)) if parts else rows
     if waiting is not None:
         yield waiting
@@ -466,8 +635,8 @@ def _pair(older: Iterator[Rows], newer: Iterator[Rows]) -> Iterator[Rows]:
 def _over(old: Rows, new: Rows) -> Rows:
     """Rows in byte order of their names; of two with one name the new one."""
     found = _in_order(Rows.concat([old, new]))  # stable: the new one comes second
-    kept = np.ones(len(found.names), bool)
-    kept[:-1] = [a != b for a, b in itertools.pairwise(found.names)]
+    kept = np.ones(len(found), bool)
+    kept[:-1] = found.column[1:] != found.column[:-1]
     return found.take(kept)
 
 

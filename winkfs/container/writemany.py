@@ -177,8 +177,6 @@ def append_plain(
     store.itotsz += n * isz
     store.dtotsz += int(lengths.sum())
     positions = at[each - 1 :: each] + base
-    if store.columns.trail is not None:
-        store.columns.trail.add(files, positions, pointers, mtimes, special=attrs is not None)
     if store.catalog.trail is not None:
         store.catalog.trail.put_many(files, positions, pointers, fileids, mtimes, attrs)
     return positions, pointers

@@ -25,15 +25,23 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 from winkformats import hashing
-from winkformats.arrays import WIDEST, Int64, UInt64, alike, outranked, rows_at, texts_at
-from winkformats.errors import CorruptError, FormatError
+from winkformats.arrays import (
+    Int64,
+    TextColumn,
+    UInt64,
+    alike,
+    column_at,
+    outranked,
+    text_column,
+)
+from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkfs.dataset.manifest import Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard, tombstones
@@ -41,7 +49,6 @@ from winkfs.errors import StalePlan
 from winkfs.names import INODE, MANIFESTS, name_of
 
 if TYPE_CHECKING:
-    from winkfs.container.ondisk.cols import ColumnsFile
     from winkfs.container.store import Store
 
 MAGIC: Final = b"WINKHID1"
@@ -49,14 +56,13 @@ HIDDEN: Final = ".hidden"
 HEAD: Final = 24
 BUILDS: Final = REWRITES | {"append"}  # operations after which hidden rows stay hidden
 ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
+SPARSE: Final = 64  # of so many files one: its name is read from the data file
 FEW: Final = 8  # an index with as many times more files is asked, not read as a whole
 _NO_S: Final[UInt64] = np.empty(0, np.uint64)
 Hidden = dict[str, Int64]
 """Path of a shard -> positions of its hidden rows, ascending; of some shards none."""
 Problem = Callable[[str], None]
 Ranks = npt.NDArray[np.uint32]
-NameColumn = npt.NDArray[Any]
-"""Names as bytes (dtype S) or, where one is long, as objects."""
 
 
 def hidden_of(log: Log, state: State) -> Hidden:
@@ -224,7 +230,7 @@ def _resolve(
         yield shards[i].record, np.sort(pos[gone & (rank == i)])
 
 
-def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> NameColumn:
+def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> TextColumn:
     """The names of rows, in their order."""
     order = np.argsort(rank.astype(np.uint16) if len(shards) < 1 << 16 else rank, kind="stable")
     edges = np.searchsorted(rank[order], np.arange(len(shards) + 1)).tolist()
@@ -296,51 +302,60 @@ def _hash(names: Iterable[bytes]) -> UInt64:
 # --- names by position ---
 
 
-def _names_at(store: Store, positions: Int64) -> NameColumn:
+def _names_at(store: Store, positions: Int64) -> TextColumn:
     """The names of inodes and tombstones at these positions, in any order. Raises CorruptError.
 
-    cost    read from BASE.cols, else gathered from the data file, a page each
+    cost    of few, and of tombstones, gathered from the data file, a page each; else one pass over
+            the blocks of BASE.cat that may have some
     """
-    from winkfs.container.ondisk.cols import open_columns
-
-    columns = open_columns(store)
-    if columns is not None:
-        with columns:
-            found = _from_columns(columns, positions)
-        if found is not None:
-            return found
-    return _from_data(store, positions)
-
-
-def _joined(parts: list[NameColumn]) -> NameColumn:
-    """One column of the names of all parts."""
-    if any(part.dtype == object for part in parts):
-        parts = [part.astype(object) for part in parts]
-    return np.concatenate(parts)
-
-
-def _from_columns(columns: ColumnsFile, positions: Int64) -> NameColumn | None:
-    """None where one is not there: a tombstone."""
-    known = columns.column("pos")
-    where = np.searchsorted(known, positions)
-    if not len(known) or (known[np.minimum(where, len(known) - 1)] != positions).any():
-        return None
-    starts = np.cumsum(columns.chunks[:, 0]) - columns.chunks[:, 0]
-    of = np.searchsorted(starts, where, "right") - 1
-    parts, places = [], []
-    for number in np.flatnonzero(np.bincount(of)).tolist():
-        rows, chosen = columns.chunk(number), np.flatnonzero(of == number)
-        at = where[chosen] - starts[number]
-        lengths = rows.name_ends[at + 1] - rows.name_ends[at]
-        parts.append(_column(rows.name_bytes, rows.name_ends[at], lengths))
-        places.append(chosen)
+    if len(positions) * SPARSE <= store.index.count:
+        return _from_data(store, positions)
+    parts, places = list[TextColumn](), [NOTHING]
+    for names, where in _from_catalog(store, positions):
+        parts.append(names)
+        places.append(where)
+    left = np.setdiff1d(np.arange(len(positions)), np.concatenate(places), assume_unique=True)
+    if len(left) or not parts:
+        parts.append(_from_data(store, positions[left]))
+        places.append(left)
     names = _joined(parts)
     found = np.empty_like(names)
     found[np.concatenate(places)] = names
     return found
 
 
-def _from_data(store: Store, positions: Int64) -> NameColumn:
+def _joined(parts: list[TextColumn]) -> TextColumn:
+    """One column of the names of all parts."""
+    if any(part.dtype == object for part in parts):
+        parts = [part.astype(object) for part in parts]
+    return np.concatenate(parts)
+
+
+def _from_catalog(store: Store, positions: Int64) -> Iterator[tuple[TextColumn, Int64]]:
+    """Names, and whose of the positions they are; none of those that BASE.cat does not tell."""
+    from winkfs.container.catalog import open_catalog
+    from winkfs.container.rows import GONE, KIND, POS
+
+    catalog = open_catalog(store)
+    if catalog is None:
+        return
+    order = np.argsort(positions)
+    wanted = positions[order]
+    with catalog:
+        try:
+            for run in catalog.file.runs:
+                for i, _ in run.within(b"", None, chosen=run.near(wanted)):
+                    numbers = run.block(i).numbers
+                    pos = np.where(numbers[:, KIND] & GONE, 0, numbers[:, POS])
+                    at = np.minimum(np.searchsorted(wanted, pos), len(wanted) - 1)
+                    rows = np.flatnonzero(wanted[at] == pos)
+                    names = run.names(i)
+                    yield text_column([names[row] for row in rows.tolist()]), order[at[rows]]
+        except DerivedDamage as error:
+            store.remark(error)
+
+
+def _from_data(store: Store, positions: Int64) -> TextColumn:
     kv, suffix = store.kv, len(INODE)
     if not kv.layout.standard or not len(positions):
         return np.array([name_of(store.key_at(p)) for p in positions.tolist()], object)
@@ -348,14 +363,4 @@ def _from_data(store: Store, positions: Int64) -> NameColumn:
         raise CorruptError("the index points outside", file=kv.storage.name, offset=kv.end)
     view = np.frombuffer(kv.view(kv.end - 1), np.uint8)
     lengths = view[positions + 1].astype(np.int64) << 8 | view[positions + 2]
-    return _column(view, positions + 3, np.maximum(lengths - suffix, 0))
-
-
-def _column(raw: npt.NDArray[np.uint8], at: Int64, lengths: Int64) -> NameColumn:
-    """raw[at[i] : at[i] + lengths[i]] as a column. No name ends in NUL, so that S will do."""
-    width = -(-int(lengths.max(initial=1)) // 8) * 8
-    if width > WIDEST or len(raw) < width or int(at.max(initial=0)) > len(raw) - width:
-        return np.array(texts_at(raw, at, lengths), object)
-    rows = rows_at(raw, at, width)
-    rows[np.arange(width) >= lengths[:, None]] = 0
-    return rows.view(f"S{width}").ravel()
+    return column_at(view, positions + 3, np.maximum(lengths - suffix, 0))

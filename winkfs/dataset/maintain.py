@@ -33,7 +33,6 @@ from winkformats.disk.storage import TEMPORARY, Directory, Kind
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container
-from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.ondisk.typed import check_schema
 from winkfs.dataset.hidden import HIDDEN
@@ -535,7 +534,7 @@ def _is_there(root: str, record: ShardRecord) -> bool:
     base = f"{root}/{record.path}"
     tombs_at = record.tombs_at if record.tombstones else 0
     try:
-        seen = describe(base, record.path, tombs_at, open_columns(base))
+        seen = describe(base, record.path, tombs_at)
     except (FormatError, Refusal, OSError):
         return False
     return replace(seen, rank=record.rank) == record

@@ -6,7 +6,6 @@ needs: Spark's planner imports it anew for each query.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,12 +16,13 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import locate
 from winkfs.dataset.records import NAME, ShardRecord
-from winkfs.errors import NoSuchFile, Refusal, StalePlan
+from winkfs.errors import DerivedDamage, NoSuchFile, Refusal, StalePlan
 from winkfs.names import SUFFIXES, to_strs
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
-    from winkfs.container.ondisk.cols import ColumnsFile
+    from winkformats.errors import CorruptError
+    from winkfs.container.ondisk.catalog import Run
     from winkfs.container.store import Store
 
 NOTHING: Final[Int64] = np.empty(0, np.int64)
@@ -103,14 +103,15 @@ def tombstones(store: Store, tombs_at: int) -> tuple[list[bytes], Int64]:
 
 
 def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
-    """Build the manifest record of a closed container. Writes BASE.cols where it is missing.
+    """Build the manifest record of a closed container. Writes BASE.cat where it is missing, or of
+    several runs, and BASE.idx where it is behind.
 
     path      of the shard below the data set
     tombs_at  position from which its tombstones count; 0: it has none
     raises    Refusal where it was not closed; FormatError; OSError
-    cost      reads BASE.cols where there is one, else the inodes
+    cost      see `describe`
     """
-    from winkfs.container.ondisk.cols import open_columns, write_columns
+    from winkfs.container.catalog import build
     from winkfs.container.ondisk.idx import open_base
     from winkfs.container.store import Store
 
@@ -121,20 +122,20 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
         whole = index is not None and index.covered == store.kv.end
         if index is not None:
             index.storage.close()
-        columns = open_columns(store) if whole else None
+        found = _told(store, path, tombs_at) if whole else None
     finally:
         store.abandon()
-    if columns is None:
-        store = Store(base, writable=True)  # makes the index, where it is not there
-        try:
-            _check_closed(store)
-            write_columns(store)
-            if store.is_behind:  # a close may leave a tail, but many read a shard
-                store.merge()
-        finally:
-            store.close()
-        columns = open_columns(base)
-    return describe(base, path, tombs_at, columns)
+    if found is not None:
+        return found
+    store = Store(base, writable=True)  # makes the index, where it is not there
+    try:
+        _check_closed(store)
+        build(store, lost=_raise).close()
+        if store.is_behind:  # a close may leave a tail, but many read a shard
+            store.merge()
+    finally:
+        store.close()
+    return describe(base, path, tombs_at)
 
 
 def _check_closed(store: Store) -> None:
@@ -144,42 +145,69 @@ def _check_closed(store: Store) -> None:
         raise Refusal(f"cannot become a shard: {what}", store.base, number=errno.EINVAL)
 
 
-def describe(base: str, path: str, tombs_at: int, columns: ColumnsFile | None) -> ShardRecord:
-    """The record of a sound container; `columns` are closed. Raises FormatError; OSError."""
-    from winkfs.container.columns import Columns
-    from winkfs.container.ondisk.cols import sum_of
-    from winkfs.container.ondisk.typed import schema_text
+def describe(base: str, path: str, tombs_at: int) -> ShardRecord:
+    """The record of a sound container: see `survey`.
+
+    raises  FormatError; OSError
+    cost    reads the index of BASE.cat and a block, else all inodes
+    """
+    from winkfs.container.catalog import build
     from winkfs.container.store import Store
 
-    with contextlib.ExitStack() as stack:
-        if columns is not None:
-            stack.enter_context(columns)
-        store = Store(base, writable=False, load=columns is None)
-        stack.callback(store.abandon)
-        gone = tombstones(store, tombs_at)[0]
-        if columns is None:  # classic layout
-            parts = [Columns.of(store)]
-        else:
-            parts = [columns.chunk(i) for i in range(len(columns.chunks))]
-        end = store.kv.end
-        record = ShardRecord(
-            path, store.settings.contid, end, sum(map(len, parts)),
-            sum(sum_of(part.size) for part in parts), len(gone), tombs_at if gone else end,
-            ao=store.settings.ao, columns=schema_text(store.schema).decode(),
-        )  # fmt: skip
-    parts = [part for part in parts if len(part)]
-    if parts:
-        low, high = (min(int(p.mtime.min()) for p in parts), max(int(p.mtime.max()) for p in parts))
+    store = Store(base, writable=False, load=False)
+    try:
+        found = _told(store, path, tombs_at)
+    finally:
+        store.abandon()
+    if found is not None:
+        return found
+    store = Store(base, writable=False)  # classic layout, or no good catalog
+    try:
+        with build(store, save=False, lost=_raise) as catalog:
+            return _record(store, catalog.file.runs[0], path, tombs_at)
+    finally:
+        store.abandon()
+
+
+def _told(store: Store, path: str, tombs_at: int) -> ShardRecord | None:
+    """The record by BASE.cat; None: there is none that is good, of one run and of this moment."""
+    from winkfs.container.catalog import open_catalog
+
+    catalog = open_catalog(store, exactly=True)
+    if catalog is None:
+        return None
+    with catalog:
+        try:
+            runs = catalog.file.runs
+            return _record(store, runs[0], path, tombs_at) if len(runs) == 1 else None
+        except DerivedDamage:
+            return None
+
+
+def _record(store: Store, run: Run, path: str, tombs_at: int) -> ShardRecord:
+    """The record by the one run of a catalog. Raises DerivedDamage; CorruptError; OSError."""
+    from winkfs.container.ondisk.typed import schema_text
+
+    files, content, low, high = run.totals()
+    gone, end = tombstones(store, tombs_at)[0], store.kv.end
+    for pos in run.asked():
+        store.inode_at(pos)  # a container with a damaged one is no shard
+    record = ShardRecord(
+        path, store.settings.contid, end, files, content, len(gone),
+        tombs_at if gone else end, ao=store.settings.ao, columns=schema_text(store.schema).decode(),
+    )  # fmt: skip
+    ends = gone
+    if files:
         record = replace(record, mtime_min=low, mtime_max=high)
-    ends = [*gone, *(end for part in parts for end in _ends(part.names()))]
+        ends = [*gone, run.firsts[0], run.names(len(run.firsts) - 1)[-1]]
     if ends and max(map(len, (min(ends), max(ends)))) <= NAME:
         first, last = to_strs([min(ends), max(ends)])
         record = replace(record, first=first, last=last)
     return record
 
 
-def _ends(names: list[bytes]) -> tuple[bytes, bytes]:
-    return min(names), max(names)
+def _raise(error: CorruptError) -> None:
+    raise error
 
 
 # --- its files ---

@@ -357,9 +357,7 @@ class ShardWriter:
         """`settings`: see `Transaction.create`. Raises StalePlan where the job is over; OSError."""
         self._transaction = transaction
         self.container: Container = transaction.create(name, **settings)
-        self.container.engine.follow_columns()
-        if settings.get("columns"):
-            self.container.engine.follow_files()
+        self.container.engine.follow_files()
         self.gone: set[bytes] = set()
         self.complete = False  # nothing can be added any more
         self._tried = False
@@ -420,9 +418,7 @@ class ShardWriter:
             gone = [name for name in sorted(self.gone) if name not in self.container]
             # Behind all else, and anew after a try that failed: those from then do not count.
             self._tombs_at = self.container.engine.entomb(gone) if gone else 0
-            self.container.engine.save_columns()
-            if self.container.columns:  # conditions on them are asked of it
-                self.container.engine.save_catalog()
+            self.container.engine.save_catalog()
         except OSError as error:
             if self._lost:
                 raise Refusal(LOST, self.container.base, number=error.errno) from None

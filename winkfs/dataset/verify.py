@@ -13,7 +13,6 @@ from winkformats.disk.paths import directory_of, locate
 from winkformats.disk.storage import Directory
 from winkformats.errors import FormatError
 from winkfs.container.container import reindex as reindex_container
-from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.verify import Report
 from winkfs.container.verify import verify as verify_container
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
@@ -108,7 +107,7 @@ def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progr
         return
     try:
         tombs_at = record.tombs_at if record.tombstones else 0
-        seen = describe(shard.base, record.path, tombs_at, open_columns(shard.base))
+        seen = describe(shard.base, record.path, tombs_at)
     except (*FAULTS, OSError) as error:
         report.add(str(error))
         return

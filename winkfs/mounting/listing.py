@@ -745,7 +745,7 @@ class Numbers:
     def _behind(self, directory: bytes, at: int) -> int:
         """Index of the first name from `at` on that is not below a directory."""
         behind = directory + b"0"  # "0" follows "/"
-        start, (names, *_) = self._last
+        start, names = self._last[0], self._last[1].names
         if 0 <= at - start < len(names) and behind <= names[-1]:
             return start + bisect.bisect_left(names, behind, at - start)
         return self._order.lower_bound(behind, at)

@@ -17,16 +17,15 @@ Values are little-endian, unlike all else, and begin at a multiple of 8: numpy a
 as they lie there. Believed only where CONTID and DATAEND are those of the data file; each entry is
 checked when it is first used. A new file is written beside the old one, synced and renamed over it.
 
-`ColumnsFile` reads it, `FileArray` is a column that stays in the file. `ColumnTrail` keeps what a
-writer puts in bulk, so that it need not be read again.
+`ColumnsFile` reads it, `FileArray` is a column that stays in the file.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol, Self
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,6 @@ from winkfs.container.columns import Columns
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.catalog import ALIGN, FIXED, LONG, check_form
 from winkfs.container.ondisk.data import PURPOSE_COLUMNS
-from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.names import base_of
 
@@ -55,9 +53,7 @@ LETTERS: Final = "pismfaen"  # of the columns, in the order of the fields of `Co
 TYPES: Final = ("<i8", "<i8", "<i8", "<i8", "u1", "u1", "<i8", "u1")
 VALUE_AT: Final = 16  # bytes of an entry before its value
 MOST: Final = (1 << 63) - 1
-PARTS: Final = 64  # of what is put together that are looked at together
 READ: Final = 1 << 16  # files read at a time
-REMEMBERED: Final = 1 << 21  # files remembered, 60 bytes and their name each
 FILES: Final = 1 << 16  # of a chunk
 NAMES: Final = 1 << 28  # bytes of the names of a chunk, about: int32 offsets hold them
 
@@ -433,76 +429,6 @@ def _bytes(array: npt.NDArray[Any], dtype: str) -> bytes:
     return array.astype(dtype, copy=False).tobytes()
 
 
-class Put(Protocol):
-    """n files of one extent each, as `writemany` has them."""
-
-    @property
-    def keys(self) -> list[bytes]: ...
-    @property
-    def key_lengths(self) -> Int64: ...
-    @property
-    def lengths(self) -> Int64: ...
-    @property
-    def ftypes(self) -> Sequence[int]: ...
-
-
-class ColumnTrail:
-    """Files put in bulk since it was made, also those that are gone by now, at most REMEMBERED."""
-
-    def __init__(self) -> None:
-        self._parts: list[Columns] = []
-        self._files = 0
-        self._changed: set[int] = set()
-
-    def add(
-        self, files: Put, positions: Int64, pointers: Int64, mtimes: Int64, *, special: bool
-    ) -> None:
-        """Files at these positions, behind all earlier ones. `mtimes`: nanoseconds; `special`:
-        whether they have attributes.
-
-        cost    grows with the files and the bytes of their names
-        """
-        self._files += len(positions)
-        if self._files > REMEMBERED:
-            self._parts = []
-            return
-        names = (b"\0".join(files.keys) + b"\0").replace(b"/I0\0", b"")  # NUL is in no name
-        first, n = files.ftypes[0], len(positions)
-        same = files.ftypes.count(first) == n  # a twelfth of the time of an array
-        ftypes = np.full(n, first, np.uint8) if same else np.array(files.ftypes, np.uint8)
-        ftypes[ftypes == 0] = FileType.FILE
-        self._parts.append(Columns.joined(
-            positions, pointers, files.lengths, mtimes, ftypes,
-            np.full(len(ftypes), special, np.uint8), files.key_lengths - 3,
-            np.frombuffer(names, np.uint8),
-        ))  # fmt: skip
-
-    def forget(self, pos: int) -> None:
-        """The inode there is another by now."""
-        self._changed.add(pos)
-
-    def rows(self, store: Opened) -> Iterator[Columns]:
-        """All live files, in order of their inodes, in parts; what is not known here is read.
-
-        raises  CorruptError, OSError
-        """
-        live = store.index.positions()
-        changed = np.fromiter(self._changed, np.int64, len(self._changed))
-        at = 0
-        for i in range(0, len(self._parts), PARTS):
-            known = Columns.concat(self._parts[i : i + PARTS])
-            stop = int(np.searchsorted(live, known.pos[-1], "right"))
-            wanted, at = live[at:stop], stop
-            if len(changed) or not np.array_equal(wanted, known.pos):
-                known = known.take(np.isin(known.pos, wanted) & ~np.isin(known.pos, changed))
-                read = Columns.of(store, wanted[~np.isin(wanted, known.pos)])
-                known = Columns.concat([known, read])
-                known = known.take(np.argsort(known.pos))
-            yield known
-        for start in range(at, len(live), READ):
-            yield Columns.of(store, live[start : start + READ])
-
-
 def open_columns(store: Opened | str, *, mapped: bool = True) -> ColumnsFile | None:
     """BASE.cols of a container, by its store or BASE, if it can be believed.
 
@@ -551,21 +477,12 @@ def _open(
 
 
 class DerivedColumns:
-    """BASE.cols of an open container.
-
-    trail   gets all files that are put in bulk; None: not wanted
-    """
+    """BASE.cols of an open container."""
 
     suffix = ".cols"
 
     def __init__(self, store: Opened) -> None:
         self._store = store
-        self.trail: ColumnTrail | None = None
-
-    def follow(self) -> None:
-        """Keep what is put in bulk from now on, so that `save` need not read it again."""
-        if self._store.settings.contid and self._store.settings.nanoseconds:
-            self.trail = ColumnTrail()
 
     def sweep(self) -> None:
         """Also one that the data file, growing, might come to fit by chance."""
@@ -583,14 +500,13 @@ class DerivedColumns:
             store.directory.unlink(name)
 
     def rewritten(self, pos: int) -> None:
-        if self.trail is not None:
-            self.trail.forget(pos)
+        pass
 
     def drop(self) -> None:
-        self.trail = None  # the places of what was lost are taken by others
+        pass
 
     def save(self) -> None:
-        write_columns(self._store, (self.trail or ColumnTrail()).rows(self._store))
+        write_columns(self._store)
 
 
 def write_columns(store: Opened, rows: Iterable[Columns] | None = None) -> None:
@@ -609,13 +525,19 @@ def write_columns(store: Opened, rows: Iterable[Columns] | None = None) -> None:
     try:
         with store.deriving(".cols", uncached=True) as storage:
             writer = ColumnsWriter(storage, store.settings.contid)
-            for chunk in _chunks(ColumnTrail().rows(store) if rows is None else rows):
+            for chunk in _chunks(_all(store) if rows is None else rows):
                 writer.add(chunk)
             now = store.kv.superblock.get("SYNCTIME", int(time.time()))
             writer.finish(store.kv.end, now)
         storage.close()
     except OSError as error:
         store.excuse(error)
+
+
+def _all(store: Opened) -> Iterator[Columns]:
+    live = store.index.positions()
+    for start in range(0, len(live), READ):
+        yield Columns.of(store, live[start : start + READ])
 
 
 def _chunks(parts: Iterable[Columns]) -> Iterator[Columns]:
