@@ -274,6 +274,10 @@ def batches() -> dict[str, tuple[Callable[[Any], Any], str]]:
             of(at=lambda pa: pa.array([18_446_744_073_710], pa.timestamp("s"))),
             "column at",
         ),
+        "year of an mtime": (
+            of(mtime=lambda pa: pa.array([253_370_764_800], pa.timestamp("s"))),
+            "column mtime",
+        ),
         "number as path": (of(path=[5]), "path"),
         "number as content": (of(content=[5]), "content"),
     }

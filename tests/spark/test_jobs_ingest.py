@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import tarfile
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,27 @@ def test_rows_without_path_or_content_are_bad_and_missing_columns_an_error(
     with pytest.raises(Refusal, match="has no column 'body'; its columns are path, content"):
         columns = inputs.ParquetColumns(content="body")
         ingest.run(spark, [str(path)], str(tmp_path / "e"), columns=columns)
+
+
+def test_values_and_times_that_no_file_can_have(spark: SparkSession, tmp_path: Path) -> None:
+    """A time of another age is the nearest one; a number beyond 64 bits is bad, and is said."""
+    far = [datetime(1, 1, 1), datetime(9999, 1, 1), None]
+    table = pa.table({"path": ["a", "b", "c"], "content": [b"1"] * 3, "mtime": far})
+    for name in ("path", "content"):  # as pandas writes categories
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, table[name].combine_chunks().dictionary_encode())
+    large = pa.table({"path": ["d"], "content": [b"4"], "n": pa.array([1 << 63], pa.uint64())})
+    pq.write_table(table, tmp_path / "far.parquet")
+    pq.write_table(large, tmp_path / "large.parquet")
+    said: list[Bad] = []
+    files = [str(tmp_path / name) for name in ("far.parquet", "large.parquet")]
+    summary = ingest.run(spark, files, str(tmp_path / "set"), bad=said.append)
+    assert (summary["files"], summary["bad"]) == (3, 1)
+    assert [(bad.where, bad.reason.split(":")[0]) for bad in said] == [(files[1], "column n")]
+    with winkfs.open(tmp_path / "set") as found:
+        assert found.stat("a").mtime_ns == -(1 << 63)
+        assert found.stat("b").mtime_ns == (1 << 63) - 1
+        assert found.stat("c").mtime_ns > 1_700_000_000 * 10**9
 
 
 def test_the_data_set_is_not_read_into_itself(spark: SparkSession, tmp_path: Path) -> None:

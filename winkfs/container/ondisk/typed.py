@@ -671,11 +671,19 @@ def arrow_parts(
 
 
 def _times(array: Any, n: int) -> list[int | None]:
-    """mtimes, nanoseconds; None: now."""
-    import pyarrow as pa
-
+    """mtimes, nanoseconds; None: now. Raises ValueError for one that no file can have."""
     if array is None:
         return [None] * n
+    found = times_of_arrow(array)
+    if any(ns is not None and not LEAST <= ns <= MOST for ns in found):
+        raise ValueError("the column mtime of the batch has a time outside 1677 to 2262")
+    return found
+
+
+def times_of_arrow(array: Any) -> list[int | None]:
+    """Nanoseconds, of any number of bits, of timestamps or of seconds."""
+    import pyarrow as pa
+
     if pa.types.is_timestamp(array.type):
         unit = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}[array.type.unit]
         found = array.cast(pa.int64()).to_pylist()

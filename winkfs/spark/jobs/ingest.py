@@ -34,6 +34,7 @@ from winkfs.container.ondisk.typed import (
     kind_of_arrow,
     schema_text,
     texts_of_arrow,
+    times_of_arrow,
 )
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import Log, is_dataset
@@ -42,6 +43,7 @@ from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
 from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
+from winkfs.units import nearest_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,12 +202,14 @@ class Table:
         self._path, self._note, self._columns = path, note, columns
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        """Raises FormatError for no Parquet file; Refusal for missing columns."""
+        """Raises FormatError for no Parquet file, or values that no column holds; Refusal for
+        missing columns."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            with pq.ParquetFile(self._path) as file:
+            # INT96, as Spark writes times: nanoseconds would wrap around in the year 2262.
+            with pq.ParquetFile(self._path, coerce_int96_timestamp_unit="us") as file:
                 wanted = self._wanted(file.schema_arrow)
                 schema = self._typed(file.schema_arrow, wanted)
                 for batch in file.iter_batches(BATCH, columns=[*wanted, *schema]):
@@ -213,6 +217,8 @@ class Table:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             line = str(error).splitlines()[0]
             raise FormatError(f"{self._path}: not a whole Parquet file: {line}") from None
+        except ValueError as error:  # a number or a time that no column holds
+            raise FormatError(f"{self._path}: {error}") from None
 
     def _wanted(self, schema: pa.Schema) -> list[str]:
         columns = self._columns
@@ -245,8 +251,11 @@ class Table:
         contents = batch.column(self._columns.content).cast(pa.binary()).to_pylist()
         times: list[Any] = [None] * len(names)
         if self._columns.mtime in batch.schema.names:
-            stamps = batch.column(self._columns.mtime).cast(pa.timestamp("ns", "UTC"))
-            times = stamps.cast(pa.int64()).to_pylist()
+            stamps = batch.column(self._columns.mtime)
+            if not pa.types.is_timestamp(stamps.type):
+                stamps = stamps.cast(pa.timestamp("ns"))
+            found = times_of_arrow(stamps)
+            times = [None if ns is None else nearest_ns(ns) for ns in found]
         texts = [texts_of_arrow(name, kind, batch.column(name)) for name, kind in schema.items()]
         keys, record = [USER + name.encode() for name in schema], schema_text(schema)
         for i, (name, content, mtime) in enumerate(zip(names, contents, times, strict=True)):
