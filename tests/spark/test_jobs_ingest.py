@@ -188,6 +188,44 @@ def test_rows_without_path_or_content_are_bad_and_missing_columns_an_error(
         ingest.run(spark, [str(path)], str(tmp_path / "e"), columns=columns)
 
 
+def test_titles_and_languages_of_documents_become_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    head = b"<html lang=%s><title>%s</title>"
+    pages = {
+        b"de.html": head % (b"de", b"Eins &amp; zwei"), b"plain": b"text", b"empty": b"",
+        b"fr.html": b"<html lang=fr>", b"large.html": head % (b"en", b"Large") + b"x" * (2 << 20),
+        b"own.html": head % (b"en", b"One"), b"no utf-8 \xff": head % (b"it", b""),
+    }  # fmt: skip
+    wanted: dict[bytes, Any] = {
+        b"de.html": ("Eins & zwei", "de"), b"plain": (None, None), b"empty": (None, None),
+        b"fr.html": (None, "fr"), b"large.html": ("Large", "en"), b"own.html": ("One", "sv"),
+        b"no utf-8 \xff": (None, "it"),
+    }  # fmt: skip
+    os.setxattr(tree(tmp_path / "in", pages) / "own.html", "user.lang", b"sv")
+    inside = {**pages, b"own.html": pages[b"own.html"].replace(b"en", b"sv")}
+    sources = [tmp_path / "in", tar(tmp_path / "in.tar", inside, "w"), tmp_path / "in.parquet"]
+    of_table = {"path": list(pages), "content": list(pages.values())}
+    langs = ["sv" if name == b"own.html" else None for name in pages]
+    pq.write_table(pa.table(of_table | {"lang": langs}), sources[2])
+    for number, source in enumerate(sources):
+        target = tmp_path / f"set {number}"
+        summary = ingest.run(spark, [str(source)], str(target), html=True)
+        assert (summary["files"], summary["bad"]) == (len(pages), 0)
+        assert content(target) == (inside if number == 1 else pages)
+        with winkfs.open(target) as found:
+            assert sorted(found.columns.items()) == [("lang", "string"), ("title", "string")]
+            for name, (title, lang) in wanted.items():
+                assert found.getcolumns(name) == {"title": title, "lang": lang}, (name, number)
+        rows = spark.read.format("winkfs").load(str(target)).where("lang = 'sv'")
+        assert [row.title for row in rows.collect()] == ["One"]
+    pq.write_table(pa.table(of_table | {"Lang": [5] * len(pages)}), sources[2])  # another one
+    ingest.run(spark, [str(sources[2])], str(tmp_path / "numbers"), html=True)
+    with winkfs.open(tmp_path / "numbers") as found:
+        assert found.columns == {"Lang": "int64", "title": "string"}
+        assert found.getcolumns("de.html") == {"Lang": 5, "title": "Eins & zwei"}
+
+
 def test_values_and_times_that_no_file_can_have(spark: SparkSession, tmp_path: Path) -> None:
     """A time of another age is the nearest one; a number beyond 64 bits is bad, and is said."""
     far = [datetime(1, 1, 1), datetime(9999, 1, 1), None]
