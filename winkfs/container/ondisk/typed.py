@@ -194,6 +194,37 @@ def to_values(xattrs: Mapping[bytes, bytes], schema: Schema | None = None) -> di
     return {name: to_value(kind, xattrs.get(USER + name.encode())) for name, kind in schema.items()}
 
 
+class Declared:
+    """What a container declares, and how the extended attributes of its files are shown.
+
+    A file is shown with the columns of today, whatever there were when it was written: one that has
+    a value, or was put with columns, has the record of `schema`, or none where it is empty.
+
+    known  False: nothing was declared ever, or it cannot be read: all is shown as it is stored
+    """
+
+    def __init__(self, schema: Schema, *, known: bool = True) -> None:
+        self.schema, self._known = schema, known
+        self._record = schema_text(schema)
+        self._keys = frozenset(USER + name.encode() for name in schema)
+
+    def shown(self, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """Extended attributes as programs see them."""
+        said = xattrs.get(RECORD)
+        if not xattrs or said == self._record or not self._known:
+            return xattrs
+        if said is None:
+            if self._keys.isdisjoint(xattrs):
+                return xattrs
+        else:
+            try:
+                parse_schema(said)
+            except ValueError:  # somebody else's attribute
+                return xattrs
+        rest = {key: value for key, value in xattrs.items() if key != RECORD}
+        return rest | {RECORD: self._record} if self._record else rest
+
+
 def _utf8(value: Any) -> bytes:
     return str.encode(value)
 
