@@ -248,9 +248,9 @@ def _bool_text(value: Any) -> bytes:
 
 
 def _time_text(value: Any) -> bytes:
-    """Of a datetime, local where it has no zone, or seconds since the epoch."""
+    """Of a datetime, or seconds since the epoch."""
     if isinstance(value, datetime):
-        moment = value.astimezone(UTC)
+        moment = in_utc(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         moment = EPOCH + timedelta(seconds=value)
     else:
@@ -285,8 +285,12 @@ def _to_bool(text: bytes) -> bool:
 
 
 def _to_time(text: bytes) -> datetime:
-    moment = datetime.fromisoformat(text.decode())
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    return in_utc(datetime.fromisoformat(text.decode()))
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Without a zone it is UTC, whatever the machine is set to, as Arrow and Parquet have it."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _to_list(text: bytes) -> list[str]:
