@@ -288,7 +288,7 @@ def _same_xattrs(given: Mapping[bytes, bytes], container: Container, name: bytes
         declared = parse_schema(given.get(RECORD, b"")).items() <= container.columns.items()
     except ValueError:  # somebody else's attribute
         return False
-    return declared and given | {RECORD: b""} == there | {RECORD: b""}
+    return declared and {**given, RECORD: b""} == {**there, RECORD: b""}
 
 
 # --- the mark ---
