@@ -289,7 +289,8 @@ class Container(Reader):
             self._engine.run(self._engine.changes.declare, schema)
 
     def drop_columns(self, names: Iterable[str]) -> None:
-        """Have no such columns any more. Values stay extended attributes of the files.
+        """Have no such columns any more. Values stay extended attributes of the files: a column of
+        that name that is added later has them.
 
         raises  ValueError where there is none of that name
         """

@@ -15,7 +15,7 @@ import errno
 import itertools
 import logging
 import stat
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -42,6 +42,7 @@ FORMAT: Final = 0o170000  # bits of a mode that say what a file is
 UINT32: Final = (1 << 32) - 1
 MODE_OF: Final = [stat.S_IFREG | mode for mode in DEFAULT_MODES]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
+DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755  # of one without attributes
 MODES: Final = np.array(MODE_OF, np.int64)
 FORMATS: Final = np.array([stat.S_IFMT(mode) for mode in MODE_OF], np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
@@ -92,26 +93,32 @@ class Batch:
 class RowBatch(Batch):
     """What rows of the catalog say."""
 
-    def __init__(self, rows: Rows, owner: tuple[int, int], cut: int) -> None:
+    def __init__(
+        self, rows: Rows, owner: tuple[int, int], cut: int, directory_id: Callable[[bytes], int]
+    ) -> None:
         """`owner`: of files without attributes; `cut`: bytes of each name up to what is below the
-        directory."""
+        directory; `directory_id`: of the directory with a path."""
         self.names, self.odd = rows.names, []
         if len(rows.names) <= FEW:
-            self._each(rows, owner)
+            self._each(rows, owner, directory_id)
         else:
-            self._all(rows, owner)
+            self._all(rows, owner, directory_id)
         self._cut(cut)
 
-    def _each(self, rows: Rows, owner: tuple[int, int]) -> None:
+    def _each(
+        self, rows: Rows, owner: tuple[int, int], directory_id: Callable[[bytes], int]
+    ) -> None:
         self.attrs, self.ids, self.known = [], [], []
         words = rows.numbers.tolist()
         for i, (_, id, size, mtime, _, ctime, kind, owned) in enumerate(words):
             ftype, (uid, gid), changed = kind & 255, owner, 0
-            if ftype == FILETYPE_DIR or not 0 < id < OWN_IDS or kind & ASK:
+            if not 0 < id < OWN_IDS or kind & ASK:
                 self.odd.append(i)
                 self.attrs.append(None)
                 continue
             mode = MODE_OF[ftype]
+            if ftype == FILETYPE_DIR:
+                id, size, mode = directory_id(rows.names[i]), 0, DIRECTORY_MODE
             if kind & SPECIAL:
                 mode = mode & FORMAT | kind >> MODE_AT
                 uid, gid = owned & UINT32, owned >> 32 & UINT32
@@ -120,18 +127,32 @@ class RowBatch(Batch):
             self.ids.append(id)
             self.known.append(rows.names[i])
 
-    def _all(self, rows: Rows, owner: tuple[int, int]) -> None:
-        ids, size, mtime, ftype, mode, uid, gid, ctime = rows.stats(owner)
-        ctime = np.where(ctime != mtime, ctime, 0)
-        columns = ids, FORMATS[ftype] | mode, size, mtime, uid, gid, ctime
-        made = map(MAKE, repeat(Attr), zip(*(column.tolist() for column in columns), strict=True))
+    def _all(
+        self, rows: Rows, owner: tuple[int, int], directory_id: Callable[[bytes], int]
+    ) -> None:
+        other = rows.asked | (rows.numbers[:, FILEID] >= OWN_IDS) | (rows.numbers[:, FILEID] < 1)
+        columns = attributes(rows, owner)
+        for i in np.flatnonzero(rows.directories).tolist():
+            columns[0, i] = directory_id(rows.names[i])
+        made = map(MAKE, repeat(Attr), zip(*columns.tolist(), strict=True))
         self.attrs = list(made)
-        other = rows.directories | rows.asked | (ids >= OWN_IDS) | (ids < 1)
         self.odd = np.flatnonzero(other).tolist()
         for i in self.odd:
             self.attrs[i] = None
-        self.ids = ids[~other].tolist()
+        self.ids = columns[0][~other].tolist()
         self.known = rows.take(~other).names
+
+
+def attributes(rows: Rows, owner: tuple[int, int]) -> Int64:
+    """The fields of `Attr`, int64[7, n]; the ids of directories are those of their entries.
+
+    owner  of files without attributes
+    """
+    ids, size, mtime, ftype, mode, uid, gid, ctime = rows.stats(owner)
+    changed = np.where(ctime != mtime, ctime, 0)
+    size = np.where(rows.directories, 0, size)
+    format = np.where(rows.directories, stat.S_IFDIR, FORMATS[ftype])
+    return np.stack([ids, format | mode, size, mtime, uid, gid, changed])
 
 
 def fine(short: bytes, path: bytes) -> bool:
@@ -154,9 +175,6 @@ class View(Protocol):
 
     def directory_attr(self, path: bytes) -> Attr:
         """Of a directory without an entry."""
-
-    def entry(self, path: bytes) -> int:
-        """FTYPE of the entry of this name, 0: there is none."""
 
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
         """What the files are that an order has at these indices; `cut`: bytes of their names up to
@@ -343,7 +361,7 @@ class _Pass:
                 else:
                     attr = attrs[k] if fine(short, names[k]) else self._attr(names[k])
             else:
-                attr = self._child(short, names[k], at + k)
+                attr = self._child(short, batch, k)
             if attr is not None:
                 found.append(DirEntry(short, attr, at + k + 1))
             k += 1
@@ -364,23 +382,29 @@ class _Pass:
         at = order.lower_bound(prefix, index + 1)
         return at < order.count and order.name(at).startswith(prefix)
 
-    def _child(self, short: bytes, name: bytes, index: int) -> Attr | None:
-        """A subdirectory at the first of the names below it, unless it has another place."""
+    def _child(self, short: bytes, batch: Batch, k: int) -> Attr | None:
+        """A subdirectory at the first of the names below it, the k-th of a batch; None where it has
+        another place."""
         changed, path = self._overlay.of(self.path), self._prefix + short
         if short in changed.states or short in changed.added:
             return None
         if short in changed.over:
             return self._attr(path)
-        order = self._overlay.order
-        if self._overlay is not self._view.tree.overlay:
-            at = order.lower_bound(path)
-            if order.name(at) == path:
-                return None
-        elif self._view.entry(path):
+        if has_entry(self._overlay.order, path, batch.names, k):
             return None
-        elif bad_prefix(name) is None and not self._overlay.is_gone(name):
+        name, current = batch.names[k], self._overlay is self._view.tree.overlay
+        if current and bad_prefix(name) is None and not self._overlay.is_gone(name):
             return self._view.directory_attr(path)
         return self._attr(path)
+
+
+def has_entry(order: Order, path: bytes, names: list[bytes], stop: int) -> bool:
+    """Whether a directory has an entry in an order, before the first name below it, which is
+    `names[stop]` of some that follow each other there."""
+    i = bisect.bisect_left(names, path, 0, stop)
+    if i or names[0] == path:
+        return names[i] == path
+    return order.name(order.lower_bound(path)) == path
 
 
 # --- numbers ---
@@ -450,7 +474,8 @@ class Sheet:
                 self.until += [i] * (i - first)
         self.until += [n] * (n - len(self.until))
         shorts, behind = [short for _, _, short in split], numbers.offset(start + 1)
-        nodes, attrs = rows.numbers[:, POS].copy(), numbers.columns(rows)
+        nodes = rows.numbers[:, POS].copy()
+        attrs = np.ascontiguousarray(attributes(rows, numbers.owner).T)
         for i in np.flatnonzero(rows.directories).tolist():
             nodes[i] = numbers.of_directory(names[i], start + i)
             attrs[i, 0] = numbers.places.directory_id(names[i])
@@ -488,7 +513,7 @@ class Numbers:
     """
 
     def __init__(self, view: Numbered) -> None:
-        self._view, self.places = view, view.places
+        self._view, self.places, self.owner = view, view.places, view.owner
         self._generation, self._epoch = view.generation, 0
         self._base = 0  # what the offsets are ahead of those of a listing
         self._overlay, self._order = view.tree.overlay, view.order
@@ -727,7 +752,7 @@ class Numbers:
             if not all_shown([name]):
                 return None
             child = name[:slash]
-            if not self._has_entry(child, rows.names, i):
+            if not has_entry(order, child, rows.names, i):
                 names.append(child[cut:])
                 nodes.append(self._number(at - 1, depth))
                 attrs.append(self._view.implied_attr(child))
@@ -749,23 +774,6 @@ class Numbers:
         if 0 <= at - start < len(names) and behind <= names[-1]:
             return start + bisect.bisect_left(names, behind, at - start)
         return self._order.lower_bound(behind, at)
-
-    def _has_entry(self, path: bytes, names: list[bytes], stop: int) -> bool:
-        """Whether a directory has an entry in the order, before the first name below it, which is
-        `names[stop]` of a block."""
-        i = bisect.bisect_left(names, path, 0, stop)
-        if i or names[0] == path:
-            return names[i] == path
-        at = self._order.lower_bound(path)
-        return self._order.name(at) == path
-
-    def columns(self, rows: Rows) -> Int64:
-        """Rows of `Attr`, int64[n, 7]; the ids of directories are those of their entries."""
-        ids, size, mtime, ftype, mode, uid, gid, ctime = rows.stats(self._view.owner)
-        changed = np.where(ctime != mtime, ctime, 0)
-        size = np.where(rows.directories, 0, size)
-        format = np.where(rows.directories, stat.S_IFDIR, FORMATS[ftype])
-        return np.stack([ids, format | mode, size, mtime, uid, gid, changed], 1)
 
 
 def last_of(part: Part) -> int:
