@@ -429,12 +429,6 @@ class Run:
             found += numbers[numbers[:, KIND] & ASK != 0, POS].tolist()
         return found
 
-    def near(self, positions: Int64) -> Bools:
-        """Which blocks may have a row of one of these positions, ascending: bool[b]."""
-        first = np.searchsorted(positions, self._field("pos_min"))
-        stop = np.searchsorted(positions, self._field("pos_max"), "right")
-        return (first < stop) & (self._field("gone") < self._field("rows"))
-
     def find(self, index: int) -> int:
         """Number of the block that has this row."""
         return bisect_right(self.starts, index) - 1
