@@ -50,7 +50,7 @@ PLACES: Final = {
     "manifests to a checkpoint, to vacuum": "winkfs.dataset.maintain.EACH",
     "parts of an index that are looked up": "winkfs.dataset.hidden.FEW",
     "rows compared together": "winkfs.dataset.hidden.ROWS",
-    "names sorted at once": "winkfs.mounting.datasetnames.SOME",
+    "names merged at once": "winkfs.mounting.datasetnames.SOME",
     "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 from operator import lt
 from typing import Final, NamedTuple
@@ -232,13 +232,15 @@ class ClashFinder:
 
     def add(self, names: list[bytes]) -> None:
         """The next names. Cost: one comparison a name, more for directories."""
-        if not names:
-            return
+        if names:
+            self.add_some(names, compress(names, map(bytes.startswith, names[1:], names)))
+
+    def add_some(self, names: Sequence[bytes], begins: Iterable[bytes]) -> None:
+        """The next names, at least one, and which of them are the beginning of the next one."""
         paths, self._open = self._open, []
         if self._last is not None and names[0].startswith(self._last):
             paths.append(self._last + b"/")
-        follows = map(bytes.startswith, names[1:], names)
-        for name in compress(names, follows):
+        for name in begins:
             paths.append(name + b"/")
         self._last = names[-1]
         for path in paths:
