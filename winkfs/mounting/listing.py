@@ -24,7 +24,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
-from winkfs.container.rows import ASK, COLUMNS, FILEID, MODE_AT, POS, SPECIAL, Rows
+from winkfs.container.rows import ASK, COLUMNS, FILEID, KIND, MODE_AT, POS, SPECIAL, Rows
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places, other_id
 from winkfs.mounting.tree import NameTree, Order
@@ -61,6 +61,17 @@ SHEETS: Final = 8  # blocks remembered as they are listed
 PAGES: Final = 16  # parts of directories that are
 
 log = logging.getLogger("winkfs.mount")
+
+
+def attr_of(row: Sequence[int], owner: tuple[int, int]) -> Attr:
+    """The attributes of a row of the catalog. `owner`: of files without attributes."""
+    _, id, size, mtime, _, ctime, kind, owned = row
+    mode, (uid, gid), changed = MODE_OF[kind & 255], owner, 0
+    if kind & SPECIAL:
+        mode = mode & FORMAT | kind >> MODE_AT
+        uid, gid = owned & UINT32, owned >> 32 & UINT32
+        changed = ctime if ctime != mtime else 0
+    return MAKE(Attr, (id, mode, size, mtime, uid, gid, changed))  # type: ignore[no-any-return]
 
 
 class Batch:
@@ -109,21 +120,18 @@ class RowBatch(Batch):
         self, rows: Rows, owner: tuple[int, int], directory_id: Callable[[bytes], int]
     ) -> None:
         self.attrs, self.ids, self.known = [], [], []
-        words = rows.numbers.tolist()
-        for i, (_, id, size, mtime, _, ctime, kind, owned) in enumerate(words):
-            ftype, (uid, gid), changed = kind & 255, owner, 0
+        for i, row in enumerate(rows.numbers.tolist()):
+            id, kind = row[FILEID], row[KIND]
             if not 0 < id < OWN_IDS or kind & ASK:
                 self.odd.append(i)
                 self.attrs.append(None)
                 continue
-            mode = MODE_OF[ftype]
-            if ftype == FILETYPE_DIR:
-                id, size, mode = directory_id(rows.names[i]), 0, DIRECTORY_MODE
-            if kind & SPECIAL:
-                mode = mode & FORMAT | kind >> MODE_AT
-                uid, gid = owned & UINT32, owned >> 32 & UINT32
-                changed = ctime if ctime != mtime else 0
-            self.attrs.append(MAKE(Attr, (id, mode, size, mtime, uid, gid, changed)))
+            attr = attr_of(row, owner)
+            if kind & 255 == FILETYPE_DIR:
+                id = directory_id(rows.names[i])
+                mode = attr.mode if kind & SPECIAL else DIRECTORY_MODE
+                attr = attr._replace(id=id, size=0, mode=stat.S_IFDIR | stat.S_IMODE(mode))
+            self.attrs.append(attr)
             self.ids.append(id)
             self.known.append(rows.names[i])
 
