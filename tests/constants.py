@@ -1,6 +1,6 @@
 """Constants of the product that tests change, so that little is enough to pass a limit.
 
-    shrink(monkeypatch, "rows of a chunk of columns", 6)
+    shrink(monkeypatch, "rows of a block of the catalog", 6)
 
 Where one moves, its line here changes and no test.
 """
@@ -25,7 +25,6 @@ PLACES: Final = {
     "filesystems where a mapping keeps a lock": "winkformats.disk.posix.KEEPING",
     # a container
     "bytes of a batch of pack": "winkfs.archive.pack.BATCH",
-    "rows of a chunk of columns": "winkfs.container.ondisk.cols.FILES",
     "changes that a close leaves": "winkfs.container.store.LEFT",
     "files of the index for each of them": "winkfs.container.store.SHARE",
     "files of an index that is always written": "winkfs.container.store.LARGE",

@@ -358,7 +358,7 @@ def test_suffixes_are_those_of_a_container_with_all_its_files(tree: Path, tmp_pa
     pack(tree, tmp_path / "c", ao=True)
     winkfs.reindex(tmp_path / "c")
     assert set(files_beside(tmp_path / "c")) - {"c.lock"} == {
-        "c" + suffix for suffix in FILES if suffix not in (".names", ".cols")
+        "c" + suffix for suffix in FILES if suffix not in OLD
     }
 
 

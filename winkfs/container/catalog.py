@@ -52,7 +52,7 @@ from winkfs.container.rows import (
     some,
 )
 from winkfs.container.where import Condition
-from winkfs.names import INODE, after
+from winkfs.names import INODE, OLD, after
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
@@ -660,6 +660,8 @@ class DerivedCatalog:
         store, name = self._store, self._store.name + self.suffix
         self._opened = store.kv.end
         store.directory.unlink(name + TEMPORARY)  # of a writer that was killed
+        for suffix in OLD:
+            store.directory.unlink(store.name + suffix)
         if not self._is_true():
             store.directory.unlink(name)  # before .data grows to its DATAEND
 
@@ -724,7 +726,6 @@ class DerivedCatalog:
                 write_whole(store, sorter.rows(positions)).close()
             elif not self._save(quickly):
                 return
-            store.directory.unlink(store.name + ".names")  # of an older version
             if self.trail is not None:
                 self.follow()
         except CorruptError as error:

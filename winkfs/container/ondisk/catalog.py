@@ -784,7 +784,7 @@ class CatalogFile:
         self.storage = storage
         try:
             self.superblock = block = read_superblock(storage)
-            check_form(block, storage, PURPOSE_CATALOG)
+            _check_form(block, storage)
             self.contid, self.covered = block.get("CONTID", 0), block.get("DATAEND", -1)
             self.clashes = block.get(CLASHES, -1)
             where = [block.get(name, 0) for name in (RUNS, RUNBYTES, RUNHASH)]
@@ -816,19 +816,18 @@ class CatalogFile:
         return sum(run.count for run in self.runs)
 
 
-def check_form(block: Superblock, storage: Storage, purpose: str) -> Layout:
-    """Refuse what is no kvseq in the form of BASE.cat and BASE.cols, or not all of it.
+def _check_form(block: Superblock, storage: Storage) -> None:
+    """Refuse what is no kvseq in the form of BASE.cat, or not all of it.
 
     raises  FormatError
     """
     layout = Layout.of(block, storage.name)
     shape = (layout.delflag, layout.key.code, layout.value.code, layout.align, layout.checksum)
     whole = block["SBSIZE"] <= block.get("FILESIZE", 0) <= storage.size()
-    mine = (block["FORMAT"], block.purpose) == (KVSEQ, purpose) and "SBCKSUM" in block
+    mine = (block["FORMAT"], block.purpose) == (KVSEQ, PURPOSE_CATALOG) and "SBCKSUM" in block
     if not (mine and whole and shape == (0, FIXED, LONG, ALIGN, 4)):
-        raise FormatError(f"{storage.name}: not {purpose} of a container, or not all of it")
+        raise FormatError(f"{storage.name}: not {PURPOSE_CATALOG} of a container, or not all of it")
     block.check_known(storage.name)
-    return layout
 
 
 def _checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T]) -> T:

@@ -24,7 +24,6 @@ from winkfs.units import NANO
 PURPOSE_DATA: Final = "FSYSDATA"
 PURPOSE_INDEX: Final = "FSYSIDX"
 PURPOSE_TIME: Final = "FSYSTIME"
-PURPOSE_COLUMNS: Final = "FSYSCOLS"
 PURPOSE_CATALOG: Final = "FSYSCAT"
 UNNAMED: Final = "UNNAMED"  # 1: the name of the file may not be on the disk
 EXTENSIONS: Final = frozenset(
