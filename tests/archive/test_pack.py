@@ -22,7 +22,7 @@ from winkfs.archive.tree import Tree, listed_names
 from winkfs.archive.unpack import unpack
 from winkfs.dataset.packing import pack_shards
 from winkfs.errors import Locked
-from winkfs.names import FILES, SUFFIXES, TEMPORARIES, excluder
+from winkfs.names import FILES, OLD, SUFFIXES, TEMPORARIES, excluder
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 
