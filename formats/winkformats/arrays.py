@@ -17,7 +17,7 @@ Int64 = npt.NDArray[np.int64]
 UInt64 = npt.NDArray[np.uint64]
 UInt8 = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
-Texts = npt.NDArray[np.bytes_]
+Strings = npt.NDArray[np.bytes_]
 
 BLOCK: Final = 24 << 20  # bytes; above 32 MiB glibc does not adapt
 NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, texts_at
+from winkformats.arrays import Bools, Int64, Strings, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import DEFAULT_MODES, UINT32, FileType
@@ -235,7 +235,7 @@ class ClashFinder:
         if names:
             self.add_some(names, compress(names, map(bytes.startswith, names[1:], names)))
 
-    def add_some(self, names: Sequence[bytes], begins: Iterable[bytes]) -> None:
+    def add_some(self, names: list[bytes] | Strings, begins: Iterable[bytes]) -> None:
         """The next names, at least one, and which of them are the beginning of the next one."""
         paths, self._open = self._open, []
         if self._last is not None and names[0].startswith(self._last):
