@@ -51,6 +51,7 @@ PLACES: Final = {
     "files of which one name is read from the data file": "winkfs.dataset.hidden.SPARSE",
     "rows compared together": "winkfs.dataset.hidden.ROWS",
     "names merged at once": "winkfs.mounting.datasetnames.SOME",
+    "names of an order that is always made anew": "winkfs.mounting.datasetnames.SMALL",
     "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",

@@ -39,7 +39,6 @@ from winkfs.container.rows import (
     CHUNK,
     COLUMNS,
     GONE,
-    POS,
     BulkRows,
     ClashFinder,
     NameSorter,
@@ -181,10 +180,6 @@ class Catalog:
         return self._base.starts[number], Rows(
             self._base.names(number), self._base.block(number).numbers
         )
-
-    def positions(self, start: int, stop: int) -> Int64:
-        """Positions of their inodes, int64[n]."""
-        return self.numbers(start, stop)[:, POS]
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:
         """Index of the first name >= `name`, at or after `low`; `count` where there is none.

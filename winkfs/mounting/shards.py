@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64, Texts
+from winkformats.arrays import Bools, Int64, Strings
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage
@@ -133,7 +133,7 @@ class Seen:
         rows.numbers[:, 1] = rows.numbers[:, POS]
         return rows
 
-    def names(self) -> Iterator[tuple[Texts, Bools]]:
+    def names(self) -> Iterator[tuple[Strings, Bools]]:
         """The names, a block at a time, and which are entries of directories. Raises
         DerivedDamage. Cost: 0.3 us a name."""
         for number, _ in self.run.within(b"", None):
@@ -251,8 +251,9 @@ class ShardFiles:
                     raise
 
     def _see(self) -> None:
-        catalog, hidden = self._catalog, self._hidden
-        self.seen = catalog and Seen(self.number, self.owner, catalog, hidden)
+        catalog, self.seen = self._catalog, None
+        if catalog is not None:
+            self.seen = Seen(self.number, self.owner, catalog, self._hidden)
 
     def heal(self, error: DerivedDamage) -> bool:
         """Go on without BASE.cat, where it is the one that is damaged -> whether it is."""
@@ -348,8 +349,10 @@ class ShardFiles:
 
     def _listed(self, pos: int) -> Rows:
         """The file as the catalog has it. Cost: reads the blocks that may have it."""
-        for row in hidden_rows(self._catalog, np.array([pos]))[0].tolist() if self._catalog else ():
-            return self._catalog.part(row, row + 1)
+        catalog = self._catalog
+        rows = [] if catalog is None else hidden_rows(catalog, np.array([pos]))[0].tolist()
+        if catalog is not None and rows:
+            return catalog.part(rows[0], rows[0] + 1)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def found(self, pos: int) -> Found:

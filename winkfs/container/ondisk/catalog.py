@@ -48,7 +48,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import numpy as np
 import xxhash
 
-from winkformats.arrays import Bools, Int64, TextColumn, Texts, UInt8, rows_at
+from winkformats.arrays import Bools, Int64, Strings, TextColumn, UInt8, rows_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkformats.kv.entry import MASK64, Layout
@@ -330,7 +330,7 @@ class Block:
             self._names = self.texts().tolist()
         return self._names
 
-    def texts(self) -> Texts:
+    def texts(self) -> Strings:
         """The same, not kept. Raises ValueError."""
         return self._texts_of(0, self.count)
 
@@ -356,7 +356,7 @@ class Block:
         end = self._tails_at + ends.item(index)
         return self._front(index) + self._raw[end - rest.item(index) : end].tobytes()
 
-    def _texts_of(self, start: int, stop: int) -> Texts:
+    def _texts_of(self, start: int, stop: int) -> Strings:
         rows = self._matrix(start, stop)
         return rows.view(f"S{rows.shape[1]}").ravel()
 
@@ -412,8 +412,9 @@ class Block:
             place = np.where(shared <= column, at + column, 0)
             np.maximum.accumulate(place, axis=1, out=place)
             rows[:, :wide] = raw[place].T
-        narrow = np.uint16 if longest < 1 << 16 else np.int64  # half the time
-        rows *= np.arange(longest, dtype=narrow) < lengths.astype(narrow)[:, None]
+        narrow = np.dtype(np.uint16 if longest < 1 << 16 else np.int64)  # half the time
+        inside: Bools = np.arange(longest).astype(narrow) < lengths.astype(narrow)[:, None]
+        rows *= inside
         return rows
 
     def column(self, number: int, start: int = 0, stop: int | None = None) -> Int64:
@@ -750,7 +751,10 @@ class Run:
 
     def read(self, number: int) -> Block:
         """A block, that is not kept. Raises DerivedDamage. Cost: one read."""
-        return _checked(self._storage, self.parts[number, :3].tolist(), Block)
+        found = _checked(self._storage, self.parts[number, :3].tolist(), Block)
+        if found.count != self.starts[number + 1] - self.starts[number]:
+            raise self.damage(number, ValueError("a block with other rows than the index says"))
+        return found
 
     def blocks_at(self, positions: Int64) -> list[int]:
         """The blocks that may have inodes at these ascending positions."""
