@@ -199,7 +199,7 @@ def hidden_rows(catalog: Catalog, positions: Int64) -> tuple[Int64, int]:
     """
     run = catalog.file.runs[0]
     found, size = [np.empty(0, np.int64)], 0
-    for number in run.blocks_at(positions):
+    for number in run.near(positions).tolist():
         block = run.read(number)
         pos = block.column(POS)
         at = np.minimum(np.searchsorted(positions, pos), len(positions) - 1)

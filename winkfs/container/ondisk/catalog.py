@@ -756,12 +756,6 @@ class Run:
             raise self.damage(number, ValueError("a block with other rows than the index says"))
         return found
 
-    def blocks_at(self, positions: Int64) -> list[int]:
-        """The blocks that may have inodes at these ascending positions."""
-        low, high = self._field("pos_min"), self._field("pos_max")
-        few = np.searchsorted(positions, low) < np.searchsorted(positions, high, "right")
-        return np.flatnonzero(few).tolist()
-
     def names(self, number: int) -> list[bytes]:
         """The names of a block. Raises DerivedDamage."""
         try:
