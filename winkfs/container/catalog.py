@@ -30,7 +30,7 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Plain, Run
+from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
 from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
@@ -42,6 +42,7 @@ from winkfs.container.rows import (
     BulkRows,
     ClashFinder,
     NameSorter,
+    Plain,
     Put,
     Rows,
     Times,

@@ -19,7 +19,6 @@ from winkformats.arrays import Bools, Int64, UInt8, column_at, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.catalog import Plain
 from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
 from winkfs.container.ondisk.inode import (
     ATTRS,
@@ -44,6 +43,7 @@ from winkfs.container.rows import (
     SIZE,
     SPECIAL,
     Blobs,
+    Plain,
     Rows,
     owner_word,
     owner_words,

@@ -75,6 +75,7 @@ from winkfs.container.rows import (
     POS,
     SIZE,
     Blobs,
+    Plain,
     Rows,
     Times,
     builtin,
@@ -152,24 +153,6 @@ class Values(NamedTuple):
     nulls: int
     low: int
     high: int
-
-
-class Plain(NamedTuple):
-    """What columns say of n rows: some of the COLUMNS, lengths of the names, int64[n] each, and the
-    names one behind the other."""
-
-    pos: Int64
-    pointer: Int64
-    size: Int64
-    mtime: Int64
-    kind: Int64
-    lengths: Int64
-    name_bytes: UInt8
-
-    @property
-    def last(self) -> bytes:
-        """The last name; there is one."""
-        return self.name_bytes[len(self.name_bytes) - int(self.lengths[-1]) :].tobytes()
 
 
 # --- a block ---
