@@ -2,7 +2,7 @@
 
     DIR/_winkfs/00000000000000000007.json   manifest of generation 7, see `manifest`
     DIR/_winkfs/00000000000000000007.hidden derived, see `hidden`
-    DIR/JOB/NAME.data .idx .cols            the shards that the commit of JOB added
+    DIR/JOB/NAME.data .idx .cat             the shards that the commit of JOB added
     DIR/_pending/JOB/                       being written
 
 The newest file of a name wins: a shard of a higher rank over one of a lower. A shard is an ordinary
