@@ -132,7 +132,7 @@ def times(asked: Options, report: Report, spark: Any, place: Path, count: int) -
     cases: dict[str, Case] = {"winkfs": lambda: run(ours), "Parquet": lambda: run(parquet)}
     for name, made in (("as written", False), ("with BASE.cols", True)):
         if made:
-            winkfs.reindex(place / "all", cols=True)
+            winkfs.reindex(place / "all")
         found = interleaved(cases, asked.runs)
         report.keep(f"time, {name}", found)
         case = f"1 % by mtime, cold, {name}"

@@ -51,7 +51,7 @@ PLACES: Final = {
     "parts of an index that are looked up": "winkfs.dataset.hidden.FEW",
     "files of which one name is read from the data file": "winkfs.dataset.hidden.SPARSE",
     "rows compared together": "winkfs.dataset.hidden.ROWS",
-    "names sorted at once": "winkfs.mounting.datasetnames.SOME",
+    "names merged at once": "winkfs.mounting.datasetnames.SOME",
     "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",

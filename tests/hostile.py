@@ -45,7 +45,7 @@ VALUES = [
     (1 << 60) // 8, (1 << 62) + 5, MAX - 7, MAX,
 ]  # fmt: skip
 VARIANTS: list[dict[str, Any]] = [{}, {"classic": True}, {"ao": True}, {"htalgo": 1}]
-SUFFIXES = (".data", ".idx", ".time", ".cat", ".cols")
+SUFFIXES = (".data", ".idx", ".time", ".cat")
 STRANGE = 12  # inodes of a container
 
 
@@ -70,7 +70,7 @@ def ordinary(base: Path, variant: dict[str, Any]) -> None:
         c.delete("d/f3")
         if not variant.get("classic"):
             c.put("owned", b"1", mtime=6000, mode=0o600, uid=5)
-    winkfs.reindex(base, cols=not variant.get("classic"))
+    winkfs.reindex(base)
 
 
 def superblocks(folder: Path, dice: random.Random) -> Iterator[tuple[Path, str]]:
@@ -111,7 +111,7 @@ def inodes(folder: Path, dice: random.Random) -> Iterator[tuple[Path, str]]:
         told = [strange_inode(store, b"h%d" % n, dice) for n in range(STRANGE)]
         store.sync_data()
         store.abandon()
-        for suffix in (".idx", ".time", ".cols"):
+        for suffix in (".idx", ".time", ".cat"):
             base.with_suffix(suffix).unlink(missing_ok=True)
         yield base, f"{variant} {told}"
 
@@ -203,7 +203,7 @@ def actions(base: Path) -> dict[str, Callable[[], object]]:
         "info": lambda: container_record(c),
         "verify": lambda: winkfs.verify(c),
         "unpack": lambda: unpack(c, out),
-        "reindex": lambda: winkfs.reindex(c, cols=True, problem=lambda line: None),
+        "reindex": lambda: winkfs.reindex(c, problem=lambda line: None),
         "read again": lambda: read(base),
         "write": lambda: write(base),
         "verify again": lambda: winkfs.verify(c),

@@ -60,7 +60,7 @@ def plain(base: Path, **settings: Any) -> Path:
 
 
 def with_columns(base: Path) -> Path:
-    winkfs.reindex(plain(base), cols=True)
+    winkfs.reindex(plain(base))
     return base
 
 

@@ -69,9 +69,9 @@ def test_each_file_of_a_container_is_in_the_table_with_its_module(tmp_path: Path
     """The module says in its first lines which file it is about."""
     with winkfs.create(tmp_path / "c", ao=True) as container:
         container.put_many([("a", b"1"), ("b", b"2")])
-    winkfs.reindex(tmp_path / "c", cols=True)
+    winkfs.reindex(tmp_path / "c")
     made = {path.suffix for path in tmp_path.iterdir()}
-    assert made == {".data", ".idx", ".time", ".cat", ".cols", ".lock"}
+    assert made == {".data", ".idx", ".time", ".cat", ".lock"}
     for suffix in made:
         row = re.search(rf"^\| `BASE\{suffix}` \|.*?`(winkfs/\S+\.py)`", PAGE, re.MULTILINE)
         assert row, f"{suffix} has no row"

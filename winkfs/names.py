@@ -184,3 +184,9 @@ def gallop(name_at: Callable[[int], bytes], name: bytes, low: int, high: int) ->
             return low, probe
         low, step = probe + 1, 2 * step
     return low, high
+
+
+def after(prefix: bytes) -> bytes | None:
+    """The first string behind all that begin so; None: there is none."""
+    cut = prefix.rstrip(b"\xff")
+    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None

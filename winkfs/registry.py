@@ -54,7 +54,7 @@ class Kind:
                open     (mode[, as_of]) -> Reader
                info     () -> a record for people and JSON
                verify   (progress) -> Report
-               reindex  (progress, cols=, problem=) -> files
+               reindex  (progress, problem=) -> files
                mount    (options) -> Source
                shards   (as_of) -> Snapshot: Spark reads its containers by bytes, others by name
                pack     (source, ...) -> PackReport
@@ -209,7 +209,6 @@ def reindex(
     base: Path,
     progress: Progress | None = None,
     *,
-    cols: bool = False,
     problem: Callable[[str], None] | None = None,
 ) -> int:
     """Rebuild derived files, in a data set of all shards: see `container.container.reindex`.
@@ -220,7 +219,7 @@ def reindex(
     kind, path = kind_of(os.fspath(base))
     problems: list[str] = []
     run = kind.function("reindex", path)
-    files: int = run(path, progress, cols=cols, problem=problem or problems.append)
+    files: int = run(path, progress, problem=problem or problems.append)
     if problems:
         warn_of_damage(path, problems)
     return files

@@ -325,7 +325,7 @@ def test_damaged_inode_is_a_failure_with_and_without_an_index(
     damaged[damaged.index(b"bad/I0") + 40] ^= 1
     data.write_bytes(damaged)
     if not index:
-        for suffix in (".idx", ".cols", ".cat"):
+        for suffix in (".idx", ".cat"):
             Path(f"{base}{suffix}").unlink(missing_ok=True)
     notes: list[Note] = []
     report = unpack(source, tmp_path / "out", note=notes.append)

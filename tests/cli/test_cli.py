@@ -282,7 +282,7 @@ def test_a_shell_completes_commands_options_and_containers(
 ) -> None:
     """The script of the shell was the help of the program."""
     assert bash("winkfs re") == ["reindex", "repair"]
-    assert bash("winkfs reindex --c") == ["--cols"]
+    assert bash("winkfs reindex --j") == ["--json"]
     (tmp_path / "sub").mkdir()
     winkfs.create(tmp_path / "sub" / "deep").close()
     winkfs.create(tmp_path / "corpus").close()

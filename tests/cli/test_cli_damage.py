@@ -125,6 +125,23 @@ def test_damaged_content_of_a_file_among_others(run: Run) -> None:
     assert done.out == b"0\n" + b"".join(b"%d\n" % i for i in range(2, 10))
 
 
+def test_a_listing_is_of_the_catalog_and_what_reads_the_file_names_its_damage(run: Run) -> None:
+    make()
+    assert run("ls", "-l", "d")[0] == 0
+    whole = run("ls", "--json", "d")
+    where = f" at byte {flip('d.data', b'f%02d' % HIT)}"
+    assert run("ls", "--json", "d") == whole
+    for args in (["stat", "d", f"f{HIT:02d}"], ["cat", "d", f"f{HIT:02d}"], ["unpack", "d", "out"],
+                 ["ls", "d", f"f{HIT:02d}"]):  # fmt: skip
+        status, _, said = run(*args)
+        assert status == 1 and where in said, args
+    status, out, said = run("verify", "d")
+    assert status == 1 and where in out.decode() + said
+    os.unlink("d.cat")
+    status, out, said = run("ls", "d")
+    assert status == 1 and where in said and out.count(b"\n") == FILES
+
+
 def test_a_damaged_link_is_listed_without_its_target(run: Run) -> None:
     make()
     data = bytearray(Path("d.data").read_bytes())

@@ -120,7 +120,7 @@ def test_paths_of_a_digest_set_with_one_hash_cost_no_more_than_others(tmp_path: 
         folder, numbers = results.begin(path, NAME), np.arange(count)
         writer = DigestShardWriter(folder / "a")
         writer.add(DigestColumns(paths, numbers.astype(np.uint64), np.zeros((count, 16), np.uint8),
-                           numbers, numbers, [b""] * count))  # fmt: skip
+                           numbers, numbers, [b""] * count, [b""] * count))  # fmt: skip
         digests.publish(folder, [writer.finish()], {})
         start = time.process_time()
         with digests.open(path) as found:

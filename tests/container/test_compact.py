@@ -83,7 +83,7 @@ def test_the_same_files_in_less_space(tmp_path: Path, variant: str, seed: int) -
     base, dice = tmp_path / "c", random.Random(seed)
     live(base, dice, VARIANTS[variant])
     if seed % 2:
-        winkfs.reindex(base, cols=seed == 3)
+        winkfs.reindex(base)
     before, size = state(base), size_of(base)
     would = compact(base, dry_run=True)
     assert size_of(base) == size and state(base) == before
@@ -94,7 +94,6 @@ def test_the_same_files_in_less_space(tmp_path: Path, variant: str, seed: int) -
     assert state(base) == before
     assert winkfs.verify(base).problems == []
     assert path_of(base, ".cat").exists() == (variant != "classic")
-    assert path_of(base, ".cols").exists() == (seed == 3 and variant != "classic")
     check(base)  # by the oracle
     again = compact(base)
     assert (again.before, again.after) == (done.after, done.after)
@@ -143,9 +142,9 @@ def test_container_with_one_superblock_gets_two(tmp_path: Path) -> None:
 def test_derived_files_of_the_old_container_are_not_believed(tmp_path: Path) -> None:
     base = tmp_path / "c"
     live(base, random.Random(3), {})
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     before = state(base)
-    old = {s: path_of(base, s).read_bytes() for s in (".idx", ".cat", ".cols")}
+    old = {s: path_of(base, s).read_bytes() for s in (".idx", ".cat")}
     compact(base)
     for suffix, data in old.items():  # as after a kill behind the rename
         path_of(base, suffix).write_bytes(data)

@@ -275,6 +275,10 @@ def batches() -> dict[str, tuple[Callable[[Any], Any], str]]:
             of(at=lambda pa: pa.array([18_446_744_073_710], pa.timestamp("s"))),
             "column at",
         ),
+        "year of an mtime": (
+            of(mtime=lambda pa: pa.array([253_370_764_800], pa.timestamp("s"))),
+            "column mtime",
+        ),
         "number as path": (of(path=[5]), "path"),
         "number as content": (of(content=[5]), "content"),
     }
@@ -333,6 +337,66 @@ def test_dropped_columns_do_not_come_back_with_what_changes_a_file(base: Path) -
         c.setcolumns("a", {"lang": "en"})
         assert c.columns == {"lang": "string"}
         assert c.getxattrs("a")[b"user.n"] == b"1"
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_files_are_shown_with_the_columns_of_today(writable: bool, base: Path) -> None:
+    record, words = b"user.winkfs_columns", b"user.winkfs_other"
+    with winkfs.create(base, columns={"n": "int64", "s": "string"}) as c:
+        c.put("a", b"1", columns={"n": 1, "s": "x"})
+        c.put_many([("b", b"2", None, {"s": "y"}), ("d", b"3")])
+        c.put("e", b"4")
+        c.setxattrs("e", {b"user.later": b"5", words: b"5"})
+
+    def shown() -> dict[str, tuple[dict[str, Any], bytes | None]]:
+        """Of a scan, and the same of the file itself."""
+        with winkfs.open(base, "a" if writable else "r") as c:
+            found = {e.name: (e.columns, e.xattrs.get(record)) for e in c.scan()}
+            assert {name: c.getxattrs(name).get(record) for name in found} == {
+                name: said for name, (_, said) in found.items()
+            }
+            assert c.getxattrs("e")[words] == b"5"
+            return found
+
+    def change(call: Callable[[Container], None]) -> None:
+        with winkfs.open(base, "a") as c:
+            call(c)
+
+    none: tuple[dict[str, Any], None] = ({}, None)
+    both = b"n:int64 s:string"
+    assert shown() == {"a": ({"n": 1, "s": "x"}, both), "b": ({"n": None, "s": "y"}, both),
+                       "d": none, "e": none}  # fmt: skip
+    change(lambda c: c.drop_columns(["n"]))
+    assert shown() == {"a": ({"s": "x"}, b"s:string"), "b": ({"s": "y"}, b"s:string"),
+                       "d": none, "e": none}  # fmt: skip
+    change(lambda c: c.add_columns({"n": "bool", "later": "int64"}))  # of another type
+    now = b"s:string n:bool later:int64"
+    assert shown() == {
+        "a": ({"s": "x", "n": True, "later": None}, now),  # 1 is a text of that type
+        "b": ({"s": "y", "n": None, "later": None}, now),
+        "d": none, "e": ({"s": None, "n": None, "later": 5}, now),
+    }  # fmt: skip
+    change(lambda c: c.drop_columns(["s", "n", "later"]))
+    assert shown() == dict.fromkeys("abde", none)
+    change(lambda c: c.add_columns({"s": "int64", "n": "int64"}))
+    assert shown()["a"] == ({"s": None, "n": 1}, b"s:int64 n:int64")
+    with winkfs.open(base) as c:
+        assert c.getxattrs("a")[b"user.s"] == b"x"
+        assert list(c.names(where="s is null and n = 1")) == ["a"]
+    assert winkfs.verify(base).problems == []
+
+
+def test_types_are_shown_as_stored_where_the_declaration_is_damaged(base: Path) -> None:
+    with winkfs.create(base, columns={"n": "int64"}) as c:
+        c.put("a", b"1", columns={"n": 1})
+    data = path_of(base, ".data").read_bytes()
+    at = data.index(b"columns/C0")
+    path_of(base, ".data").write_bytes(data[:at] + b"C" + data[at + 1 :])
+    with winkfs.open(base) as c:
+        assert c.columns == {}
+        assert "its columns cannot be read" in c.problems[0]
+        assert [entry.columns for entry in c.scan()] == [{"n": 1}]
+        assert c.getxattrs("a")[b"user.winkfs_columns"] == b"n:int64"
 
 
 def test_a_file_whose_old_attribute_fits_no_column_can_be_changed(base: Path) -> None:
@@ -481,7 +545,7 @@ def no_index(base: Path) -> None:
 STATES: dict[str, Callable[[Path], object]] = {
     "missing": lambda base: path_of(base, ".cat").unlink(missing_ok=True),
     "written": written,
-    "reindexed": lambda base: winkfs.reindex(base, cols=True),
+    "reindexed": lambda base: winkfs.reindex(base),
     "behind": lambda base: (written(base), behind(base)),
     "runs": with_runs,
     "runs and behind": lambda base: (with_runs(base), behind(base)),

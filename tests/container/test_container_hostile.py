@@ -43,7 +43,7 @@ def test_numbers_that_make_no_sense_under_right_checksums(kind: str, seed: int, 
 @pytest.mark.parametrize(
     ("suffix", "name", "value"),
     [
-        (".cols", "FILESIZE", -1),
+        (".cat", "FILESIZE", -1),
         (".data", "ISZ", (1 << 63) - 1),
         (".data", "ISZ", 1 << 31),
         (".data", "NEXTFID", (1 << 63) - 1),

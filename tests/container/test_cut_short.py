@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 
 import winkfs
-from winkfs.container.ondisk.cols import open_columns
-from winkfs.errors import CorruptError
 
 pytestmark = pytest.mark.slow
 
@@ -62,21 +59,3 @@ def test_a_reader_survives_and_tells(tmp_path: Path, suffix: str, size: int) -> 
     assert wrong == "[]"
     if suffix == ".data":
         assert int(refused) >= 8, "contents that are gone were refused"
-
-
-def test_columns_that_are_not_mapped_are_in_memory_or_an_error(tmp_path: Path) -> None:
-    """As tasks of Spark read them."""
-    base = str(tmp_path / "c")
-    with winkfs.create(base) as container:
-        container.put_many((f"n{i:06}", b"%d" % i) for i in range(70_000))
-    winkfs.reindex(base, cols=True)
-    columns = open_columns(base, mapped=False)
-    assert columns is not None and len(columns.chunks) == 2
-    with columns:
-        first = columns.chunk(0)
-        os.truncate(f"{base}.cols", 4096)
-        assert first.names()[:2] == [b"n000000", b"n000001"]
-        assert columns.chunk(0) is first
-        for read in (lambda: columns.chunk(1), lambda: columns.column("pos")):
-            with pytest.raises(CorruptError):
-                read()

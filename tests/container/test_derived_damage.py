@@ -49,7 +49,7 @@ def fill(base: Path, *, ao: bool = False) -> dict[str, bytes]:
         if not ao:
             c.rename("d0/file 6", "d9/renamed")
             files["d9/renamed"] = files.pop("d0/file 6")
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     return files
 
 
@@ -192,7 +192,6 @@ def states(raw: bytes, part: slice) -> Iterator[tuple[str, bytes]]:
         (".time", ask_times, "time bytes"),
         (".cat", ask_select, "index bytes"),
         (".cat", ask_source, "listed bytes"),
-        (".cols", ask_select, "index bytes"),
     ],
 )
 def test_every_answer_is_right_whatever_becomes_of_a_derived_file(
@@ -208,9 +207,7 @@ def test_every_answer_is_right_whatever_becomes_of_a_derived_file(
     if not path.exists():
         pytest.skip("has none")
     if suffix == ".idx" and ask is not ask_source:  # an index alone has to answer
-        for other in (".cat", ".cols"):
-            if other != suffix:
-                Path(f"{base}{other}").unlink(missing_ok=True)
+        Path(f"{base}.cat").unlink(missing_ok=True)
     raw = path.read_bytes()
     for what, data in states(raw, every(part)):
         path.write_bytes(data)
@@ -392,7 +389,7 @@ def test_a_catalog_that_is_merged_and_is_damaged_is_made_from_the_inodes(
     assert winkfs.verify(base).problems == []
 
 
-@pytest.mark.parametrize("suffix", [".idx", ".time", ".cat", ".cols"])
+@pytest.mark.parametrize("suffix", [".idx", ".time", ".cat"])
 def test_verify_names_the_file_and_the_place_and_reindex_heals(suffix: str, base: Path) -> None:
     path = Path(f"{base}{suffix}")
     if not path.exists():
@@ -407,7 +404,7 @@ def test_verify_names_the_file_and_the_place_and_reindex_heals(suffix: str, base
     patch(path, len(raw) - 1, bytes([raw[-1] ^ 1]))
     report = winkfs.verify(base)
     assert any(f"made{suffix}" in line for line in report.problems + report.notes)
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     report = winkfs.verify(base)
     assert report.problems == report.notes == []
 
@@ -426,23 +423,22 @@ def test_an_older_inode_of_a_container_with_duplicates_is_not_read(tmp_path: Pat
         assert c.read("twice") == b"new!"
 
 
-def test_sectors_of_an_older_file_of_columns_are_not_believed(tmp_path: Path) -> None:
+def test_sectors_of_an_older_catalog_are_not_believed(tmp_path: Path) -> None:
     """Whole entries of it, with right checksums of their own, at the same places."""
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many([(f"{i:04}", b"%02d" % i, 1_000 + i) for i in range(20)])
-    winkfs.reindex(base, cols=True)
-    path = Path(f"{base}.cols")
+    winkfs.reindex(base)
+    path = Path(f"{base}.cat")
     older = path.read_bytes()
     with winkfs.open(base, "a") as c:
         c.put_many([(f"{i:04}", b"%03d" % i, 5_000 + i) for i in range(20)])
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     raw = path.read_bytes()
-    assert len(raw) == len(older)
     with winkfs.open(base) as c:
         wanted = {e.name: (e.size, e.mtime_ns) for e in c.scan()}
     for size in (512, 4096):
-        for at in range(4096, len(raw), 64):
+        for at in range(0, len(raw), 64):
             path.write_bytes(raw[:at] + older[at : at + size] + raw[at + size :])
             rows = select(str(base), Selection())
             found = zip(rows.names(), rows.size.tolist(), rows.mtime.tolist(), strict=True)
@@ -452,7 +448,7 @@ def test_sectors_of_an_older_file_of_columns_are_not_believed(tmp_path: Path) ->
 def test_compact_goes_on_beside_damaged_derived_files(
     base: Path, made: tuple[Path, dict[str, bytes]]
 ) -> None:
-    for suffix in (".idx", ".cat", ".cols"):
+    for suffix in (".idx", ".cat"):
         path = Path(f"{base}{suffix}")
         patch(path, len(path.read_bytes()) // 2, b"\xff\xff\xff")
     compact(base)

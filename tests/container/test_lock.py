@@ -227,15 +227,15 @@ def test_data_file_that_is_a_fifo_is_refused(tmp_path: Path, base: Path) -> None
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_derived_files_have_the_mode_of_the_data_file(base: Path, umask: int) -> None:
     for mode in (0o600, 0o640, 0o664):
-        for suffix in (".idx", ".cat", ".cols", ".lock"):
+        for suffix in (".idx", ".cat", ".lock"):
             Path(f"{base}{suffix}").unlink(missing_ok=True)
         Path(f"{base}.data").chmod(mode)
         old = os.umask(umask)
         try:
-            winkfs.reindex(base, cols=True)
+            winkfs.reindex(base)
         finally:
             os.umask(old)
-        for suffix in (".idx", ".cat", ".cols", ".lock"):
+        for suffix in (".idx", ".cat", ".lock"):
             found = stat.S_IMODE(Path(f"{base}{suffix}").stat().st_mode)
             assert found == mode, (suffix, oct(found))
 
@@ -243,7 +243,7 @@ def test_derived_files_have_the_mode_of_the_data_file(base: Path, umask: int) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
 def test_derived_files_have_the_owner_of_the_data_file(base: Path) -> None:
     os.chown(f"{base}.data", 12_345, 23_456)
-    winkfs.reindex(base, cols=True)
-    for suffix in (".idx", ".cat", ".cols"):
+    winkfs.reindex(base)
+    for suffix in (".idx", ".cat"):
         found = Path(f"{base}{suffix}").stat()
         assert (found.st_uid, found.st_gid) == (12_345, 23_456), suffix

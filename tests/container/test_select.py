@@ -7,16 +7,17 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from constants import shrink
 from container_checks import VARIANTS, run
 
 import winkfs
-from winkformats.errors import CorruptError
 from winkfs import FileType
+from winkfs.container.catalog import open_catalog
 from winkfs.container.entry import Entry
-from winkfs.container.ondisk import cols as columnsfile
-from winkfs.container.select import Selection, in_file, select
+from winkfs.container.select import columns_at, from_catalog, select
+from winkfs.container.selection import Selection
 from winkfs.container.store import Store
 from winkfs.names import matcher, to_bytes
 
@@ -47,7 +48,7 @@ def fill(base: Path, rng: random.Random, **options: bool | int) -> None:
 
 
 def change(base: Path) -> None:
-    """What BASE.cat and BASE.cols do not know of."""
+    """What BASE.cat does not know of."""
     with winkfs.open(base, "a") as c:
         c.delete("dir2/page-002.html")
         c.put("dir2/page-009.html", b"later", T0 + 1000)
@@ -95,21 +96,23 @@ def wishes(rng: random.Random) -> list[Selection]:
     return found
 
 
-@pytest.mark.parametrize("state", ["bare", "current", "behind", "cols only", "names only"])
+@pytest.mark.parametrize("state", ["bare", "current", "behind", "damaged"])
 @pytest.mark.parametrize("variant", ["plain", "ao", "classic", "classic ao", "plain md5"])
 def test_selected_are_those_that_a_loop_finds(
     variant: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     every: Callable[[str], slice],
 ) -> None:  # fmt: skip
-    shrink(monkeypatch, "rows of a chunk of columns", 20)  # of a chunk
+    shrink(monkeypatch, "rows of a block of the catalog", 20)
     rng, base = random.Random(variant + state), tmp_path / "c"
     fill(base, rng, **VARIANTS[variant])
     if state != "bare":
-        winkfs.reindex(base, cols=state != "names only")
+        winkfs.reindex(base)
     if state == "behind":
         change(base)
-    if state in ("bare", "cols only"):
+    if state == "bare":
         Path(f"{base}.cat").unlink(missing_ok=True)
+    if state == "damaged" and not variant.startswith("classic"):
+        spoil_block(base, 2)
     with winkfs.open(base) as c:
         files = list(c.scan())
     store = Store(str(base), writable=False)
@@ -120,42 +123,72 @@ def test_selected_are_those_that_a_loop_finds(
     store.abandon()
 
 
-def test_chunks_of_other_times_are_not_looked_at(
+def spoil_block(base: Path, number: int) -> None:
+    """Flip a bit in the names of a block of the catalog."""
+    with winkfs.open(base) as c:
+        catalog = open_catalog(c.engine.store)
+        assert catalog is not None
+        pos, length = catalog.file.runs[0].parts[number, :2].tolist()
+        catalog.close()
+    path = Path(f"{base}.cat")
+    data = bytearray(path.read_bytes())
+    data[pos + length - 1] ^= 1
+    path.write_bytes(data)
+
+
+def test_blocks_of_other_times_and_sizes_are_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows of a chunk of columns", 10)
+    shrink(monkeypatch, "rows of a block of the catalog", 10)
     base = tmp_path / "c"
     with winkfs.create(base) as c:
-        c.put_many((f"{i}", b"x" * i, T0 + i) for i in range(100))
-        c.sync()
-        c.engine.store.columns.save()
-    path = Path(f"{base}.cols")
-    data = bytearray(path.read_bytes())
-    data[data.index(b"m/000004") + 20] ^= 1
-    path.write_bytes(data)
-    early = Selection(until=(T0 + 40) * 10**9)
-    late = Selection(since=(T0 + 50) * 10**9, min_size=60)
-    small, large = Selection(max_size=39), Selection(min_size=50, prefix=b"5")
-    found = columnsfile.open_columns(str(base))
-    assert found is not None
+        c.put_many((f"{i:02}", b"x" * i, T0 + i) for i in range(100))
+    spoil_block(base, 4)  # 40 .. 49
+    store = Store(str(base), writable=False)
+    for wanted, numbers in (
+        (Selection(until=(T0 + 40) * 10**9), range(40)),
+        (Selection(since=(T0 + 50) * 10**9, min_size=60), range(60, 100)),
+        (Selection(max_size=39), range(40)), (Selection(min_size=50, prefix=b"5"), range(50, 60)),
+        (Selection(since=(T0 + 39) * 10**9, until=(T0 + 40) * 10**9), [39]),
+        (Selection(min_size=59, max_size=60), [59, 60]),
+    ):  # fmt: skip
+        found = from_catalog(store, wanted, None)
+        assert found is not None
+        assert found.names() == [b"%02d" % i for i in numbers]
     damaged = Selection(until=(T0 + 40) * 10**9 + 1)
-    with found:
-        for wanted, numbers in (
-            (early, range(40)), (late, range(60, 100)), (small, range(40)), (large, range(50, 60)),
-            (Selection(since=(T0 + 39) * 10**9, until=(T0 + 40) * 10**9), [39]),
-            (Selection(min_size=59, max_size=60), [59, 60]),
-        ):  # fmt: skip
-            assert in_file(found, wanted).names() == [b"%d" % i for i in numbers]
-        with pytest.raises(CorruptError):
-            in_file(found, damaged)
-    assert select(str(base), damaged).names() == [b"%d" % i for i in range(41)]
+    assert from_catalog(store, damaged, None) is None
+    assert select(store, damaged).names() == [b"%02d" % i for i in range(41)]
+    store.abandon()
+
+
+@pytest.mark.parametrize("state", ["bare", "current", "behind", "damaged"])
+def test_files_of_positions(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch, "rows of a block of the catalog", 20)
+    rng, base = random.Random(state), tmp_path / "c"
+    fill(base, rng, ao=True)
+    if state == "behind":
+        change(base)
+    if state == "bare":
+        Path(f"{base}.cat").unlink()
+    if state == "damaged":
+        spoil_block(base, 2)
+    store = Store(str(base), writable=False)
+    live = store.index.positions()
+    names = {pos: store.key_at(pos)[:-3] for pos in live.tolist()}
+    for count in (0, 1, 30, len(live)):
+        some = np.sort(rng.sample(live.tolist(), count))
+        rows = columns_at(store, some.astype(np.int64))
+        assert rows.pos.tolist() == some.tolist()
+        assert rows.names() == [names[pos] for pos in some.tolist()]
+    store.abandon()
 
 
 COUNT = """
 import os, sys
 from collections.abc import Callable
 from pathlib import Path
-from winkfs.container.select import Selection, select
+from winkfs.container.select import select
+from winkfs.container.selection import Selection
 base, since, until = sys.argv[1], *map(int, sys.argv[2:])
 for file in Path(base).parent.iterdir():
     with file.open("rb") as f:
@@ -175,16 +208,16 @@ print(read() - before)
 """
 
 
-@pytest.mark.parametrize("cols", [False, True])
+@pytest.mark.parametrize("catalog", [False, True])
 def test_a_hundredth_of_the_time_reads_no_more_than_two_of_the_bytes(
-    cols: bool, tmp_path: Path
+    catalog: bool, tmp_path: Path
 ) -> None:
     n, base = 8000, tmp_path / "c"
     content = os.urandom(12 << 10)
     with winkfs.create(base, ao=True, timemp=10) as c:
         c.put_many((f"{i}", content, T0 + i) for i in range(n))
-    if cols:
-        winkfs.reindex(base, cols=True)
+    if not catalog:
+        Path(f"{base}.cat").unlink()
     whole = int(run(COUNT, base, "0", "0").split()[1])
     if whole < n * len(content):
         pytest.skip("this disk does not count what is read of it")

@@ -4,6 +4,7 @@ import math
 import random
 import time
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from container_checks import one_line
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import winkfs
 from winkfs.container.ondisk.typed import (
     HEAD,
     NUMBERS,
@@ -124,19 +126,37 @@ def test_what_is_as_good_as_a_value_is_taken(kind: str, value: Any, text: bytes)
     assert to_text("x", kind, value) == text
 
 
-def test_a_stored_time_without_a_zone_is_utc_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_without_a_zone_is_utc_everywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    naive, noon = datetime(2026, 7, 1, 12), datetime(2026, 7, 1, 12, tzinfo=UTC)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert to_value("timestamp", b"2026-01-01T00:00") == datetime(2026, 1, 1, tzinfo=UTC)
+        assert to_value("timestamp", b"2026-07-01T12:00") == noon
+        assert canonical("timestamp", b"2026-07-01T12:00") == b"2026-07-01T12:00:00.000000Z"
+        with winkfs.create(tmp_path / "c", columns={"t": "timestamp"}) as c:
+            c.put("put", b"1", columns={"t": naive})
+            c.put_many([("many", b"1", None, {"t": naive})])
+            c.put("set", b"1")
+            c.setcolumns("set", {"t": naive})
+            c.put("attribute", b"1")
+            c.setxattrs("attribute", {b"user.t": b"2026-07-01 12:00"})
+            c.put("seconds", b"1", columns={"t": noon.timestamp()})
+            for name, zone in (("naive", None), ("utc", "UTC"), ("tokyo", "Asia/Tokyo")):
+                times = pa.array([noon if zone else naive], pa.timestamp("us", zone))
+                c.put_batch(pa.table({"path": [name], "content": [b"1"], "t": times}))
+            names = set(c.names())
+            assert len(names) == 8
+            assert {name: c.getcolumns(name)["t"] for name in names} == dict.fromkeys(names, noon)
+            for text in ("2026-07-01T12:00", "2026-07-01T12:00Z", "2026-07-01T21:00+09:00"):
+                assert set(c.names(where=f"t = '{text}'")) == names
+            c.put("m", b"", mtime=noon.timestamp())
+            assert list(c.names(where="mtime = '2026-07-01T12:00'")) == ["m"]
     finally:
         monkeypatch.undo()
         time.tzset()
-
-
-def test_a_datetime_without_a_zone_is_local() -> None:
-    naive = datetime(2026, 7, 1, 12)
-    assert to_text("x", "timestamp", naive) == to_text("x", "timestamp", naive.astimezone(UTC))
 
 
 @pytest.mark.parametrize(

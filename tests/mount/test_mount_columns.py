@@ -141,6 +141,59 @@ def test_a_mount_is_packed_and_unpacked_and_packed_again(base: Path) -> None:
     assert_same(base, folder / "again")
 
 
+@pytest.mark.parametrize("way", [*COPIES, "pack", "unpack"])
+def test_a_dropped_column_stays_dropped_in_what_is_made_of_a_container(
+    way: str, base: Path
+) -> None:
+    make(base, 20)
+    left = {name: kind for name, kind in SCHEMA.items() if name not in ("n", "tags")}
+    with winkfs.open(base, "a") as c:
+        c.drop_columns(["n", "tags"])
+    other, folder = base.with_name("other"), base.with_name("folder")
+    if way == "unpack":
+        winkfs_command("unpack", base, folder)
+        winkfs_command("pack", folder, other)
+    else:
+        with mounted(base) as there:
+            assert b"tags" not in os.getxattr(there / "d1/f00001", RECORD)
+            run("cp", "-a", there / "d1/f00001", there / "copy")
+            (there / "copy").unlink()
+            if way == "pack":
+                winkfs_command("pack", there, other)
+            else:
+                winkfs.create(other).close()
+                with mounted(other) as to:
+                    COPIES[way](there, to)
+    for path in (base, other):
+        with winkfs.open(path) as c:
+            assert c.columns == left
+            assert c.getcolumns("d1/f00001").keys() == left.keys()
+            assert b"user.n" in c.getxattrs("d1/f00001")
+    with winkfs.open(base) as one, winkfs.open(other) as two:
+        wanted, found = known(one), known(two)
+        assert all(same(found[name], value) for name, value in wanted.items())
+
+
+def test_an_update_writes_nothing_where_the_container_has_more_columns(base: Path) -> None:
+    tree = base.with_name("tree")
+    tree.mkdir()
+    (tree / "a").write_bytes(b"1")
+    os.setxattr(tree / "a", RECORD, b"n:int64")
+    os.setxattr(tree / "a", "user.n", b"7")
+    winkfs.pack(tree, base)
+    with winkfs.open(base, "a") as c:
+        c.add_columns({"m": "string"})
+        assert c.getxattrs("a")[RECORD.encode()] == b"n:int64 m:string"
+    report = winkfs.pack(tree, base, update=True, checksum=True)
+    assert (report.updated, report.unchanged) == (0, 1)
+    with winkfs.open(base, "a") as c:
+        c.drop_columns(["n"])
+    report = winkfs.pack(tree, base, update=True, checksum=True)
+    assert (report.updated, report.unchanged) == (1, 0)  # the directory declares it again
+    with winkfs.open(base) as c:
+        assert c.columns == {"m": "string", "n": "int64"}
+
+
 def test_an_attribute_that_is_no_value_is_packed_and_is_null(base: Path) -> None:
     tree = base.with_name("tree")
     tree.mkdir()

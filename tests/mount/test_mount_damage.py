@@ -248,15 +248,15 @@ def dataset(root: Path) -> list[Path]:
     return sorted(path.with_suffix("") for path in root.rglob("*.data"))
 
 
-@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("catalog", [True, False])
 @pytest.mark.parametrize("options", [(), ("--follow",), ("-o", "timedir")])
 def test_a_mount_of_a_data_set_maps_no_file(
-    tmp_path: Path, options: tuple[str, ...], columns: bool
+    tmp_path: Path, options: tuple[str, ...], catalog: bool
 ) -> None:
     root = tmp_path / "corpus"
     for shard in dataset(root):
-        if not columns:
-            shard.with_suffix(".cols").unlink()
+        if not catalog:
+            shard.with_suffix(".cat").unlink()
     with mounted(root, "--ro", *options) as there:
         assert names_in(there) == all_names()
         assert readable(there) == FILES
@@ -265,13 +265,14 @@ def test_a_mount_of_a_data_set_maps_no_file(
         assert mapped_files(there) == []
 
 
-@pytest.mark.parametrize("suffix", [".data", ".cols"])
+@pytest.mark.parametrize("suffix", [".data", ".cat"])
+@pytest.mark.parametrize("options", [(), ("--follow",)])
 def test_a_shard_cut_short_under_a_mount_ends_what_is_gone_alone(
-    tmp_path: Path, suffix: str
+    tmp_path: Path, suffix: str, options: tuple[str, ...]
 ) -> None:
     root = tmp_path / "corpus"
     shards = dataset(root)
-    with mounted(root, "--ro") as there:
+    with mounted(root, "--ro", *options) as there:
         assert (there / "d3/f003").read_bytes() == content(3)
         cut = shards[0].with_suffix(suffix)
         os.truncate(cut, cut.stat().st_size // 2)

@@ -328,26 +328,26 @@ def test_lost_shard_costs_its_files_and_no_others(
     view.close()
 
 
-def test_columns_that_the_disk_refuses_are_closed_and_made_from_the_inodes(
+def test_catalog_that_the_disk_refuses_is_closed_and_made_from_the_inodes(
     root: Path,
 ) -> None:
     three(root)
     before = descriptors()
-    with disk_calls(refusing("read", ".cols")) as calls:
+    with disk_calls(refusing("read", ".cat")) as calls:
         view, _ = broken(root)
-    assert any(call.verb == "read" and call.path.endswith(".cols") for call in calls)
+    assert any(call.verb == "read" and call.path.endswith(".cat") for call in calls)
     assert contents(view) == {b"a/1": b"a1", b"a/2": b"a2", b"b": b"b" * 50, b"c": b"c", b"e": b""}
     view.close()
     assert descriptors() <= before
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged", "foreign"])
-def test_columns_that_cannot_be_believed_are_made_from_the_inodes(root: Path, how: str) -> None:
+def test_catalog_that_cannot_be_believed_is_made_from_the_inodes(root: Path, how: str) -> None:
     three(root)
     view, base = broken(root)
     expected = contents(view)
     view.close()
-    path = Path(base + ".cols")
+    path = Path(base + ".cat")
     if how == "missing":
         path.unlink()
     elif how == "damaged":
@@ -355,7 +355,7 @@ def test_columns_that_cannot_be_believed_are_made_from_the_inodes(root: Path, ho
         data[data.index(b"a/2")] ^= 4
         path.write_bytes(data)
     else:
-        shutil.copy(snapshot(root).shards[0].base + ".cols", path)
+        shutil.copy(snapshot(root).shards[0].base + ".cat", path)
     view, _ = broken(root)
     assert contents(view) == expected
     view.close()

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import stat
 from pathlib import Path
 
 import pytest
 from memory_source import MemorySource
 
+import winkfs
 import winkmount.operations as operations_module
+from winkfs import FileType
+from winkfs.mounting.container import ContainerSource
 from winkmount.fuse3 import StatForm
 from winkmount.handles import DOTS
 from winkmount.operations import Operations
@@ -127,3 +131,117 @@ def test_own_memory_counts_what_is_allocated() -> None:
     with mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as new:  # not of a heap
         new.write(bytes(64 << 20))
         assert 48 << 20 < operations_module.own_memory() - before < 80 << 20
+
+
+# --- directories of a container ---
+
+
+def directories(base: Path, wide: int) -> None:
+    """Directories with entries: beside names that sort between them and theirs, empty ones, one
+    without a mode; one of them has `wide` of them."""
+    rows = [
+        winkfs.Row("plain", b"", 10**18 + 5, FileType.DIR),
+        winkfs.Row("plain-", b"1", 10**18), winkfs.Row("plain/f", b"1", 10**18),
+        winkfs.Row("empty", b"", 10**18, FileType.DIR, 0o2711, 5, 6, {b"user.x": b"1"}),
+        winkfs.Row("implied/f", b"1", 10**18),
+        winkfs.Row("wide", b"", 7, FileType.DIR, 0o500, 1, 2),
+    ]  # fmt: skip
+    for i in range(wide):
+        mode, mtime = 0o700 + i % 8, 10**18 - i
+        rows.append(winkfs.Row(f"wide/d{i:04d}", b"", mtime, FileType.DIR, mode, i, 2 * i))
+        rows += [winkfs.Row(f"wide/d{i:04d}/{k}", b"x", 1) for k in range(i % 3)]
+    with winkfs.create(base) as container:
+        container.put_rows(rows)
+
+
+def listed_and_looked_up(source: ContainerSource) -> dict[bytes, Attr]:
+    """Path -> what a listing says, which a lookup says, too."""
+    found: dict[bytes, Attr] = {}
+    waiting = [(b"", source.view.root)]
+    while waiting:
+        above, id = waiting.pop()
+        handle = source.opendir(id)
+        entries = list(source.readdir(handle, 0))
+        source.releasedir(handle)
+        assert len({entry.name for entry in entries}) == len(entries)
+        for name, attr, _ in entries:
+            assert source.lookup(id, name) == attr, above + b"/" + name
+            assert source.stat(attr.id) == attr
+            found[above + b"/" + name] = attr
+            if attr.is_dir:
+                waiting.append((above + b"/" + name, attr.id))
+    return found
+
+
+@pytest.mark.parametrize("wide", [3, 40, 3000])
+@pytest.mark.parametrize("mode", ["a", "r"])
+def test_a_listing_says_of_directories_what_a_lookup_does(
+    wide: int, mode: str, tmp_path: Path
+) -> None:
+    directories(tmp_path / "c", wide)
+    source = ContainerSource(winkfs.open(tmp_path / "c", mode))
+    found = listed_and_looked_up(source)
+    assert len(found) == 7 + wide + sum(i % 3 for i in range(wide))
+    assert found[b"/empty"][1:] == (stat.S_IFDIR | 0o2711, 0, 10**18, 5, 6, 0)
+    assert found[b"/wide/d0002"][1:] == (stat.S_IFDIR | 0o702, 0, 10**18 - 2, 2, 4, 0)
+    assert found[b"/plain"].mtime_ns == 10**18 + 5
+    assert len({attr.id for attr in found.values()}) == len(found)
+    source.close()
+
+
+def test_a_listing_says_of_directories_what_changed(tmp_path: Path) -> None:
+    directories(tmp_path / "c", 100)
+    source = ContainerSource(winkfs.open(tmp_path / "c", "a"))
+    root, before = source.view.root, listed_and_looked_up(source)
+    wide = before[b"/wide"].id
+
+    def id_of(name: bytes) -> int:
+        return source.lookup(wide, name).id
+
+    source.create(id_of(b"d0001"), b"new", 0o644, 0, 0)  # which changes its mtime
+    source.unlink(id_of(b"d0002"), b"1")
+    source.chmod(id_of(b"d0003"), 0o711)
+    source.utime(id_of(b"d0004"), 77, 10**18 + 10**9)
+    source.rmdir(wide, b"d0006")
+    source.mkdir(wide, b"d0006", 0o750, 8, 9)
+    source.rename(wide, b"d0007", root, b"moved")
+    for synced in (False, True):
+        if synced:
+            source.sync()
+        after = listed_and_looked_up(source)
+        changed = {path: attr for path, attr in after.items() if before.get(path, attr) != attr}
+        assert set(changed) == {
+            b"/wide", b"/wide/d0001", b"/wide/d0002", b"/wide/d0003", b"/wide/d0004",
+            b"/wide/d0006",
+        }  # fmt: skip
+        assert changed[b"/wide/d0001"].mtime_ns > before[b"/wide/d0001"].mtime_ns
+        assert changed[b"/wide/d0001"].mode == before[b"/wide/d0001"].mode
+        assert changed[b"/wide/d0003"].mode == stat.S_IFDIR | 0o711
+        assert changed[b"/wide/d0004"].mtime_ns == 77
+        gone = {b"/wide/d0002/1", b"/wide/d0007", b"/wide/d0007/0"}
+        assert before.keys() - after.keys() == gone
+        assert after[b"/moved"].id == before[b"/wide/d0007"].id
+    source.close()
+    source = ContainerSource(winkfs.open(tmp_path / "c"))
+    again = listed_and_looked_up(source)
+    for known in (again, after):
+        del known[b"/implied"]  # its time is that of the data file
+    assert {p: a[1:6] for p, a in again.items()} == {p: a[1:6] for p, a in after.items()}
+    source.close()
+
+
+def test_a_mount_that_follows_lists_directories_as_they_are_now(tmp_path: Path) -> None:
+    directories(tmp_path / "c", 30)
+    source = ContainerSource(winkfs.open(tmp_path / "c"))
+    listed_and_looked_up(source)
+    with winkfs.open(tmp_path / "c", "a") as container:
+        container.chmod("wide/d0005", 0o711)
+        container.mkdir("wide/late")
+        container.delete("wide/d0003")
+        container.sync()
+        assert source.refresh()
+        found = listed_and_looked_up(source)
+        assert found[b"/wide/d0005"].mode == stat.S_IFDIR | 0o711
+        assert b"/wide/late" in found
+        assert b"/wide/d0003" not in found
+    source.close()

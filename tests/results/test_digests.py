@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 import shutil
+import struct
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from xxh3_clash import clash
 
 import winkfs.digests
 from winkformats import hashing
+from winkformats.disk.paths import locate
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.sequence import KVSeq
@@ -38,17 +40,20 @@ def pairs(count: int, seed: int = 1) -> dict[bytes, Digest]:
     for i in range(count):
         path = b"site%d/page \xff %d.html" % (i % 7, i) if i % 3 else b"%d" % i
         title = [None, f"Titel {i} ü", "x" * 1024, "a"][i % 4]
+        lang = [None, "de", "x" * 35][i % 3]
         size = random.choice([0, 1, 1 << 40, i])
-        found[path] = Digest(random.getrandbits(64), random.randbytes(16), size, -i * 10**9, title)
+        sums = random.getrandbits(64), random.randbytes(16)
+        found[path] = Digest(*sums, size, -i * 10**9, title, lang)
     return found
 
 
 def columns(chosen: dict[bytes, Digest]) -> DigestColumns:
-    xxh3, mmh3, size, mtime, titles = zip(*chosen.values(), strict=True)
+    xxh3, mmh3, size, mtime, titles, langs = zip(*chosen.values(), strict=True)
     return DigestColumns(
         list(chosen), np.array(xxh3, np.uint64),
         np.frombuffer(b"".join(mmh3), np.uint8).reshape(-1, 16), np.array(size, np.int64),
         np.array(mtime, np.int64), [(title or "").encode() for title in titles],
+        [(lang or "").encode() for lang in langs],
     )  # fmt: skip
 
 
@@ -199,11 +204,30 @@ def test_files_of_another_set_and_cut_ones_are_refused(made: Path, tmp_path: Pat
         list(found.items())
 
 
+def test_a_set_of_an_older_version_has_titles_and_no_languages(tmp_path: Path) -> None:
+    folder = results.begin(tmp_path / "d", NAME)
+    wanted = {path: digest._replace(lang=None) for path, digest in pairs(50).items()}
+    directory, name = locate(f"{folder}/a.kvseq")
+    kv = KVSeq.create(directory.create_new(name), purpose="DIGDATA", contid=5)
+    for path, (xxh3, mmh3, size, mtime, title, _) in wanted.items():
+        kv.append(path, struct.pack(">Q16s2q", xxh3, mmh3, size, mtime) + (title or "").encode())
+    kv.sync()
+    shard = {"file": "a", "contid": 5, "entries": 50, "size": kv.end}
+    kv.close()
+    (folder / "a.hindex").touch()  # made anew in memory
+    winkfs.digests.publish(folder, [shard], {})
+    with winkfs.digests.open(tmp_path / "d") as found:
+        assert {path: found.get(path) for path in wanted} == wanted
+        assert found.get_many(wanted) == list(wanted.values())
+        assert {path.encode("utf-8", "surrogateescape"): d for path, d in found.items()} == wanted
+
+
 def test_what_cannot_be_written_is_refused_before_anything_is(tmp_path: Path) -> None:
     writer = DigestShardWriter(results.begin(tmp_path / "d", NAME) / "a")
-    for path, title in ((b"x" * 65_536, "a"), (b"x", "t" * 1025)):
+    for path, title, lang in ((b"x" * 65_536, "a", "de"), (b"x", "t" * 1025, "de"),
+                              (b"x", "a", "d" * 36)):  # fmt: skip
         with pytest.raises(ValueError, match="at most"):
-            writer.add(columns({path: Digest(1, bytes(16), 1, 1, title)}))
+            writer.add(columns({path: Digest(1, bytes(16), 1, 1, title, lang)}))
     writer.add(columns({b"x" * 65_535: Digest(1, bytes(16), 1, 1, "t" * 1024)}))
     assert writer.finish()["entries"] == 1
 

@@ -73,7 +73,7 @@ def build(target: Path) -> None:
         out.symlink("large", "a link")
     with create(target) as out:
         out.put("\u00fc/no title", b"<html><p>" + "gr\u00fc\u00df ".encode() * 60, mtime=-5.5)
-        out.put("latin.html", b"<TITLE>\nf\xfcr alle </TITLE>", mtime=0)
+        out.put("latin.html", b"<html lang=de><TITLE>\nf\xfcr alle </TITLE>", mtime=0)
 
 
 def plain(target: Path) -> list[File]:
@@ -172,10 +172,15 @@ def plain_title(data: bytes) -> str | None:
     return " ".join(html.unescape(text).split()) or None
 
 
+def plain_language(data: bytes) -> str | None:
+    found = re.search(rb"<html lang=(\w+)>", data)
+    return found[1].decode() if found else None
+
+
 def plain_digest(file: File) -> winkfs.digests.Digest:
     return winkfs.digests.Digest(
         xxhash.xxh3_64_intdigest(file.data), mmh3.hash_bytes(file.data, 0, True), len(file.data),
-        file.mtime_ns, plain_title(file.data),
+        file.mtime_ns, plain_title(file.data), plain_language(file.data),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 import re
+import time
 
 import mmh3
 import numpy as np
@@ -47,6 +48,49 @@ def test_hashes_are_those_of_each_document(number: int) -> None:
 def test_titles_are_found_cleaned_and_cut(number: int) -> None:
     found = documents.titles(columns(DOCUMENTS)[number])
     assert [title.decode() for title in found] == TITLES
+
+
+@pytest.mark.parametrize(
+    ("document", "lang"),
+    [
+        (b"", ""), (b"no markup", ""), (b"<html>", ""), (b"<html lang=de>", "de"),
+        (b"<!doctype html>\n<HTML class='a' LANG='DE-at'>", "de-AT"),
+        (b'<html xmlns="x" xml:lang="pt_br">', "pt-BR"),
+        (b'<html lang=" zh-hant-tw ">', "zh-Hant-TW"),
+        (b'<html xml:lang="fr" lang="it">', "it"), (b'<html lang="" xml:lang=fr>', "fr"),
+        (b'<html data-lang="de" hreflang="de">', ""), (b'<html title="a lang=fr" lang="es">', "es"),
+        (b'<html lang="english">', ""), (b'<html lang="de\xfc">', ""),
+        (b"<html lang='x-klingon'>", ""),
+        (b'<html lang="de" lang="fr">', "de"), (b"<htmlx lang=de>", ""), (b"<html lang=de", ""),
+        (b"<html lang=de" + b"-aa" * 12 + b">", ""),
+        (b'<html><meta http-equiv="Content-Language" content="en, fr">', "en"),
+        (b"<meta content='sv' name=LANGUAGE />", "sv"),
+        (b"<meta property='og:locale' content='de_AT.UTF-8'>", "de-AT"),
+        (b'<meta property="og:locale" content="de"><meta name="language" content="NL">', "nl"),
+        (b'<meta property="og:locale" content="de"><meta name="language" content="Dutch">', "de"),
+        (b'<meta property="og:locale" content="nl"><meta name="language" content="de">', "de"),
+        (b'<html lang="da"><meta name="language" content="de">', "da"),
+        (b"<meta name=description content=de>", ""),
+        (b" " * (300 << 10) + b"<html lang=de>", ""),
+    ],
+)  # fmt: skip
+def test_the_language_is_the_one_that_the_document_names(document: bytes, lang: str) -> None:
+    assert documents.languages(pa.array([b"<html lang=ja>", document, b"<html lang=ja>"]))[1] == (
+        lang.encode()
+    )
+
+
+@pytest.mark.parametrize(
+    "part", [b"<meta ", b"<title ", b"<html ", b"a", b"a=", b"a = ", b' a="', b"<meta a='", b" "]
+)
+def test_hostile_markup_takes_no_time(part: bytes) -> None:
+    """Each search is linear: what is quadratic would take minutes for 256 KiB."""
+    for start in (b"<html ", b"<meta ", b"<title "):
+        hostile = pa.array([(start + part * (256 << 10))[: (256 << 10) - 1] + b">"])
+        began = time.process_time()
+        documents.languages(hostile)
+        documents.titles(hostile)
+        assert time.process_time() - began < 2
 
 
 def test_nothing_gives_nothing() -> None:

@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import tarfile
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,65 @@ def test_rows_without_path_or_content_are_bad_and_missing_columns_an_error(
     with pytest.raises(Refusal, match="has no column 'body'; its columns are path, content"):
         columns = inputs.ParquetColumns(content="body")
         ingest.run(spark, [str(path)], str(tmp_path / "e"), columns=columns)
+
+
+def test_titles_and_languages_of_documents_become_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    head = b"<html lang=%s><title>%s</title>"
+    pages = {
+        b"de.html": head % (b"de", b"Eins &amp; zwei"), b"plain": b"text", b"empty": b"",
+        b"fr.html": b"<html lang=fr>", b"large.html": head % (b"en", b"Large") + b"x" * (2 << 20),
+        b"own.html": head % (b"en", b"One"), b"no utf-8 \xff": head % (b"it", b""),
+    }  # fmt: skip
+    wanted: dict[bytes, Any] = {
+        b"de.html": ("Eins & zwei", "de"), b"plain": (None, None), b"empty": (None, None),
+        b"fr.html": (None, "fr"), b"large.html": ("Large", "en"), b"own.html": ("One", "sv"),
+        b"no utf-8 \xff": (None, "it"),
+    }  # fmt: skip
+    os.setxattr(tree(tmp_path / "in", pages) / "own.html", "user.lang", b"sv")
+    inside = {**pages, b"own.html": pages[b"own.html"].replace(b"en", b"sv")}
+    sources = [tmp_path / "in", tar(tmp_path / "in.tar", inside, "w"), tmp_path / "in.parquet"]
+    of_table = {"path": list(pages), "content": list(pages.values())}
+    langs = ["sv" if name == b"own.html" else None for name in pages]
+    pq.write_table(pa.table(of_table | {"lang": langs}), sources[2])
+    for number, source in enumerate(sources):
+        target = tmp_path / f"set {number}"
+        summary = ingest.run(spark, [str(source)], str(target), html=True)
+        assert (summary["files"], summary["bad"]) == (len(pages), 0)
+        assert content(target) == (inside if number == 1 else pages)
+        with winkfs.open(target) as found:
+            assert sorted(found.columns.items()) == [("lang", "string"), ("title", "string")]
+            for name, (title, lang) in wanted.items():
+                assert found.getcolumns(name) == {"title": title, "lang": lang}, (name, number)
+        rows = spark.read.format("winkfs").load(str(target)).where("lang = 'sv'")
+        assert [row.title for row in rows.collect()] == ["One"]
+    pq.write_table(pa.table(of_table | {"Lang": [5] * len(pages)}), sources[2])  # another one
+    ingest.run(spark, [str(sources[2])], str(tmp_path / "numbers"), html=True)
+    with winkfs.open(tmp_path / "numbers") as found:
+        assert found.columns == {"Lang": "int64", "title": "string"}
+        assert found.getcolumns("de.html") == {"Lang": 5, "title": "Eins & zwei"}
+
+
+def test_values_and_times_that_no_file_can_have(spark: SparkSession, tmp_path: Path) -> None:
+    """A time of another age is the nearest one; a number beyond 64 bits is bad, and is said."""
+    far = [datetime(1, 1, 1), datetime(9999, 1, 1), None]
+    table = pa.table({"path": ["a", "b", "c"], "content": [b"1"] * 3, "mtime": far})
+    for name in ("path", "content"):  # as pandas writes categories
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, table[name].combine_chunks().dictionary_encode())
+    large = pa.table({"path": ["d"], "content": [b"4"], "n": pa.array([1 << 63], pa.uint64())})
+    pq.write_table(table, tmp_path / "far.parquet")
+    pq.write_table(large, tmp_path / "large.parquet")
+    said: list[Bad] = []
+    files = [str(tmp_path / name) for name in ("far.parquet", "large.parquet")]
+    summary = ingest.run(spark, files, str(tmp_path / "set"), bad=said.append)
+    assert (summary["files"], summary["bad"]) == (3, 1)
+    assert [(bad.where, bad.reason.split(":")[0]) for bad in said] == [(files[1], "column n")]
+    with winkfs.open(tmp_path / "set") as found:
+        assert found.stat("a").mtime_ns == -(1 << 63)
+        assert found.stat("b").mtime_ns == (1 << 63) - 1
+        assert found.stat("c").mtime_ns > 1_700_000_000 * 10**9
 
 
 def test_the_data_set_is_not_read_into_itself(spark: SparkSession, tmp_path: Path) -> None:

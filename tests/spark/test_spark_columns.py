@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from mounting import mounted, need, run, winkfs_command
 from typed_files import DAY, EDGES, SCHEMA, assert_answers, files, known, make, nulls, same
 
 import winkfs
 from winkfs import FileType
+from winkfs.container.ondisk.typed import EPOCH, to_text, to_value
+from winkfs.spark.jobs import ingest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -244,3 +250,153 @@ def test_a_stream_shows_columns_and_writes_them(spark: SparkSession, tmp_path: P
     with winkfs.open(root) as found:
         assert found.columns == SCHEMA
         assert nulls().keys() == SCHEMA.keys()
+
+
+# --- the whole way round ---
+
+WAY = {
+    "lang": ["", "de", "it's\t\n\0", "\u00fc\U0001f600\u00df", " blank ", "x" * 5000],
+    "raw": [b"", b"\0", b"\xff\xc3\n=", b"12 a=b\n", b"x" * 3000],
+    "good": [True, False],
+    "n": [-(1 << 63), -1, 0, 1, (1 << 53) + 1, (1 << 63) - 1],
+    "score": [math.nan, math.inf, -math.inf, -0.0, 0.0, 0.1, 5e-324, -1.7976931348623157e308],
+    "at": [DAY, datetime(1, 1, 1, tzinfo=UTC), datetime(1677, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+           datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+           datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)],
+    "tags": [[], [""], ["a", 'b,"c"', "\n\\"], ["\u00fc\U0001f600", ""],
+             [str(i) for i in range(99)]],
+}  # fmt: skip
+Truth = dict[str, dict[str, Any]]
+
+
+def the_truth() -> Truth:
+    """Each value of each type once at least, each null, and a file without any value."""
+    most = max(map(len, WAY.values()))
+    found: Truth = {}
+    for i in range(3 * most):
+        found[f"d{i % 3}/\u00fc f{i:02d}"] = {
+            name: None if (i + k) % 7 == 0 else pool[i % len(pool)]
+            for k, (name, pool) in enumerate(WAY.items())
+        }
+    for name, pool in WAY.items():
+        for value in pool:
+            assert any(same(one[name], value) for one in found.values()), (name, value)
+    return found | {"d0/none": nulls()}
+
+
+def content(name: str) -> bytes:
+    """Of each kind that is stored in another way: none, little, and streamed."""
+    number = sum(name.encode()) % 7
+    return name.encode() * {0: 0, 1: 100_000}.get(number, number)
+
+
+def assert_truth(path: Path, truth: Truth, stage: str) -> None:
+    """Values, types and nulls, file by file, of the scan, and of the catalog."""
+    with winkfs.open(path) as files:
+        assert files.columns == SCHEMA, stage
+        found = {e.name: e for e in files.scan() if e.ftype == FileType.FILE}
+        assert found.keys() == truth.keys(), stage
+        for name, one in truth.items():
+            assert same(files.getcolumns(name), one), (stage, name)
+            assert same({**nulls(), **found[name].columns}, one), (stage, name)
+            assert found[name].read() == content(name), (stage, name)
+        for column in SCHEMA:
+            null = {
+                entry.name
+                for entry in files.scan(where=f"{column} is null and ftype = {int(FileType.FILE)}")
+            }
+            assert null == {name for name, one in truth.items() if one[column] is None}, stage
+    assert winkfs.verify(path).problems == [], stage
+
+
+def values_on_disk(root: Path, names: Iterable[str]) -> Truth:
+    """What any program sees of the files in a directory."""
+    found: Truth = {}
+    for name in names:
+        keys = os.listxattr(root / name)
+        found[name] = {
+            column: to_value(kind, os.getxattr(root / name, f"user.{column}"))
+            if f"user.{column}" in keys
+            else None
+            for column, kind in SCHEMA.items()
+        }
+        for column, value in found[name].items():
+            assert (value is None) is (f"user.{column}" not in keys), (name, column)
+    return found
+
+
+@pytest.mark.mount
+def test_values_stay_as_they_are_the_whole_way_round(spark: SparkSession, tmp_path: Path) -> None:
+    need("tar")
+    truth = the_truth()
+    names = list(truth)
+    by_put, by_many, by_hand = names[::3], names[1::3], names[2::3]
+
+    with winkfs.create(tmp_path / "first", columns=SCHEMA) as c:
+        for name in by_put:
+            c.put(name, content(name), columns=truth[name])
+        c.put_many((name, content(name), None, truth[name]) for name in by_many)
+    with mounted(tmp_path / "first") as there:
+        for name in by_hand:
+            (there / name).parent.mkdir(exist_ok=True)
+            (there / name).write_bytes(content(name))
+            for column, value in truth[name].items():
+                if value is not None:
+                    text = to_text(column, SCHEMA[column], value)
+                    assert text is not None
+                    os.setxattr(there / name, f"user.{column}", text)
+        assert same(values_on_disk(there, names), truth)
+        winkfs_command("pack", there, tmp_path / "packed")
+    assert_truth(tmp_path / "first", truth, "mount")
+    assert_truth(tmp_path / "packed", truth, "pack of a mount")
+
+    with mounted(tmp_path / "packed", "-o", "ro") as there:
+        assert same(values_on_disk(there, names), truth)
+        run("tar", "--xattrs", "-cf", tmp_path / "t.tar", "-C", there, ".")
+    winkfs_command("pack", tmp_path / "t.tar", tmp_path / "tarred")
+    assert_truth(tmp_path / "tarred", truth, "pack of a tar file")
+
+    winkfs_command("dataset", "create", tmp_path / "set")
+    winkfs_command("dataset", "add", tmp_path / "set", tmp_path / "tarred")
+    with winkfs.open(tmp_path / "set", "a") as files:  # a commit that replaces some of them
+        for name in by_put:
+            files.put(name, content(name), columns=truth[name])
+    assert_truth(tmp_path / "set", truth, "data set")
+
+    rows = load(spark, tmp_path / "set")
+    kinds = dict(rows.dtypes)
+    assert {name: kinds[name] for name in SCHEMA} == {n: DDL[kind] for n, kind in SCHEMA.items()}
+    # Years 1 and 9999 are no datetime in the zone of every driver.
+    there = rows.selectExpr("*", "unix_micros(at) as micros").drop("at").collect()
+    found = {row.path: {name: plain(row[name]) for name in SCHEMA if name != "at"}
+             | {"at": to_time(row.micros)} for row in there}  # fmt: skip
+    assert found.keys() == truth.keys()
+    for name, one in truth.items():
+        assert same({**nulls(), **found[name]}, one), name
+
+    for kind in ("INT96", "TIMESTAMP_MICROS"):
+        stored = tmp_path / kind
+        write_parquet(spark, rows, stored, kind)
+        target = tmp_path / f"{kind}.set"
+        summary = ingest.run(spark, sorted(map(str, stored.glob("*.parquet"))), str(target))
+        assert summary["bad"] == 0
+        assert_truth(target, truth, f"ingest of Parquet, {kind}")
+
+
+def to_time(micros: int | None) -> datetime | None:
+    return None if micros is None else EPOCH + timedelta(microseconds=micros)
+
+
+def write_parquet(spark: SparkSession, rows: DataFrame, to: Path, times: str) -> None:
+    """As Spark does by itself, but for its refusal of old times."""
+    settings = {"outputTimestampType": times, "int96RebaseModeInWrite": "CORRECTED",
+                "datetimeRebaseModeInWrite": "CORRECTED"}  # fmt: skip
+    names = [f"spark.sql.parquet.{name}" for name in settings]
+    before = [spark.conf.get(name) for name in names]
+    try:
+        for name, value in zip(names, settings.values(), strict=True):
+            spark.conf.set(name, value)
+        rows.coalesce(1).write.parquet(str(to))
+    finally:
+        for name, value in zip(names, before, strict=True):
+            spark.conf.set(name, value or "")

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -336,7 +337,7 @@ def test_a_plan_is_a_snapshot_of_a_container_that_grows(
         c.put("empty", b"not empty any more")
         c.delete("large")
     assert as_files(run()) == before
-    winkfs.reindex(base, cols=True)
+    winkfs.reindex(base)
     assert as_files(run()) == before  # BASE.cols has other files by now
     assert as_files(read(base)) == documents(base) != before
 
@@ -512,6 +513,8 @@ def test_a_listing_has_the_rows_of_a_read_with_contents(
     whole = read(kinds["changed"], WITH_ERROR, **options)
     listed = read(kinds["changed"], "name_raw binary, _error string", **options)
     seen = [{name: row[name] for name in ("name_raw", "_error")} for row in whole]
+    if order == "offset":  # a listing is in the order of the catalog
+        listed, seen = (sorted(rows, key=itemgetter("name_raw")) for rows in (listed, seen))
     assert listed == seen
     assert len(seen) < len(documents(kinds["changed"])) or any(row["_error"] for row in seen)
     bare = read(kinds["changed"], "size long", **options)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -24,6 +24,7 @@ from winkfs.archive.items import Item, Large, Meta, Seen, Some
 from winkfs.container.entry import SparseReader, Stat, WithExtents
 from winkfs.container.ondisk.idx import PACKED
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.typed import RECORD, parse_schema
 from winkfs.container.select import by_paths
 from winkfs.container.writemany import Row
 from winkfs.errors import NoSuchFile
@@ -271,11 +272,23 @@ def differences(item: Item, container: Container) -> set[str]:
             found.add("mode")
         if (old.uid, old.gid) != (meta.uid, meta.gid):
             found.add("owner")
-        if container.getxattrs(name) != (meta.xattrs or {}):
+        if not _same_xattrs(meta.xattrs or {}, container, name):
             found.add("xattrs")
     elif _kind(old.ftype) == FileType.FILE and bool(old.mode & 0o100) != bool(meta.mode & 0o100):
         found.add("mode")
     return found
+
+
+def _same_xattrs(given: Mapping[bytes, bytes], container: Container, name: bytes) -> bool:
+    """Whether a file has these; a record of columns that are all declared tells nothing new."""
+    there = container.getxattrs(name)
+    if given == there:
+        return True
+    try:
+        declared = parse_schema(given.get(RECORD, b"")).items() <= container.columns.items()
+    except ValueError:  # somebody else's attribute
+        return False
+    return declared and {**given, RECORD: b""} == {**there, RECORD: b""}
 
 
 # --- the mark ---

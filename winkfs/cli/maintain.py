@@ -55,20 +55,19 @@ def _summary(base: str, files: int, entries: int, problems: int) -> str:
 
 @click.command()
 @BASE
-@click.option("--cols", is_flag=True, help="Write BASE.cols too, from which Spark lists files.")
+@click.option("--cols", is_flag=True, hidden=True, expose_value=False)  # of older versions
 @JSON
-def reindex(base: str, cols: bool, as_json: bool) -> int:
+def reindex(base: str, as_json: bool) -> int:
     """Rebuild BASE.idx, BASE.cat (and BASE.time) from BASE.data alone.
 
-    An existing BASE.cols is rebuilt too. For a data set, all shards are indexed; for a digest set,
-    the indexes of its shards are rebuilt. Damage is reported and skipped; the exit status is then
-    1.
+    For a data set, all shards are indexed; for a digest set, the indexes of its shards are rebuilt.
+    Damage is reported and skipped; the exit status is then 1.
     """
     import winkfs
 
     problems: list[str] = []
     with Progress("reindexing", "bytes", bytes_to_read(base)) as bar:
-        files = winkfs.reindex(base, progress=bar, cols=cols, problem=problems.append)
+        files = winkfs.reindex(base, progress=bar, problem=problems.append)
         for problem in problems:
             bar.say(problem)
     if as_json:

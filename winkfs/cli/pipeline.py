@@ -123,6 +123,9 @@ def _bad_list(path: str | None) -> Iterator[Report]:
 @click.option("--path-column", default="path", show_default=True, help="Of Parquet files.")
 @click.option("--content-column", default="content", show_default=True, help="Of Parquet files.")
 @click.option("--mtime-column", default="mtime", show_default=True, help="Of Parquet files.")
+@click.option(
+    "--html", is_flag=True, help="Store title and language of HTML as columns `title` and `lang`."
+)
 @click.option("--again", is_flag=True, help="Read inputs again that DATASET already contains.")
 @FAIL_FAST
 @BAD
@@ -134,6 +137,7 @@ def ingest(
     path_column: str,
     content_column: str,
     mtime_column: str,
+    html: bool,
     again: bool,
     fail_fast: bool,
     bad_list: str | None,
@@ -144,6 +148,9 @@ def ingest(
     Names are relative to the directory, those in the archive, or URLs. From WARC files, responses
     with an HTTP status of 200 to 299 are stored. An interrupted run resumes where it stopped:
     inputs that are in DATASET and have not changed are skipped.
+
+    With --html, `winkfs ls DATASET --columns title,lang --where "lang = 'de'"` shows what the
+    documents say of themselves.
     """
     from winkfs.spark.jobs import ingest as job
     from winkfs.spark.jobs.ingest import ParquetColumns
@@ -152,8 +159,8 @@ def ingest(
     return run(
         "ingest",
         lambda spark, bad: job.run(
-            spark, inputs, dataset, kind=kind, columns=columns, again=again, fail_fast=fail_fast,
-            bad=bad,
+            spark, inputs, dataset, kind=kind, columns=columns, html=html, again=again,
+            fail_fast=fail_fast, bad=bad,
         ),
         bad_list=bad_list, **where,
     )  # fmt: skip
@@ -188,7 +195,7 @@ def digest(
     bad_list: str | None,
     **where: Any,
 ) -> int:
-    """Make a digest set: hashes, size, time and title by path.
+    """Make a digest set: hashes, size, time, title and language by path.
 
     SOURCE is a container or a data set. `winkfs pipeline lookup DIGESTS PATH` finds a document. An
     existing digest set is replaced when the new one is complete.

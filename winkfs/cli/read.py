@@ -81,7 +81,10 @@ def ls(
     does. An existing name is taken literally. T is in seconds since the epoch or ISO 8601
     (2026-11-21, or 2026-11-21T08:30Z; local time without a zone). Values of columns stand behind
     the name, with tabs between them; - is null. COND is as WHERE of SQL has it, on columns, path,
-    size and mtime. Damaged entries are reported and skipped; the exit status is then 1.
+    size and mtime; a time without a zone is UTC there.
+
+    What is listed is what the catalog says, if there is one: `winkfs verify` finds damaged files.
+    Damage that a listing meets is reported and skipped; the exit status is then 1.
     """
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:

@@ -30,7 +30,7 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
+from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Plain, Run
 from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
@@ -52,7 +52,7 @@ from winkfs.container.rows import (
     some,
 )
 from winkfs.container.where import Condition
-from winkfs.names import INODE
+from winkfs.names import INODE, after
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
@@ -211,6 +211,26 @@ class Catalog:
         """
         return live(joined(_whole_runs(self.file.runs, wanted_columns)))
 
+    def plain(self, query: Query) -> Iterator[Plain | Rows] | None:
+        """The live rows with such names and times, as of `covered`, in less time than `rows_now`;
+        None: ask that. Raises DerivedDamage."""
+        if len(self.file.runs) > 1 or query.where is not None or query.columns:
+            return None
+        return self._base.plain(query.low, query.high, query.times)
+
+    def at(self, positions: Int64, sparse: int) -> Iterator[Plain]:
+        """Rows of the inodes at these ascending positions that say all, also of replaced ones.
+
+        sparse  none where more rows than this would be decoded for each position
+        cost    decodes the blocks that may have them
+        raises  DerivedDamage
+        """
+        runs = self.file.runs
+        near = [run.near(positions) for run in runs]
+        if sum(map(Run.rows_in, runs, near)) <= sparse * len(positions):
+            for run, blocks in zip(runs, near, strict=True):
+                yield from run.at(positions, blocks)
+
 
 def _whole_runs(runs: Sequence[Run], columns: Iterable[str]) -> list[Iterator[Rows]]:
     return [run.rows(wanted_columns=tuple(columns)) for run in runs]
@@ -240,6 +260,15 @@ def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
     return None
 
 
+def nearby(store: Opened) -> Catalog | None:
+    """As `open_catalog`; None where it is far behind, too."""
+    catalog = open_catalog(store)
+    if catalog is None or store.kv.end - catalog.covered <= SHORT:
+        return catalog
+    catalog.close()
+    return None
+
+
 def build(store: Opened, *, save: bool = True, lost: Problem | None = None) -> Catalog:
     """The catalog of all live files, from the inodes. A writer has synced.
 
@@ -265,9 +294,12 @@ def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> C
     return _written(store, joined(parts))
 
 
-def rows_now(store: Opened, catalog: Catalog, query: Query) -> Iterator[Rows]:
+def rows_now(
+    store: Opened, catalog: Catalog, query: Query, *, end: int | None = None
+) -> Iterator[Rows]:
     """The live rows that are meant, also of what came after the catalog, in order.
 
+    end  where the data file ends for that; None: where the store knows it to end
     Rows that do not say all are there whatever their mtimes and values.
     raises  CorruptError
     cost    as `Run.rows`, and reads the tail; memory: 300 bytes a name in it
@@ -275,7 +307,7 @@ def rows_now(store: Opened, catalog: Catalog, query: Query) -> Iterator[Rows]:
     low, high = query.low, query.high
     changes = {
         name: pos
-        for name, pos in tail(store, catalog.covered)
+        for name, pos in tail(store, catalog.covered, end)
         if low <= name and (high is None or name < high)
     }
     later = list(changed_rows(store, changes)) if changes else []
@@ -302,15 +334,29 @@ def all_rows(
             in a scratch file
     """
     with lock:
-        catalog = open_catalog(store)
-        if catalog is None or store.kv.end - catalog.covered > SHORT:
-            catalog = build(store, save=False, lost=lost)
+        catalog = nearby(store) or build(store, save=False, lost=lost)
         try:
             found = rows_now(store, catalog, query)
         except CorruptError:
             catalog.close()
             raise
     return _healed(store, lock, catalog, found, query)
+
+
+def plain_rows(store: Opened, lost: Problem, query: Query) -> Iterator[Plain | Rows]:
+    """As `all_rows`, in less time where the catalog has all that happened in one run."""
+    catalog = open_catalog(store, exactly=True)
+    found = None if catalog is None else catalog.plain(query)
+    if catalog is not None and found is not None:
+        with catalog:
+            try:
+                for rows in found:
+                    yield rows
+                    query = query._replace(low=rows.last + b"\0")
+                return
+            except DerivedDamage as error:
+                store.remark(error)
+    yield from all_rows(store, contextlib.nullcontext(), lost, query)
 
 
 def _healed(
@@ -343,12 +389,10 @@ def positions_of(store: Opened, query: Query) -> Int64 | None:
     cost    reads the blocks of the catalog that may have such files, and the tail; memory: 8 bytes
             a file
     """
-    catalog = open_catalog(store)
+    catalog = nearby(store)
     if catalog is None:
         return None
     with catalog:
-        if store.kv.end - catalog.covered > SHORT:
-            return None
         try:
             found = [part.pos for part in rows_now(store, catalog, query)]
         except DerivedDamage as error:
@@ -440,12 +484,6 @@ def values_between(
     order = np.argsort(pos)
     joined = {name: Column.concat(parts).take(order) for name, parts in columns.items()}
     return pos[order], joined
-
-
-def after(prefix: bytes) -> bytes | None:
-    """The first string behind all that begin so; None: there is none."""
-    cut = prefix.rstrip(b"\xff")
-    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
 
 
 def new_sorter(store: Opened) -> NameSorter:

@@ -3,13 +3,12 @@
 - extents: whether inodes point to data entries of their own. Mostly a data entry stands right
   before its inode, in the same batch: it is checked there and forgotten. Of the other inodes the
   position is kept, and they are read again.
-- the index, the catalog and BASE.cols against the files that they should hold.
+- the index and the catalog against the files that they should hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from operator import lt
 from typing import Any, Final, NamedTuple
 
@@ -18,16 +17,13 @@ import numpy.typing as npt
 import xxhash
 
 from winkformats.arrays import Bools, Int64, row_bytes
-from winkformats.disk.paths import open_file
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import CorruptError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
 from winkformats.kv.scan import Batch
 from winkfs.container.catalog import Catalog, Query, rows_now
-from winkfs.container.columns import Columns, InodeScan
 from winkfs.container.inodescan import FIELDS, InodeRows, fileids
 from winkfs.container.ondisk.catalog import Run
-from winkfs.container.ondisk.cols import ColumnsFile
 from winkfs.container.ondisk.idx import Base
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, FileType, Inode, attributes
 from winkfs.container.rows import KIND, NOTHING, ClashFinder, some
@@ -355,76 +351,3 @@ def _ascends(run: Run) -> bool:
             return False
         last = rows.names[-1]
     return True
-
-
-class ColumnsCheck:
-    """Takes the batches of a whole data file. One that is missing, foreign or stale is no problem.
-
-    add     is told what is wrong, at most once
-    """
-
-    def __init__(self, store: Store, add: Callable[[str], None]) -> None:
-        self._store, self._add, self._path = store, add, store.base + ".cols"
-        self._damaged: list[int] = []  # inodes, which are reported by who checks all entries
-        self._file = self._open()
-        self._scan: InodeScan | None = None
-        if self._file is not None:
-            self._scan = InodeScan(store, self._note)
-
-    def _open(self) -> ColumnsFile | None:
-        with suppress(FileNotFoundError):
-            storage = open_file(self._path)
-            try:
-                found = ColumnsFile(storage)
-                settings, end = self._store.settings, self._store.kv.end
-                if (found.contid, found.covered) == (settings.contid, end):
-                    return found
-            except FormatError as error:
-                self._add(f"{error}: run reindex")
-            storage.close()
-        return None
-
-    def take(self, batch: Batch) -> None:
-        """Compare the inodes of a batch."""
-        if self._file is None or self._scan is None:
-            return
-        try:
-            said = self._file.between(int(batch.pos[0]), int(batch.pos[-1]) + 1)
-            found = Columns.joined(*self._scan.piece(said.pos, batch.data, batch.base))
-            if len(found) < len(said):
-                said = said.take(np.isin(said.pos, found.pos))
-            if not _same(said, found):
-                self._stop(f"{self._path}: does not have what the inodes say: run reindex")
-        except CorruptError as error:
-            self._stop(f"{error}: run reindex")
-
-    def finish(self, live: Int64) -> None:
-        """Compare which files there are. `live`: positions of their inodes, in any order."""
-        if self._file is None:
-            return
-        try:
-            differ = np.setxor1d(self._file.column("pos"), live)
-            if len(np.setdiff1d(differ, self._damaged)):
-                self._stop(f"{self._path}: its files are not those of the container: run reindex")
-        except CorruptError as error:
-            self._stop(f"{error}: run reindex")
-        self.close()
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        if self._file is not None:
-            self._file.close()
-            self._file = self._scan = None
-
-    def _note(self, error: CorruptError) -> None:
-        self._damaged.append(error.offset)
-
-    def _stop(self, what: str) -> None:
-        self._add(what)
-        self.close()
-
-
-def _same(one: Columns, other: Columns) -> bool:
-    names = [(rows.name_lengths, rows.names_joined) for rows in (one, other)]
-    pairs = zip((*one.arrays()[:6], *names[0]), (*other.arrays()[:6], *names[1]), strict=True)
-    return all(np.array_equal(left, right) for left, right in pairs)

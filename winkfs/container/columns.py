@@ -2,7 +2,7 @@
 
 `Columns.of` reads it from the data file: most inodes are gathered as rows of one matrix, whatever
 the layout of their entries; one that is large, has several extents, or is damaged is read by
-itself. `ondisk.cols` keeps the columns in BASE.cols.
+itself.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from winkformats.arrays import Bools, Int64, UInt8, column_at, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
+from winkfs.container.ondisk.catalog import Plain
 from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
 from winkfs.container.ondisk.inode import (
     ATTRS,
@@ -36,7 +37,11 @@ from winkfs.container.rows import (
     CTIME,
     KIND,
     MODE_AT,
+    MTIME,
     OWNER,
+    POINTER,
+    POS,
+    SIZE,
     SPECIAL,
     Blobs,
     Rows,
@@ -478,6 +483,19 @@ class Columns:
     def name(self, index: int) -> bytes:
         """One name."""
         return self.name_bytes[self.name_ends[index] : self.name_ends[index + 1]].tobytes()
+
+
+def columns_of(rows: Rows | Plain) -> Columns:
+    """What rows of the catalog say, in their order."""
+    if isinstance(rows, Rows):
+        pos, pointer, size, mtime, kind = rows.numbers[:, [POS, POINTER, SIZE, MTIME, KIND]].T
+        lengths = np.fromiter(map(len, rows.names), np.int64, len(rows.names))
+        names = np.frombuffer(b"".join(rows.names), np.uint8)
+        rows = Plain(pos, pointer, size, mtime, kind, lengths, names)
+    return Columns.joined(
+        rows.pos, rows.pointer, rows.size, rows.mtime, (rows.kind & 255).astype(np.uint8),
+        (rows.kind & SPECIAL != 0).astype(np.uint8), rows.lengths, rows.name_bytes,
+    )  # fmt: skip
 
 
 def rows_of(store: Opened, piece: Piece) -> Rows:

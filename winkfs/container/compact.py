@@ -30,7 +30,6 @@ from winkfs.container.catalog import Catalog, open_catalog, write_whole
 from winkfs.container.columns import BY_INODE
 from winkfs.container.datafile import MAX_VARIABLES
 from winkfs.container.inodescan import is_inode
-from winkfs.container.ondisk.cols import write_columns
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import CK_XXH3, HEAD, Extent, Inode
 from winkfs.container.ondisk.typed import COLUMNS
@@ -361,14 +360,12 @@ class _Derived:
     found      None: it has to be read
     catalog    of the old container, open; None: there was none
     moved      its rows -> those of the new one
-    columns    whether there was a BASE.cols
     packed     what `pack --update` goes by
     """
 
     found: Rebuilt | None
     catalog: Catalog | None
     moved: Callable[[CatalogRows], CatalogRows]
-    columns: bool
     packed: dict[str, int]
 
     @classmethod
@@ -380,7 +377,6 @@ class _Derived:
         moved_rows: Callable[[CatalogRows], CatalogRows],
     ) -> Self:
         """Before the old container is closed."""
-        columns = store.directory.exists(store.name + ".cols")
         found = None
         if not store.settings.ao and store.settings.cellsz <= 2:
             rows, _ = store.index.merged()
@@ -394,7 +390,7 @@ class _Derived:
         else:  # files behind PACKEND are others than those that were packed: they lie anywhere now
             packed = {}
         catalog = open_catalog(store, exactly=True)
-        return cls(found, catalog, moved_rows, columns, packed)
+        return cls(found, catalog, moved_rows, packed)
 
     def write(self, base: str) -> None:
         """Write them. What cannot be written now is made when it is needed."""
@@ -406,8 +402,6 @@ class _Derived:
                     store.take(self.found)
                 if self.catalog is not None:
                     self._write_catalog(store, self.catalog)
-                if self.columns:
-                    write_columns(store)
                 store.close()
             except BaseException:
                 store.abandon()

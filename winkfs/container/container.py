@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from winkformats.disk.storage import Storage
@@ -290,7 +289,8 @@ class Container(Reader):
             self._engine.run(self._engine.changes.declare, schema)
 
     def drop_columns(self, names: Iterable[str]) -> None:
-        """Have no such columns any more. Values stay extended attributes of the files.
+        """Have no such columns any more. Values stay extended attributes of the files: a column of
+        that name that is added later has them.
 
         raises  ValueError where there is none of that name
         """
@@ -671,13 +671,11 @@ def reindex(
     base: str | os.PathLike[str],
     progress: Callable[[int], None] | None = None,
     *,
-    cols: bool = False,
     problem: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Rebuild the derived files (index, catalog, time index, counters) from the data file.
 
     progress  called with the number of bytes read since the last call
-    cols      write BASE.cols too; else it is updated if it exists
     problem   called with a line for each damaged place, whose files are left out
     ->        number of files
     raises    FileNotFoundError; Locked; CorruptError where the chain of entries breaks and there
@@ -692,8 +690,6 @@ def reindex(
         found = rebuild(store.kv, store.settings, problem=store.note, progress=progress, names=rows)
         store.take(found)
         store.catalog.save(sorter if found.whole else None)
-        if cols or Path(store.base + ".cols").exists():
-            store.columns.save()
         count = store.index.count
         store.close()
         for line in store.notes:

@@ -19,7 +19,14 @@ from winkformats.kv.superblock import Superblock
 from winkfs.container.ondisk.data import SANE, Settings
 from winkfs.container.ondisk.inode import Inode
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.ondisk.typed import COLUMNS, KEY, Schema, parse_schema, schema_text
+from winkfs.container.ondisk.typed import (
+    COLUMNS,
+    KEY,
+    Declared,
+    Schema,
+    parse_schema,
+    schema_text,
+)
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED
 
@@ -104,7 +111,7 @@ class DataFile:
         if not 0 <= self.nextfid < SANE:
             self.nextfid = 0
         self._columns_at = block.get(COLUMNS, 0)
-        self._schema: tuple[int, Schema] = (0, {})
+        self._declared: tuple[int, Declared] = (0, Declared({}, known=False))
         if self.writable:
             self._need_lengths()
         self.synced = block.get("FILESIZE", self.kv.end)
@@ -118,21 +125,28 @@ class DataFile:
     @property
     def schema(self) -> Schema:
         """The columns of the user that files may have: name -> type."""
-        at = self._columns_at if self.writable else self.kv.superblock.get(COLUMNS, 0)
-        if self._schema[0] != at:
-            self._schema = at, self._read_schema(at)
-        return self._schema[1]
+        return self.declared.schema
 
-    def _read_schema(self, at: int) -> Schema:
+    @property
+    def declared(self) -> Declared:
+        """The same, and how the attributes of files are shown."""
+        at = self._columns_at if self.writable else self.kv.superblock.get(COLUMNS, 0)
+        if self._declared[0] != at:
+            self._declared = at, self._read_declared(at)
+        return self._declared[1]
+
+    def _read_declared(self, at: int) -> Declared:
+        if not at:  # nothing was declared ever
+            return Declared({}, known=False)
         try:
             entry = self.entry_at(at)
             if entry.key != KEY:
                 raise CorruptError("not the columns", file=self.kv.storage.name, offset=at)
-            return parse_schema(entry.value)
+            return Declared(parse_schema(entry.value))
         except (CorruptError, ValueError) as error:
             self.note(f"{self.base}: its columns cannot be read ({error}): winkfs columns add "
                       "declares them anew")  # fmt: skip
-            return {}
+            return Declared({}, known=False)
 
     def declare(self, schema: Schema) -> None:
         """Have these columns, and no others, from the next sync on. Raises OSError.

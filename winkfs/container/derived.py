@@ -1,6 +1,6 @@
 """What a container that is open, and the files derived from its data file, ask of each other.
 
-BASE.idx, BASE.time, BASE.cat and BASE.cols say nothing that BASE.data does not: each is an object
+BASE.idx, BASE.time and BASE.cat say nothing that BASE.data does not: each is an object
 of its module in `ondisk`, and `Store` has a list of them.
 """
 

@@ -69,7 +69,7 @@ class Entry(Stat):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The values of columns that it has: name -> value, None: null."""
+        """The values of the columns of its container, None: null; {} if it never had columns."""
         return to_values(self.xattrs)
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:

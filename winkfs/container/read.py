@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import getitem
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -201,11 +202,14 @@ class Files:
         return Stat(name, fileid, size, ns, ftype, attrs.mode, attrs.uid, attrs.gid, ctime)
 
     def attrs(self, key: bytes) -> Attrs:
-        """Mode, owner and extended attributes, the defaults where nothing is stored."""
+        """Mode, owner and extended attributes, the defaults where nothing is stored; the record of
+        columns as it is today."""
         draft = self.drafts.get(key)
-        if draft is None:
-            return self._content.attrs(self.inode(key)[1])
-        return self._draft_attrs(draft)
+        stored = (
+            self._content.attrs(self.inode(key)[1]) if draft is None else self._draft_attrs(draft)
+        )
+        shown = self._store.declared.shown(stored.xattrs)
+        return stored if shown is stored.xattrs else replace(stored, xattrs=shown)
 
     def _draft_attrs(self, draft: Draft) -> Attrs:
         return draft.attrs or Attrs(default_mode(draft.ftype), *self._content.owner)

@@ -426,25 +426,27 @@ class Replay:
         return Inode.decode(entry.value, form, file=file, offset=pos).fileid if entry.value else 0
 
 
-def tail(store: Opened, covered: int) -> Iterator[tuple[bytes, int]]:
-    """What happened to names between `covered` and the end of the data file as the store knows it.
+def tail(store: Opened, covered: int, end: int | None = None) -> Iterator[tuple[bytes, int]]:
+    """What happened to names between `covered` and `end`, by default that of the data file as the
+    store knows it.
 
     ->      each name once: (name, position of its inode, or 0 where it is gone)
     raises  CorruptError where the chain of entries breaks
     cost    reads the tail; memory: 200 bytes a name
     """
     kv = store.kv
-    if covered >= kv.end:
+    end = kv.end if end is None else end
+    if covered >= end:
         return
-    kv.show(kv.end - 1)  # all of it written
+    kv.show(end - 1)  # all of it written
     # A writer may since have marked what comes after kv.end replaces. What came before it shows
     # without delflags, but where a tombstone may be lost.
     damage: list[CorruptError] = []
     changes = Changes()
-    Replay(kv, store.settings, changes, marked=True).run(covered, kv.end, kv.end, damage.append)
+    Replay(kv, store.settings, changes, marked=True).run(covered, end, end, damage.append)
     if damage:
         changes = Changes()
-        Replay(kv, store.settings, changes).run(covered, kv.end, kv.end, store.note)
+        Replay(kv, store.settings, changes).run(covered, end, end, store.note)
     for key, pos in changes.items():
         yield name_of(key), pos
 

@@ -114,6 +114,11 @@ class Rows:
         return self.names if self._column is None else self._column
 
     @property
+    def last(self) -> bytes:
+        """The last name; there is one."""
+        return self.names[-1]
+
+    @property
     def pos(self) -> Int64:
         """Positions of the inodes, int64[n]."""
         return self.numbers[:, POS]
@@ -356,12 +361,15 @@ class ClashFinder:
     def add(self, names: list[bytes] | TextColumn) -> None:
         """The next names. Cost: one comparison a name, more for directories."""
         names = text_column(names) if isinstance(names, list) else names
-        if not len(names):
-            return
+        if len(names):
+            self.add_some(names, names[:-1][_begin_next(names)].tolist())
+
+    def add_some(self, names: TextColumn, begins: Iterable[bytes]) -> None:
+        """The next names, at least one, and which of them are the beginning of the next one."""
         paths, self._open = self._open, []
         if self._last is not None and names[0].startswith(self._last):
             paths.append(self._last + b"/")
-        paths += [name + b"/" for name in names[:-1][_begin_next(names)].tolist()]
+        paths += [name + b"/" for name in begins]
         self._last = bytes(names[-1])
         if not paths:
             return

@@ -35,6 +35,7 @@ from winkfs.container.ondisk.inode import (
     cut,
     default_mode,
 )
+from winkfs.container.ondisk.typed import Declared
 from winkfs.names import name_of, to_str, to_strs
 from winkfs.units import NANO, to_ns
 
@@ -201,7 +202,8 @@ def scan(
         if without is not None and len(without):
             positions = positions[~np.isin(positions, without, assume_unique=True)]
         window = Window(store)
-    return _entries(window, store.owner, settings, positions, low, high, prefix, problem)
+        chosen = _Chosen(settings, store.declared, low, high, prefix)
+    return _entries(window, store.owner, chosen, positions, problem)
 
 
 def narrow(positions: Int64, store: Store, low: int | None, high: int | None) -> Int64:
@@ -220,15 +222,11 @@ def narrow(positions: Int64, store: Store, low: int | None, high: int | None) ->
 def _entries(
     window: Window,
     owner: tuple[int, int],
-    settings: Settings,
+    chosen: _Chosen,
     positions: Int64,
-    low: int | None,
-    high: int | None,
-    prefix: bytes,
     problem: Callable[[CorruptError], None] | None,
 ) -> Iterator[Entry]:
     at = 0
-    chosen = _Chosen(settings, low, high, prefix)
     try:
         while at < len(positions):
             stop = window.batch(positions, at)
@@ -252,9 +250,13 @@ def _entries(
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Which files: mtimes in [low, high) nanoseconds, names with a prefix."""
+    """Which files: mtimes in [low, high) nanoseconds, names with a prefix.
+
+    declared  how their attributes are shown
+    """
 
     settings: Settings
+    declared: Declared
     low: int | None
     high: int | None
     prefix: bytes
@@ -322,4 +324,5 @@ def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) ->
     extents = inode.extents
     if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
         return Entry(*said)
-    return SpecialEntry(*said, attrs.xattrs, partial(window.pieces, inode))
+    shown = chosen.declared.shown(attrs.xattrs)
+    return SpecialEntry(*said, shown, partial(window.pieces, inode))

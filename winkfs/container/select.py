@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from operator import eq
 from typing import Final
@@ -10,39 +9,43 @@ from typing import Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError
-from winkfs.container.catalog import Query, positions_met, positions_of
-from winkfs.container.columns import Columns
-from winkfs.container.ondisk.cols import Chunk, ColumnsFile, open_columns
+from winkformats.errors import CorruptError, DerivedDamage
+from winkfs.container.catalog import (
+    LAST,
+    Query,
+    nearby,
+    open_catalog,
+    positions_met,
+    rows_now,
+    settled,
+)
+from winkfs.container.columns import Columns, columns_of
+from winkfs.container.ondisk.catalog import Plain
+from winkfs.container.rows import Rows
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
+from winkfs.container.where import Both, Compare
 from winkfs.names import INODE, base_of, name_of
 
 Problem = Callable[[CorruptError], None]
 FILES: Final = 1 << 16  # read from the data file at a time
-FEW: Final = 64  # a part of all files that is read from the data file though there is BASE.cols
+SPARSE: Final = 64  # rows of the catalog that are decoded rather than read one inode
 
 
 def select(container: Store | str, selection: Selection, problem: Problem | None = None) -> Columns:
     """The chosen files of a container, an open store or BASE, in order of their inodes.
 
-    By paths through the index, by prefix through BASE.cat, by time in an append-only container
-    through BASE.time; all else through BASE.cols, where it is there, or all inodes.
+    By paths through the index, all else through the catalog; where there is no good one, by time in
+    an append-only container through BASE.time, else all inodes.
 
     problem  called with each damaged inode, which is left out; None: CorruptError
     raises   NoSuchFile; FormatError; OSError
-    cost     one look-up a path; two binary searches a prefix; else one pass over BASE.cols, or over
-             the inodes
+    cost     one look-up a path; else one pass over the blocks of the catalog that may have such
+             files, or over the inodes
     """
     if isinstance(container, Store):
         return _select(container, selection, problem)
-    if selection.paths is None and not selection.prefix and selection.where is None:
-        with contextlib.suppress(CorruptError):  # as if it were missing
-            found = open_columns(container)
-            if found is not None:
-                with found:
-                    return in_file(found, selection)
     store = Store(base_of(container), writable=False)
     try:
         return _select(store, selection, problem)
@@ -51,59 +54,80 @@ def select(container: Store | str, selection: Selection, problem: Problem | None
 
 
 def _select(store: Store, selection: Selection, problem: Problem | None) -> Columns:
-    positions = None
+    if selection.paths is not None:
+        rows = by_paths(store, selection.paths, problem)
+        if selection.where is not None:
+            query = Query.of_prefix(selection.prefix, where=selection.where)
+            rows = rows.take(np.isin(rows.pos, positions_met(store, query, problem or _raise)))
+        return rows.take(selection.chosen(rows))
+    found = from_catalog(store, selection, problem)
+    if found is not None:
+        return found
     if selection.where is not None:
         query = Query.of_prefix(selection.prefix, where=selection.where)
         positions = positions_met(store, query, problem or _raise)
-    if selection.paths is not None:
-        rows = by_paths(store, selection.paths, problem)
-        rows = rows if positions is None else rows.take(np.isin(rows.pos, positions))
-        return rows.take(selection.chosen(rows))
-    if positions is None and selection.prefix:
-        positions = positions_of(store, Query.of_prefix(selection.prefix))
-    few = positions is not None and len(positions) < store.index.count // FEW
-    file = None if few or selection.where is not None else open_columns(store)
-    if file is not None:
-        with file:
-            try:
-                return in_file(file, selection)
-            except CorruptError as error:  # as if it were missing
-                store.note(error)
-    if positions is None:
+    else:
         positions = store.index.positions()
     if store.times is not None:
         positions = narrow(positions, store, selection.since, selection.until)
-    parts = _read(store, positions, problem)
+    parts = [Columns.of(store, positions[at : at + FILES], problem)
+             for at in range(0, len(positions), FILES)]  # fmt: skip
     return Columns.concat([rows.take(selection.chosen(rows)) for rows in parts])
 
 
-def _read(store: Store, positions: Int64, problem: Problem | None) -> Iterator[Columns]:
-    for at in range(0, len(positions), FILES):
-        yield Columns.of(store, positions[at : at + FILES], problem)
+def from_catalog(store: Store, selection: Selection, problem: Problem | None) -> Columns | None:
+    """The chosen files, in order of their inodes; None: there is no good catalog."""
+    catalog = nearby(store)
+    if catalog is None:
+        return None
+    query = query_of(selection)
+    with catalog:
+        try:
+            plain = catalog.plain(query) if catalog.covered == store.kv.end else None
+            parts = [listed(store, rows, query, selection, problem)
+                     for rows in plain or rows_now(store, catalog, query)]  # fmt: skip
+        except DerivedDamage as error:
+            store.remark(error)
+            return None
+    found = Columns.concat(parts)
+    return found.take(np.argsort(found.pos))
+
+
+def listed(
+    store: Store, rows: Plain | Rows, query: Query, selection: Selection, problem: Problem | None
+) -> Columns:
+    """The chosen ones of rows of the catalog.
+
+    query   of which they are, that of the selection or a part of it
+    raises  CorruptError
+    """
+    asked = np.empty(0, np.int64)
+    if isinstance(rows, Rows):
+        rows = settled(store, rows, query, problem)
+        asked = np.sort(rows.pos[rows.asked])
+    found = columns_of(rows)
+    if len(asked):
+        known = found.take(~np.isin(found.pos, asked))
+        found = Columns.concat([known, Columns.of(store, asked, problem)])
+    chosen = selection.chosen(found)
+    return found if chosen.all() else found.take(chosen)
+
+
+def query_of(selection: Selection) -> Query:
+    """What the selection asks of the catalog; names that its globs and paths do not mean are left
+    to it."""
+    where = [] if selection.where is None else [selection.where]
+    if selection.min_size is not None:
+        where.append(Compare("size", "int64", ">=", min(selection.min_size, LAST)))
+    if selection.max_size is not None:
+        where.append(Compare("size", "int64", "<=", min(selection.max_size, LAST)))
+    return Query.of_prefix(
+        selection.prefix, (selection.since, selection.until), Both(tuple(where)) if where else None
+    )
 
 
 def _raise(error: CorruptError) -> None:
     raise error
-
-
-def in_file(file: ColumnsFile, selection: Selection) -> Columns:
-    """The chosen ones of BASE.cols. Raises CorruptError.
-
-    Reads no chunk that by its mtimes and sizes has none, and of one whose files have others only
-    these columns.
-    """
-    parts = []
-    for number, row in enumerate(file.chunks.tolist()):
-        if not selection.may_be_in(Chunk(*row)):
-            continue
-        if selection.by_number:
-            columns = [file.column_of(number, name) for name in ("mtime", "size", "ftype")]
-            if not selection.numbers(*columns).any():
-                continue
-        rows = file.chunk(number)
-        chosen = selection.chosen(rows)
-        parts.append(rows if chosen.all() else rows.take(chosen))
-    return Columns.concat([part for part in parts if len(part)])
 
 
 def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = None) -> Columns:
@@ -130,24 +154,58 @@ def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = N
     return rows.take(np.argsort(rows.pos))
 
 
-def columns_between(
-    base: str, low: int, high: int, problem: Callable[[CorruptError], None] | None = None
-) -> Columns:
-    """The files of a container whose inodes stand in [low, high): from BASE.cols where it is good.
+def columns_between(base: str, low: int, high: int, problem: Problem | None = None) -> Columns:
+    """The files of a container whose inodes stand in [low, high), in order of these.
 
     problem  called with each damaged inode, which is left out; None: CorruptError
     raises   NoSuchFile; FormatError; OSError
-    cost     reads that part of BASE.cols; without it an index is opened, and inodes are read: see
-             `Columns.of`
+    cost     an index is opened; see `columns_at`
     """
-    found = open_columns(base)
-    if found is not None:
-        with found, contextlib.suppress(CorruptError):  # as if it were missing
-            return found.between(low, high)
     store = Store(base_of(base), writable=False)
     try:
-        positions = store.index.positions()
-        start, stop = np.searchsorted(positions, [low, max(low, high)]).tolist()
-        return Columns.of(store, positions[start:stop], problem)
+        return columns_at(store, _between(store, low, high), problem)
     finally:
         store.abandon()
+
+
+def positions_between(base: str, low: int, high: int) -> Int64:
+    """Positions in [low, high) of the inodes of a container. Raises NoSuchFile; FormatError;
+    OSError. Cost: an index is opened and read."""
+    store = Store(base_of(base), writable=False)
+    try:
+        return _between(store, low, high)
+    finally:
+        store.abandon()
+
+
+def _between(store: Store, low: int, high: int) -> Int64:
+    positions = store.index.positions()
+    start, stop = np.searchsorted(positions, [low, max(low, high)]).tolist()
+    return positions[start:stop]
+
+
+def columns_at(store: Store, positions: Int64, problem: Problem | None = None) -> Columns:
+    """The files whose inodes stand at these ascending positions.
+
+    problem  called with each damaged inode, which is left out; None: CorruptError
+    raises   CorruptError; OSError
+    cost     one pass over the blocks of the catalog that may have them; where these have many
+             others, too, the inodes are read
+    """
+    known = Columns.concat(list(catalogued(store, positions)))
+    rest = positions if not len(known) else np.setdiff1d(positions, known.pos, assume_unique=True)
+    found = Columns.concat([known, Columns.of(store, rest, problem)]) if len(rest) else known
+    return found if (found.pos[1:] > found.pos[:-1]).all() else found.take(np.argsort(found.pos))
+
+
+def catalogued(store: Store, positions: Int64) -> Iterator[Columns]:
+    """Those of the files with these inodes that the catalog has, a block at a time; none where it
+    would decode more than SPARSE rows for each of them."""
+    catalog = open_catalog(store) if len(positions) else None
+    if catalog is not None:
+        with catalog:
+            try:
+                for rows in catalog.at(positions, SPARSE):
+                    yield columns_of(rows)
+            except DerivedDamage as error:
+                store.remark(error)

@@ -20,7 +20,6 @@ from winkfs.names import is_glob, literal_prefix, matcher, to_bytes, to_str
 if TYPE_CHECKING:
     from winkformats.arrays import Int64
     from winkfs.container.columns import Columns
-    from winkfs.container.ondisk.cols import Chunk
     from winkfs.container.where import Condition
 
 _END: Final = re.compile(r"[*?\]]")  # what may come before the literal end of a pattern
@@ -103,11 +102,6 @@ class Selection:
     def everything(self) -> bool:
         return self == Selection()
 
-    @property
-    def by_number(self) -> bool:
-        """Whether mtime, size or type count."""
-        return (self.since, self.until, self.min_size, self.max_size, self.ftypes) != (None,) * 5
-
     def chosen(self, rows: Columns) -> Bools:
         """Which of these files, bool[n]. Cost: array operations; a glob: see `matches`."""
         found = self.numbers(rows.mtime, rows.size, rows.ftype)
@@ -141,12 +135,3 @@ class Selection:
         if self.ftypes is not None:
             found &= np.isin(ftype, list(self.ftypes))
         return found
-
-    def may_be_in(self, chunk: Chunk) -> bool:
-        """Whether mtime and size can be those of a file of the chunk."""
-        return not (
-            (self.since is not None and chunk.mtime_max < self.since)
-            or (self.until is not None and chunk.mtime_min >= self.until)
-            or (self.min_size is not None and chunk.size_max < self.min_size)
-            or (self.max_size is not None and chunk.size_min > self.max_size)
-        )

@@ -21,7 +21,6 @@ from winkfs.container.catalog import DerivedCatalog
 from winkfs.container.datafile import DataFile
 from winkfs.container.derived import DerivedFile
 from winkfs.container.index import MERGE_OVERLAY, Index
-from winkfs.container.ondisk.cols import DerivedColumns
 from winkfs.container.ondisk.data import SANE
 from winkfs.container.ondisk.idx import Base, DerivedIndex, covered_by, named_positions
 from winkfs.container.ondisk.inode import FileType
@@ -60,10 +59,8 @@ class Store(DataFile):
         try:
             self.index = Index(self.settings, None, self.key_at, self.distrust_index)
             self.idx, self.time = DerivedIndex(self, self.index), DerivedTimes(self)
-            self.catalog, self.columns = DerivedCatalog(self), DerivedColumns(self)
-            self.derived: tuple[DerivedFile, ...] = (
-                self.catalog, self.columns, self.idx, self.time,
-            )  # fmt: skip
+            self.catalog = DerivedCatalog(self)
+            self.derived: tuple[DerivedFile, ...] = (self.catalog, self.idx, self.time)
             if load:
                 self.kv.read_sparse()  # samples from all of the file
                 self._load()
@@ -331,7 +328,6 @@ class Store(DataFile):
         with contextlib.suppress(OSError):
             self.kv.release()
         self.writable, self.doomed = False, []
-        self.columns.drop()
         self.catalog.close()
         self.reopen()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,6 @@ from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import Catalog, RowCollector, new_sorter, open_catalog
 from winkfs.container.checks import (
-    ColumnsCheck,
     Extents,
     count_used,
     lost_rows,
@@ -36,7 +35,6 @@ from winkfs.container.checks import (
 from winkfs.container.index import Index
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.ondisk.catalog import CatalogFile
-from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.inode import FileType
@@ -90,8 +88,7 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
         report.notes += store.remarks
         for note in store.notes:
             report.add(note)
-        with closing(ColumnsCheck(store, report.add)) as columns:
-            _Check(store, report, columns).run(progress)
+        _Check(store, report).run(progress)
     except FormatError as error:
         report.add(str(error))
     finally:
@@ -102,8 +99,8 @@ def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None 
 class _Check:
     """One pass over a data file, then what is derived from it."""
 
-    def __init__(self, store: Store, report: Report, columns: ColumnsCheck) -> None:
-        self._store, self._report, self._columns = store, report, columns
+    def __init__(self, store: Store, report: Report) -> None:
+        self._store, self._report = store, report
         self._name = store.kv.storage.name
         self._extents = Extents(store, report.add)
         self._last_mtime: int | None = None
@@ -125,7 +122,6 @@ class _Check:
             if ".idx" not in damaged:
                 self._check_index(found)
             self._check_times(found.times)
-            self._columns.finish(found.rows.pos)
             if catalog is not None and sorter is not None:
                 self._check_catalog(catalog, sorter, found)
 
@@ -141,7 +137,6 @@ class _Check:
                 resolver.take(batch, rows)
                 self._check_fields(rows)
                 self._extents.take(batch, rows)
-                self._columns.take(batch)
         except CorruptError as error:  # no checksums by which to find where it goes on
             self._damage(error)
         found = resolver.finish()
@@ -344,7 +339,6 @@ def info(base: str) -> Record:
         record["classic"] = settings.classic
         record |= _index_record(store)
         record |= _catalog_record(store)
-        record |= _columns_record(store)
         record |= {"fields": dict(store.schema)} if store.schema else {}
         record |= _space_record(kv)
         record["last_sync"] = time_text(kv.superblock.get("SYNCTIME"))
@@ -407,17 +401,6 @@ def _catalog_record(store: Store) -> Record:
         if files:
             record |= {"oldest": time_text(oldest // NANO), "newest": time_text(newest // NANO)}
         return {"catalog": record}
-
-
-def _columns_record(store: Store) -> Record:
-    """BASE.cols, where there is one."""
-    if not Path(store.base + ".cols").exists():
-        return {}
-    columns = open_columns(store)
-    if columns is None:
-        return {"columns": {"current": False}}
-    with columns:
-        return {"columns": {"current": True, "files": columns.files, "chunks": len(columns.chunks)}}
 
 
 def _space_record(kv: KVSeq) -> Record:

@@ -23,7 +23,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -38,6 +38,7 @@ from winkfs.container.ondisk.typed import (
     NUMBERS,
     Column,
     Schema,
+    in_utc,
     key_of,
     keys_of,
     to_value,
@@ -307,7 +308,7 @@ def _fitting(name: str, kind: str, sign: str, value: Any) -> tuple[str, Any]:
         return sign, value
     if kind == "timestamp" and isinstance(value, str):
         try:
-            moment = datetime.fromisoformat(value.strip()).astimezone(UTC)
+            moment = in_utc(datetime.fromisoformat(value.strip()))
         except (ValueError, OverflowError):  # of another year than 1 to 9999
             raise ValueError(f"{value!r} is no time as 2026-11-22T10:00Z") from None
         return sign, (moment - EPOCH) // MICROSECOND

@@ -39,7 +39,6 @@ from winkformats.arrays import (
     alike,
     column_at,
     outranked,
-    text_column,
 )
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkfs.dataset.manifest import Folder, Log
@@ -334,7 +333,6 @@ def _joined(parts: list[TextColumn]) -> TextColumn:
 def _from_catalog(store: Store, positions: Int64) -> Iterator[tuple[TextColumn, Int64]]:
     """Names, and whose of the positions they are; none of those that BASE.cat does not tell."""
     from winkfs.container.catalog import open_catalog
-    from winkfs.container.rows import GONE, KIND, POS
 
     catalog = open_catalog(store)
     if catalog is None:
@@ -343,14 +341,10 @@ def _from_catalog(store: Store, positions: Int64) -> Iterator[tuple[TextColumn, 
     wanted = positions[order]
     with catalog:
         try:
-            for run in catalog.file.runs:
-                for i, _ in run.within(b"", None, chosen=run.near(wanted)):
-                    numbers = run.block(i).numbers
-                    pos = np.where(numbers[:, KIND] & GONE, 0, numbers[:, POS])
-                    at = np.minimum(np.searchsorted(wanted, pos), len(wanted) - 1)
-                    rows = np.flatnonzero(wanted[at] == pos)
-                    names = run.names(i)
-                    yield text_column([names[row] for row in rows.tolist()]), order[at[rows]]
+            for rows in catalog.at(wanted, SPARSE):
+                starts = np.cumsum(rows.lengths) - rows.lengths
+                names = column_at(rows.name_bytes, starts, rows.lengths)
+                yield names, order[np.searchsorted(wanted, rows.pos)]
         except DerivedDamage as error:
             store.remark(error)
 

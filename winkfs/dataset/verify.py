@@ -169,7 +169,6 @@ def reindex(
     root: str,
     progress: Progress | None = None,
     *,
-    cols: bool = True,
     problem: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Make all that is derived anew, shard by shard, and what is kept of hidden rows.

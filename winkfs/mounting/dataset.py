@@ -1,6 +1,6 @@
 """DatasetSource: a data set as what winkmount serves, read-only.
 
-Names, sizes and times are those of the columns of the shards, in one order. The id of a file is the
+Names and attributes are those of the catalogs of the shards, in one order. The id of a file is the
 number of its shard in this mount and the position of its inode there: it stays the same as long as
 the file is not replaced.
 """
@@ -13,23 +13,20 @@ import logging
 import os
 import resource
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of
-from winkfs.container.columns import BY_INODE, Columns
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.rows import ASK, KIND, MTIME, POINTER, POS, SIZE, SPECIAL
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.errors import DerivedDamage
-from winkfs.mounting.datasetnames import MergedOrder, Rows, RowsBatch
+from winkfs.mounting.datasetnames import MergedOrder
 from winkfs.mounting.ids import OWN_IDS, POSITION, Places, Users
-from winkfs.mounting.listing import Batch, Listings
+from winkfs.mounting.listing import Batch, Listings, Numbers, RowBatch, attr_of
 from winkfs.mounting.lookup import find_data, text_of
-from winkfs.mounting.shards import Footprint, ShardFiles
+from winkfs.mounting.shards import Footprint, Row, Seen, ShardFiles, position
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree, Order
 from winkfs.names import MAX_PATH
@@ -39,10 +36,10 @@ from winkmount.source import Attr, DirEntry, ReadOnlySource
 if TYPE_CHECKING:
     from winkmount.options import Options
 
-Place = tuple[ShardFiles, Columns, int]
-"""Where a file is: its shard, the chunk of the columns, and the row in it."""
+Place = tuple[ShardFiles, Row]
+"""A file: its shard, and its row."""
 FILES: Final = 3  # open files a shard, and some
-PIECE: Final = 1024  # files at a time
+MOST: Final = 1 << 17  # shards of a mount that has numbers
 
 log = logging.getLogger("winkfs.mount")
 
@@ -72,9 +69,9 @@ class DatasetView:
         self._shards: dict[int, ShardFiles] = {}  # by number: those shown, and those still in use
         self.shown: dict[str, ShardFiles] = {}  # by path
         self._opened: dict[int, Place] = {}  # files that are open
-        self.order = MergedOrder(Rows(()), np.empty(0, np.int64))
         folder = directory_of(self.folder).info()
         self.owner = (folder.uid, folder.gid) if folder else (0, 0)
+        self.order = MergedOrder.of([], self.owner)
         try:
             self._show(snapshot)
             self._tell()
@@ -102,10 +99,10 @@ class DatasetView:
             if files is None or files.record != shard.record:
                 files = ShardFiles(shard, next(self._numbers), self.owner, self._trace)
                 self._shards[files.number] = files
-            files.hidden = shard.hidden
+            files.hide(shard.hidden)
             shown[path] = files
         self.shown, self._snapshot = shown, snapshot
-        self._take(self.order.updated(Rows(shown.values())))
+        self._take(self._ordered(self.order.updated))
         self._sweep()
         if self.order.clashes:
             files_that = "files that have" if self.order.clashes > 1 else "file that has"
@@ -113,22 +110,32 @@ class DatasetView:
         if self._timed:
             self.times = TimeDirectory(ShardTimes(self), self.places.seed)
 
+    def _ordered(self, make: Callable[[list[Seen]], MergedOrder]) -> MergedOrder:
+        """An order of what is shown; catalogs that turn out to be damaged are made anew."""
+        while True:
+            try:
+                return make([files.seen for files in self.shown.values() if files.seen])
+            except DerivedDamage as error:
+                if not any(files.heal(error) for files in self.shown.values()):
+                    raise
+
     def _take(self, order: MergedOrder) -> None:
         self.order = order
         self.tree = NameTree(order, self.entry)
         self._last: tuple[bytes, int] = b"", -1  # the last name that was found, and its index
-        self._recent: tuple[int, Place | None] = 0, None  # the id of the last file, and where it is
+        self._recent: tuple[int, Place | None] = 0, None  # the id of the last file, and what it is
 
     def heal(self, error: Exception) -> bool:
-        """A shard whose columns cannot be read any more is shown without them."""
-        damaged = [files for files in self.shown.values() if _is_of(error, files)]
-        for files in damaged:
-            log.warning("%s: not used any more", error)
-            files.forget_columns()
-        if damaged:
-            self._opened.clear()
-            self._take(MergedOrder.merged(Rows(self.shown.values())))
-        return bool(damaged)
+        """A shard whose catalog cannot be read any more is shown without it."""
+        if not isinstance(error, DerivedDamage):
+            return False
+        for files in self.shown.values():
+            old = files.seen
+            if old is not None and files.heal(error):
+                if files.seen is None or not self.order.replace(old, files.seen):
+                    self._take(self._ordered(lambda seen: MergedOrder.of(seen, self.owner)))
+                return True
+        return False
 
     def refresh(self) -> bool:
         """Show the newest generation -> whether it is another."""
@@ -164,26 +171,27 @@ class DatasetView:
         known, last = self._last
         if path == known:
             return last
-        order, at = self.order, last + 1
-        if not (at < order.count and order.name(at) == path):
-            at = order.find(path)
+        at = self.order.find(path)
         if at >= 0:
+            self.order.near(at, at + 1, 2)
             self._last = path, at
         return at
 
     def find(self, path: bytes) -> Place | None:
-        """The entry of this name: its shard, chunk and row; None where there is none."""
+        """The entry of this name; None where there is none. Raises CorruptError."""
         index = self._index(path) if path else -1
         if index < 0:
             return None
-        rows = self.order.rows
-        number, at = rows.place(self.order.row(index))
-        return rows.owners[number], rows.chunks[number], at
+        row = self.order.row(index)
+        files = self._shards[row[POS] >> POSITION]
+        if row[KIND] & ASK:
+            row = files.row_at(position(row))
+        return files, row
 
     def entry(self, path: bytes) -> int:
         """FTYPE of the entry of this name, 0: there is none."""
-        found = self.find(path)
-        return 0 if found is None else found[1].ftype.item(found[2]) or FileType.FILE
+        index = self._index(path) if path else -1
+        return 0 if index < 0 else self.order.row(index)[KIND] & 255 or FileType.FILE
 
     def attr(self, path: bytes) -> Attr | None:
         """The attributes of what is shown under a name; None where nothing is."""
@@ -192,25 +200,28 @@ class DatasetView:
         found = self.find(path)
         if found is None:
             return self.directory_attr(path) if self.tree.implied(path) else None
-        files, chunk, at = found
-        if chunk.ftype.item(at) == FileType.DIR:
-            return self.directory_attr(path, files.attr(chunk, at))
+        attr = _attr_of(found)
+        if found[1][KIND] & 255 == FileType.DIR:
+            return self.directory_attr(path, attr)
         if self.tree.clashes and self.tree.implied(path):
             return self.directory_attr(path)
         if len(path) > MAX_PATH:
             return None
-        attr = files.attr(chunk, at)
         self._recent = attr.id, found
         return attr
 
     def directory_attr(self, path: bytes, entry: Attr | None = None) -> Attr:
         """The attributes of a directory that is there; `entry`: what its own entry says."""
-        id = self.places.directory_id(path)
-        self.places.note(id, path)
+        attr = self.implied_attr(path)
+        self.places.note(attr.id, path)
         if entry is None:
-            mode, time = stat.S_IFDIR | 0o755, self._snapshot.time_ns
-            return Attr(id, mode, 0, time, *self.owner)
-        return entry._replace(id=id, mode=stat.S_IFDIR | stat.S_IMODE(entry.mode), size=0)
+            return attr
+        return entry._replace(id=attr.id, mode=stat.S_IFDIR | stat.S_IMODE(entry.mode), size=0)
+
+    def implied_attr(self, path: bytes) -> Attr:
+        """Of a directory that nothing but names below it tells of."""
+        id, mode = self.places.directory_id(path), stat.S_IFDIR | 0o755
+        return Attr(id, mode, 0, self._snapshot.time_ns, *self.owner)
 
     def stat(self, id: int) -> Attr:
         if id >= OWN_IDS:
@@ -219,8 +230,7 @@ class DatasetView:
             if attr is None or attr.id != id:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             return attr
-        files, chunk, row = self.file(id)
-        return files.attr(chunk, row)
+        return _attr_of(self.file(id))
 
     def file(self, id: int) -> Place:
         """The file of an id. Raises ESTALE where it is not shown any more, nor open.
@@ -233,11 +243,15 @@ class DatasetView:
         opened = self._opened.get(id)
         if opened is not None:
             return opened
+        files, pos = self._placed(id)
+        return files, files.row_at(pos)
+
+    def _placed(self, id: int) -> tuple[ShardFiles, int]:
+        """-> the shard of a file, and the position of its inode. Raises ESTALE as `file`."""
         files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
-        found = None if files is None else files.locate(pos)
-        if files is None or found is None or not (id in self.users or self._shows(files, pos)):
+        if files is None or not (id in self.users or self._shows(files, pos)):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return files, *found
+        return files, pos
 
     def _shows(self, files: ShardFiles, pos: int) -> bool:
         return self.shown.get(files.record.path) is files and not files.hides(pos)
@@ -246,10 +260,35 @@ class DatasetView:
 
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
         assert isinstance(order, MergedOrder)  # maybe that of an earlier generation
-        return RowsBatch(order.rows, order.positions(start, stop), cut)
+        rows = order.part(start, stop)
+        return RowBatch(rows, self.owner, cut, self._directory)
+
+    def _directory(self, path: bytes) -> int:
+        id = self.places.directory_id(path)
+        self.places.note(id, path)
+        return id
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Ids of files tell where they are."""
+
+    # what numbers ask for, see `listing.Numbers`
+
+    def position(self, path: bytes) -> int:
+        """The id of a file: its number."""
+        attr = self.attr(path)
+        if attr is None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return attr.id
+
+    def path_at(self, id: int) -> bytes:
+        """The name of a file. Raises CorruptError."""
+        files, pos = self._placed(id)
+        return files.name_at(pos)
+
+    def read_at(self, id: int, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of a file. Raises CorruptError."""
+        files, row = self.file(id)
+        return files.read(row, offset, size)
 
     # users
 
@@ -282,19 +321,25 @@ class DatasetSource(ReadOnlySource):
     """A data set as of one generation; `refresh` goes on to the newest. `view`: what is shown."""
 
     def __init__(self, root: str, as_of: AsOf = None, *, timedir: bool = False) -> None:
-        """`timedir`: show `.time`, in the place of names that begin with it; the columns tell the
+        """`timedir`: show `.time`, in the place of names that begin with it; the catalogs tell the
         times, whether or not the shards only append. Raises as `DatasetView`."""
         self.view = DatasetView(root, as_of, timedir=timedir)
         self.root = self.view.places.root
         self._listings = Listings(self.view)
 
     def heal(self, error: Exception) -> bool:
-        """Get over damage to the columns of a shard -> whether a call may succeed now."""
+        """Get over damage to the catalog of a shard -> whether a call may succeed now."""
         return self.view.heal(error)
 
     def refresh(self) -> bool:
         """Show the newest generation -> whether it is another."""
         return self.view.refresh()
+
+    def numbered(self) -> Numbers | None:
+        """Numbers of all that is shown, where that never changes."""
+        view = self.view
+        few = all(files.number < MOST for files in view.shown.values())
+        return Numbers(view) if view.times is None and few else None
 
     # finding
 
@@ -325,17 +370,16 @@ class DatasetSource(ReadOnlySource):
         self.view.leave(id)
 
     def read(self, id: int, offset: int, size: int) -> bytes:
-        files, chunk, row = self.view.file(id)
-        return files.read(chunk, row, offset, size)
+        return self.view.read_at(id, offset, size)
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        files, chunk, row = self.view.file(id)
-        size = chunk.size.item(row)
+        files, row = self.view.file(id)
+        size = row[SIZE]
         if not 0 <= offset < size:
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
-        if chunk.pointer.item(row) != BY_INODE:
+        if row[POINTER] > 0:
             return size if hole else offset
-        return find_data(files.extents(chunk.pos.item(row)), offset, hole=hole)
+        return find_data(files.extents(position(row)), offset, hole=hole)
 
     # attributes
 
@@ -346,8 +390,8 @@ class DatasetSource(ReadOnlySource):
         timed = self._timed(id)
         if timed is not None:
             return timed
-        files, chunk, row = self.view.file(id)
-        return files.read(chunk, row, 0, chunk.size.item(row))
+        files, row = self.view.file(id)
+        return files.read(row, 0, row[SIZE])
 
     def _timed(self, id: int) -> bytes | None:
         """Where a link below `.time` points to; None for all else."""
@@ -365,22 +409,22 @@ class DatasetSource(ReadOnlySource):
         if times is not None and times.has(path):
             return None
         found = self.view.find(path)
-        return found if found and found[1].ftype.item(found[2]) == FileType.DIR else None
+        return found if found and found[1][KIND] & 255 == FileType.DIR else None
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
         found = self._entry_file(id)
-        if found is None or not found[1].special.item(found[2]):
+        if found is None or not found[1][KIND] & SPECIAL:
             return {}
-        files, chunk, row = found
-        attrs = files.found(chunk.pos.item(row)).attrs
+        files, row = found
+        attrs = files.found(position(row)).attrs
         return {} if attrs is None else dict(attrs.xattrs)
 
     def facts(self, id: int) -> Mapping[str, str]:
         found = self._entry_file(id)
         if found is None:
             return {}
-        files, chunk, row = found
-        pos = chunk.pos.item(row)
+        files, row = found
+        pos = position(row)
         inode = files.found(pos)
         return {
             "shard": files.record.path,
@@ -401,7 +445,7 @@ class DatasetSource(ReadOnlySource):
             "shards": len(view.shown),
             "broken_shards": sum(files.error is not None for files in shards),
             "files": view.order.count,
-            "bytes": sum(files.bytes_shown() for files in shards),
+            "bytes": sum(files.seen.size for files in shards if files.seen),
             "container_bytes": sum(files.record.size for files in shards),
         }
 
@@ -415,7 +459,8 @@ class DatasetSource(ReadOnlySource):
 
 
 class ShardTimes:
-    """The files of all shards, for `timedir`. An offset is the id of a file + 1."""
+    """The files of all shards, for `timedir`. An offset is 1 + the number of the shard and the row,
+    as an id has the position."""
 
     def __init__(self, view: DatasetView) -> None:
         self._view = view
@@ -424,46 +469,39 @@ class ShardTimes:
 
     def starts(self, unit: int) -> list[int]:
         if self._hours is None:
-            hours = [
-                np.unique(chunk.mtime[rows] // (HOUR * NANO)) for _, chunk, rows in self._all()
-            ]
-            self._hours = np.unique(np.concatenate([np.empty(0, np.int64), *hours])).tolist()
+            hours = [seen.hours(HOUR * NANO) for seen in self._all()]
+            self._hours = sorted(set().union(*hours))
         return sorted({hour * HOUR // unit * unit for hour in self._hours})
 
-    def _all(self) -> Iterator[tuple[ShardFiles, Columns, Int64]]:
-        """All that is shown: chunks, and which of their rows."""
-        for files in self._view.shown.values():
-            for chunk in files.chunks:
-                yield files, chunk, files.visible(chunk)
+    def _all(self) -> list[Seen]:
+        """What is shown, by the numbers of the shards."""
+        files = sorted(self._view.shown.values(), key=lambda files: files.number)
+        return [shard.seen for shard in files if shard.seen]
 
     def find(self, name: bytes) -> Timed | None:
         found = self._view.find(name)
-        if found is None:
-            return None
-        files, chunk, at = found
-        id = files.id_of(chunk.pos.item(at))
-        return Timed(name, id, chunk.mtime.item(at), chunk.ftype.item(at), id + 1)
+        return None if found is None else _timed(name, found[1], 0)
 
     def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
-        for files, chunk, rows in self._all():
-            times, ids = chunk.mtime[rows], chunk.pos[rows] | files.number << POSITION
-            rows = rows[(times >= start * NANO) & (times < stop * NANO) & (ids >= offset)]
-            for at in range(0, len(rows), PIECE):
-                part = chunk.take(rows[at : at + PIECE])
-                columns = part.pos.tolist(), part.mtime.tolist(), part.ftype.tolist()
-                for name, pos, mtime, ftype in zip(part.names(), *columns, strict=True):
-                    id = files.id_of(pos)
-                    yield Timed(name, id, mtime, ftype, id + 1)
+        for seen in self._all():
+            begin = seen.number << POSITION
+            for at, rows in seen.within((start * NANO, stop * NANO), max(offset - begin, 0)):
+                for name, row, i in zip(rows.names, rows.numbers.tolist(), at, strict=True):
+                    yield _timed(name, row, begin + i + 1)
+
+
+def _timed(name: bytes, row: Row, offset: int) -> Timed:
+    return Timed(name, row[POS], row[MTIME], row[KIND] & 255, offset)
+
+
+def _attr_of(place: Place) -> Attr:
+    files, row = place
+    return attr_of(row, files.owner)
 
 
 def mount(path: str, options: Options) -> DatasetSource:
     """What `winkfs mount` serves of a data set. Raises Refusal, ValueError, FormatError."""
     return DatasetSource(path, options.as_of or None, timedir=options.timedir)
-
-
-def _is_of(error: Exception, files: ShardFiles) -> bool:
-    """Whether it tells of damage to the columns of this shard."""
-    return isinstance(error, DerivedDamage) and error.file == files.base + ".cols"
 
 
 def _may_open(files: int) -> None:

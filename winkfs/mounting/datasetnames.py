@@ -1,261 +1,296 @@
-"""The names of a mounted data set.
+"""The names of a mounted data set in one order, over the catalogs of its shards.
 
-Rows         the files of all shards, numbered through
-sort         rows into byte order of their names: eight bytes of all names are compared at a time,
-             as numbers
-MergedOrder  the visible rows in that order: what a `Catalog` is for one container
-RowsBatch    rows as files that a directory shows, from the columns alone
+The rows of each shard are in the order of their names. So of the order of all only whose turn it
+is is kept: which shard has the next name.
+
+Chain        the shards one behind the other
+Turns        any other order of the shards
+MergedOrder  the names in that order: what a `Catalog` is for one container
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
-from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice, pairwise
+from operator import mul
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, UInt8, rows_at, texts_at
-from winkfs.container.ondisk.cols import FileArray
+from winkformats.arrays import Bools, Int64, Texts, trim_heap
+from winkformats.kv.entry import MASK64
+from winkfs.container.ondisk.catalog import Block
 from winkfs.container.ondisk.inode import FileType
-from winkfs.mounting.ids import POSITION
-from winkfs.mounting.listing import MAKE, MODES, Batch
-from winkfs.names import gallop
-from winkmount.source import Attr
+from winkfs.container.rows import (
+    COLUMNS,
+    KIND,
+    MODE_AT,
+    MODES,
+    OWNER,
+    SPECIAL,
+    ClashFinder,
+    Rows,
+    owner_word,
+)
+from winkfs.mounting.shards import Row, Seen
 
-if TYPE_CHECKING:
-    from winkfs.mounting.shards import ShardFiles
-
-Words = npt.NDArray[np.uint64]
-
-SOME: Final = 1 << 20  # names that are sorted at once
-WORD: Final = 8  # bytes of the names that are compared at a time
+SOME: Final = 1 << 14  # names that are merged at once, about, or for each shard:
+EACH: Final = 1 << 4
 FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
 PART: Final = 64
 SAMPLE: Final = 1 << 14  # names remembered for searches, at most
-FEW_ATTRS: Final = 24  # attributes that are cheaper one by one than as columns
-_KEPT: Final = np.array([0, *(~0 << 8 * (WORD - k) & ~(~0 << 64) for k in range(1, 9))], np.uint64)
+STEP: Final = 1 << 12  # turns that are counted together, at least, or for each shard:
+STEPS: Final = 16
+SHEET: Final = 1 << 10  # rows that are read together, at least, or for each shard:
+SHEETS: Final = 16
+NEAR: Final = 64  # rows from one that was asked for to the next that are close together
+WORTH: Final = 4  # times the shards: rows that may be read for one that is asked for, about
+KEPT_ROWS: Final = 1 << 14  # rows kept that were read together, or two sheets
+POWERS: Final = [pow(0x9E3779B97F4A7C15, n, 1 << 64) for n in range(1, (1 << 13) + 1)]
+
+KEPT_BLOCKS: Final = 64  # blocks kept of which single names are read
+
+Numbers = npt.NDArray[np.unsignedinteger]
+"""Numbers of shards, uint8 or uint16[n]."""
 
 
-class Rows:
-    """The files of several shards, numbered through.
+class Chain:
+    """Shards one behind the other.
 
-    chunks  columns, those of one shard behind those of another
-    owners  the shard of each chunk
-    base    int64[chunks + 1]  row at which each begins; the last: `count`, their number
+    place    number of the shard that has a name, and its rank there
+    spans    by shard: its number, the rank of the first of its names among the indices [start,
+             stop), and where these are in it, ascending. Their ranks follow each other
+    numbers  the shard of each name
     """
 
-    def __init__(self, shards: Iterable[ShardFiles]) -> None:
-        pairs = [(chunk, shard) for shard in shards for chunk in shard.chunks]
-        self.chunks = [chunk for chunk, _ in pairs]
-        self.owners = [shard for _, shard in pairs]
-        counts = [len(chunk) for chunk in self.chunks]
-        self.base = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        self._bases: list[int] = self.base.tolist()
-        self.count = self._bases[-1]
-        self._number = np.uint16 if len(pairs) < 0xFFFF else np.int64  # 16 bits: a radix sort
+    def __init__(self, counts: Sequence[int]) -> None:
+        """`counts`: of the names of each."""
+        self._counts = counts
+        self._starts = [0, *accumulate(counts)]
 
-    def visible(self) -> Int64:
-        """The rows that are to be seen, ascending."""
-        found = [owner.visible(chunk) + base for chunk, owner, base
-                 in zip(self.chunks, self.owners, self._bases, strict=False)]  # fmt: skip
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+    def place(self, index: int) -> tuple[int, int]:
+        shard = bisect.bisect_right(self._starts, index) - 1
+        return shard, index - self._starts[shard]
 
-    def place(self, row: int) -> tuple[int, int]:
-        """-> number of the chunk, row in it."""
-        chunk = bisect.bisect_right(self._bases, row) - 1
-        return chunk, row - self._bases[chunk]
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, Int64]]:
+        at = start
+        while at < stop:
+            shard, rank = self.place(at)
+            end = min(self._starts[shard + 1], stop)
+            yield shard, rank, np.arange(at - start, end - start)
+            at = end
 
-    def parts(self, rows: Int64) -> Iterator[tuple[int, Any, Int64]]:
-        """By chunk: its number, which of the `rows` are in it (an index), and their rows there."""
-        if not len(rows):
-            return
-        chunks = (np.searchsorted(self.base, rows, "right") - 1).astype(self._number)
-        first = int(chunks[0])
-        if (chunks == first).all():
-            yield first, slice(None), rows - self._bases[first]
-            return
-        order = np.argsort(chunks, kind="stable")
-        ordered = chunks[order]
-        stops = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-        start = 0
-        for stop in (*stops.tolist(), len(rows)):
-            which = order[start:stop]
-            chunk = int(ordered[start])
-            yield chunk, which, rows[which] - self._bases[chunk]
-            start = stop
-
-    def texts(self, number: int, at: Int64) -> list[bytes]:
-        """The names of rows of one chunk."""
-        chunk = self.chunks[number]
-        begin = chunk.name_ends[at]
-        lengths = chunk.name_ends[at + 1] - begin
-        if isinstance(chunk.name_bytes, FileArray):
-            return chunk.name_bytes.texts(begin, lengths)
-        return texts_at(chunk.name_bytes, begin, lengths)
-
-    def name(self, row: int) -> bytes:
-        number, at = self.place(row)
-        chunk = self.chunks[number]
-        begin, end = chunk.name_ends[at : at + 2].tolist()
-        return chunk.name_bytes[begin:end].tobytes()
-
-    def names(self, rows: Int64) -> list[bytes]:
-        """The names of rows."""
-        found: npt.NDArray[Any] = np.empty(len(rows), object)
-        for number, which, at in self.parts(rows):
-            found[which] = self.texts(number, at)
-        names: list[bytes] = found.tolist()
-        return names
-
-    def words(self, rows: Int64, offset: int) -> tuple[Words, UInt8]:
-        """Bytes [offset, offset + 8) of the names as numbers that compare like them, and how many
-        bytes the names have from there on, 0 .. 9 (more than 8)."""
-        words, left = np.empty(len(rows), np.uint64), np.empty(len(rows), np.uint8)
-        for number, which, at in self.parts(rows):
-            chunk = self.chunks[number]
-            begin, end = chunk.name_ends[at] + offset, chunk.name_ends[at + 1]
-            words[which] = _words(np.asarray(chunk.name_bytes), begin, end)
-            left[which] = np.clip(end - begin, 0, WORD + 1)
-        return words, left
+    def numbers(self) -> Numbers:
+        return np.repeat(np.arange(len(self._counts), dtype=_width(self._counts)), self._counts)
 
 
-def _words(raw: npt.NDArray[np.uint8], begin: Int64, end: Int64) -> Words:
-    """Eight bytes from `begin` on, zeros from `end` on."""
-    if len(raw) < WORD:
-        raw = np.concatenate([raw, np.zeros(WORD, np.uint8)])
-    at = np.minimum(begin, len(raw) - WORD)
-    words = rows_at(raw, at, WORD).view(">u8")[:, 0].astype(np.uint64)
-    late = begin > at  # at the end of the buffer: they stand further behind
-    if late.any():
-        words[late] <<= (8 * np.minimum(begin[late] - at[late], 7)).astype(np.uint64)
-    kept: Words = words & _KEPT[np.clip(end - begin, 0, WORD)]
-    return kept
+class Turns:
+    """The same for any order of the shards. Memory: 1 byte a name, 2 from 257 shards on."""
+
+    def __init__(self, numbers: Numbers, shards: int) -> None:
+        self._numbers, self._shards = numbers, shards
+        self._step = max(STEP, STEPS * shards)
+        counts = [self._count(at, at + self._step) for at in range(0, len(numbers), self._step)]
+        self._before = np.cumsum([np.zeros(shards, np.int64), *counts], axis=0)
+
+    def _count(self, start: int, stop: int) -> Int64:
+        """How often it is the turn of each, int64[shards]."""
+        return np.bincount(self._numbers[start:stop], minlength=self._shards)
+
+    def place(self, index: int) -> tuple[int, int]:
+        shard = self._numbers.item(index)
+        step = index // self._step
+        before = self._numbers[step * self._step : index]
+        return shard, self._before.item(step, shard) + int(np.count_nonzero(before == shard))
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, Int64]]:
+        step, part = start // self._step, self._numbers[start:stop]
+        ranks = self._before[step] + self._count(step * self._step, start)
+        order = np.argsort(part, kind="stable")
+        ends = np.cumsum(np.bincount(part, minlength=self._shards)).tolist()
+        for shard, (low, high) in enumerate(pairwise([0, *ends])):
+            if low < high:
+                yield shard, int(ranks[shard]), order[low:high]
+
+    def numbers(self) -> Numbers:
+        return self._numbers
 
 
-def sort(rows: Rows, chosen: Int64) -> tuple[Int64, Int64]:
-    """The chosen rows in byte order of their names; no two of them have the same.
+class Sample(NamedTuple):
+    """Some names, and how many of the order come before each: that many are less."""
 
-    ->      int64[n], and the indices of the names that others may be below: the next name begins
-            with them, and goes on with no more than a /
-    cost    a pass over the names for each 8 bytes that they have in common; twice that from SOME
-            names on. Memory: 8 bytes a name, and 80 MiB while it runs
-    """
-    if len(chosen) <= SOME:
-        return _sort(rows, chosen)
-    runs = [_sort(rows, chosen[at : at + SOME])[0] for at in range(0, len(chosen), SOME)]
-    some = sorted(rows.names(chosen[:: len(chosen) // (64 * len(runs))]))
-    places = [[bisect.bisect_left(run, name, key=rows.name) for run in runs]
-              for name in some[64::64]]  # fmt: skip
-    found, above, at = np.empty(len(chosen), np.int64), [], 0
-    edges = [[0] * len(runs), *places, [len(run) for run in runs]]
-    for low, high in pairwise(edges):  # what is between two names, of all runs
-        part = np.concatenate([run[a:b] for run, a, b in zip(runs, low, high, strict=True)])
-        stop = at + len(part)
-        found[at:stop], indices = _sort(rows, part)
-        above += [indices + at, np.arange(max(stop - 1, at), stop)]  # the last: who knows
-        at = stop
-    return found, np.concatenate(above)
-
-
-def _sort(rows: Rows, chosen: Int64) -> tuple[Int64, Int64]:
-    """All at once. Memory: 80 bytes a name."""
-    found = chosen.copy()
-    todo = np.arange(len(found))  # places in `found` that are not decided yet, ascending
-    group = np.zeros(len(found), np.int64)  # those with one number begin alike
-    offset, above = 0, [todo[:0]]
-    while len(todo):
-        part = found[todo]
-        words, left = rows.words(part, offset)
-        by = np.argsort(words) if group[0] == group[-1] else np.lexsort((words, group))
-        found[todo] = part[by]
-        words, left = words[by], left[by]  # the groups stay where they are
-        near, more = group[1:] == group[:-1], left > WORD
-        same = near & (words[1:] == words[:-1]) & (more[1:] | more[:-1])
-        ends = np.flatnonzero(near & ~same & ~more[:-1])
-        above.append(todo[ends[_may_be_above(words[ends], words[ends + 1], left[ends])]])
-        tied = np.zeros(len(todo), np.bool_)
-        tied[1:] = same
-        tied[:-1] |= same
-        todo, group = todo[tied], np.concatenate([[0], np.cumsum(~same)])[tied]
-        offset += WORD
-    return found, np.sort(np.concatenate(above))
-
-
-def _may_be_above(words: Words, following: Words, left: UInt8) -> Bools:
-    """Whether names that end after `left` bytes of their words begin those that follow. One that
-    ends with its word, and is the beginning of another, is not decided before the next word."""
-    begins = following & _KEPT[left] == words
-    behind = following >> (8 * np.maximum(WORD - 1 - left.astype(np.int64), 0)).astype(
-        np.uint64
-    ) & np.uint64(0xFF)
-    may: Bools = begins & (behind <= ord("/"))
-    return may
+    names: list[bytes]
+    at: Int64
 
 
 class MergedOrder:
-    """Has what listings ask of a `winkfs.container.catalog.Catalog`; entries are rows.
+    """Has what listings ask of a `winkfs.container.catalog.Catalog`, and `row`.
 
-    rows     of which files; memory: 4 bytes a name
     count    names
     clashes  files, not directories, with whose name and a / another begins
+    cost     memory: 3 bytes a name, 4 from 257 shards on; none where shards are one behind the
+             other; SAMPLE names; KEPT_ROWS and KEPT_BLOCKS that were read
     """
 
-    def __init__(self, rows: Rows, order: npt.NDArray[Any]) -> None:
-        """`order`: int64 or uint32[n]; for all that is visible see `merged` and `updated`."""
-        self.rows = rows
-        self._order = order.astype(np.uint32 if rows.count < 1 << 32 else np.int64, copy=False)
-        self._sample: tuple[int, list[bytes]] | None = None
-        self.count = len(self._order)
-        self.clashes = 0
+    def __init__(
+        self,
+        shards: Sequence[Seen],
+        order: Chain | Turns,
+        sample: Sample,
+        owner: tuple[int, int],
+        marks: npt.NDArray[np.uint16] | None = None,
+    ) -> None:
+        """For all that is to be seen: see `of`, `updated`.
 
-    # how it is made
+        owner  whom files belong to that have no owner of their own, nor another one by their shard
+        marks  bits of the hashes of the names, in order; None: names are found by searches alone
+        """
+        self.shards, self._order, self._sample, self._marks = shards, order, sample, marks
+        self._owner = owner
+        self.count = sum(shard.count for shard in shards)
+        self.clashes = 0
+        self._step = max(SHEET, SHEETS * len(shards))
+        self._sheets: dict[int, Rows] = {}  # by index // step, the last one read behind the others
+        self._sheet: tuple[int, list[bytes]] = 0, []  # the last one that was used: first, names
+        self._blocks: dict[tuple[int, int], Block] = {}
+        self._asked, self._many = 0, 0  # behind the last row asked for; how many lay close to it
+
+    # --- how it is made ---
 
     @classmethod
-    def merged(cls, rows: Rows) -> Self:
-        """Of all rows that are visible. Cost: see `sort`."""
-        order, above = sort(rows, rows.visible())
-        made = cls(rows, order)
-        made.clashes = sum(map(made._is_clash, above.tolist()))
+    def of(cls, shards: Sequence[Seen], owner: tuple[int, int]) -> Self:
+        """Of all that is to be seen; of files with one name only one is. Raises DerivedDamage.
+
+        shards  by rank
+        cost    0.7 us a name; nothing where the names of the shards are one behind the other.
+                Memory while it runs: 200 bytes for SOME names, or EACH of each shard
+        """
+        shards = [shard for shard in shards if shard.count]
+        return cls._chain(shards, owner) or cls._merged(shards, owner)
+
+    @classmethod
+    def _chain(cls, shards: Sequence[Seen], owner: tuple[int, int]) -> Self | None:
+        """One behind the other; None where they are not, or there are clashes."""
+        if any(shard.catalog.clashes for shard in shards):
+            return None
+        shards = sorted(shards, key=lambda shard: shard.run.firsts[0])
+        firsts = [shard.run.firsts[0] for shard in shards]
+        lasts = [shard.last() for shard in shards]
+        pairs = list(zip(lasts, firsts[1:], strict=False))
+        if any(last >= first for last, first in pairs):
+            return None
+        chain, names, at, start = Chain([shard.count for shard in shards]), [], [], 0
+        for shard in shards:
+            names += shard.run.firsts
+            starts = np.array(shard.run.starts[:-1], np.int64)
+            at.append(starts - np.searchsorted(shard.hidden, starts) + start)
+            start += shard.count
+        sample = Sample(names, np.concatenate([np.empty(0, np.int64), *at]))
+        made = cls(shards, chain, sample, owner)
+        found = {name for pair in pairs for name in _above(*pair)}
+        return None if any(made._is_clash(made.find(name)) for name in found) else made
+
+    @classmethod
+    def _merged(cls, shards: Sequence[Seen], owner: tuple[int, int]) -> Self:
+        total = sum(shard.count for shard in shards)
+        numbers = np.empty(total, _width(shards))
+        marks, finder = np.empty(total, np.uint16), ClashFinder()
+        each, names, clashes, later, at = total // SAMPLE + 1, list[bytes](), 0, list[bytes](), 0
+        for part in _parts(shards):
+            stop = at + len(part.names)
+            numbers[at:stop] = part.shards
+            marks[at:stop] = _marks(part.names)
+            names += part.names[-at % each :: each].tolist()
+            finder.add_some(part.names, _beginnings(part.names))
+            for name in finder.found:  # its entry may stand before
+                i = bisect.bisect_left(part.names, name)
+                if i < len(part.names) and part.names[i] == name:
+                    clashes += not part.directories[i]
+                else:
+                    later.append(name)
+            finder.found.clear()
+            at = stop
+        trim_heap()
+        sample = Sample(names, np.arange(0, total, each))
+        made = cls(shards, Turns(numbers, len(shards)), sample, owner, marks)
+        made.clashes = clashes + sum(made._is_clash(made.find(name)) for name in later)
         return made
 
-    def updated(self, rows: Rows) -> MergedOrder:
-        """The same for other rows, of which some are those of this order.
+    def updated(self, shards: Sequence[Seen]) -> MergedOrder:
+        """The same for other shards, of which some are those of this order, or less of them.
 
-        cost    as `merged`, but where few names come a copy, and a search for each that comes
+        cost    as `of`, but where few names come a copy, and a search for each that comes
         """
-        if self.clashes:
-            return self.merged(rows)
-        kept, added = self._kept_and_added(rows)
-        if len(added) > FEW + len(kept) // PART:
-            return self.merged(rows)
-        added, _ = sort(rows, added)
-        old, at, places = MergedOrder(rows, kept), 0, []
-        for name in rows.names(added):
-            places.append(at := old.lower_bound(name, at))
-        new = MergedOrder(rows, np.insert(old._order, places, added))
-        new.clashes = new._clashes_of(place + i for i, place in enumerate(places))
-        return new
+        shards = [shard for shard in shards if shard.count]
+        chain = MergedOrder._chain(shards, self._owner)
+        if chain is not None:
+            return chain
+        old = None if self.clashes else self._kept(shards)
+        known = {id(shard.catalog) for shard in self.shards}
+        new = [(i, shard) for i, shard in enumerate(shards) if id(shard.catalog) not in known]
+        come = sum(shard.count for _, shard in new)
+        if old is None or come > FEW + old.count // PART:
+            return MergedOrder._merged(shards, self._owner)
+        added = sorted(
+            (name, i) for i, shard in new for names, _ in shard.names() for name in names.tolist()
+        )
+        return old._with(added)
 
-    def _kept_and_added(self, rows: Rows) -> tuple[Int64, Int64]:
-        """Rows of this order that are still visible, by name, and the others that are, ascending.
-        As numbered now."""
-        now = {
-            id(chunk): base for chunk, base in zip(rows.chunks, rows.base.tolist(), strict=False)
-        }
-        base = np.array([now.get(id(chunk), -1) for chunk in self.rows.chunks], np.int64)
-        kept = self._order.astype(np.int64)
-        if not np.array_equal(base, self.rows.base[:-1]):
-            chunk = np.searchsorted(self.rows.base, kept, "right") - 1
-            kept += (base - self.rows.base[:-1])[chunk]
-            kept = kept[base[chunk] >= 0]
-        new = np.zeros(rows.count, np.bool_)
-        new[rows.visible()] = True
-        kept = kept[new[kept]]
-        new[kept] = False
-        return kept, np.flatnonzero(new)
+    def _kept(self, shards: Sequence[Seen]) -> MergedOrder | None:
+        """What these shards still have of this order; None where they have more."""
+        numbers, there = self._order.numbers(), {id(s.catalog): i for i, s in enumerate(shards)}
+        now, kept = np.full(len(self.shards), -1), np.ones(len(numbers), bool)
+        for i, shard in enumerate(self.shards):
+            now[i] = there.get(id(shard.catalog), -1)
+            if now[i] < 0:
+                continue
+            hidden = shards[now[i]].hidden
+            if not np.isin(shard.hidden, hidden).all():
+                return None
+            gone = np.setdiff1d(hidden, shard.hidden, assume_unique=True)
+            if len(gone):
+                ranks = gone - np.searchsorted(shard.hidden, gone)
+                kept[np.flatnonzero(numbers == i)[ranks]] = False
+        kept &= (now >= 0)[numbers]
+        names, at = self._sample
+        sample = Sample(names, np.concatenate([[0], np.cumsum(kept)])[at])
+        marks = None if self._marks is None else self._marks[kept]
+        left = now[numbers[kept]].astype(_width(shards))
+        made = MergedOrder(shards, Turns(left, len(shards)), sample, self._owner, marks)
+        made.count = len(left)
+        return made
+
+    def _with(self, added: Sequence[tuple[bytes, int]]) -> MergedOrder:
+        """The same and some more names, ascending; each with the number of its shard."""
+        at, places, names = 0, list[int](), [name for name, _ in added]
+        for name in names:
+            places.append(at := self.lower_bound(name, at))
+        numbers = np.insert(self._order.numbers(), places, [number for _, number in added])
+        marks = self._marks
+        if marks is not None:
+            marks = np.insert(marks, places, list(map(_mark, names)))
+        before = np.array(
+            [bisect.bisect_left(names, name) for name in self._sample.names], np.int64
+        )
+        sample = Sample(self._sample.names, self._sample.at + before)
+        made = MergedOrder(
+            self.shards, Turns(numbers, len(self.shards)), sample, self._owner, marks
+        )
+        made.clashes = made._clashes_of(place + i for i, place in enumerate(places))
+        return made
+
+    def replace(self, old: Seen, new: Seen) -> bool:
+        """Go on with another catalog of a shard -> False: it has other files."""
+        if (old.run.count, old.count) != (new.run.count, new.count):
+            return False
+        self.shards = [new if shard is old else shard for shard in self.shards]
+        self._blocks.clear()
+        return True
+
+    # --- clashes ---
 
     def _clashes_of(self, indices: Iterable[int]) -> int:
         """How many there are, where each has to do with one of these names."""
@@ -267,98 +302,260 @@ class MergedOrder:
                 seen.add(path)
                 found.add(self.find(path))
                 path = path.rpartition(b"/")[0]
-        return sum(map(self._is_clash, found - {-1}))
+        return sum(map(self._is_clash, found))
 
     def _is_clash(self, index: int) -> bool:
-        number, row = self.rows.place(self.row(index))
-        is_file = self.rows.chunks[number].ftype.item(row) != FileType.DIR
-        return is_file and self._has_below(index)
-
-    def _has_below(self, index: int) -> bool:
+        """Whether there is a file with this index, and names below it."""
+        if index < 0 or self.row(index)[KIND] & 255 == FileType.DIR:
+            return False
         below = self.name(index) + b"/"
         at = self.lower_bound(below, index + 1)
         return at < self.count and self.name(at).startswith(below)
 
-    # what is asked of it
+    # --- what is asked of it ---
 
     def find(self, name: bytes) -> int:
-        """The index of a name, -1: there is none. Cost: a search."""
-        at = self.lower_bound(name)
-        return at if at < self.count and self.name(at) == name else -1
-
-    def positions(self, start: int, stop: int) -> Int64:
-        """The rows with these indices, int64[n]."""
-        return self._order[start:stop].astype(np.int64)
-
-    def row(self, index: int) -> int:
-        return self._order.item(index)  # type: ignore[no-any-return]
-
-    def names(self, start: int, stop: int) -> list[bytes]:
-        """The names with these indices."""
-        return self.rows.names(self.positions(start, stop))
-
-    def name(self, index: int) -> bytes:
-        """The name with this index."""
-        return self.rows.name(self._order.item(index))
+        """The index of a name, -1: there is none. Raises DerivedDamage. Cost: reads one block, or
+        as `lower_bound`."""
+        if self._marks is None or self._in_sheet(name):
+            at = self.lower_bound(name)
+            return at if at < self.count and self.name(at) == name else -1
+        low, high = self._near(name)
+        alike = np.flatnonzero(self._marks[low : high + 1] == _mark(name))
+        return next((low + i for i in alike.tolist() if self.name(low + i) == name), -1)
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:
-        """See `Catalog.lower_bound`."""
-        if low > 0:
-            low, high = gallop(self.name, name, low, self.count)
-        else:
-            each, some = self._sampled()
-            place = bisect.bisect_left(some, name)
-            low, high = max((place - 1) * each + 1, 0), min(place * each, self.count)
-        return bisect.bisect_left(range(self.count), name, low, high, key=self.name)
+        """See `Catalog.lower_bound`. Cost: reads some blocks."""
+        first, names = self._sheet
+        if self._in_sheet(name):
+            return max(low, first + bisect.bisect_left(names, name))
+        least, high = self._near(name)
+        least, high = max(least, low), max(high, low)
+        return bisect.bisect_left(range(self.count), name, least, high, key=self.name)
 
-    def _sampled(self) -> tuple[int, list[bytes]]:
-        """Each how many-th name is remembered for searches, and those."""
-        if self._sample is None:
-            each = self.count // SAMPLE + 1
-            self._sample = each, self.rows.names(self._order[::each].astype(np.int64))
-        return self._sample
+    def _in_sheet(self, name: bytes) -> bool:
+        """Whether a name belongs into the rows that were used last."""
+        _, names = self._sheet
+        return bool(names) and names[0] <= name <= names[-1]
+
+    def _near(self, name: bytes) -> tuple[int, int]:
+        """-> indices between which the first name is that is not less."""
+        names, at = self._sample
+        i = bisect.bisect_left(names, name)
+        return at.item(i - 1) if i else 0, at.item(i) if i < len(names) else self.count
+
+    def name(self, index: int) -> bytes:
+        """The name with this index. Raises DerivedDamage."""
+        first, names = self._sheet
+        if first <= index < first + len(names):
+            return names[index - first]
+        shard, block, at = self._single(index)
+        return shard.name(block, at)
+
+    def row(self, index: int) -> Row:
+        """The row with this index, whoever owns the file. Raises DerivedDamage."""
+        shard, block, at = self._single(index)
+        return shard.single(block, at)
+
+    def _single(self, index: int) -> tuple[Seen, Block, int]:
+        """-> the shard that has this name, the block, and which of its rows it is."""
+        which, rank = self._order.place(index)
+        shard = self.shards[which]
+        row = shard.row(rank)
+        number = shard.run.find(row)
+        return shard, self._block(which, number), row - shard.run.starts[number]
+
+    def _block(self, which: int, number: int) -> Block:
+        """A block of a shard. The last ones of all stay in memory."""
+        found = self._blocks.pop((which, number), None) or self.shards[which].run.read(number)
+        self._blocks[which, number] = found
+        if len(self._blocks) > KEPT_BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        return found
+
+    def names(self, start: int, stop: int) -> list[bytes]:
+        """The names with these indices. Raises DerivedDamage."""
+        if self.near(start, stop, self._step):
+            return self.part(start, stop).names
+        return [self.name(index) for index in range(start, stop)]
+
+    def near(self, start: int, stop: int, many: int) -> bool:
+        """Rows with these indices are asked for -> whether they are kept, with those around them,
+        as they are where they are so many, or many were asked for that lie close together."""
+        number, few = start // self._step, WORTH * len(self.shards)
+        close = abs(start - self._asked) <= NEAR
+        self._many = min(self._many if close else 0, few) + stop - start
+        self._asked = stop
+        if number not in self._sheets:
+            if self._many < few and stop - start < many:
+                return False
+            self._many -= few
+        self.block(start)
+        return True
+
+    def part(self, start: int, stop: int) -> Rows:
+        """The rows with these indices, [start, stop): at least one. Raises DerivedDamage."""
+        if not self.near(start, stop, len(self.shards) // 2):
+            return self._read(start, stop)
+        parts = []
+        while start < stop:
+            first, rows = self.block(start)
+            parts.append(rows.part(start - first, stop - first))
+            start = first + len(rows.names)
+        return Rows.concat(parts)
+
+    def block(self, index: int) -> tuple[int, Rows]:
+        """Rows that are read together, with that of this index: index of the first of them, and the
+        rows, not to be changed. Raises DerivedDamage."""
+        number = index // self._step
+        start = number * self._step
+        rows = self._sheets.pop(number, None) or self._read(
+            start, min(start + self._step, self.count)
+        )
+        self._sheets[number] = rows
+        if len(self._sheets) > max(KEPT_ROWS // self._step, 2):
+            del self._sheets[next(iter(self._sheets))]
+        self._sheet = start, rows.names
+        return start, rows
+
+    def _read(self, start: int, stop: int) -> Rows:
+        """Rows with ids, see `shards.Row`. Memory: 150 bytes a name, and the name."""
+        texts: npt.NDArray[np.object_] = np.empty(stop - start, object)
+        numbers = np.empty((stop - start, len(COLUMNS)), np.int64)
+        for which, rank, at in self._order.spans(start, stop):
+            shard = self.shards[which]
+            low, high = shard.row(rank), shard.row(rank + len(at) - 1) + 1
+            parts = [
+                shard.rows(self._block(which, i), i, low_, high_)
+                for i, low_, high_ in _within(shard, low, high)
+            ]
+            rows = self._owned(Rows.concat(parts), shard)
+            texts[at], numbers[at] = rows.names, rows.numbers
+        return Rows(texts.tolist(), numbers)
+
+    def _owned(self, rows: Rows, shard: Seen) -> Rows:
+        """Where files of a shard belong to somebody else than those of others, the rows say so."""
+        if shard.owner != self._owner:
+            plain = np.flatnonzero(rows.numbers[:, KIND] & SPECIAL == 0)
+            kind = rows.numbers[plain, KIND]
+            rows.numbers[plain, KIND] = kind | SPECIAL | MODES[kind & 255] << MODE_AT
+            rows.numbers[plain, OWNER] = owner_word(*shard.owner)
+        return rows
 
 
-class RowsBatch(Batch):
-    """What the columns say of some rows. No names for the mount to remember: ids tell the place."""
+def _within(shard: Seen, low: int, high: int) -> Iterator[tuple[int, int, int]]:
+    """The blocks that have some of the rows [low, high) of a shard, and which."""
+    for number, part in shard.run.blocks(low, high):
+        first = shard.run.starts[number]
+        yield number, first + part.start, first + part.stop
 
-    ids: list[int] = []  # noqa: RUF012 - never changed
-    known: list[bytes] = []  # noqa: RUF012
 
-    def __init__(self, rows: Rows, chosen: Int64, cut: int) -> None:
-        """`chosen`: int64[n], rows in the order of their names; `cut`: as with `Batch`."""
-        if len(chosen) <= FEW_ATTRS:
-            self._each(rows, chosen.tolist())
-        else:
-            self._all(rows, chosen)
-        self.odd = [i for i, attr in enumerate(self.attrs) if attr is None]
-        self._cut(cut)
+def _above(last: bytes, first: bytes) -> Iterator[bytes]:
+    """Names of files that may be among those up to `last` and have names below them from `first`
+    on, the next one.
 
-    def _each(self, rows: Rows, chosen: list[int]) -> None:
-        self.names, self.attrs = [], []
-        for row in chosen:
-            number, at = rows.place(row)
-            chunk = rows.chunks[number]
-            self.names.append(chunk.name(at))
-            odd = chunk.special.item(at) or chunk.ftype.item(at) == FileType.DIR
-            self.attrs.append(None if odd else rows.owners[number].attr(chunk, at))
+    All that is between such a file and the first name below it begins with its name; what follows
+    that there is less than a /, or, behind the last of them, no more.
+    """
+    for i in range(1, len(first)):
+        if last[:i] != first[:i]:
+            return
+        if first[i] <= ord("/") and last[i : i + 1] < b"/":
+            yield first[:i]
 
-    def _all(self, rows: Rows, chosen: Int64) -> None:
-        n = len(chosen)
-        ids, sizes, mtimes, uids, gids = np.empty((5, n), np.int64)
-        ftypes, special = np.empty((2, n), np.uint8)
-        texts: npt.NDArray[Any] = np.empty(n, object)
-        for number, which, at in rows.parts(chosen):
-            chunk, owner = rows.chunks[number], rows.owners[number]
-            ids[which] = chunk.pos[at] | owner.number << POSITION
-            sizes[which], mtimes[which] = chunk.size[at], chunk.mtime[at]
-            ftypes[which], special[which] = chunk.ftype[at], chunk.special[at]
-            uids[which], gids[which] = owner.owner
-            texts[which] = rows.texts(number, at)
-        self.names = texts.tolist()
-        columns = ids, MODES[ftypes], sizes, mtimes, uids, gids
-        self.attrs = list(map(
-            MAKE, repeat(Attr), zip(*(column.tolist() for column in columns), repeat(0))
-        ))  # fmt: skip
-        for i in np.flatnonzero((special != 0) | (ftypes == FileType.DIR)).tolist():
-            self.attrs[i] = None
+
+def _width(shards: Sequence[object]) -> type[np.unsignedinteger]:
+    """What holds their numbers."""
+    return np.uint8 if len(shards) <= 1 << 8 else np.uint16 if len(shards) <= 1 << 16 else np.uint32
+
+
+def _mark(name: bytes) -> int:
+    """Bits of a hash: the words of the name times the POWERS, added up."""
+    words = (int.from_bytes(name[at : at + 8], "little") for at in range(0, len(name), 8))
+    return (sum(map(mul, words, POWERS)) & MASK64) >> 48
+
+
+def _marks(names: Texts) -> npt.NDArray[np.uint16]:
+    """The same of many. Cost: a twentieth of another hash, name by name."""
+    if names.dtype.kind != "S":
+        return np.fromiter(map(_mark, names), np.uint16, len(names))
+    words = names.astype(f"S{names.itemsize + -names.itemsize % 8}").view("<u8")
+    words = words.reshape(len(names), -1)
+    found = words @ np.array(POWERS[: words.shape[1]], np.uint64)
+    return (found >> np.uint64(48)).astype(np.uint16)
+
+
+def _beginnings(names: Texts) -> Texts:
+    """Those that the next one begins with."""
+    if names.dtype.kind != "S":
+        return names[:-1][list(map(bytes.startswith, names[1:], names))]
+    matrix = names.view(np.uint8).reshape(len(names), -1)
+    same = (matrix[1:] == matrix[:-1]) | (matrix[:-1] == 0)
+    return names[:-1][same.all(1)]
+
+
+# --- merging ---
+
+
+class _Part(NamedTuple):
+    """Names in order: of which shard each is, and whether it is the entry of a directory."""
+
+    names: Texts
+    shards: Int64
+    directories: Bools
+
+
+class _Cursor:
+    """The names of a shard that were not taken yet."""
+
+    def __init__(self, shard: Seen) -> None:
+        self._blocks = shard.names()
+        self._read: deque[tuple[Texts, Bools]] = deque()
+        self._at = 0  # in the first one
+
+    def _load(self, pieces: int) -> bool:
+        """Read on, if not so many blocks are in memory -> whether they are."""
+        self._read.extend(islice(self._blocks, max(pieces - len(self._read), 0)))
+        return len(self._read) >= pieces
+
+    def ahead(self, count: int) -> bytes | None:
+        """The name behind so many; None: there are no more."""
+        at, piece = self._at + count, 0
+        while self._load(piece + 1):
+            names = self._read[piece][0]
+            if at < len(names):
+                name: bytes = names[at]
+                return name
+            at, piece = at - len(names), piece + 1
+        return None
+
+    def take(self, last: bytes | None) -> Iterator[tuple[Texts, Bools]]:
+        """Take the names up to the last one that is wanted; None: all."""
+        while self._load(1):
+            at, (names, directories) = self._at, self._read[0]
+            stop = len(names)
+            if last is not None and names[-1] > last:
+                stop = bisect.bisect_right(names, last, at)
+            if at < stop:
+                yield names[at:stop], directories[at:stop]
+            if stop < len(names):
+                self._at = stop
+                return
+            self._at = 0
+            self._read.popleft()
+
+
+def _parts(shards: Sequence[Seen]) -> Iterator[_Part]:
+    """The names of all shards in order. Of those with one name that of the last shard is last."""
+    cursors = [_Cursor(shard) for shard in shards]
+    each = max(SOME // max(len(shards), 1), EACH)
+    last: bytes | None = b""
+    while last is not None:
+        last = min(filter(None, (cursor.ahead(each) for cursor in cursors)), default=None)
+        taken = [(i, *part) for i, cursor in enumerate(cursors) for part in cursor.take(last)]
+        if taken:
+            which, names, directories = zip(*taken, strict=True)
+            joined = np.concatenate(names)
+            order = np.argsort(joined, kind="stable")  # joins runs: timsort
+            numbers = np.repeat(which, list(map(len, names)))
+            yield _Part(joined[order], numbers[order], np.concatenate(directories)[order])

@@ -15,7 +15,7 @@ import errno
 import itertools
 import logging
 import stat
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -24,7 +24,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import DEFAULT_MODES, FileType
-from winkfs.container.rows import ASK, COLUMNS, FILEID, MODE_AT, POS, SPECIAL, Rows
+from winkfs.container.rows import ASK, COLUMNS, FILEID, KIND, MODE_AT, POS, SPECIAL, Rows
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS, Places, other_id
 from winkfs.mounting.tree import NameTree, Order
@@ -42,6 +42,7 @@ FORMAT: Final = 0o170000  # bits of a mode that say what a file is
 UINT32: Final = (1 << 32) - 1
 MODE_OF: Final = [stat.S_IFREG | mode for mode in DEFAULT_MODES]
 MODE_OF[FileType.LINK] = stat.S_IFLNK | 0o777
+DIRECTORY_MODE: Final = stat.S_IFDIR | 0o755  # of one without attributes
 MODES: Final = np.array(MODE_OF, np.int64)
 FORMATS: Final = np.array([stat.S_IFMT(mode) for mode in MODE_OF], np.int64)
 MAKE: Final = cast(Any, tuple.__new__)  # what _make does, without a frame of Python
@@ -60,6 +61,17 @@ SHEETS: Final = 8  # blocks remembered as they are listed
 PAGES: Final = 16  # parts of directories that are
 
 log = logging.getLogger("winkfs.mount")
+
+
+def attr_of(row: Sequence[int], owner: tuple[int, int]) -> Attr:
+    """The attributes of a row of the catalog. `owner`: of files without attributes."""
+    _, id, size, mtime, _, ctime, kind, owned = row
+    mode, (uid, gid), changed = MODE_OF[kind & 255], owner, 0
+    if kind & SPECIAL:
+        mode = mode & FORMAT | kind >> MODE_AT
+        uid, gid = owned & UINT32, owned >> 32 & UINT32
+        changed = ctime if ctime != mtime else 0
+    return MAKE(Attr, (id, mode, size, mtime, uid, gid, changed))  # type: ignore[no-any-return]
 
 
 class Batch:
@@ -92,46 +104,63 @@ class Batch:
 class RowBatch(Batch):
     """What rows of the catalog say."""
 
-    def __init__(self, rows: Rows, owner: tuple[int, int], cut: int) -> None:
+    def __init__(
+        self, rows: Rows, owner: tuple[int, int], cut: int, directory_id: Callable[[bytes], int]
+    ) -> None:
         """`owner`: of files without attributes; `cut`: bytes of each name up to what is below the
-        directory."""
+        directory; `directory_id`: of the directory with a path."""
         self.names, self.odd = rows.names, []
         if len(rows.names) <= FEW:
-            self._each(rows, owner)
+            self._each(rows, owner, directory_id)
         else:
-            self._all(rows, owner)
+            self._all(rows, owner, directory_id)
         self._cut(cut)
 
-    def _each(self, rows: Rows, owner: tuple[int, int]) -> None:
+    def _each(
+        self, rows: Rows, owner: tuple[int, int], directory_id: Callable[[bytes], int]
+    ) -> None:
         self.attrs, self.ids, self.known = [], [], []
-        words = rows.numbers.tolist()
-        for i, (_, id, size, mtime, _, ctime, kind, owned) in enumerate(words):
-            ftype, (uid, gid), changed = kind & 255, owner, 0
-            if ftype == FILETYPE_DIR or not 0 < id < OWN_IDS or kind & ASK:
+        for i, row in enumerate(rows.numbers.tolist()):
+            id, kind = row[FILEID], row[KIND]
+            if not 0 < id < OWN_IDS or kind & ASK:
                 self.odd.append(i)
                 self.attrs.append(None)
                 continue
-            mode = MODE_OF[ftype]
-            if kind & SPECIAL:
-                mode = mode & FORMAT | kind >> MODE_AT
-                uid, gid = owned & UINT32, owned >> 32 & UINT32
-                changed = ctime if ctime != mtime else 0
-            self.attrs.append(MAKE(Attr, (id, mode, size, mtime, uid, gid, changed)))
+            attr = attr_of(row, owner)
+            if kind & 255 == FILETYPE_DIR:
+                id = directory_id(rows.names[i])
+                mode = attr.mode if kind & SPECIAL else DIRECTORY_MODE
+                attr = attr._replace(id=id, size=0, mode=stat.S_IFDIR | stat.S_IMODE(mode))
+            self.attrs.append(attr)
             self.ids.append(id)
             self.known.append(rows.names[i])
 
-    def _all(self, rows: Rows, owner: tuple[int, int]) -> None:
-        ids, size, mtime, ftype, mode, uid, gid, ctime = rows.stats(owner)
-        ctime = np.where(ctime != mtime, ctime, 0)
-        columns = ids, FORMATS[ftype] | mode, size, mtime, uid, gid, ctime
-        made = map(MAKE, repeat(Attr), zip(*(column.tolist() for column in columns), strict=True))
+    def _all(
+        self, rows: Rows, owner: tuple[int, int], directory_id: Callable[[bytes], int]
+    ) -> None:
+        other = rows.asked | (rows.numbers[:, FILEID] >= OWN_IDS) | (rows.numbers[:, FILEID] < 1)
+        columns = attributes(rows, owner)
+        for i in np.flatnonzero(rows.directories).tolist():
+            columns[0, i] = directory_id(rows.names[i])
+        made = map(MAKE, repeat(Attr), zip(*columns.tolist(), strict=True))
         self.attrs = list(made)
-        other = rows.directories | rows.asked | (ids >= OWN_IDS) | (ids < 1)
         self.odd = np.flatnonzero(other).tolist()
         for i in self.odd:
             self.attrs[i] = None
-        self.ids = ids[~other].tolist()
+        self.ids = columns[0][~other].tolist()
         self.known = rows.take(~other).names
+
+
+def attributes(rows: Rows, owner: tuple[int, int]) -> Int64:
+    """The fields of `Attr`, int64[7, n]; the ids of directories are those of their entries.
+
+    owner  of files without attributes
+    """
+    ids, size, mtime, ftype, mode, uid, gid, ctime = rows.stats(owner)
+    changed = np.where(ctime != mtime, ctime, 0)
+    size = np.where(rows.directories, 0, size)
+    format = np.where(rows.directories, stat.S_IFDIR, FORMATS[ftype])
+    return np.stack([ids, format | mode, size, mtime, uid, gid, changed])
 
 
 def fine(short: bytes, path: bytes) -> bool:
@@ -154,9 +183,6 @@ class View(Protocol):
 
     def directory_attr(self, path: bytes) -> Attr:
         """Of a directory without an entry."""
-
-    def entry(self, path: bytes) -> int:
-        """FTYPE of the entry of this name, 0: there is none."""
 
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
         """What the files are that an order has at these indices; `cut`: bytes of their names up to
@@ -343,7 +369,7 @@ class _Pass:
                 else:
                     attr = attrs[k] if fine(short, names[k]) else self._attr(names[k])
             else:
-                attr = self._child(short, names[k], at + k)
+                attr = self._child(short, batch, k)
             if attr is not None:
                 found.append(DirEntry(short, attr, at + k + 1))
             k += 1
@@ -364,23 +390,29 @@ class _Pass:
         at = order.lower_bound(prefix, index + 1)
         return at < order.count and order.name(at).startswith(prefix)
 
-    def _child(self, short: bytes, name: bytes, index: int) -> Attr | None:
-        """A subdirectory at the first of the names below it, unless it has another place."""
+    def _child(self, short: bytes, batch: Batch, k: int) -> Attr | None:
+        """A subdirectory at the first of the names below it, the k-th of a batch; None where it has
+        another place."""
         changed, path = self._overlay.of(self.path), self._prefix + short
         if short in changed.states or short in changed.added:
             return None
         if short in changed.over:
             return self._attr(path)
-        order = self._overlay.order
-        if self._overlay is not self._view.tree.overlay:
-            at = order.lower_bound(path)
-            if order.name(at) == path:
-                return None
-        elif self._view.entry(path):
+        if has_entry(self._overlay.order, path, batch.names, k):
             return None
-        elif bad_prefix(name) is None and not self._overlay.is_gone(name):
+        name, current = batch.names[k], self._overlay is self._view.tree.overlay
+        if current and bad_prefix(name) is None and not self._overlay.is_gone(name):
             return self._view.directory_attr(path)
         return self._attr(path)
+
+
+def has_entry(order: Order, path: bytes, names: list[bytes], stop: int) -> bool:
+    """Whether a directory has an entry in an order, before the first name below it, which is
+    `names[stop]` of some that follow each other there."""
+    i = bisect.bisect_left(names, path, 0, stop)
+    if i or names[0] == path:
+        return names[i] == path
+    return order.name(order.lower_bound(path)) == path
 
 
 # --- numbers ---
@@ -450,7 +482,8 @@ class Sheet:
                 self.until += [i] * (i - first)
         self.until += [n] * (n - len(self.until))
         shorts, behind = [short for _, _, short in split], numbers.offset(start + 1)
-        nodes, attrs = rows.numbers[:, POS].copy(), numbers.columns(rows)
+        nodes = rows.numbers[:, POS].copy()
+        attrs = np.ascontiguousarray(attributes(rows, numbers.owner).T)
         for i in np.flatnonzero(rows.directories).tolist():
             nodes[i] = numbers.of_directory(names[i], start + i)
             attrs[i, 0] = numbers.places.directory_id(names[i])
@@ -488,7 +521,7 @@ class Numbers:
     """
 
     def __init__(self, view: Numbered) -> None:
-        self._view, self.places = view, view.places
+        self._view, self.places, self.owner = view, view.places, view.owner
         self._generation, self._epoch = view.generation, 0
         self._base = 0  # what the offsets are ahead of those of a listing
         self._overlay, self._order = view.tree.overlay, view.order
@@ -727,7 +760,7 @@ class Numbers:
             if not all_shown([name]):
                 return None
             child = name[:slash]
-            if not self._has_entry(child, rows.names, i):
+            if not has_entry(order, child, rows.names, i):
                 names.append(child[cut:])
                 nodes.append(self._number(at - 1, depth))
                 attrs.append(self._view.implied_attr(child))
@@ -749,23 +782,6 @@ class Numbers:
         if 0 <= at - start < len(names) and behind <= names[-1]:
             return start + bisect.bisect_left(names, behind, at - start)
         return self._order.lower_bound(behind, at)
-
-    def _has_entry(self, path: bytes, names: list[bytes], stop: int) -> bool:
-        """Whether a directory has an entry in the order, before the first name below it, which is
-        `names[stop]` of a block."""
-        i = bisect.bisect_left(names, path, 0, stop)
-        if i or names[0] == path:
-            return names[i] == path
-        at = self._order.lower_bound(path)
-        return self._order.name(at) == path
-
-    def columns(self, rows: Rows) -> Int64:
-        """Rows of `Attr`, int64[n, 7]; the ids of directories are those of their entries."""
-        ids, size, mtime, ftype, mode, uid, gid, ctime = rows.stats(self._view.owner)
-        changed = np.where(ctime != mtime, ctime, 0)
-        size = np.where(rows.directories, 0, size)
-        format = np.where(rows.directories, stat.S_IFDIR, FORMATS[ftype])
-        return np.stack([ids, format | mode, size, mtime, uid, gid, changed], 1)
 
 
 def last_of(part: Part) -> int:

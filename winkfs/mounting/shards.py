@@ -1,8 +1,8 @@
-"""ShardFiles: one shard of a mounted data set: what its files are, from its columns, and what is in
-them.
+"""ShardFiles: one shard of a mounted data set: what its files are, from its catalog, and what is in
+them; Seen: those of them that are to be seen, by name.
 
-Only contents, attributes and what is not a plain file need its data file. Where that is lost, the
-files are still listed, and reading one is EIO.
+Only contents, and rows of the catalog that do not say all, need its data file. Where that is lost,
+the files are still listed, and reading one is EIO.
 """
 
 from __future__ import annotations
@@ -11,27 +11,47 @@ import errno
 import logging
 import os
 import stat
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Int64
-from winkformats.disk.paths import open_file
+from winkformats.arrays import Bools, Int64, Texts
+from winkformats.disk.memory import MemoryStorage
+from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
-from winkfs.container.columns import BY_INODE, Columns
-from winkfs.container.ondisk.cols import ColumnsFile
-from winkfs.container.ondisk.inode import Extent
+from winkfs.container.catalog import IN_MEMORY, Catalog, build
+from winkfs.container.ondisk.catalog import Block, CatalogFile, CatalogWriter
+from winkfs.container.ondisk.inode import Extent, FileType
 from winkfs.container.read import Content
+from winkfs.container.rows import (
+    KIND,
+    MODE_AT,
+    MTIME,
+    POINTER,
+    POS,
+    SIZE,
+    SPECIAL,
+    Rows,
+    Times,
+    joined,
+    live,
+    owner_word,
+)
 from winkfs.container.store import Store
 from winkfs.dataset.shard import Shard
+from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import POSITION, SHARDS
-from winkfs.mounting.listing import MODE_OF
 from winkfs.mounting.lookup import PAGE, PAGES, Found, Lookup
-from winkmount.source import Attr
+from winkfs.names import name_of
+from winkfs.units import nearest_ns
 
 log = logging.getLogger("winkfs.mount")
+
+LONG: Final = 512  # bytes of a name in an array of texts
+Row = list[int]
+"""A row of the catalog, COLUMNS, but for `pos` and `fileid`: both are the id in the mount."""
 
 
 class Footprint:
@@ -55,41 +75,193 @@ class Footprint:
         self._pages = 0
 
 
+class Seen:
+    """The files of a shard that are to be seen, by name; immutable. Rank n: the n-th of them.
+
+    number, owner   see `ShardFiles`
+    catalog         their rows, and those that are hidden
+    hidden          int64[..], ascending: which rows are
+    count, size     how many are to be seen, sum of their sizes
+
+    It holds the catalog open: listings go on with an order of an earlier generation.
+    """
+
+    def __init__(self, number: int, owner: tuple[int, int], catalog: Catalog, positions: Int64):
+        """`positions`: ascending, of the inodes that are hidden. Raises DerivedDamage."""
+        self.number, self.owner, self.catalog = number, owner, catalog
+        self.run = run = catalog.file.runs[0]
+        self.hidden, size = hidden_rows(catalog, positions)
+        self._ranks = self.hidden - np.arange(len(self.hidden))  # so many are seen before each
+        self.count, self.size = run.count - len(self.hidden), run.totals()[1] - size
+
+    def row(self, rank: int) -> int:
+        """The row of the catalog that has a rank."""
+        return rank + int(self._ranks.searchsorted(rank, "right"))
+
+    def rank(self, row: int) -> int:
+        """How many are seen before a row."""
+        return row - int(self.hidden.searchsorted(row))
+
+    def name(self, block: Block, index: int) -> bytes:
+        """A name of one of its blocks. Raises DerivedDamage."""
+        try:
+            return block.name(index)
+        except ValueError as error:
+            raise self._damage(error) from None
+
+    def last(self) -> bytes:
+        """The last name, maybe of one that is hidden. Raises DerivedDamage."""
+        block = self.run.read(len(self.run.firsts) - 1)
+        return self.name(block, block.count - 1)
+
+    def single(self, block: Block, index: int) -> Row:
+        """A row of one of its blocks."""
+        row = block.row(index)
+        row[:2] = [self.number << POSITION | row[POS]] * 2
+        return row
+
+    def rows(self, block: Block, number: int, low: int, high: int) -> Rows:
+        """Those of the rows [low, high) of the catalog, all of one block, that are seen: with ids,
+        see `Row`. `number`: of the block. Raises DerivedDamage."""
+        first = self.run.starts[number]
+        try:
+            rows = block.part(low - first, high - first)
+        except ValueError as error:
+            raise self._damage(error) from None
+        rows = rows.take(self._seen(low, high)) if self._hides(low, high) else rows
+        rows.numbers[:, POS] |= self.number << POSITION
+        rows.numbers[:, 1] = rows.numbers[:, POS]
+        return rows
+
+    def names(self) -> Iterator[tuple[Texts, Bools]]:
+        """The names, a block at a time, and which are entries of directories. Raises
+        DerivedDamage. Cost: 0.3 us a name."""
+        for number, _ in self.run.within(b"", None):
+            block, low, high = self.run.read(number), *self.run.starts[number : number + 2]
+            try:
+                names = block.texts()
+            except ValueError as error:
+                raise self._damage(error) from None
+            if names.itemsize > LONG:  # put together with others all would become as long
+                names = names.astype(object)
+            directories = block.column(KIND) & 255 == FileType.DIR
+            if self._hides(low, high):
+                kept = self._seen(low, high)
+                names, directories = names[kept], directories[kept]
+            if len(names):
+                yield names, directories
+
+    def hours(self, unit: int) -> set[int]:
+        """The mtimes, divided by so many nanoseconds. Cost: reads blocks that may have several."""
+        found = set[int]()
+        for number in range(len(self.run.firsts)):
+            bounds = self.run.mtimes(number)
+            low, high = self.run.starts[number : number + 2]
+            if bounds[0] // unit == bounds[1] // unit and self.rank(low) < self.rank(high):
+                found.add(bounds[0] // unit)
+                continue
+            times = self.run.read(number).column(MTIME)[self._seen(low, high)]
+            found.update(np.unique(times // unit).tolist())
+        return found
+
+    def within(self, times: Times, least: int) -> Iterator[tuple[list[int], Rows]]:
+        """The rows from `least` on whose mtime is in some times, and which they are: a block at a
+        time. Raises DerivedDamage."""
+        for number, _ in self.run.within(b"", None, times):
+            low, high = self.run.starts[number : number + 2]
+            low = max(low, least)
+            if low < high:
+                at = low + np.flatnonzero(self._seen(low, high))
+                rows = self.rows(self.run.read(number), number, low, high)
+                kept = rows.within(times)
+                yield at[kept].tolist(), rows.take(kept)
+
+    def _hides(self, low: int, high: int) -> bool:
+        """Whether some of the rows [low, high) are hidden."""
+        return self.rank(high) - self.rank(low) < high - low
+
+    def _seen(self, low: int, high: int) -> Bools:
+        """Which of the rows [low, high) are not."""
+        seen = np.ones(high - low, bool)
+        first, stop = self.hidden.searchsorted([low, high]).tolist()
+        seen[self.hidden[first:stop] - low] = False
+        return seen
+
+    def _damage(self, error: ValueError) -> DerivedDamage:
+        return DerivedDamage(str(error), file=self.catalog.file.storage.name, offset=0)
+
+
+def hidden_rows(catalog: Catalog, positions: Int64) -> tuple[Int64, int]:
+    """The rows whose inodes stand at these ascending positions, and the sum of their sizes.
+
+    raises  DerivedDamage
+    cost    one read for each block that may have one
+    """
+    run = catalog.file.runs[0]
+    found, size = [np.empty(0, np.int64)], 0
+    for number in run.blocks_at(positions):
+        block = run.read(number)
+        pos = block.column(POS)
+        at = np.minimum(np.searchsorted(positions, pos), len(positions) - 1)
+        rows = np.flatnonzero(positions[at] == pos)
+        size += sum(block.column(SIZE)[rows].tolist())
+        found.append(rows + run.starts[number])
+    return np.concatenate(found), size
+
+
 class ShardFiles:
     """The files of one shard.
 
-    number  1 .. SHARDS, part of the ids of its files
-    chunks  their columns, in order of their inodes
-    hidden  int64[..], ascending: positions of those that are not to be seen
-    owner   (uid, gid) of files that have none of their own
-    error   why contents cannot be read; None where they can
+    number   1 .. SHARDS, part of the ids of its files
+    seen     those that are to be seen; None: none can be
+    owner    (uid, gid) of files that have none of their own
+    error    why contents cannot be read; None where they can
     """
 
     def __init__(self, shard: Shard, number: int, owner: tuple[int, int], trace: Footprint) -> None:
         """What cannot be read is logged. `owner`: where the data file is lost."""
         self.record, self.base, self.number = shard.record, shard.base, number
-        self.hidden, self.owner, self._trace = shard.hidden, owner, trace
+        self.owner, self._trace = owner, trace
         self.error: str | None = None
+        self.seen: Seen | None = None
+        self._hidden = np.empty(0, np.int64)
         self._store: Store | None = None
-        self._columns: ColumnsFile | None = None
         if shard.record.size >> POSITION or number >= SHARDS:
             raise OSError(errno.EFBIG, "too large for a mount, or too many shards", shard.base)
         self._shard = shard
         try:
             self._open(shard)
-            self._take(self._read_columns() or self._read_inodes(shard))
+            self._catalog = self._read_catalog() or self._read_inodes()
         except BaseException:
             self.close()
             raise
 
-    def _take(self, chunks: list[Columns]) -> None:
-        self.chunks = chunks
-        self._first = [int(chunk.pos[0]) for chunk in chunks]
+    def hide(self, positions: Int64) -> None:
+        """`positions`: ascending, of the inodes that are not to be seen.
 
-    def forget_columns(self) -> None:
-        """BASE.cols cannot be read any more: go on without it."""
-        self._close_columns()
-        self._take(self._read_inodes(self._shard))
+        cost  where they are others than before, reads the blocks that may have them; a catalog
+              that is damaged is made anew
+        """
+        if self.seen is None or not np.array_equal(positions, self._hidden):
+            self._hidden = positions
+            try:
+                self._see()
+            except DerivedDamage as error:
+                if not self.heal(error):
+                    raise
+
+    def _see(self) -> None:
+        catalog, hidden = self._catalog, self._hidden
+        self.seen = catalog and Seen(self.number, self.owner, catalog, hidden)
+
+    def heal(self, error: DerivedDamage) -> bool:
+        """Go on without BASE.cat, where it is the one that is damaged -> whether it is."""
+        if self._catalog is None or error.file != self._catalog.file.storage.name:
+            return False
+        log.warning("%s: not used any more", error)
+        self._catalog = self._read_inodes()
+        self._see()
+        return True
 
     # opening
 
@@ -105,87 +277,80 @@ class ShardFiles:
         self._store, self.owner = store, store.owner
         self._lookup = Lookup(store, Content(store))
 
-    def _read_columns(self) -> list[Columns] | None:
-        """All chunks of BASE.cols, each checked; None where they cannot be believed."""
-        path = self.base + ".cols"
+    def _read_catalog(self) -> Catalog | None:
+        """BASE.cat; None where it cannot be believed. It has all files, or is of no use."""
+        path = self.base + ".cat"
         try:
-            storage = open_file(path)
-        except OSError:
+            file = CatalogFile(open_file(path))
+        except FileNotFoundError:
             return None
-        storage.mapped = False
-        try:
-            self._columns = columns = ColumnsFile(storage, in_file=True)
-            if (columns.contid, columns.covered) == (self.record.contid, self.record.size):
-                return [columns.chunk(i) for i in range(len(columns.chunks))]
-            log.warning("%s: of another container, not used", path)
         except (FormatError, OSError) as error:
             log.warning("%s: not used", error)
-            if self._columns is None:
-                storage.close()
-        return None
+            return None
+        if (file.contid, file.covered) != (self.record.contid, self.record.size):
+            file.close()
+            log.warning("%s: of another container, or an older one: not used", path)
+            return None
+        if len(file.runs) == 1 and file.runs[0].totals()[0] == file.rows:  # none is gone
+            return Catalog(file)
+        try:
+            with file:
+                return Catalog(one_run(file, self.base))
+        except DerivedDamage as error:
+            log.warning("%s: not used", error)
+            return None
 
-    def _read_inodes(self, shard: Shard) -> list[Columns]:
-        """The same from the data file. Cost: a pass over its inodes. Memory: 80 bytes a file."""
+    def _read_inodes(self) -> Catalog | None:
+        """The same from the data file. Cost: see `build`."""
         if self._store is not None:
             self._trace.drop()
             self._store.abandon()
-            self._open(shard, load=True)  # with its index
+            self._open(self._shard, load=True)  # with its index
         if self._store is None:
             log.error("%s: %d files are not shown", self.base, self.record.files)
-            return []
-        columns = Columns.of(self._store, problem=lambda e: log.error("not shown: %s", e))
-        return [columns] if len(columns) else []
+            return None
+        return build(self._store, save=False, lost=lambda e: log.error("not shown: %s", e))
 
     def close(self) -> None:
+        """Close the data file; the catalog is closed when no order has it any more."""
         if self._store is not None:
             self._trace.drop()
             self._store.abandon()
             self._store = None
-        self._close_columns()
-
-    def _close_columns(self) -> None:
-        if self._columns is not None:
-            self._columns.close()
-            self._columns = None
+        self._catalog = self.seen = None
 
     # files by position
 
-    def locate(self, pos: int) -> tuple[Columns, int] | None:
-        """-> the chunk and the row that have this inode."""
-        number = bisect_right(self._first, pos) - 1
-        if number < 0:
-            return None
-        chunk = self.chunks[number]
-        row = int(chunk.pos.searchsorted(pos))
-        return (chunk, row) if row < len(chunk) and chunk.pos.item(row) == pos else None
-
     def hides(self, pos: int) -> bool:
-        at = int(self.hidden.searchsorted(pos))
-        return at < len(self.hidden) and self.hidden.item(at) == pos
+        at = int(self._hidden.searchsorted(pos))
+        return at < len(self._hidden) and self._hidden.item(at) == pos
 
-    def visible(self, chunk: Columns) -> Int64:
-        """Rows of a chunk that are to be seen."""
-        if not len(self.hidden):
-            return np.arange(len(chunk))
-        at = np.searchsorted(self.hidden, chunk.pos)
-        hidden = self.hidden[np.minimum(at, len(self.hidden) - 1)] == chunk.pos
-        return np.flatnonzero(~hidden)
+    def row_at(self, pos: int) -> Row:
+        """The file whose inode is at a position, as its inode says. Raises CorruptError; ESTALE
+        where the data file is lost, and the catalog has none."""
+        id = self.number << POSITION | pos
+        if self._store is None:
+            return [id, id, *self._listed(pos).numbers[0, 2:].tolist()]
+        found = self.found(pos)
+        mtime_ns = nearest_ns(self._store.settings.ns_of(found.mtime))
+        kind, owner, ctime_ns = found.ftype & 255 or int(FileType.FILE), 0, mtime_ns
+        if (attrs := found.attrs) is not None:
+            kind |= SPECIAL | stat.S_IMODE(attrs.mode) << MODE_AT
+            owner, ctime_ns = owner_word(attrs.uid, attrs.gid), attrs.ctime_ns or mtime_ns
+        return [id, id, found.size, mtime_ns, found.pointer, ctime_ns, kind, owner]
 
-    def id_of(self, pos: int) -> int:
-        return self.number << POSITION | pos
+    def name_at(self, pos: int) -> bytes:
+        """Its name. Raises as `row_at`."""
+        if self._store is None:
+            return self._listed(pos).names[0]
+        self._touch(0)
+        return name_of(self._store.entry_at(pos).key)
 
-    def attr(self, chunk: Columns, row: int) -> Attr:
-        """The attributes of a file, as a directory has them, too."""
-        pos, mode = chunk.pos.item(row), MODE_OF[chunk.ftype.item(row)]
-        uid, gid = self.owner
-        ctime_ns = 0
-        if chunk.special.item(row) and self.error is None:
-            attrs = self.found(pos).attrs
-            if attrs is not None:
-                mode = stat.S_IFMT(mode) | stat.S_IMODE(attrs.mode)
-                uid, gid, ctime_ns = attrs.uid, attrs.gid, attrs.ctime_ns or 0
-        size, mtime_ns = chunk.size.item(row), chunk.mtime.item(row)
-        return Attr(self.id_of(pos), mode, size, mtime_ns, uid, gid, ctime_ns)
+    def _listed(self, pos: int) -> Rows:
+        """The file as the catalog has it. Cost: reads the blocks that may have it."""
+        for row in hidden_rows(self._catalog, np.array([pos]))[0].tolist() if self._catalog else ():
+            return self._catalog.part(row, row + 1)
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def found(self, pos: int) -> Found:
         """What the inode says. Raises CorruptError; OSError (EIO) where the data file is lost."""
@@ -198,22 +363,18 @@ class ShardFiles:
         self._need()
         return self._lookup.inode(pos).extents
 
-    def bytes_shown(self) -> int:
-        """The sizes of the files that are to be seen."""
-        return sum(int(chunk.size[self.visible(chunk)].sum()) for chunk in self.chunks)
-
     # contents
 
-    def read(self, chunk: Columns, row: int, offset: int, size: int) -> bytes:
+    def read(self, row: Row, offset: int, size: int) -> bytes:
         """Up to `size` bytes of a file from `offset`. Raises CorruptError; OSError (EIO)."""
         self._need()
-        whole, pointer = chunk.size.item(row), chunk.pointer.item(row)
+        whole, pointer = row[SIZE], row[POINTER]
         stop = min(offset + size, whole)
         if offset >= stop:
             return b""
         self._touch(stop - offset)
-        if pointer == BY_INODE:
-            return self._lookup.read(self._lookup.at(chunk.pos.item(row)), offset, size)
+        if pointer <= 0:
+            return self._lookup.read(self._lookup.at(position(row)), offset, size)
         value = self._lookup.content(pointer, whole)
         return value[offset:stop] if stop - offset < whole else value
 
@@ -224,3 +385,26 @@ class ShardFiles:
     def _touch(self, size: int) -> None:
         if self._store is not None:
             self._trace.reads(self._store.kv.storage, size)
+
+
+def position(row: Row) -> int:
+    """Of the inode."""
+    return row[POS] & (1 << POSITION) - 1
+
+
+def one_run(file: CatalogFile, base: str) -> CatalogFile:
+    """The live rows of all runs of a BASE.cat as one, in memory or in a scratch file.
+
+    raises  DerivedDamage; OSError
+    """
+    few = file.rows <= IN_MEMORY
+    name = f"{base}.cat (in memory)"
+    storage = MemoryStorage(name=name) if few else locate(base)[0].scratch()
+    try:
+        writer = CatalogWriter.create(storage, file.contid, {})
+        writer.write_run(live(joined([run.rows() for run in file.runs])))
+        writer.finish(file.covered, 0, clashes=-1)
+    except BaseException:
+        storage.close()
+        raise
+    return CatalogFile(storage)

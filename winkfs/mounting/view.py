@@ -17,7 +17,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import Catalog, build, merge, open_catalog
@@ -43,6 +43,8 @@ OPENING_TAIL: Final = 512 << 20  # bytes behind an order, at least, before a mou
 SYNCING_TAIL: Final = 256 << 20  # the same for a sync of a mount that runs
 AHEAD: Final = 1024  # inodes that are read ahead of a lookup
 REMEMBERED: Final = 1 << 16  # times of changes in memory
+
+Known = TypeVar("Known", Attr, Attr | None)
 
 log = logging.getLogger("winkfs.mount")
 
@@ -325,7 +327,10 @@ class ContainerView:
 
     def batch(self, order: Order, start: int, stop: int, cut: int) -> Batch:
         assert isinstance(order, Catalog)
-        batch = RowBatch(order.part(start, stop), self.names.store.owner, cut)
+        rows = order.part(start, stop)
+        batch = RowBatch(rows, self.names.store.owner, cut, self.places.directory_id)
+        if self.mtimes:
+            batch.attrs = list(map(self._with_mtime, batch.attrs, batch.names))
         known = self._ctimes
         if known:
             batch.attrs = [
@@ -467,11 +472,16 @@ class ContainerView:
                 ctime_ns = found.attrs.ctime_ns or 0
             mtime_ns = nearest_ns(names.store.settings.ns_of(found.mtime))
         self.places.note(id, path)
-        if path in self.mtimes:
-            mtime_ns = self.mtimes[path]
-            ctime_ns = ctime_ns if ctime_ns > mtime_ns else 0
         mode = stat.S_IFDIR | stat.S_IMODE(mode)
-        return self._with_ctime(Attr(id, mode, 0, mtime_ns, uid, gid, ctime_ns))
+        attr = Attr(id, mode, 0, mtime_ns, uid, gid, ctime_ns)
+        return self._with_ctime(self._with_mtime(attr, path))
+
+    def _with_mtime(self, attr: Known, path: bytes) -> Known:
+        """Of a directory in which something has changed."""
+        mtime = self.mtimes.get(path)
+        if mtime is None or attr is None or not attr.is_dir:
+            return attr
+        return attr._replace(mtime_ns=mtime, ctime_ns=attr.ctime_ns if attr.ctime_ns > mtime else 0)
 
     # --- times of changes ---
 

@@ -119,7 +119,6 @@ def reindex_digests(
     path: str,
     progress: Progress | None = None,
     *,
-    cols: bool = False,
     problem: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Write the indexes of all shards anew -> number of digests in them.

@@ -1,6 +1,6 @@
 """A shard of a digest set: a kvseq of records with its hindex.
 
-    BASE.kvseq     PURPOSE DIGDATA; key: the path of a document, value: a record
+    BASE.kvseq     PURPOSE DIGDATA2; key: the path of a document, value: a record
     BASE.hindex    PURPOSE DIGIDX, HTALGO 2, CELLSZ 2: path -> position of its entry
 
 A record:
@@ -11,6 +11,10 @@ A record:
     24      8     q     size   bytes of content
     32      8     q     mtime  nanoseconds since the epoch
     40      n           title  UTF-8, at most TITLE bytes, no NUL; n = 0: it has none
+    40 + n  1           zero
+    41 + n  m           lang   ASCII, at most LANG bytes, "de-AT"; m = 0: nobody knows
+
+In a file of an older version, PURPOSE DIGDATA, a record ends with the title.
 
 Big-endian. Both files have one CONTID; DATAEND of the index is FILESIZE of the kvseq. An index that
 is missing, damaged or does not fit is made anew in memory, of all entries that are good: what is
@@ -58,20 +62,27 @@ from winkfs.names import to_strs
 
 HEAD: Final = struct.Struct(">Q16s2q")
 assert HEAD.size == 40
-PURPOSE_DATA: Final = "DIGDATA"
+PURPOSE_DATA: Final = "DIGDATA2"
+PURPOSES: Final = (PURPOSE_DATA, "DIGDATA")
 PURPOSE_INDEX: Final = "DIGIDX"
 SUFFIXES: Final = (".kvseq", ".hindex")
 TITLE: Final = 1024  # bytes
+LANG: Final = 35  # bytes
 
 
 class Digest(NamedTuple):
-    """What is known of a document. mmh3: 16 bytes; size: bytes; mtime_ns: since the epoch."""
+    """What is known of a document.
+
+    mmh3      16 bytes; size: bytes; mtime_ns: since the epoch
+    title     of HTML; lang: the language that the document says it is in, as "de" or "pt-BR"
+    """
 
     xxh3: int
     mmh3: bytes
     size: int
     mtime_ns: int
     title: str | None
+    lang: str | None = None
 
 
 class DigestColumns(NamedTuple):
@@ -82,6 +93,7 @@ class DigestColumns(NamedTuple):
     mmh3     uint8[n, 16]
     size     int64[n]; mtime: int64[n], nanoseconds
     titles   n byte strings, at most TITLE bytes; empty: none
+    langs    the same of languages, at most LANG bytes
     """
 
     paths: Sequence[bytes]
@@ -90,6 +102,7 @@ class DigestColumns(NamedTuple):
     size: Int64
     mtime: Int64
     titles: Sequence[bytes]
+    langs: Sequence[bytes]
 
 
 class DigestShardWriter:
@@ -111,13 +124,18 @@ class DigestShardWriter:
         kv = self._kv
         lengths = np.fromiter(map(len, columns.paths), np.int64, n)
         titles = np.fromiter(map(len, columns.titles), np.int64, n)
+        langs = np.fromiter(map(len, columns.langs), np.int64, n)
         if int(lengths.max()) > kv.layout.key.limit or int(titles.max()) > TITLE:
             raise ValueError("a path has at most 65535 bytes, a title 1024")
-        sizes = kv.layout.size(0, HEAD.size) + lengths + titles
+        if int(langs.max()) > LANG:
+            raise ValueError(f"a language has at most {LANG} bytes")
+        values = HEAD.size + titles + 1 + langs
+        sizes = kv.layout.size(0, 0) + lengths + values
         positions = kv.end + np.cumsum(sizes) - sizes
         bodies = list(map(b"".join, zip(_prefixes(lengths, ">u2"), columns.paths,
-                                        _prefixes(titles + HEAD.size, ">u4"), _heads(columns),
-                                        columns.titles, strict=True)))  # fmt: skip
+                                        _prefixes(values, ">u4"), _heads(columns),
+                                        columns.titles, repeat(b"\0", n), columns.langs,
+                                        strict=True)))  # fmt: skip
         sums = _prefixes(kv.layout.sums(positions, bodies), ">u4")
         entries = chain.from_iterable(zip(repeat(b"\0"), bodies, sums, strict=False))
         kv.append_encoded(b"".join(entries), n)
@@ -218,7 +236,7 @@ class DigestShard:
         self.storage = storage = open_file(f"{base}.kvseq")
         try:
             kv = KVSeq.open(storage)
-            if kv.superblock.purpose != PURPOSE_DATA or kv.superblock.get("CONTID") != contid:
+            if kv.superblock.purpose not in PURPOSES or kv.superblock.get("CONTID") != contid:
                 raise FormatError(f"{storage.name}: not a shard of this digest set: make it anew")
             if kv.end != size:
                 raise CorruptError("file is cut short", file=storage.name, offset=storage.size(),
@@ -400,8 +418,8 @@ class DigestShard:
             raise CorruptError("record is cut short", file=self.storage.name, offset=pos,
                                expected=HEAD.size, found=len(value))  # fmt: skip
         xxh3, mmh3, size, mtime = HEAD.unpack_from(value)
-        title = value[HEAD.size :].decode("utf-8", "replace")
-        return Digest(xxh3, mmh3, size, mtime, title or None)
+        title, _, lang = value[HEAD.size :].decode("utf-8", "replace").partition("\0")
+        return Digest(xxh3, mmh3, size, mtime, title or None, lang or None)
 
 
 def _refuse(error: CorruptError) -> None:
@@ -432,6 +450,7 @@ def _digests(batch: Batch, chosen: Int64) -> Iterator[Digest]:
     mtime: list[int] = column(rows, ">i8", 32).tolist()
     mmh3 = row_bytes(np.ascontiguousarray(rows[:, 8:24]))
     texts = texts_at(batch.raw, at + HEAD.size, lengths)
-    # One decode for all, and no title is "".
-    titles = [title or None for title in b"\0".join(texts).decode("utf-8", "replace").split("\0")]
-    return map(Digest, xxh3, mmh3, size, mtime, titles)
+    words = [text.decode("utf-8", "replace").partition("\0") for text in texts]
+    titles = [title or None for title, _, _ in words]
+    langs = [lang or None for _, _, lang in words]
+    return map(Digest, xxh3, mmh3, size, mtime, titles, langs)

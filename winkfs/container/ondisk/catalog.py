@@ -41,14 +41,14 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, pairwise
 from typing import Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 import xxhash
 
-from winkformats.arrays import Bools, Int64, TextColumn, UInt8, rows_at
+from winkformats.arrays import Bools, Int64, TextColumn, Texts, UInt8, rows_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkformats.kv.entry import MASK64, Layout
@@ -108,6 +108,7 @@ STEP: Final = 4 << 20  # bytes beyond, that are dropped at a time
 HEAD: Final = struct.Struct("<QQ")
 MOST: Final = (1 << 63) - 1
 T = TypeVar("T")
+NO_NUMBERS: Final = np.empty(0, np.int64)
 
 STORED: Final = len(COLUMNS) + 2  # with `shared` and `rest`
 
@@ -151,6 +152,24 @@ class Values(NamedTuple):
     nulls: int
     low: int
     high: int
+
+
+class Plain(NamedTuple):
+    """What columns say of n rows: some of the COLUMNS, lengths of the names, int64[n] each, and the
+    names one behind the other."""
+
+    pos: Int64
+    pointer: Int64
+    size: Int64
+    mtime: Int64
+    kind: Int64
+    lengths: Int64
+    name_bytes: UInt8
+
+    @property
+    def last(self) -> bytes:
+        """The last name; there is one."""
+        return self.name_bytes[len(self.name_bytes) - int(self.lengths[-1]) :].tobytes()
 
 
 # --- a block ---
@@ -266,6 +285,7 @@ class Block:
         wrong = min(self._width) < 0 or max(self._width) > 8 or not 1 <= self.count <= BLOCK
         if wrong or at + self._tails != len(value):
             raise ValueError("a block of another size")
+        self._tails_at = at
         self._names: list[bytes] | None = None
         self._numbers: Int64 | None = None
 
@@ -273,33 +293,82 @@ class Block:
     def numbers(self) -> Int64:
         """int64[n, 8], the COLUMNS of all rows."""
         if self._numbers is None:
-            found = np.empty((self.count, len(COLUMNS)), np.int64)
-            for number in range(len(COLUMNS)):
-                found[:, number] = self._column(number)
-            found[:, CTIME] += found[:, MTIME]
-            plain = np.flatnonzero((found[:, POINTER] != 0) & (found[:, POINTER] != -1))
-            back = found[plain, POINTER] + found[plain, SIZE]
-            found[plain, POINTER] = found[plain, POS] - back
-            self._numbers = found
+            self._numbers = self._numbers_of(0, self.count)
         return self._numbers
+
+    def _numbers_of(self, start: int, stop: int) -> Int64:
+        found = np.empty((stop - start, len(COLUMNS)), np.int64)
+        for number in range(len(COLUMNS)):
+            found[:, number] = self.column(number, start, stop)
+        found[:, CTIME] += found[:, MTIME]
+        found[:, POINTER] = self._pointers(found[:, POINTER], found[:, POS], found[:, SIZE])
+        return found
+
+    @staticmethod
+    def _pointers(stored: Int64, pos: Int64, size: Int64) -> Int64:
+        return np.where((stored == 0) | (stored == -1), stored, pos - stored - size)
+
+    def plain(self, chosen: Bools) -> Plain:
+        """What columns say of the chosen rows, bool[n], without an object a name. A third of the
+        time of `numbers` and `names`. Raises ValueError."""
+        pos, size, mtime, stored, kind = (
+            self.column(number)[chosen] for number in (POS, SIZE, MTIME, POINTER, KIND)
+        )
+        shared, rest, _ = self._fronts
+        rows, lengths = self._matrix(0, self.count), shared + rest
+        inside = np.arange(rows.shape[1]) < lengths[:, None]
+        inside &= chosen[:, None]
+        return Plain(
+            pos, self._pointers(stored, pos, size), size, mtime, kind, lengths[chosen],
+            rows[inside],
+        )  # fmt: skip
 
     @property
     def names(self) -> list[bytes]:
         """The names. Raises ValueError."""
         if self._names is None:
-            rows = self._matrix()
-            self._names = rows.view(f"S{rows.shape[1]}").ravel().tolist()
+            self._names = self.texts().tolist()
         return self._names
 
-    def _matrix(self) -> UInt8:
-        """The names as rows of a matrix, uint8[n, longest], with zeros behind them.
+    def texts(self) -> Texts:
+        """The same, not kept. Raises ValueError."""
+        return self._texts_of(0, self.count)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """The rows [start, stop), at least one: no others are decoded. Raises ValueError."""
+        return Rows(self._texts_of(start, stop).tolist(), self._numbers_of(start, stop))
+
+    def row(self, index: int) -> list[int]:
+        """The COLUMNS of one row."""
+        row = []
+        for width, at, base in zip(self._width, self._at, self._base, strict=True):
+            at += index * width
+            value = base + int.from_bytes(self._raw[at : at + width].tobytes(), "little")
+            row.append(_signed(value))
+        if row[POINTER] not in (0, -1):
+            row[POINTER] = _signed(row[POS] - row[POINTER] - row[SIZE])
+        row[CTIME] = _signed(row[CTIME] + row[MTIME])
+        return row[: len(COLUMNS)]
+
+    def name(self, index: int) -> bytes:
+        """One name. Raises ValueError. Cost: a tenth of that of all of them."""
+        _, rest, ends = self._fronts
+        end = self._tails_at + ends.item(index)
+        return self._front(index) + self._raw[end - rest.item(index) : end].tobytes()
+
+    def _texts_of(self, start: int, stop: int) -> Texts:
+        rows = self._matrix(start, stop)
+        return rows.view(f"S{rows.shape[1]}").ravel()
+
+    @cached_property
+    def _fronts(self) -> tuple[Int64, Int64, Int64]:
+        """`shared`, `rest`, and where each name ends in what is stored of them.
 
         raises  ValueError for lengths that cannot be
         """
-        shared, rest = self._column(STORED - 2), self._column(STORED - 1)
-        lengths = shared + rest
-        wide, longest = int(shared.max()), int(lengths.max())
-        ends = np.cumsum(rest)
+        shared, rest = self.column(STORED - 2), self.column(STORED - 1)
+        lengths, ends = shared + rest, np.cumsum(rest)
+        longest = int(lengths.max())
         if (
             min(int(shared.min()), int(rest.min())) < 0
             or shared[0]
@@ -308,25 +377,61 @@ class Block:
             or self.count * longest > max(AREA, longest)
         ):
             raise ValueError("names that cannot be")
-        raw = np.zeros(wide + self._tails + longest, np.uint8)
-        raw[wide : wide + self._tails] = self._raw[len(self._raw) - self._tails :]
-        rows = rows_at(raw, ends - rest - shared + wide, longest)
-        # Of what a name shares with others each byte stands in the last row that does not share it.
-        row = np.arange(self.count, dtype=np.int32)[:, None]
-        owner = np.where(shared[:, None] <= np.arange(wide), row, np.int32(0))
-        np.maximum.accumulate(owner, axis=0, out=owner)
-        rows[:, :wide] = np.take_along_axis(rows[:, :wide], owner, axis=0)
-        rows *= np.arange(longest) < lengths[:, None]
+        return shared, rest, ends
+
+    def _front(self, index: int) -> bytes:
+        """What a name shares with the one before: each byte of it stands in the last name that does
+        not share it."""
+        shared, rest, ends = self._fronts
+        least = np.minimum.accumulate(shared[index::-1])
+        parts, wanted = list[bytes](), least.item(0)
+        for back in (np.flatnonzero(least[1:] < least[:-1]) + 1).tolist():
+            row, known = index - back, least.item(back)
+            at = self._tails_at + ends.item(row) - rest.item(row)
+            parts.append(self._raw[at : at + wanted - known].tobytes())
+            wanted = known
+        return b"".join(reversed(parts))
+
+    def _matrix(self, start: int, stop: int) -> UInt8:
+        """Names as rows of a matrix, uint8[n, longest], with zeros behind them."""
+        shared, rest, ends = (column[start:stop] for column in self._fronts)
+        begin, front = ends - rest, np.frombuffer(self._front(start), np.uint8)
+        lengths = shared + rest
+        shared = shared.copy()
+        shared[0] = 0  # the first one is whole here
+        wide, longest, ahead = int(shared.max()), int(lengths.max()), len(front)
+        tails = self._raw[self._tails_at + int(begin[0]) : self._tails_at + int(ends[-1])]
+        raw = np.concatenate([np.zeros(wide, np.uint8), front, tails, np.zeros(longest, np.uint8)])
+        at = begin - begin[0] + wide + ahead - shared
+        at[0] = wide
+        rows = rows_at(raw, at, longest)
+        if wide:
+            # Of what a name shares with others each byte stands in the last row that does not share
+            # it. Rows follow each other in `raw`, so that is the highest place.
+            column = np.arange(wide)[:, None]
+            place = np.where(shared <= column, at + column, 0)
+            np.maximum.accumulate(place, axis=1, out=place)
+            rows[:, :wide] = raw[place].T
+        narrow = np.uint16 if longest < 1 << 16 else np.int64  # half the time
+        rows *= np.arange(longest, dtype=narrow) < lengths.astype(narrow)[:, None]
         return rows
 
-    def _column(self, number: int) -> Int64:
-        width, at = self._width[number], self._at[number]
+    def column(self, number: int, start: int = 0, stop: int | None = None) -> Int64:
+        """One of the COLUMNS as it is stored, of the rows [start, stop): all but POINTER and CTIME
+        are stored as they are."""
+        stop = self.count if stop is None else stop
+        width, at = self._width[number], self._at[number] + start * self._width[number]
         if width == 0:
-            return np.full(self.count, self._base[number], np.int64)
-        rows = np.zeros((self.count, 8), np.uint8)
-        rows[:, :width] = self._raw[at : at + self.count * width].reshape(-1, width)
+            return np.full(stop - start, self._base[number], np.int64)
+        rows = np.zeros((stop - start, 8), np.uint8)
+        rows[:, :width] = self._raw[at : at + (stop - start) * width].reshape(-1, width)
         found: Int64 = rows.view("<i8")[:, 0] + self._base[number]
         return found
+
+
+def _signed(value: int) -> int:
+    """A sum of numbers as int64 has it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 # --- the file ---
@@ -389,11 +494,10 @@ class Run:
             found += numbers[numbers[:, KIND] & ASK != 0, POS].tolist()
         return found
 
-    def near(self, positions: Int64) -> Bools:
-        """Which blocks may have a row of one of these positions, ascending: bool[b]."""
-        first = np.searchsorted(positions, self._field("pos_min"))
-        stop = np.searchsorted(positions, self._field("pos_max"), "right")
-        return (first < stop) & (self._field("gone") < self._field("rows"))
+    def mtimes(self, number: int) -> tuple[int, int]:
+        """The least and the greatest mtime of the live rows of a block."""
+        part = Part(*self.parts[number].tolist())
+        return part.mtime_min, part.mtime_max
 
     def find(self, index: int) -> int:
         """Number of the block that has this row."""
@@ -499,6 +603,59 @@ class Run:
                 with suppress(OSError):  # somebody may have closed it, before all was read
                     drop(at, self._storage.size())
 
+    def near(self, positions: Int64) -> Int64:
+        """The blocks that may have one of these ascending positions, int64[b]."""
+        low = np.searchsorted(positions, self._field("pos_min"))
+        high = np.searchsorted(positions, self._field("pos_max"), "right")
+        return np.flatnonzero((low < high) & (self._field("gone") < self._field("rows")))
+
+    def positions(self) -> Int64:
+        """Positions of all inodes, in order. Raises DerivedDamage. Cost: reads all blocks."""
+        wanted = np.arange(len(self.firsts))
+        with self._within_budget(wanted) as passed:
+            parts = [NO_NUMBERS]
+            for i in wanted.tolist():
+                parts.append(self.block(i).column(POS))
+                passed(i)
+        return np.concatenate(parts)
+
+    def rows_in(self, blocks: Int64) -> int:
+        """How many rows these blocks have."""
+        return int(self._field("rows")[blocks].sum())
+
+    def at(self, positions: Int64, blocks: Int64) -> Iterator[Plain]:
+        """The rows of these blocks that have one of these ascending positions, and say all.
+
+        raises  DerivedDamage
+        """
+        with self._within_budget(blocks) as passed:
+            for i in blocks.tolist():
+                block = self.block(i)
+                pos = block.column(POS)
+                place = np.minimum(np.searchsorted(positions, pos), len(positions) - 1)
+                chosen = positions[place] == pos
+                if chosen.any():
+                    yield self._plain(i, chosen)
+                passed(i)
+
+    def plain(self, low: bytes, high: bytes | None, times: Times) -> Iterator[Plain | Rows]:
+        """As `rows`; of a block whose rows all say all in less time. Raises DerivedDamage."""
+        for i, part in self.within(low, high, times):
+            block = self.block(i)
+            if (block.column(KIND) & (GONE | ASK)).any():
+                yield Rows(self.names(i)[part], block.numbers[part])
+                continue
+            chosen = np.zeros(block.count, bool)
+            chosen[part] = True
+            yield self._plain(i, chosen)
+
+    def _plain(self, number: int, chosen: Bools) -> Plain:
+        block = self.block(number)
+        try:
+            return block.plain(chosen & (block.column(KIND) & (GONE | ASK) == 0))
+        except ValueError as error:
+            raise self.damage(number, error) from None
+
     def values_between(
         self, low: int, high: int, typed: Mapping[str, str]
     ) -> Iterator[tuple[Int64, dict[str, Column]]]:
@@ -585,11 +742,21 @@ class Run:
         """A block; the last KEPT ones stay in memory. Raises DerivedDamage. Cost: one read."""
         found = self._blocks.get(number)
         if found is None:
-            found = _checked(self._storage, self.parts[number, :3].tolist(), Block)
+            found = self.read(number)
             if len(self._blocks) >= KEPT:
                 del self._blocks[next(iter(self._blocks))]
             self._blocks[number] = found
         return found
+
+    def read(self, number: int) -> Block:
+        """A block, that is not kept. Raises DerivedDamage. Cost: one read."""
+        return _checked(self._storage, self.parts[number, :3].tolist(), Block)
+
+    def blocks_at(self, positions: Int64) -> list[int]:
+        """The blocks that may have inodes at these ascending positions."""
+        low, high = self._field("pos_min"), self._field("pos_max")
+        few = np.searchsorted(positions, low) < np.searchsorted(positions, high, "right")
+        return np.flatnonzero(few).tolist()
 
     def names(self, number: int) -> list[bytes]:
         """The names of a block. Raises DerivedDamage."""

@@ -194,6 +194,37 @@ def to_values(xattrs: Mapping[bytes, bytes], schema: Schema | None = None) -> di
     return {name: to_value(kind, xattrs.get(USER + name.encode())) for name, kind in schema.items()}
 
 
+class Declared:
+    """What a container declares, and how the extended attributes of its files are shown.
+
+    A file is shown with the columns of today, whatever there were when it was written: one that has
+    a value, or was put with columns, has the record of `schema`, or none where it is empty.
+
+    known  False: nothing was declared ever, or it cannot be read: all is shown as it is stored
+    """
+
+    def __init__(self, schema: Schema, *, known: bool = True) -> None:
+        self.schema, self._known = schema, known
+        self._record = schema_text(schema)
+        self._keys = frozenset(USER + name.encode() for name in schema)
+
+    def shown(self, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """Extended attributes as programs see them."""
+        said = xattrs.get(RECORD)
+        if not xattrs or said == self._record or not self._known:
+            return xattrs
+        if said is None:
+            if self._keys.isdisjoint(xattrs):
+                return xattrs
+        else:
+            try:
+                parse_schema(said)
+            except ValueError:  # somebody else's attribute
+                return xattrs
+        rest = {key: value for key, value in xattrs.items() if key != RECORD}
+        return rest | {RECORD: self._record} if self._record else rest
+
+
 def _utf8(value: Any) -> bytes:
     return str.encode(value)
 
@@ -217,9 +248,9 @@ def _bool_text(value: Any) -> bytes:
 
 
 def _time_text(value: Any) -> bytes:
-    """Of a datetime, local where it has no zone, or seconds since the epoch."""
+    """Of a datetime, or seconds since the epoch."""
     if isinstance(value, datetime):
-        moment = value.astimezone(UTC)
+        moment = in_utc(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         moment = EPOCH + timedelta(seconds=value)
     else:
@@ -254,8 +285,12 @@ def _to_bool(text: bytes) -> bool:
 
 
 def _to_time(text: bytes) -> datetime:
-    moment = datetime.fromisoformat(text.decode())
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    return in_utc(datetime.fromisoformat(text.decode()))
+
+
+def in_utc(moment: datetime) -> datetime:
+    """Without a zone it is UTC, whatever the machine is set to, as Arrow and Parquet have it."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def _to_list(text: bytes) -> list[str]:
@@ -671,11 +706,19 @@ def arrow_parts(
 
 
 def _times(array: Any, n: int) -> list[int | None]:
-    """mtimes, nanoseconds; None: now."""
-    import pyarrow as pa
-
+    """mtimes, nanoseconds; None: now. Raises ValueError for one that no file can have."""
     if array is None:
         return [None] * n
+    found = times_of_arrow(array)
+    if any(ns is not None and not LEAST <= ns <= MOST for ns in found):
+        raise ValueError("the column mtime of the batch has a time outside 1677 to 2262")
+    return found
+
+
+def times_of_arrow(array: Any) -> list[int | None]:
+    """Nanoseconds, of any number of bits, of timestamps or of seconds."""
+    import pyarrow as pa
+
     if pa.types.is_timestamp(array.type):
         unit = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}[array.type.unit]
         found = array.cast(pa.int64()).to_pylist()

@@ -1,6 +1,7 @@
 """Job `digest`: a digest set (`winkfs.digests`) of a container or data set.
 
-Content is read once and hashed where it is read; shuffled are 40 bytes, a path and a title of each.
+Content is read once and hashed where it is read; shuffled are 40 bytes, a path, a title and a
+language of each.
 """
 
 from __future__ import annotations
@@ -146,6 +147,7 @@ def columns_of(batch: pa.RecordBatch) -> DigestColumns:
         batch.column("name").to_pylist(), numbers(batch.column("xxh3")).view(np.uint64),
         np.frombuffer(sums, np.uint8).reshape(-1, 16), numbers(batch.column("size")),
         numbers(batch.column("mtime_ns")), batch.column("title").to_pylist(),
+        batch.column("lang").to_pylist(),
     )  # fmt: skip
 
 

@@ -13,15 +13,15 @@ import gzip
 import os
 import time
 import zlib
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import xxhash
 
 from winkformats.errors import FormatError
-from winkfs.archive.items import Item, Note, Notes, Source
+from winkfs.archive.items import Item, Large, Note, Notes, Readable, Source, Unreadable
 from winkfs.archive.pack import Packer, PackReport
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
@@ -32,8 +32,10 @@ from winkfs.container.ondisk.typed import (
     USER,
     check_schema,
     kind_of_arrow,
+    parse_schema,
     schema_text,
     texts_of_arrow,
+    times_of_arrow,
 )
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import Log, is_dataset
@@ -41,7 +43,9 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
+from winkfs.spark.jobs.reading import HEAD, language_of, title_of
 from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
+from winkfs.units import nearest_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +62,7 @@ FILES: Final = 20_000  # of a directory in one unit
 BATCH: Final = 1024  # rows of a Parquet file read at a time
 KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_raw"})
 """Columns of files as a read of them gives, which say nothing that is kept."""
+DOCUMENT: Final = {"title": "string", "lang": "string"}
 ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broken off loses at most
 
 
@@ -200,12 +205,14 @@ class Table:
         self._path, self._note, self._columns = path, note, columns
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
-        """Raises FormatError for no Parquet file; Refusal for missing columns."""
+        """Raises FormatError for no Parquet file, or values that no column holds; Refusal for
+        missing columns."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
-            with pq.ParquetFile(self._path) as file:
+            # INT96, as Spark writes times: nanoseconds would wrap around in the year 2262.
+            with pq.ParquetFile(self._path, coerce_int96_timestamp_unit="us") as file:
                 wanted = self._wanted(file.schema_arrow)
                 schema = self._typed(file.schema_arrow, wanted)
                 for batch in file.iter_batches(BATCH, columns=[*wanted, *schema]):
@@ -213,6 +220,8 @@ class Table:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             line = str(error).splitlines()[0]
             raise FormatError(f"{self._path}: not a whole Parquet file: {line}") from None
+        except ValueError as error:  # a number or a time that no column holds
+            raise FormatError(f"{self._path}: {error}") from None
 
     def _wanted(self, schema: pa.Schema) -> list[str]:
         columns = self._columns
@@ -245,8 +254,11 @@ class Table:
         contents = batch.column(self._columns.content).cast(pa.binary()).to_pylist()
         times: list[Any] = [None] * len(names)
         if self._columns.mtime in batch.schema.names:
-            stamps = batch.column(self._columns.mtime).cast(pa.timestamp("ns", "UTC"))
-            times = stamps.cast(pa.int64()).to_pylist()
+            stamps = batch.column(self._columns.mtime)
+            if not pa.types.is_timestamp(stamps.type):
+                stamps = stamps.cast(pa.timestamp("ns"))
+            found = times_of_arrow(stamps)
+            times = [None if ns is None else nearest_ns(ns) for ns in found]
         texts = [texts_of_arrow(name, kind, batch.column(name)) for name, kind in schema.items()]
         keys, record = [USER + name.encode() for name in schema], schema_text(schema)
         for i, (name, content, mtime) in enumerate(zip(names, contents, times, strict=True)):
@@ -259,6 +271,79 @@ class Table:
             else:
                 what = "a row without content" if name else "a row without a path"
                 self._note(Note(name or self._path.encode(), what, True))
+
+
+class Documents:
+    """The files of another source; those with a title or a language (see `spark.jobs.reading`) have
+    it in the columns of DOCUMENT, unless they have such a value already."""
+
+    def __init__(self, source: Source, note: Notes) -> None:
+        self._source, self._note = source, note
+
+    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
+        with contextlib.closing(self._source.items(by_mtime=by_mtime)) as items:
+            for item in items:
+                if isinstance(item, Row) and item.ftype in (FileType.FILE, FileType.EXEC):
+                    yield item._replace(xattrs=_described(item.data, item.xattrs))
+                elif isinstance(item, Large) and not item.sparse:
+                    try:
+                        file = _Peeked(item.file)
+                    except Unreadable as error:
+                        item.file.close()
+                        self._note(Note(item.name, str(error), True))
+                        continue
+                    meta = replace(item.meta, xattrs=_described(file.head, item.meta.xattrs))
+                    yield replace(item, file=file, meta=meta)
+                else:
+                    yield item
+
+
+class _Peeked:
+    """A file without holes whose first HEAD bytes were read, and are read again."""
+
+    def __init__(self, file: Readable) -> None:
+        """Raises Unreadable, FormatError."""
+        self._file, self.head = file, b""
+        while len(self.head) < HEAD and (more := file.read(HEAD - len(self.head))):
+            self.head += more
+        self._rest = self.head
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not self._rest:
+            return self._file.read(size)
+        size = len(self._rest) if size < 0 else size
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    def skip_hole(self) -> int:
+        return 0
+
+    def rewind(self) -> bool:
+        if not self._file.rewind():
+            return False
+        self._rest = b""
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _described(data: bytes, known: Mapping[bytes, bytes] | None) -> Mapping[bytes, bytes] | None:
+    """The extended attributes of a file, with those of its title and language."""
+    known, view, stop = known or {}, memoryview(data), min(len(data), HEAD)
+    try:
+        schema = parse_schema(known.get(RECORD, b""))
+    except ValueError:  # somebody else's attribute
+        return known
+    taken = {name.lower() for name, kind in schema.items() if (name, kind) not in DOCUMENT.items()}
+    texts = {"title": title_of(view, 0, stop), "lang": language_of(view, 0, stop)}
+    found = {
+        USER + name.encode(): word for name, word in texts.items() if word and name not in taken
+    }
+    if not found:
+        return known
+    new = {name: kind for name, kind in DOCUMENT.items() if name not in taken}
+    return found | dict(known) | {RECORD: schema_text(schema | new)}
 
 
 class Done(NamedTuple):
@@ -279,6 +364,7 @@ def run(
     *,
     kind: str | None = None,
     columns: ParquetColumns | None = None,
+    html: bool = False,
     again: bool = False,
     fail_fast: bool = False,
     round_bytes: int = ROUND,
@@ -289,6 +375,7 @@ def run(
     inputs       directories and files that all workers can read. Names are those below a directory
                  or in an archive, URLs of a WARC file. Of one name the last input's counts
     kind         tree, tar, warc or parquet; None: found out for each
+    html         files get the columns `title` and `lang`, of what the document itself says
     again        read also what the data set remembers
     fail_fast    the first bad record is an error, and its round is not committed
     bad          called with each bad record
@@ -306,7 +393,7 @@ def run(
         transaction = begin(target, "append")
         try:
             with guarded(spark, f"ingest {len(part)} units"):
-                task = Task(transaction, columns or ParquetColumns(), fail_fast)
+                task = Task(transaction, columns or ParquetColumns(), html, fail_fast)
                 found = on_units(spark, part, task)
             _commit(transaction, part, found, again)
         except BaseException:
@@ -355,6 +442,7 @@ class Task:
 
     transaction: Transaction
     columns: ParquetColumns
+    html: bool
     fail_fast: bool
 
     def __call__(self, unit: Unit) -> Done:
@@ -362,6 +450,8 @@ class Task:
         writer = ShardWriter(self.transaction, "{:05d}-{}".format(*attempt()))
         try:
             source = source_of(unit, notes, self.transaction.pending, self.columns)
+            if self.html:
+                source = Documents(source, notes)
             try:
                 Packer(writer.container, report, notes, None).run(source)
             except FormatError as error:  # what came before it is in the container

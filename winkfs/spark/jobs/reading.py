@@ -1,4 +1,5 @@
-"""How the jobs read: columns of a container or data set as of one generation; hashes and titles."""
+"""How the jobs read: columns of a container or data set as of one generation; hashes, titles
+and languages."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import xxhash
 
 import winkfs.spark
 from winkfs.dataset.snapshot import Snapshot
-from winkfs.results.digestshard import TITLE
+from winkfs.results.digestshard import LANG, TITLE
 from winkfs.spark import arrow
 from winkfs.spark.arrow import layout, views
 from winkfs.spark.reading.fetch import NEEDED, fetcher
@@ -26,19 +27,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-HEAD: Final = 256 << 10  # bytes of a document in which a title is looked for
+HEAD: Final = 256 << 10  # bytes of a document in which title and language are looked for
 MARKUP: Final = 16 << 10  # bytes of a title as it stands in the document
 # [tT] and not re.IGNORECASE, which takes three times as long: it has no first byte to look for.
-_OPEN: Final = re.compile(rb"<[tT][iI][tT][lL][eE](?:\s[^>]*)?>")
+# *+ and no < in a tag: what is never closed would be searched again from each of its places.
+_OPEN: Final = re.compile(rb"<[tT][iI][tT][lL][eE](?:\s[^<>]*+)?>")
 _CLOSE: Final = re.compile(rb"</[tT][iI][tT][lL][eE]")
 _SPACE: Final = re.compile(r"\s+")
+_HTML: Final = re.compile(rb"<[hH][tT][mM][lL]\s[^<>]*+>")
+_META: Final = re.compile(rb"<[mM][eE][tT][aA]\s[^<>]*+>")
+_ATTRIBUTE: Final = re.compile(
+    rb"""(?<![\w:-])([\w:-]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++))"""
+)
+_LANG: Final = re.compile(rb"[a-z]{2,3}(?:-[a-z0-9]{1,8})*")
+_SAID: Final = (b"content-language", b"language", b"og:locale")  # by <meta>, the first best
 _MMH3: Final[Callable[[Any], bytes]] = getattr(mmh3, "mmh3_x64_128_digest", None) or (
     lambda data: mmh3.hash_bytes(bytes(data), 0, True)
 )  # mmh3 4
 COLUMNS: Final = ("name_raw", "size", "mtime_ns")
 SCHEMA: Final = (
     "name binary, size bigint, mtime_ns bigint, xxh3 bigint, mmh3 binary, title binary, "
-    "error string"
+    "lang binary, error string"
 )
 Batches = Iterator["pa.RecordBatch"]
 Change = Callable[["pa.RecordBatch"], "pa.RecordBatch"]
@@ -57,10 +66,57 @@ def hashes(column: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uin
 def titles(column: pa.Array) -> list[bytes]:
     """The titles of HTML documents, UTF-8, at most TITLE bytes; b"" where there is none."""
     ends, data = layout(column)
-    return [_title(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends.tolist())]
+    return [title_of(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends.tolist())]
 
 
-def _title(data: memoryview, start: int, stop: int) -> bytes:
+def languages(column: pa.Array) -> list[bytes]:
+    """The languages that HTML documents say they are in, see `language_of`."""
+    ends, data = layout(column)
+    return [language_of(data, a, min(b, a + HEAD)) for a, b in itertools.pairwise(ends.tolist())]
+
+
+def language_of(data: Any, start: int, stop: int) -> bytes:
+    """The language of <html lang> or <html xml:lang>; else of <meta> content-language, language or
+    og:locale; as "de" or "pt-BR". b"": none of these, or no such word.
+
+    cost  a document that says none is searched twice: 0.1 ms for 256 KiB
+    """
+    opened = _HTML.search(data, start, stop)
+    if opened is not None:
+        found = _attributes(opened[0])
+        for name in (b"lang", b"xml:lang"):
+            if lang := _tag(found.get(name, b"")):
+                return lang
+    said: dict[bytes, bytes] = {}
+    for meta in _META.finditer(data, start, stop):
+        found = _attributes(meta[0])
+        for key in (b"http-equiv", b"name", b"property"):
+            what = found.get(key, b"").lower()
+            if what in _SAID and (lang := _tag(found.get(b"content", b""))):
+                said.setdefault(what, lang)
+    return next((said[what] for what in _SAID if what in said), b"")
+
+
+def _attributes(tag: bytes) -> dict[bytes, bytes]:
+    """Those of an HTML tag; of two of one name the first counts."""
+    found: dict[bytes, bytes] = {}
+    for name, *values in _ATTRIBUTE.findall(tag):
+        found.setdefault(name.lower(), b"".join(values))
+    return found
+
+
+def _tag(text: bytes) -> bytes:
+    """A language as BCP 47 writes it, of several the first; b"" where it is none."""
+    word = text.split(b",")[0].strip().replace(b"_", b"-").split(b".")[0].lower()
+    if len(word) > LANG or not _LANG.fullmatch(word):
+        return b""
+    first, *rest = word.split(b"-")
+    cases = {2: bytes.upper, 4: bytes.title}  # a region, a script
+    return b"-".join([first, *(cases.get(len(part), bytes)(part) for part in rest)])
+
+
+def title_of(data: Any, start: int, stop: int) -> bytes:
+    """The first <title> in a part of the data."""
     opened = _OPEN.search(data, start, stop)
     if opened is None:
         return b""
@@ -79,8 +135,8 @@ def _title(data: memoryview, start: int, stop: int) -> bytes:
 def hashed(spark: SparkSession, source: Snapshot, *, title: bool, fail_fast: bool) -> DataFrame:
     """A row of SCHEMA for each document.
 
-    title    look for titles; else they are empty
-    error    null, or why the content cannot be read; hashes and title are then those of nothing
+    title    look for titles and languages; else they are empty
+    error    null, or why the content cannot be read; the rest is then that of nothing
     cost     reads all content once
     """
     return of_content(
@@ -95,12 +151,13 @@ def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
     name, size, mtime = (batch.column(name) for name in COLUMNS)
     content = batch.column("content")
     xxh3, mmh3 = hashes(content)
-    found = titles(content) if title else [b""] * len(batch)
+    nothing = [b""] * len(batch)
+    found, langs = (titles(content), languages(content)) if title else (nothing, nothing)
     columns = [
         name, size, mtime, arrow.column(xxh3.view(np.int64)), arrow.rows(mmh3),
-        arrow.binaries(found), batch.column("_error"),
+        arrow.binaries(found), arrow.binaries(langs), batch.column("_error"),
     ]  # fmt: skip
-    names = ["name", "size", "mtime_ns", "xxh3", "mmh3", "title", "error"]
+    names = ["name", "size", "mtime_ns", "xxh3", "mmh3", "title", "lang", "error"]
     return pa.RecordBatch.from_arrays(columns, names)
 
 

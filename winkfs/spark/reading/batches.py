@@ -120,6 +120,7 @@ def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
                 if number not in opened:
                     piece = partition.pieces[number]
                     opened[number] = stack.enter_context(_Open(reading, piece))
+                    opened[number].source.prepare(np.unique(pos[shard == number]))
                 parts.append(opened[number].found(np.flatnonzero(numbers == number), places))
             yield from _in_order(reading, parts)
         for one in opened.values():
@@ -178,11 +179,11 @@ class _Open:
         if isinstance(piece, Named):
             from winkfs.spark.reading.stores import NamedSource
 
-            self.source = NamedSource(piece, include_dirs=reading.include_dirs)
+            self.source = NamedSource(piece, include_dirs=reading.include_dirs, typed=reading.typed)
         else:
             self.source = Source(
                 piece, verify=reading.verify, include_dirs=reading.include_dirs,
-                contents=reading.contents, problem=self._problem,
+                contents=reading.contents, typed=reading.typed, problem=self._problem,
             )  # fmt: skip
 
     def __enter__(self) -> _Open:
@@ -294,7 +295,7 @@ class _Batch:
 
     def record(self) -> pa.RecordBatch:
         reading = self.opened.reading
-        values = self.opened.source.values(self.rows, reading.typed) if reading.typed else {}
+        values = self.opened.source.values(self.rows) if reading.typed else {}
         arrays = [
             to_arrow(values[column]) if column in values else COLUMNS[column](self)
             for column in reading.columns

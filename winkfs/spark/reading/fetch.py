@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkfs.spark.reading.options import FIELDS, REFS
-from winkfs.spark.reading.partition import batch_ranges
+from winkfs.spark.reading.partition import Piece, batch_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,7 +173,7 @@ def _opened(opened: dict[tuple[str, int], Contents], base: str, contid: int) -> 
 
     found = opened.pop((base, contid), None)
     if found is None:
-        store = open_planned(base, contid, 0, grows=True)
+        store = open_planned(Piece(base, contid, 0, True, 0, 0))
         found = Contents(store, store.kv.start, store.kv.end)
         if len(opened) >= OPEN:
             _close(opened.pop(next(iter(opened))))

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from winkformats.arrays import Int64
+from winkfs.names import after
 
 if TYPE_CHECKING:
+    from winkfs.container.selection import Selection
     from winkfs.dataset.shard import Shard
     from winkfs.reader import Reader
     from winkfs.spark.reading.options import Options
@@ -92,6 +94,19 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Listed(Piece):
+    """Files of a shard that are listed from its catalog, without contents.
+
+    first, stop  names in [first, stop); stop None: all behind
+    selection    which of them, not by `paths`
+    """
+
+    first: bytes = b""
+    stop: bytes | None = None
+    selection: Selection | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Named(Piece):
     """Files of a store that is read by name: `names` from number `low` to `high`.
 
@@ -132,13 +147,22 @@ class Ordered(InputPartition):  # type: ignore[misc]
 # --- planning ---
 
 
+class Cuts(NamedTuple):
+    """Names between which there are about as many files, and how many of `rows` or, where there are
+    none, of the hidden ones are before each of them."""
+
+    names: Sequence[bytes]
+    before: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A piece that may be cut into several tasks.
 
-    hidden   positions of inodes in it that do not count, ascending
-    rows     positions of its inodes, none of them hidden; None: a range of positions
+    hidden   positions of inodes in it that do not count, ascending or, with cuts, by name
+    rows     positions of its inodes, none of them hidden; None: a range of positions, or names
     weights  of the rows, bytes
+    cuts     where a range of names can be cut
     """
 
     piece: Piece
@@ -146,6 +170,7 @@ class Part:
     hidden: Int64
     rows: Int64 | None = None
     weights: Int64 | None = None
+    cuts: Cuts = field(default_factory=lambda: Cuts([], []))
 
     @classmethod
     def of_rows(cls, piece: Piece, rows: Int64, sizes: Int64, contents: bool) -> Part:
@@ -156,6 +181,8 @@ class Part:
 
     def cut(self, low: float, high: float) -> Piece | None:
         """The piece of the weights [low, high) of `weight`; None where that is no file."""
+        if isinstance(self.piece, Listed):
+            return self._listed(self.piece, low, high)
         if self.rows is None or self.weights is None:
             start, room = self.piece.low, self.piece.high - self.piece.low
             a, b = (start + int(room * part / self.weight) for part in (low, high))
@@ -164,9 +191,20 @@ class Part:
         i, k = np.searchsorted(starts, [low, high]).tolist()
         if i == k:
             return None
-        rows, upto = self.rows[i:k], int(self.rows[k - 1]) + 1
-        before = int(self.rows[i - 1]) + 1 if i else 0
-        return replace(self.piece, low=before, high=upto, rows=pack(rows))
+        rows = np.sort(self.rows[i:k])
+        return replace(self.piece, low=int(rows[0]), high=int(rows[-1]) + 1, rows=pack(rows))
+
+    def _listed(self, piece: Listed, low: float, high: float) -> Listed | None:
+        names = [piece.first, *self.cuts.names, piece.stop]
+        rows = self.hidden if self.rows is None else self.rows
+        places = [0, *self.cuts.before, len(rows)]
+        a, b = (round((len(names) - 1) * part / self.weight) for part in (low, high))
+        first, packed = names[a], pack(np.sort(rows[places[a] : places[b]]))
+        if a == b or first is None:
+            return None
+        if self.rows is not None:
+            return replace(piece, first=first, stop=names[b], rows=packed)
+        return replace(piece, first=first, stop=names[b], hidden=packed if len(rows) else None)
 
     def _between(self, low: int, high: int) -> Piece:
         """The piece cut to [low, high), with what is hidden there: a task is sent no more."""
@@ -194,6 +232,15 @@ def piece_of(shard: Shard, generation: int) -> Piece:
     return Piece(
         shard.base, record.contid, record.size, shard.grows, 0, record.size, generation=generation
     )
+
+
+def listed(whole: Piece, selection: Selection) -> Listed:
+    """A shard as what is listed from its catalog."""
+    return Listed(
+        whole.base, whole.contid, whole.size, whole.grows, whole.low, whole.high,
+        generation=whole.generation, first=selection.prefix, stop=after(selection.prefix),
+        selection=selection,
+    )  # fmt: skip
 
 
 def task_count(options: Options, weight: int, rows: int) -> int:

@@ -16,9 +16,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from winkfs.spark.reading.options import Options, arrow_schema
 from winkfs.spark.reading.partition import (
     OPEN,
+    WORTH,
     Ordered,
     Part,
     Scan,
+    listed,
     piece_of,
     scans,
     weight_of,
@@ -105,13 +107,27 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
 
 
 def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> Iterator[Part]:
-    if not shard.grows and options.selection.everything:
-        if shard.record.files > len(shard.hidden):
-            weight = OPEN + weight_of(shard, contents)
-            yield Part(piece_of(shard, generation), weight, shard.hidden)
+    whole, weight = piece_of(shard, generation), OPEN + weight_of(shard, contents)
+    if not shard.grows and shard.record.files <= len(shard.hidden):
         return
-    from winkfs.spark.reading.selected import files_of
+    if not shard.grows and not contents and options.selection.paths is None:
+        part = Part(listed(whole, options.selection), weight, shard.hidden)
+        if weight > WORTH // 2 or options.partitions > 1 or options.split is not None:
+            from winkfs.spark.reading.selected import with_cuts
 
+            part = with_cuts(part, shard)
+        yield part
+        return
+    if not shard.grows and options.selection.everything:
+        yield Part(whole, weight, shard.hidden)
+        return
+    from winkfs.spark.reading.selected import files_of, listed_now
+
+    if not contents and options.selection.everything:
+        now = listed_now(options, shard, generation)
+        if now is not None:
+            yield now
+            return
     shard, pos, size = files_of(options, shard)
     if len(pos):
         yield Part.of_rows(piece_of(shard, generation), pos, size, contents)

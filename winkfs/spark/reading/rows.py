@@ -1,14 +1,16 @@
 """What a task reads of one container: its files as columns, and their contents as an Arrow column.
 
-`Source` takes the columns from BASE.cols where it can, else from the inodes. `Contents` reads the
-entries of a batch in a few large pieces into one buffer and checks them with a `map` of C
-functions; Arrow then copies the contents from between the headers, in one call.
+`Source` takes the columns from the catalog where no contents are asked for, else from the inodes,
+just before the contents around them are read. `Contents` reads the entries of a batch in a few
+large pieces into one buffer and checks them with a `map` of C functions; Arrow then copies the
+contents from between the headers, in one call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Final, Self
 
 import numpy as np
@@ -19,18 +21,25 @@ from winkformats.arrays import Bools, Int64, column, rows_at
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
-from winkfs.container.catalog import values_between
-from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
-from winkfs.container.ondisk.cols import open_columns
+from winkfs.container.catalog import Query, open_catalog, plain_rows, rows_now, values_between
+from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan, columns_of
+from winkfs.container.ondisk.catalog import Plain
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
-from winkfs.container.select import columns_between
+from winkfs.container.rows import Rows
+from winkfs.container.select import (
+    catalogued,
+    columns_at,
+    listed,
+    positions_between,
+    query_of,
+)
 from winkfs.container.store import Store
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shard import Shard
-from winkfs.errors import StalePlan
+from winkfs.dataset.shard import NOTHING, Shard
+from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.spark import arrow
-from winkfs.spark.reading.partition import Piece, unpack
+from winkfs.spark.reading.partition import Listed, Piece, unpack
 
 GAPS: Final = (64 << 10, 4 << 10, 0)  # bytes that are read rather than begin another read
 READ: Final = 16 << 20  # bytes of a batch's reads, at most, where they hold gaps
@@ -39,9 +48,10 @@ HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
 FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
 ROWS: Final = 1 << 16  # files at a time
+PARTS: Final = 64  # blocks of the catalog at a time
 FEW_VALUES: Final = 4096  # files of a piece, up to which their attributes are read
-SPARSE: Final = 64  # of so many files one: its inode is read, though there is a BASE.cols
 SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
+GAP: Final = 1 << 20  # bytes before the first of them that are read with them
 DENSE: Final = 64 << 10  # bytes a file, with its content, below which that is done
 Problem = Callable[[CorruptError], None]
 
@@ -64,6 +74,7 @@ class Contents:
         self._drop = storage.dropper(low, self._high)
         self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # was read since the last `drop`
         self._buffer = memoryview(b"")
+        self._window: tuple[int, memoryview] | None = None  # where it begins, what was read
 
     # --- columns ---
 
@@ -129,6 +140,12 @@ class Contents:
 
     def _load(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64]:
         """Read the entries, ascending -> a buffer, and where in it each of them begins."""
+        if self._window is not None:
+            begin, view = self._window
+            end = begin + len(view) - SLACK
+            if int(pointer[0]) >= begin and int((pointer + size).max()) <= end:
+                return view, pointer - begin
+            self._window = None  # the buffer is another's from here on
         ends = np.maximum.accumulate(np.minimum(pointer + size + SLACK, self._end))
         for gap in GAPS:
             first = np.flatnonzero(np.concatenate([[True], pointer[1:] - ends[:-1] > gap]))
@@ -223,9 +240,10 @@ class Contents:
             raise CorruptError("the file is cut short", file=self._name, offset=offset)
 
     def window(self, offset: int, length: int) -> memoryview:
-        """Bytes of the data file; valid until the next call."""
+        """Bytes of the data file, of which contents are taken, too; valid until others are read."""
         view = self._room(min(length, self._end - offset), reuse=True)
         self._fill(view, offset)
+        self._window = offset, view
         return view
 
     def drop(self) -> None:
@@ -271,14 +289,13 @@ def _single(value: Any) -> pa.Array:
     )
 
 
-def open_planned(base: str, contid: int, size: int, *, grows: bool) -> Store:
-    """A container without its index. Raises StalePlan where it is not the one of the plan."""
+def open_planned(piece: Piece, *, load: bool = False) -> Store:
+    """A container, with its index or without. Raises StalePlan where it is not that of the plan."""
+    record = ShardRecord(piece.base, piece.contid, piece.size)
     try:
-        return Shard(base, ShardRecord(base, contid, size), grows=grows).open(
-            load=False, mapped=False
-        )
+        return Shard(piece.base, record, grows=piece.grows).open(load=load, mapped=False)
     except StalePlan as error:
-        raise StalePlan(f"{error.strerror}; call load() again", base) from None
+        raise StalePlan(f"{error.strerror}; call load() again", piece.base) from None
 
 
 class Source:
@@ -286,20 +303,27 @@ class Source:
 
     verify        of contents
     include_dirs  False: neither directories nor links
+    typed         columns of the user that are asked for
     problem       called with damaged inodes
     """
 
     def __init__(
-        self, piece: Piece, *, verify: bool, include_dirs: bool, contents: bool, problem: Problem
+        self,
+        piece: Piece,
+        *,
+        verify: bool,
+        include_dirs: bool,
+        contents: bool,
+        typed: Mapping[str, str],
+        problem: Problem,
     ) -> None:
         """Raises StalePlan, FormatError, OSError."""
-        self.piece, self.problem = piece, problem
-        self.store = open_planned(piece.base, piece.contid, piece.size, grows=piece.grows)
+        self.piece, self.problem, self._typed = piece, problem, typed
+        self.store = open_planned(piece, load=isinstance(piece, Listed) and piece.rows is None)
         self._include_dirs, self._with_contents = include_dirs, contents
         low = max(piece.low, self.store.kv.start)
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
-        self._file = open_columns(self.store, mapped=False)
-        self._pos: Int64 | None = None
+        self._prepared: Columns | None = None
         self._values: tuple[Int64, dict[str, Column]] | None = None
         self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
@@ -308,44 +332,111 @@ class Source:
 
     def __exit__(self, *exc: object) -> None:
         self.contents.close()
-        if self._file is not None:
-            self._file.close()
         self.store.abandon()
 
     def chunks(self) -> Iterator[Columns]:
-        """The files of the piece, some at a time, in order. Raises CorruptError; OSError."""
+        """The files of the piece, some at a time: with contents in the order of the inodes.
+
+        raises  CorruptError; OSError
+        """
         piece = self.piece
+        if isinstance(piece, Listed) and piece.rows is None:
+            yield from map(self._seen, self._listed(piece))
+            return
+        if isinstance(piece, Listed):
+            yield from map(self._seen, self._as_planned(piece))
+            return
         if piece.rows is not None:
-            yield from map(self._seen, self._at(unpack(piece.rows)))
+            positions = unpack(piece.rows)
+        else:
+            positions = positions_between(piece.base, piece.low, piece.high)
+        if self._hidden is not None:
+            positions = np.setdiff1d(positions, self._hidden, assume_unique=True)
+        yield from map(self._seen, self._at(positions))
+
+    def _listed(self, piece: Listed) -> Iterator[Columns]:
+        """The files with names of the piece, from the catalog; where there is none, one is made."""
+        assert piece.selection is not None
+        query = query_of(piece.selection)._replace(
+            low=piece.first, high=piece.stop, columns=tuple(self._typed)
+        )
+        found = plain_rows(self.store, self.problem, query)
+        for some in _several(found):
+            rows = [part for part in some if isinstance(part, Rows)]
+            if self._typed and rows:
+                self._values = self._values_of(Rows.concat(rows))
+            yield Columns.concat([
+                listed(self.store, part, query, piece.selection, self.problem) for part in some
+            ])  # fmt: skip
+
+    def _as_planned(self, piece: Listed) -> Iterator[Columns]:
+        """The same of a container that may have grown since: what the catalog of that time, if it
+        is still there, does not have is read from the inodes."""
+        seen = [NOTHING]
+        for some in _several(self._of_plan(piece)):
+            rows = [part for part in some if isinstance(part, Rows)]
+            if self._typed and rows:
+                self._values = self._values_of(Rows.concat(rows))
+            found = Columns.concat(list(map(columns_of, some)))
+            seen.append(found.pos)
+            yield found
+        self._values = None
+        assert piece.rows is not None
+        wanted, known = unpack(piece.rows), np.concatenate(seen)
+        if len(known) < len(wanted):
+            yield from self._at(np.setdiff1d(wanted, known))
+
+    def _of_plan(self, piece: Listed) -> Iterator[Plain | Rows]:
+        """Rows of the catalog that the plan was made by, but for those that have to be asked."""
+        query = Query(piece.first, piece.stop, columns=tuple(self._typed))
+        catalog = open_catalog(self.store)
+        if catalog is None:
             return
-        file = self._file
-        if file is None:
-            rows = columns_between(piece.base, piece.low, piece.high, self.problem)
-            yield self._seen(rows)
-            return
-        first = int(np.searchsorted(file.chunks[:, 3], piece.low))
-        stop = int(np.searchsorted(file.chunks[:, 2], piece.high))
-        for number in range(first, stop):
+        with catalog:
             try:
-                rows = file.chunk(number).between(piece.low, piece.high)
-            except CorruptError:  # as if it were missing
-                low, high = file.chunks[number, 2:4].tolist()
-                low, high = max(low, piece.low), min(high + 1, piece.high)
-                rows = columns_between(piece.base, low, high, self.problem)
-            yield self._seen(rows)
+                if catalog.covered == piece.size:
+                    now = rows_now(self.store, catalog, query, end=piece.size)
+                    for rows in catalog.plain(query) or now:
+                        yield rows.take(~rows.asked) if isinstance(rows, Rows) else rows
+            except DerivedDamage as error:
+                self.store.remark(error)
+
+    def _values_of(self, rows: Rows) -> tuple[Int64, dict[str, Column]] | None:
+        """Positions, ascending, and the values there; without those that have to be asked."""
+        if not self._typed:
+            return None
+        rows = rows.take(~rows.asked)
+        order = np.argsort(rows.pos)
+        known = self.store.schema
+        texts = dict(zip(known, rows.typed(known), strict=True))
+        none: Texts = [None] * len(order)
+        columns = {}
+        for name, kind in self._typed.items():
+            column = Column.of(known.get(name, kind), texts.get(name, none))
+            columns[name] = column.take(order).cast(kind)
+        return rows.pos[order], columns
+
+    def prepare(self, positions: Int64) -> None:
+        """Before `at`: all positions, ascending, that will be asked for. Memory: 100 bytes each."""
+        self._prepared = columns_at(self.store, positions, self.problem)
 
     def at(self, positions: Int64) -> Columns:
         """The files with these inodes, ascending, that are to be seen."""
-        return self._seen(Columns.concat(list(self._at(positions))))
+        assert self._prepared is not None
+        known = self._prepared.pos
+        index = np.minimum(np.searchsorted(known, positions), max(len(known) - 1, 0))
+        there = known[index] == positions if len(known) else index < 0
+        return self._seen(self._prepared.take(index[there]))
 
     # --- columns of the user ---
 
-    def values(self, rows: Columns, typed: Mapping[str, str]) -> dict[str, Column]:
-        """The values of files in columns of the user: name -> n values.
+    def values(self, rows: Columns) -> dict[str, Column]:
+        """The values of files in the columns of the user: name -> n values.
 
         cost  of few files their attributes are read, else the columns of the catalog, once
         raises  CorruptError
         """
+        typed = self._typed
         if self._values is None and not self._few:
             self._values = values_between(self.store, self.piece.low, self.piece.high, typed)
         pos, known = self._values or (np.empty(0, np.int64), {})
@@ -372,50 +463,40 @@ class Source:
         return rows is not None and len(unpack(rows)) < FEW_VALUES
 
     def _at(self, positions: Int64) -> Iterator[Columns]:
-        index = self._index(positions)
-        if index is not None and self._file is not None:
-            try:
-                for at in range(0, len(index), ROWS):
-                    yield self._file.take(index[at : at + ROWS])
-                    positions = positions[ROWS:]
-                return
-            except CorruptError:
-                self._file.close()
-                self._file = None
-        if len(positions) and self._with_contents:
-            span = int(positions[-1] - positions[0])
-            if span < DENSE * len(positions):
-                yield from self._windows(positions)
-                return
+        """The files with these inodes, ascending; with contents in that order."""
+        if not self._with_contents:
+            known = [NOTHING]
+            for rows in catalogued(self.store, positions):
+                known.append(rows.pos)
+                yield rows
+            positions = np.setdiff1d(positions, np.concatenate(known), assume_unique=True)
+        elif len(positions) and int(positions[-1] - positions[0]) < DENSE * len(positions):
+            yield from self._windows(positions)
+            return
         for at in range(0, len(positions), ROWS):
             yield Columns.of(self.store, positions[at : at + ROWS], self.problem)
 
-    def _index(self, positions: Int64) -> Int64 | None:
-        """Which rows of BASE.cols these are; None where it lacks one, or they are but a few."""
-        file = self._file
-        if file is None or not len(positions) or len(positions) * SPARSE < file.files:
-            return None
-        try:
-            self._pos = file.column("pos") if self._pos is None else self._pos
-        except CorruptError:
-            return None
-        index = np.searchsorted(self._pos, positions)
-        # One may have been replaced since the plan was made, and be in the columns no more.
-        there = self._pos[np.minimum(index, file.files - 1)] == positions
-        return index if there.all() else None
-
     def _windows(self, positions: Int64) -> Iterator[Columns]:
-        """Inodes just before the contents around them are read: from the disk once for both."""
+        """Inodes with the contents before them, which are read together, and once."""
         kv = self.store.kv
         scan = InodeScan(self.store, self.problem)
-        at = 0
+        at, begin = 0, max(self.piece.low, kv.start)
         while at < len(positions):
-            begin = int(positions[at])
-            stop = int(np.searchsorted(positions, begin + SPAN))
-            length = min(int(positions[stop - 1]) + LONGEST, kv.end) - begin
-            data = self.contents.window(begin, length)
+            first = int(positions[at])
+            if first - begin > GAP:
+                begin = first  # a large content, or what is not asked for
+            stop = int(np.searchsorted(positions, max(begin + SPAN, first + 1)))
+            last = int(positions[stop - 1])
+            data = self.contents.window(begin, min(last + LONGEST, kv.end) - begin)
             yield Columns.joined(*scan.piece(positions[at:stop], data, begin))
-            at = stop
+            at, begin = stop, last
 
     def _seen(self, rows: Columns) -> Columns:
-        return rows.visible(self._hidden, include_dirs=self._include_dirs)
+        hidden = self._hidden if isinstance(self.piece, Listed) else None  # else it is not read
+        return rows.visible(hidden, include_dirs=self._include_dirs)
+
+
+def _several(parts: Iterator[Plain | Rows]) -> Iterator[list[Plain | Rows]]:
+    """The same, PARTS at a time."""
+    while some := list(islice(parts, PARTS)):
+        yield some

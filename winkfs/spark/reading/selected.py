@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -13,23 +15,26 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError
 from winkfs import orders
+from winkfs.container.catalog import open_catalog
 from winkfs.container.columns import Columns
-from winkfs.container.ondisk.cols import open_columns
 from winkfs.container.select import select
 from winkfs.container.store import Store
 from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import NOTHING, Shard
-from winkfs.errors import StalePlan
+from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.spark.reading.options import Options
 from winkfs.spark.reading.partition import (
     OPEN,
     ROW,
+    Cuts,
+    Listed,
     Ordered,
     Part,
     Piece,
     Scan,
+    listed,
     pack,
     piece_of,
     scans,
@@ -40,6 +45,8 @@ from winkfs.spark.reading.partition import (
 from winkfs.spark.reading.stores import Store as OpenStore
 from winkfs.spark.reading.stores import shards_of
 
+FEW: Final = 16  # blocks of a catalog that is cut between any of its files
+
 
 def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
     """-> the shard as of now, positions of its selected files, and their sizes, about."""
@@ -48,31 +55,79 @@ def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
         if not options.selection.everything:
             rows = _visible(options, shard, store)
             return shard, rows.pos, rows.size
-        pos = _positions(store)
+        pos = store.index.positions()
         return shard, pos, np.diff(pos, prepend=store.kv.start)
 
 
+def listed_now(options: Options, shard: Shard, generation: int) -> Part | None:
+    """All files of a container that may grow, to be listed from its catalog as it is now; None
+    where it is not good, or does not have just these in one run.
+
+    Tasks are sent the positions, too: the catalog may be another by then.
+    """
+    with _opened(shard, load=False) as store:
+        catalog = open_catalog(store, exactly=True)
+        if catalog is None:
+            return None
+        run = catalog.file.runs[0]
+        with catalog, contextlib.suppress(DerivedDamage):
+            if len(catalog.file.runs) > 1 or not run.count:
+                return None
+            rows = run.positions()
+            shard = replace(shard, record=replace(shard.record, size=store.kv.end, files=run.count))
+            few = len(run.firsts) <= FEW
+            names = catalog.names(0, catalog.count) if few else run.firsts
+            before = range(1, len(names)) if few else run.starts[1:-1]
+            piece = listed(piece_of(shard, generation), options.selection)
+            return Part(
+                piece, OPEN + weight_of(shard, False), NOTHING, rows,
+                cuts=Cuts(names[1:], before),
+            )  # fmt: skip
+    return None
+
+
+def with_cuts(part: Part, shard: Shard) -> Part:
+    """What is listed of a shard, as what can be cut, where it has a good catalog; else one task
+    makes one for itself. Cost: opens the catalog; where files are hidden, it is read."""
+    piece, hidden = part.piece, part.hidden
+    assert isinstance(piece, Listed)
+    with _opened(shard, load=False) as store:
+        catalog = open_catalog(store, exactly=True)
+        if catalog is None:
+            return part
+        run = catalog.file.runs[0]
+        try:
+            with catalog:
+                few = len(run.firsts) <= FEW
+                names = catalog.names(0, catalog.count) if few else run.firsts
+                pos = run.positions() if len(hidden) else hidden
+        except DerivedDamage:
+            return part
+    first = bisect_right(names, piece.first)
+    stop = len(names) if piece.stop is None else bisect_left(names, piece.stop)
+    weight = OPEN + (part.weight - OPEN) * (stop - first + 1) // (len(names) + 1)
+    places = np.zeros(stop - first, np.int64)
+    if len(hidden):
+        gone = np.isin(pos, hidden)
+        before = np.concatenate([[0], np.cumsum(gone)])
+        places = before[first:stop] if few else before[run.starts[first:stop]]
+        hidden = pos[gone]
+    cuts = Cuts(names[first:stop], places.tolist())
+    return replace(part, weight=weight, hidden=hidden, cuts=cuts)
+
+
 @contextlib.contextmanager
-def _opened(shard: Shard) -> Iterator[Store]:
+def _opened(shard: Shard, *, load: bool = True) -> Iterator[Store]:
     """Open for a moment that leaves the page cache as it was, except the index."""
     with open_file(shard.base + ".data") as data:
         drop = data.dropper(0, data.size())
-        store = shard.open()
+        store = shard.open(load=load)
         try:
             yield store
         finally:
             store.abandon()
             if drop is not None:
                 drop(0, data.size())
-
-
-def _positions(store: Store) -> Int64:
-    """Of all inodes."""
-    file = open_columns(store, mapped=False)
-    if file is not None:
-        with file, contextlib.suppress(CorruptError):  # as if it were missing
-            return file.column("pos")
-    return store.index.positions()
 
 
 def _selected(options: Options, shard: Shard) -> Columns:

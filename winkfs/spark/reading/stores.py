@@ -119,8 +119,9 @@ def _columns(stats: Sequence[Stat]) -> Columns:
 class NamedSource:
     """A store that is open in a task: what `rows.Source` is for a container."""
 
-    def __init__(self, piece: Named, *, include_dirs: bool) -> None:
+    def __init__(self, piece: Named, *, include_dirs: bool, typed: Mapping[str, str]) -> None:
         assert piece.opener is not None
+        self._typed = typed
         self._store, self._include_dirs = piece.opener(piece.base), include_dirs
         self._stats = [self._store.stat(name) for name in piece.names]
         self.contents = self
@@ -146,9 +147,9 @@ class NamedSource:
                 errors[number] = str(error)
         return pa.array(values, pa.binary()), errors
 
-    def values(self, rows: Columns, typed: Mapping[str, str]) -> dict[str, Column]:
+    def values(self, rows: Columns) -> dict[str, Column]:
         """See `rows.Source.values`: such stores have no columns of the user."""
-        return {name: Column.nulls(kind, len(rows)) for name, kind in typed.items()}
+        return {name: Column.nulls(kind, len(rows)) for name, kind in self._typed.items()}
 
     def mode(self, pos: int) -> int:
         return self._stats[pos].mode
