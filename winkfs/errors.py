@@ -100,7 +100,7 @@ class StalePlan(Refusal):
 
 
 class DatasetConflict(Refusal):
-    """Somebody committed first, and removed what this commit was to remove."""
+    """Somebody committed first: what this was to remove is gone, or columns do not go together."""
 
     number = errno.EBUSY
 

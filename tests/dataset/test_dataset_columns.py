@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from container_checks import one_line
 from datasets import commit, delete
+from seam import disk_calls, once
 from typed_files import (
     SCHEMA,
     assert_answers,
@@ -25,6 +27,8 @@ from winkfs import Container, Row
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import create
+from winkfs.dataset.transaction import Transaction, begin
+from winkfs.errors import DatasetConflict
 
 
 @pytest.fixture
@@ -108,13 +112,16 @@ def test_int64_and_float64_are_float64(root: str) -> None:
         rebalance(root, shards=1)
 
 
-def test_of_other_types_the_last_counts(root: str) -> None:
+def test_of_other_types_the_last_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write(root, {"n": "string"}, ("a", b"", 1.0, {"n": "x"}), ("b", b"", 1.0, {"n": "5"}))
-    write(root, {"n": "int64"}, ("c", b"", 1.0, {"n": 5}))
+    with monkeypatch.context() as older:  # versions that committed that
+        older.setattr(Transaction, "_check_columns", lambda *_: None)
+        write(root, {"n": "int64"}, ("c", b"", 1.0, {"n": 5}))
+    write(root, {"n": "int64"}, ("d", b"", 1.0, {"n": 6}))
     for _ in range(2):
         with winkfs.open(root) as found:
             assert found.columns == {"n": "int64"}
-            assert known(found) == {"a": {"n": None}, "b": {"n": 5}, "c": {"n": 5}}
+            assert known(found) == {"a": {"n": None}, "b": {"n": 5}, "c": {"n": 5}, "d": {"n": 6}}
             assert found.getxattrs("a")[b"user.n"] == b"x"
         assert chosen(root, "n = 5") == ["b", "c"]
         assert chosen(root, "n is null") == ["a"]
@@ -225,8 +232,71 @@ def test_names_that_differ_in_case_alone_are_refused(root: str) -> None:
         found.add_columns({"Lang": "string"})
     other = Path(root).with_name("other")
     winkfs.create(other, columns={"LANG": "string"}).close()
-    with pytest.raises(ValueError, match="LANG is there twice"):
+    with pytest.raises(DatasetConflict, match="'LANG' is 'lang' in the data set"):
         adopt(root, [other])
     with winkfs.open(root, "a") as found:
         found.put("b", b"")
         assert found.columns == {"lang": "string"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({"lang": "string"}, {"Lang": "string"}, "'Lang' is 'lang' in the data set"),
+        ({"lang": "string"}, {"lang": "int64"}, "'lang' is string in the data set, not int64"),
+        ({"n": "int64"}, {"n": "float64"}, ""),
+        ({"lang": "string"}, {"n": "string"}, ""),
+    ],
+)
+def test_columns_of_two_commits_at_once(
+    first: dict[str, str], second: dict[str, str], said: str, root: str
+) -> None:
+    jobs = [begin(root), begin(root)]
+    sealed = []
+    for job, columns in zip(jobs, (first, second), strict=True):
+        base = job.attempt("0")
+        with winkfs.create(base, columns=columns) as container:
+            container.put(next(iter(columns)), b"1")
+        sealed.append([job.seal(base)])
+    assert jobs[0].commit(sealed[0]) == 1
+    if said:
+        with pytest.raises(DatasetConflict, match=said):
+            jobs[1].commit(sealed[1])
+    else:
+        assert jobs[1].commit(sealed[1]) == 2
+    with winkfs.open(root) as found:
+        assert found.columns == (first if said else first | second)
+        assert len(found) == (1 if said else len(first | second))
+    assert os.listdir(f"{root}/_pending") == []
+    write(root, first, ("more", b""))
+    compact(root, everything=True)
+    assert winkfs.verify(root).problems == []
+
+
+def test_columns_that_come_between_the_look_at_the_newest_manifest_and_the_commit(
+    root: str,
+) -> None:
+    """The check is made again on what the commit follows."""
+    late = begin(root)
+    base = late.attempt("0")
+    with winkfs.create(base, columns={"Lang": "string"}) as container:
+        container.put("a", b"1")
+    record = late.seal(base)
+    other = once("rename", f"/{late.job}", lambda: write(root, {"lang": "string"}, ("b", b"")))
+    with disk_calls(other), pytest.raises(DatasetConflict, match="rename it"):
+        late.commit([record])
+    with winkfs.open(root) as found:
+        assert list(found) == ["b"]
+
+
+def test_a_writer_whose_columns_came_too_late_goes_on(root: str) -> None:
+    with winkfs.open(root, "a") as found:
+        found.add_columns({"Lang": "string"})
+        found.put("a", b"1")
+        write(root, {"lang": "string"}, ("b", b""))
+        with pytest.raises(DatasetConflict):
+            found.sync()
+        found.refresh()
+        found.put("c", b"2")
+    with winkfs.open(root) as found:
+        assert sorted(found) == ["b", "c"]

@@ -15,7 +15,7 @@ from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, checked
 from winkfs.dataset.records import union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
-from winkfs.errors import FileExists, NoSuchFile, NotAllowed, ReadOnly
+from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import Problem
 
@@ -81,7 +81,8 @@ class Dataset(DatasetReading):
 
         raises  OSError: it is not known to be on the disk then. A later sync tries again, until it
                 succeeds nothing can be added. Where the disk has lost what was put, each says so:
-                `abort`, and put it again
+                `abort`, and put it again. DatasetConflict: another commit brought a column of
+                another type, or spelt otherwise; what was changed is discarded
         """
         with self._lock:
             self._check()
@@ -92,7 +93,11 @@ class Dataset(DatasetReading):
                 self.abort()
                 return self.generation
             record = self._writer.finish()
-            generation = self._transaction.commit([record])
+            try:
+                generation = self._transaction.commit([record])
+            except DatasetConflict:  # it has swept everything
+                self.abort()
+                raise
             self._writer = self._transaction = None
             self._take(generation)
             return generation

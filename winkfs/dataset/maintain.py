@@ -34,7 +34,6 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.container.ondisk.typed import check_schema
 from winkfs.dataset.hidden import HIDDEN
 from winkfs.dataset.manifest import (
     COPY,
@@ -48,7 +47,7 @@ from winkfs.dataset.manifest import (
     next_manifest,
     root_of,
 )
-from winkfs.dataset.records import Manifest, ShardRecord, State, union
+from winkfs.dataset.records import Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, describe
 from winkfs.dataset.transaction import MARK, Transaction, begin, remove, sweep
 from winkfs.dataset.verify import listed, orphans
@@ -76,8 +75,8 @@ def adopt(
 
     progress  called with the number of bytes since the last call
     raises    NoSuchFile; FileExists (a container that is a shard already, or comes twice, in this
-              or another state); Locked (somebody writes to one of them); ValueError (columns that
-              differ in case alone); FormatError; OSError
+              or another state); Locked (somebody writes to one of them); DatasetConflict (columns
+              of other types, or that differ in case alone); FormatError; OSError
     """
     found = [base_of(base) for base in bases]
     ids = _identities(found)
@@ -91,11 +90,7 @@ def adopt(
             records.append(transaction.seal(copy))
         copied = dict(zip((record.contid for record in records), found, strict=True))
 
-        def check(before: State) -> None:
-            _refuse_known(before, copied)
-            check_schema(union(record.schema for record in (*before.shards, *records)))
-
-        return transaction.commit(records, check=check)
+        return transaction.commit(records, check=lambda before: _refuse_known(before, copied))
     except BaseException:
         transaction.abort()
         raise

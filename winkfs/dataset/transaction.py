@@ -30,7 +30,7 @@ from winkformats.disk.storage import Directory, Kind, replacing
 from winkformats.errors import FormatError
 from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
-from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State
+from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State, union
 from winkfs.dataset.shard import copy_bytes, remove_shard, survey
 from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan
 from winkfs.names import FILES, MANIFESTS
@@ -169,7 +169,8 @@ class Transaction:
                   as deletes, may be wrong after another; None: any
         check     called with what this follows; it may refuse by raising. Again where another
                   commit came in between. `location` says where the shards are
-        raises    DatasetConflict where one of them is gone, everything is swept then; StalePlan
+        raises    DatasetConflict where one of them is gone, or the data set has a column of another
+                  type, or spelt otherwise: everything is swept then; StalePlan
                   where a sealed container is gone; OSError: call it again, or `abort`. What was to
                   be visible may be visible then, but is not known to be on the disk
         A second call after one that was broken off goes on where that ended, and makes durable what
@@ -188,6 +189,7 @@ class Transaction:
             if there is not None:
                 return there
             self._check_removed(before, gone)
+            self._check_columns(before, chosen, gone)
             if after is not None and before.generation != after:
                 raise DatasetConflict("was changed meanwhile: try again", self.root)
             if check is not None and before.generation not in checked:
@@ -248,6 +250,28 @@ class Transaction:
                 f"another commit changed {min(lost)} meanwhile, and {self.operation} was to "
                 "replace it: try again", self.root,
             )  # fmt: skip
+
+    def _check_columns(
+        self, before: State, records: list[ShardRecord], removed: tuple[str, ...]
+    ) -> None:
+        """Raise DatasetConflict for columns that cannot be in one data set. A rewrite has those
+        that were there."""
+        if self.operation in REWRITES:
+            return
+        known = union(record.schema for record in before.shards if record.path not in removed)
+        for schema in [record.schema for record in records]:
+            spelt = {name.lower(): name for name in known}
+            for name, kind in schema.items():
+                one = spelt.get(name.lower(), name)
+                there = known.get(name, kind)
+                if name not in known and one != name:
+                    what = f"column {name!r} is {one!r} in the data set: rename it"
+                elif there != kind and {there, kind} != {"int64", "float64"}:
+                    what = f"column {name!r} is {there} in the data set, not {kind}: convert it"
+                else:
+                    continue
+                raise DatasetConflict(what, self.root)
+            known = union([known, schema])
 
     def _ranked(self, before: State, records: list[ShardRecord]) -> tuple[ShardRecord, ...]:
         if self.operation in REWRITES:
