@@ -113,6 +113,7 @@ def attributed(base: Path) -> None:
         c.put("mode, empty", b"", mode=0o600)
         c.put("xattrs", ATTRIBUTED["xattrs"])
         c.setxattrs("xattrs", {b"user.x": b"y" * 300})
+        c.sync()
         c.put("what ends the file", b"")
 
 
