@@ -139,8 +139,8 @@ def test_a_flipped_bit_of_a_file_with_attributes_is_found(base: Path) -> None:
     attributed(base)
     path = base.with_name(base.name + ".data")
     whole, names = path.read_bytes(), [name for name in ATTRIBUTED if name != "mode"]
-    start = whole.index(b"2" * 100) - 20
-    for at in range(start, whole.index(b"3" * 100) - 20):
+    start = whole.index(b"2" * 100) - 10
+    for at in range(start, whole.index(b"3" * 100) - 11):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         with winkfs.open(base) as c:
             for name in names:
