@@ -289,7 +289,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     rest -= settings.form.pair * two
     inode = f"4x24xq24x{pair}{pair if two else '0s0s0s'}{rest}xI"
     shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its inode entry, bytes
-    view, limit = kv.view(kv.end - 1), kv.end
+    view, limit = kv.view(kv.end - 1, few=True), kv.end
     whole = memoryview(view)  # structs unpack faster from it, slices are faster of the map
     first = base.offset
     htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
@@ -381,7 +381,7 @@ class BulkGet:
             pos = store.index.candidates(keys, compared=True)
             rows = np.flatnonzero(pos)
             if len(rows):
-                store.kv.view(int(pos.max()))
+                store.kv.view(int(pos.max()), few=True)
                 self._gather(keys, pos, rows, found)
         for i, value in enumerate(found):
             if value is None:
@@ -395,7 +395,7 @@ class BulkGet:
     ) -> None:
         """Read the files of `rows` whose inodes are plain and good."""
         kv, pos = self._store.kv, pos[rows]
-        view, isz = kv.view(0), self._store.inode_size
+        view, isz = kv.view(0, few=True), self._store.inode_size
         end = min(kv.end, len(view))  # a reader's view may be older: it holds just what was asked
         lengths = np.fromiter(map(len, keys), np.int64, len(keys))
         lengths = lengths if len(rows) == len(keys) else lengths[rows]
@@ -445,7 +445,7 @@ class BulkGet:
         if not len(rows):
             return
         kv = self._store.kv
-        view = kv.view(0)
+        view = kv.view(0, few=True)
         ends = pos + 1 + starts + sizes
         kv.fetch(pos, ends + 4)
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]

@@ -191,10 +191,10 @@ class Lookups:
     kernel reads around each as much as it likes, which is hundreds of KiB and more.
     """
 
-    def __init__(self, storage: Storage, length: int) -> None:
-        """Raises OSError."""
-        self.view = storage.view(length, sparse=True)
-        self._map = self.view if isinstance(self.view, mmap.mmap) else None
+    def __init__(self, storage: Storage, length: int, *, few: bool = True) -> None:
+        """`few`: False: all of the file will be read, one way or the other. Raises OSError."""
+        self.view = storage.view(length, sparse=few)
+        self._map = self.view if few and isinstance(self.view, mmap.mmap) else None
         self._name = storage.name
         self._last = pagecache.faults() + length // SINGLE  # of the faults that bring one page
 

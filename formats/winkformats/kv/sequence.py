@@ -77,7 +77,7 @@ class GrowingFile:
         self._written = self.end  # everything below has been given to write()
         self._reserved = size
         self._behind: WriteBehind | None = None
-        self._looks: Lookups | None = None
+        self._looks: dict[bool, Lookups] = {}
         self._failed = False
         self.lost: OSError | None = None  # a sync failed: what was written since the last is unsure
         self._patched = False  # entries were changed in place since the last sync
@@ -177,24 +177,25 @@ class GrowingFile:
             self.drain()
             self._visible = self._written
 
-    def view(self, pos: int) -> mmap.mmap | memoryview:
+    def view(self, pos: int, *, few: bool = False) -> mmap.mmap | memoryview:
         """A read-only view of the file that holds at least the whole entry at `pos`.
 
         To be asked for again with each batch of reads. Raises CorruptError where the file was cut
         short: to look at the view would kill the process.
+
+        few  for look-ups here and there: see `Lookups`
         """
         if pos >= self._visible:
             self.show(pos)
-        looks = self._looks
+        looks = self._looks.get(few)
         if looks is None or len(looks.view) < self._visible:
-            looks = self._looks = Lookups(self.storage, self.storage.size())
+            looks = self._looks[few] = Lookups(self.storage, self.storage.size(), few=few)
         looks.check(min(len(looks.view), self._visible))
         return looks.view
 
     def fetch(self, starts: Int64, stops: Int64) -> None:
-        """See `Lookups.fetch`: places in the view that was handed out last."""
-        if self._looks is not None:
-            self._looks.fetch(starts, stops)
+        """See `Lookups.fetch`: places in the view for look-ups that was handed out last."""
+        self._looks[True].fetch(starts, stops)
 
     @property
     def visible(self) -> int:
@@ -203,7 +204,7 @@ class GrowingFile:
 
     def drop_view(self) -> None:
         """Drop the mapping, which holds the file open. Views handed out stay valid."""
-        self._looks, self._visible = None, 0
+        self._looks, self._visible = {}, 0
 
     def advance(self, superblock: Superblock) -> None:
         """A reader takes up a later superblock of the same file."""
