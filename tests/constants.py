@@ -21,6 +21,7 @@ PLACES: Final = {
     "entries of a segment": "winkformats.hindex.table.SEGMENT",
     "pairs of a sorted block": "winkformats.extsort.BLOCK",
     "bytes of pairs written at once": "winkformats.perm.FLUSH",
+    "bytes read at the cost of a page": "winkformats.disk.storage.SINGLE",
     "runs of pages dropped": "winkformats.disk.posix.RUNS",
     "filesystems where a mapping keeps a lock": "winkformats.disk.posix.KEEPING",
     # a container
