@@ -27,8 +27,7 @@ from winkformats.arrays import (
 )
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.data import nanoseconds
-from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType
+from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType, nanoseconds
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
 from winkfs.names import INODE

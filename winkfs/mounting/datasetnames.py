@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from winkformats.arrays import Bools, Int64, Strings, trim_heap
 from winkformats.kv.entry import MASK64
-from winkfs.container.ondisk.catalog import Block
+from winkfs.container.ondisk.block import Block
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.rows import (
     COLUMNS,

@@ -22,7 +22,8 @@ from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkfs.container.catalog import IN_MEMORY, Catalog, build
-from winkfs.container.ondisk.catalog import Block, CatalogFile, CatalogWriter
+from winkfs.container.ondisk.block import Block
+from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter
 from winkfs.container.ondisk.inode import Extent, FileType
 from winkfs.container.read import Content
 from winkfs.container.rows import (
