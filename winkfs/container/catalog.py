@@ -43,7 +43,6 @@ from winkfs.container.rows import (
     KIND,
     MODE_AT,
     OWNER,
-    POS,
     SPECIAL,
     ClashFinder,
     NameSorter,
