@@ -52,6 +52,7 @@ PLACES: Final = {
     "files of which one name is read from the data file": "winkfs.dataset.hidden.SPARSE",
     "rows compared together": "winkfs.dataset.hidden.ROWS",
     "names merged at once": "winkfs.mounting.datasetnames.SOME",
+    "rows of a data set read together": "winkfs.mounting.datasetnames.SHEET",
     "names of an order that is always made anew": "winkfs.mounting.datasetnames.SMALL",
     "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",
     # a mount
