@@ -31,7 +31,7 @@ from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
-from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
+from winkfs.container.ondisk.inode import ATTRS, FileType, attributes, nanoseconds
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
 from winkfs.container.rows import (
@@ -563,7 +563,7 @@ class CatalogTrail:
     def __init__(self, store: Opened) -> None:
         self._store, self.since = store, store.kv.end
         self.sorter = new_sorter(store)
-        self._bulk = BulkRows(store.settings.mtime_unit, typed=bool(store.schema))
+        self._bulk = BulkRows(typed=bool(store.schema))
         self._positions = array("q")
         self._gone: set[bytes] = set()
 
@@ -577,7 +577,8 @@ class CatalogTrail:
         attrs: Sequence[bytes] | None,
     ) -> None:
         """Files put in bulk, as `writemany.append_plain` has them. `mtimes`: as stored."""
-        for rows in self._bulk.add(files, positions, pointers, fileids, mtimes, attrs):
+        times = nanoseconds(mtimes, self._store.settings.mtime_unit)
+        for rows in self._bulk.add(files, positions, pointers, fileids, times, attrs):
             self.sorter.add(rows)
 
     @property

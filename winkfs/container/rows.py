@@ -27,7 +27,7 @@ from winkformats.arrays import (
 )
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType, nanoseconds
+from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
 from winkfs.names import INODE
@@ -300,9 +300,9 @@ class BulkRows:
     count   files that wait
     """
 
-    def __init__(self, mtime_unit: int, *, typed: bool) -> None:
+    def __init__(self, *, typed: bool) -> None:
         """`typed`: there are columns of the user."""
-        self._unit, self._typed = mtime_unit, typed
+        self._typed = typed
         self._waiting: list[tuple[Int64, ...]] = []
         self._keys: list[bytes] = []  # of these, one behind the other
         self.count = 0
@@ -316,7 +316,7 @@ class BulkRows:
         mtimes: Int64,
         attrs: Sequence[bytes] | None,
     ) -> Iterator[Rows]:
-        """Take files -> rows of some of all that were taken. `mtimes`: as stored."""
+        """Take files -> rows of some of all that were taken. `mtimes`: nanoseconds."""
         n, first = len(positions), files.ftypes[0]
         same = files.ftypes.count(first) == n  # a twelfth of the time of an array
         kinds = np.full(n, first) if same else np.array(files.ftypes)
@@ -334,14 +334,13 @@ class BulkRows:
         """-> rows of all that wait. `attrs`: the attributes of all of these."""
         if not self._waiting:
             return
-        pos, fileids, sizes, mtimes, pointers, kinds, lengths = map(
+        pos, fileids, sizes, times, pointers, kinds, lengths = map(
             np.concatenate, zip(*self._waiting, strict=True)
         )
         keys = np.frombuffer(b"".join(self._keys), np.uint8)
         names = column_at(keys, np.cumsum(lengths) - lengths, lengths - len(INODE))
         self._waiting, self._keys, self.count = [], [], 0
         kinds[kinds == 0] = FileType.FILE
-        times = nanoseconds(mtimes, self._unit)
         numbers = plain_numbers(pos, fileids, sizes, times, pointers, kinds)
         values = None
         if attrs is not None:

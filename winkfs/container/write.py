@@ -75,6 +75,7 @@ class Changes:
         self.drafts = self.files.drafts
         self.last = 0
         self._encoder: tuple[Schema, bytes, Encoder] | None = None
+        self._record: tuple[Schema, tuple[bytes, list[tuple[bytes, str]]]] | None = None
         self.held: dict[int, int] = {}
         self._waiting = 0  # bytes that all drafts still have to write, at most, and those held
         self._pending = 0  # bytes appended to drafts since they were last settled
@@ -134,12 +135,11 @@ class Changes:
         strict  a value that is set now and none of its column's type is refused: Refusal EINVAL;
                 else it stays an attribute, and the column is null
         """
-        had = before or {}
-        if RECORD in xattrs and xattrs[RECORD] != had.get(RECORD):
-            self._adopt(xattrs[RECORD])
-        schema = self._store.schema
-        there = [(USER + name.encode(), kind) for name, kind in schema.items()]
-        there = [(key, kind) for key, kind in there if key in xattrs]
+        had, said = before or {}, xattrs.get(RECORD)
+        if said not in (None, had.get(RECORD), self._recorded(self._store.schema)[0]):
+            self._adopt(said)
+        record, kinds = self._recorded(self._store.schema)
+        there = [(key, kind) for key, kind in kinds if key in xattrs]
         if not there:
             return xattrs
         found = dict(xattrs)
@@ -150,7 +150,14 @@ class Changes:
                 what = f"the column {to_str(key[len(USER) :])} is {kind}, not {shown!r}"
                 raise Refusal(what, self._store.base, number=errno.EINVAL)
             found[key] = xattrs[key] if text is None else text
-        return found | {RECORD: schema_text(schema)}
+        return found | {RECORD: record}
+
+    def _recorded(self, schema: Schema) -> tuple[bytes, list[tuple[bytes, str]]]:
+        """The record that files with these columns have, and the attributes that are columns."""
+        if self._record is None or self._record[0] is not schema:
+            keys = [(USER + name.encode(), kind) for name, kind in schema.items()]
+            self._record = schema, (schema_text(schema), keys)
+        return self._record[1]
 
     def _adopt(self, record: bytes) -> None:
         schema = self._store.schema
