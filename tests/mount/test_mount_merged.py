@@ -18,6 +18,7 @@ from constants import shrink
 from test_mount_names import at, listed, refused
 from test_mount_numbers import by_ids, by_numbers
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkfs import FileType
 from winkfs.container.container import Container
@@ -279,16 +280,24 @@ def test_hidden_files_that_are_to_be_seen_again_are(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrink(monkeypatch, "names of an order that is always made anew", 0)
-    datasets.add(root, dict.fromkeys("abcd", b""))
+    datasets.add(root, dict.fromkeys("aceg", b""), dict.fromkeys("bd", b""))
     source = DatasetSource(str(root))
-    (seen,) = order_of(source).shards
-    at = seen.catalog.numbers(0, 4)[:, 0]
-    half = MergedOrder.of([Seen(1, (0, 0), seen.catalog, at[1:3])], (0, 0))
-    assert half.names(0, half.count) == [b"a", b"d"]
-    whole = half.updated([Seen(1, (0, 0), seen.catalog, at[2:3])])
-    assert whole.names(0, whole.count) == [b"a", b"b", b"d"]
-    less = whole.updated([Seen(1, (0, 0), seen.catalog, at[:3])])
-    assert less.names(0, less.count) == [b"d"]
+    one, two = order_of(source).shards
+    at = one.catalog.numbers(0, 4)[:, 0]
+
+    def hiding(positions: Int64) -> list[Seen]:
+        return [Seen(1, (0, 0), one.catalog, positions), two]
+
+    def names(order: MergedOrder) -> bytes:
+        return b"".join(order.names(0, order.count))
+
+    half = MergedOrder.of(hiding(at[1:3]), (0, 0))
+    assert names(half) == b"abdg"
+    whole = half.updated(hiding(at[2:3]))
+    assert names(whole) == b"abcdg"
+    less = whole.updated(hiding(at[:3]))
+    assert names(less) == b"bdg"
+    assert [less.find(bytes([name])) for name in b"abcdeg"] == [-1, 0, -1, 1, -1, 2]
     source.close()
 
 
