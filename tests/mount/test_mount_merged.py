@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import stat
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,17 @@ from constants import shrink
 from test_mount_names import at, listed, refused
 from test_mount_numbers import by_ids, by_numbers
 
+from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkfs import FileType
 from winkfs.container.container import Container
 from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.dataset.snapshot import snapshot
+from winkfs.errors import CorruptError
 from winkfs.mounting.dataset import DatasetSource
 from winkfs.mounting.datasetnames import KEPT_BLOCKS, MergedOrder, Turns
-from winkmount.source import Attr
+from winkfs.mounting.shards import Seen
+from winkmount.source import UNREADABLE, Attr
 
 pytestmark = pytest.mark.in_memory
 
@@ -106,12 +110,14 @@ def check(root: Path, files: dict[bytes, File]) -> None:
             assert numbers.read(node, 0, 99) == file.data
     assert source.status()["bytes"] == sum(len(file.data) for file in files.values())
     assert source.status()["files"] == len(files)
+    assert order_of(source).clashes == clashes(files)
     source.close()
     numbered.close()
 
 
 def check_file(source: DatasetSource, path: bytes, file: File | None, attr: Attr) -> None:
     assert source.view.attr(path) == attr
+    source.view._recent = 0, None  # what was found may be long ago
     assert source.stat(attr.id) == attr
     if file is None:
         assert stat.S_ISDIR(attr.mode)
@@ -121,8 +127,15 @@ def check_file(source: DatasetSource, path: bytes, file: File | None, attr: Attr
     assert (attr.size, attr.mtime_ns) == (len(file.data), file.mtime_ns)
     assert (attr.uid, attr.gid) == (file.owner or (os.getuid(), os.getgid()))
     if file.ftype != FileType.DIR:
-        source.view._recent = 0, None  # what was found may be long ago
         assert source.read(attr.id, 0, 99) == file.data
+
+
+def clashes(files: dict[bytes, File]) -> int:
+    """Files, not directories, that have names below them."""
+    above = {
+        b"/".join(parts[:i]) for parts in (n.split(b"/") for n in files) for i in range(len(parts))
+    }
+    return sum(name in above for name, file in files.items() if file.ftype != FileType.DIR)
 
 
 def filled(files: dict[bytes, File], runs: int) -> Callable[[Container], None]:
@@ -222,13 +235,70 @@ def flip(path: Path, number: int) -> None:
 
 
 def test_long_names_stand_where_they_belong(root: Path) -> None:
-    """Of which those of a whole shard would fill as many bytes as the longest."""
     long = [b"/".join([b"%03d" % i + b"z" * 200] * 9) for i in range(0, 90, 3)]
     names = [*long, *(b"%03d" % i for i in range(90)), *(b"%03dz" % i for i in range(90))]
     files = {name: File(name[:9], FileType.FILE, 7, 0o644, None) for name in names}
     shards = [dict(list(files.items())[k::3]) for k in range(3)]
     datasets.commit(root, [filled(shard, 1) for shard in shards])
     check(root, files)
+
+
+def test_one_long_name_does_not_make_all_others_as_long(root: Path) -> None:
+    shards = [
+        {f"{i:05}": b"" for i in range(k, 9000, 3)} | {f"{k}" * 60_000: b""} for k in range(3)
+    ]
+    datasets.add(root, *shards)
+    tracemalloc.start()
+    source = DatasetSource(str(root))
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 30 << 20
+    assert len(listed(source, source.root)) == 9000
+    source.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_files_belong_to_whom_the_data_file_of_their_shard_does(root: Path) -> None:
+    """Unless they have an owner of their own."""
+    rng = random.Random(1)
+    shards = [{b"%04d" % i: file_of(rng, b"") for i in range(k, 300, 3)} for k in range(3)]
+    datasets.commit(root, [filled(shard, 1) for shard in shards])
+    os.chown(snapshot(root).shards[1].base + ".data", 12, 34)
+    source = DatasetSource(str(root))
+    for name, attr in by_ids(source).items():
+        file = shards[int(name) % 3][name]
+        default = (12, 34) if int(name) % 3 == 1 else (0, 0)
+        assert (attr.uid, attr.gid) == (file.owner or default)
+        assert stat.S_IMODE(attr.mode) == file.mode
+        assert source.view.attr(name) == attr
+        source.view._recent = 0, None
+        assert source.stat(attr.id) == attr
+    source.close()
+
+
+def test_hidden_files_that_are_to_be_seen_again_are(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "names of an order that is always made anew", 0)
+    datasets.add(root, dict.fromkeys("aceg", b""), dict.fromkeys("bd", b""))
+    source = DatasetSource(str(root))
+    one, two = order_of(source).shards
+    at = one.catalog.numbers(0, 4)[:, 0]
+
+    def hiding(positions: Int64) -> list[Seen]:
+        return [Seen(1, (0, 0), one.catalog, positions), two]
+
+    def names(order: MergedOrder) -> bytes:
+        return b"".join(order.names(0, order.count))
+
+    half = MergedOrder.of(hiding(at[1:3]), (0, 0))
+    assert names(half) == b"abdg"
+    whole = half.updated(hiding(at[2:3]))
+    assert names(whole) == b"abcdg"
+    less = whole.updated(hiding(at[:3]))
+    assert names(less) == b"bdg"
+    assert [less.find(bytes([name])) for name in b"abcdeg"] == [-1, 0, -1, 1, -1, 2]
+    source.close()
 
 
 # --- shards one behind the other ---
@@ -306,9 +376,10 @@ def test_catalog_damaged_under_a_mount_is_made_anew(
     numbers = numbered.numbered()
     assert numbers is not None
     ids = {path: attr.id for path, attr in by_ids(source).items()}
+    shrink(monkeypatch, "rows of a block of the catalog", 7)  # of the one that is made
     for some in source, numbered:
-        order_of(some)._sheets.clear()
-        order_of(some)._blocks.clear()
+        forget(order_of(some))
+        assert [order_of(some).name(i) for i in range(20)] == sorted(files)[:20]
         order_of(some)._single_names.clear()
     handle = source.opendir(at(source, "d3"))
     half = source.readdir(handle, 0)
@@ -327,6 +398,33 @@ def test_catalog_damaged_under_a_mount_is_made_anew(
         assert source.read(ids[path_], 0, 99) == file.data
     source.close()
     numbered.close()
+
+
+def forget(order: MergedOrder) -> None:
+    """All that was read."""
+    order._sheet = 0, []
+    order._sheets.clear()
+    order._blocks.clear()
+    order._single_names.clear()
+
+
+def test_damaged_inode_of_a_shard_without_catalog_is_listed_and_costs_no_other(root: Path) -> None:
+    files = three(root)
+    base = snapshot(root).shards[1].base
+    with CatalogFile(open_file(base + ".cat")) as file:
+        pos = int(file.runs[0].block(0).numbers[3, 0])
+        name = file.runs[0].names(0)[3]
+    data = bytearray(Path(base + ".data").read_bytes())
+    data[pos + 40] ^= 1
+    Path(base + ".data").write_bytes(data)
+    Path(base + ".cat").unlink()
+    source = DatasetSource(str(root))
+    shown = by_ids(source)
+    assert set(files) <= set(shown)
+    assert [path for path, attr in shown.items() if attr.size == UNREADABLE] == [name]
+    with pytest.raises(CorruptError):
+        source.view.attr(name)
+    source.close()
 
 
 def damage_block(path: Path, number: int) -> None:
