@@ -4,7 +4,7 @@
             against Parquet with a filter on the path (files as written, and sorted by path)
     time    1 % of an append-only container by mtime, content too: seconds, and bytes that the disk
             reads when nothing is cached, against Parquet sorted by mtime; as it was written, and
-            with BASE.cols (`winkfs reindex --cols`, which shards of a data set have)
+            with BASE.cat (`winkfs reindex`, which shards of a data set have)
 
 Time begins after the session has started and run a job.
 """
@@ -120,8 +120,7 @@ def times(asked: Options, report: Report, spark: Any, place: Path, count: int) -
 
     for query in (ours, parquet):
         assert query() == count // 100 * SIZE
-    columns = place / "all.cols"
-    cold = [columns, *place.glob("all.*"), *place.glob("parquet/*.parquet")]
+    cold = [*place.glob("all.*"), *place.glob("parquet/*.parquet")]
 
     def run(query: Callable[[], int]) -> Phases:
         evict(*[path for path in cold if path.exists() and path.stat().st_size])
@@ -130,7 +129,7 @@ def times(asked: Options, report: Report, spark: Any, place: Path, count: int) -
         return {**found, "read": _disk() - before}
 
     cases: dict[str, Case] = {"winkfs": lambda: run(ours), "Parquet": lambda: run(parquet)}
-    for name, made in (("as written", False), ("with BASE.cols", True)):
+    for name, made in (("as written", False), ("with BASE.cat", True)):
         if made:
             winkfs.reindex(place / "all")
         found = interleaved(cases, asked.runs)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import winkfs
 from winkfs.container.columns import Columns
-from winkfs.container.ondisk.cols import ColumnsFile, open_columns
 from winkfs.container.store import Store
 from winkfs.names import to_bytes
 
@@ -33,9 +32,3 @@ def rows(columns: Columns) -> list[tuple[bytes, int, int, int]]:
     assert columns.names() == names
     values = (columns.size.tolist(), columns.mtime.tolist(), columns.ftype.tolist())
     return list(zip(names, *values, strict=True))
-
-
-def opened(base: Path) -> ColumnsFile:
-    found = open_columns(str(base))
-    assert found is not None
-    return found

@@ -1,6 +1,6 @@
 """Constants of the product that tests change, so that little is enough to pass a limit.
 
-    shrink(monkeypatch, "rows of a chunk of columns", 6)
+    shrink(monkeypatch, "rows of a block of the catalog", 6)
 
 Where one moves, its line here changes and no test.
 """
@@ -21,11 +21,11 @@ PLACES: Final = {
     "entries of a segment": "winkformats.hindex.table.SEGMENT",
     "pairs of a sorted block": "winkformats.extsort.BLOCK",
     "bytes of pairs written at once": "winkformats.perm.FLUSH",
+    "bytes read at the cost of a page": "winkformats.disk.storage.SINGLE",
     "runs of pages dropped": "winkformats.disk.posix.RUNS",
     "filesystems where a mapping keeps a lock": "winkformats.disk.posix.KEEPING",
     # a container
     "bytes of a batch of pack": "winkfs.archive.pack.BATCH",
-    "rows of a chunk of columns": "winkfs.container.ondisk.cols.FILES",
     "changes that a close leaves": "winkfs.container.store.LEFT",
     "files of the index for each of them": "winkfs.container.store.SHARE",
     "files of an index that is always written": "winkfs.container.store.LARGE",
@@ -52,6 +52,8 @@ PLACES: Final = {
     "files of which one name is read from the data file": "winkfs.dataset.hidden.SPARSE",
     "rows compared together": "winkfs.dataset.hidden.ROWS",
     "names merged at once": "winkfs.mounting.datasetnames.SOME",
+    "rows of a data set read together": "winkfs.mounting.datasetnames.SHEET",
+    "names of an order that is always made anew": "winkfs.mounting.datasetnames.SMALL",
     "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",

@@ -25,9 +25,9 @@ MARK: Final = b"\\x"
 
 MANIFESTS: Final = "_winkfs"  # the folder that makes a folder a data set
 DATA: Final = ".data"
-DERIVED: Final = (".idx", ".time", ".cat", ".cols", ".names")
-"""The files that are made again from BASE.data; a new kind belongs here, and nowhere else. Older
-versions had BASE.names in the place of BASE.cat."""
+OLD: Final = (".cols", ".names")  # of older versions, which nobody reads any more
+DERIVED: Final = (".idx", ".time", ".cat", *OLD)
+"""The files that are made again from BASE.data; a new kind belongs here, and nowhere else."""
 FILES: Final = (DATA, *DERIVED)
 LOCK: Final = ".lock"
 SUFFIXES: Final = (*FILES, LOCK)

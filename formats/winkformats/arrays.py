@@ -20,7 +20,7 @@ Bools = npt.NDArray[np.bool_]
 TextColumn = npt.NDArray[Any]
 """Texts without NUL as an array: dtype S of a multiple of 8 bytes or, where one is longer than
 WIDEST, objects."""
-Texts = npt.NDArray[np.bytes_]
+Strings = npt.NDArray[np.bytes_]
 
 BLOCK: Final = 24 << 20  # bytes; above 32 MiB glibc does not adapt
 NEAR: Final = 4 << 10  # bytes from one place to the next up to which all between is read, too

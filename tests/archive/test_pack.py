@@ -22,7 +22,7 @@ from winkfs.archive.tree import Tree, listed_names
 from winkfs.archive.unpack import unpack
 from winkfs.dataset.packing import pack_shards
 from winkfs.errors import Locked
-from winkfs.names import FILES, SUFFIXES, TEMPORARIES, excluder
+from winkfs.names import FILES, OLD, SUFFIXES, TEMPORARIES, excluder
 
 tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 
@@ -358,7 +358,7 @@ def test_suffixes_are_those_of_a_container_with_all_its_files(tree: Path, tmp_pa
     pack(tree, tmp_path / "c", ao=True)
     winkfs.reindex(tmp_path / "c")
     assert set(files_beside(tmp_path / "c")) - {"c.lock"} == {
-        "c" + suffix for suffix in FILES if suffix not in (".names", ".cols")
+        "c" + suffix for suffix in FILES if suffix not in OLD
     }
 
 

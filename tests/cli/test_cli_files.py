@@ -106,6 +106,27 @@ def test_ls_long_has_seconds_where_no_calendar_has_the_year(run: Run, base: str)
     )
 
 
+ZONES = ("UTC", "America/St_Johns", "Asia/Kathmandu", "Africa/Monrovia", "Pacific/Apia",
+         "Australia/Lord_Howe")  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_ls_long_has_the_time_of_the_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on days when its clocks change, or are a day ahead, and in years before zones."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    read._day.cache_clear()
+    try:
+        steps = [*range(-(10**10), 10**10, 7_654_321), *range(10**9, 10**9 + 34_000_000, 1741)]
+        for seconds in steps:
+            expected = time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+            assert read._when(seconds) == expected
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+        read._day.cache_clear()
+
+
 def test_ls_on_a_terminal_escapes(run: Run, base: str) -> None:
     master, slave = pty.openpty()
     subprocess.run([*PROGRAM, "ls", base, "caf*"], stdout=slave, check=True)

@@ -6,12 +6,13 @@ import random
 from pathlib import Path
 
 import container_checks
+import numpy as np
 import pytest
 from container_checks import VARIANTS, assert_sound, contents, one_line
 from openfiles import descriptors
 
 import winkfs
-from winkfs import Container
+from winkfs import Container, CorruptError
 
 base, c = container_checks.base, container_checks.c  # fixtures
 
@@ -89,6 +90,65 @@ def test_get_many_sees_changes_between_its_steps(c: Container) -> None:
     c.append("n2998", b"er")
     rest = list(reading)
     assert rest[-2:] == [b"older", b"new"]
+
+
+ATTRIBUTED = {
+    "plain": b"1" * 100,
+    "columns": b"2" * 100,
+    "columns, empty": b"",
+    "mode": b"3" * 70_000,
+    "mode, empty": b"",
+    "xattrs": b"4",
+}
+
+
+def attributed(base: Path) -> None:
+    """Files with and without attributes."""
+    with winkfs.create(base, columns={"lang": "string"}) as c:
+        c.put("plain", ATTRIBUTED["plain"])
+        c.put_many(
+            (name, ATTRIBUTED[name], 5, {"lang": "de"}) for name in ("columns", "columns, empty")
+        )
+        c.put("mode", ATTRIBUTED["mode"], mode=0o600)
+        c.put("mode, empty", b"", mode=0o600)
+        c.put("xattrs", ATTRIBUTED["xattrs"])
+        c.setxattrs("xattrs", {b"user.x": b"y" * 300})
+        c.sync()
+        c.put("what ends the file", b"")
+
+
+def test_files_with_attributes_are_read_the_short_way(base: Path) -> None:
+    attributed(base)
+    with winkfs.open(base) as c:
+        for name, data in ATTRIBUTED.items():
+            assert c.read(name) == data
+            assert c.read(name, 1, 3) == data[1:4]
+            assert c.engine.fast is not None
+            if data:
+                assert c.engine.fast(name.encode() + b"/I0") == data
+        assert list(c.get_many(ATTRIBUTED)) == list(ATTRIBUTED.values())
+        found: list[bytes | None] = [None] * len(ATTRIBUTED)
+        keys = [name.encode() + b"/I0" for name in ATTRIBUTED]
+        pos = c.engine.store.index.candidates(keys)
+        c.engine.bulkget._gather(keys, pos, np.arange(len(keys)), found)
+        assert [value for value in found if value] == [data for data in ATTRIBUTED.values() if data]
+
+
+def test_a_flipped_bit_of_a_file_with_attributes_is_found(base: Path) -> None:
+    """Whichever way it is read: right bytes, or an error."""
+    attributed(base)
+    path = base.with_name(base.name + ".data")
+    whole, names = path.read_bytes(), [name for name in ATTRIBUTED if name != "mode"]
+    start = whole.index(b"2" * 100) - 10
+    for at in range(start, whole.index(b"3" * 100) - 11):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with winkfs.open(base) as c:
+            for name in names:
+                for read in (c.read, lambda name: next(c.get_many([name]))):
+                    try:
+                        assert read(name) == ATTRIBUTED[name], (at, name)
+                    except (CorruptError, FileNotFoundError):
+                        assert name.startswith("columns")
 
 
 def test_own_changes_are_read_before_any_sync(base: Path) -> None:

@@ -72,6 +72,7 @@ def test_order_follows_the_generations(
 ) -> None:
     """Sorted anew, or with what came and without what went."""
     shrink(monkeypatch, "names put into an order one by one", few)
+    shrink(monkeypatch, "names of an order that is always made anew", 0)
     chance, root = random.Random(number), tmp_path / "set"
     expected = dict.fromkeys(names(chance, 60), b"0")
     if number % 2:  # none is a directory of others, for a while

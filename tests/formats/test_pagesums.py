@@ -28,10 +28,9 @@ def made(size: int, contid: int = CONTID) -> tuple[MemoryStorage, Superblock]:
 
 
 @pytest.mark.parametrize("size", [4096, 4097, 8191, 8192, 8193, 300 * 4096 + 5])
-@pytest.mark.parametrize("mapped", [False, True])
-def test_what_was_written_is_right_and_each_flipped_byte_is_not(size: int, mapped: bool) -> None:
+def test_what_was_written_is_right_and_each_flipped_byte_is_not(size: int) -> None:
     storage, block = made(size)
-    sums = PageSums.load(storage, block, storage.view(size) if mapped else None)
+    sums = PageSums.load(storage, block)
     assert sums is not None
     sums.check_all()
     assert sums.whole and sums.bad_pages() == []
@@ -39,7 +38,7 @@ def test_what_was_written_is_right_and_each_flipped_byte_is_not(size: int, mappe
         if not 4096 <= at < size:
             continue
         storage.data[at] ^= 64
-        sums = PageSums.load(storage, block, storage.view(size) if mapped else None)
+        sums = PageSums.load(storage, block)
         assert sums is not None
         assert sums.bad_pages() == [at // PAGE * PAGE]
         with pytest.raises(DerivedDamage, match=rf"f: .*at byte {at // PAGE * PAGE}\b"):

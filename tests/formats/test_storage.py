@@ -7,6 +7,7 @@ import ctypes
 import errno
 import mmap
 import os
+import time
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import locate, sync_directory
 from winkformats.disk.posix import RWF_DONTCACHE, SMALL, FileStorage
-from winkformats.disk.storage import replacing
+from winkformats.disk.storage import Lookups, replacing
+from winkformats.errors import CorruptError
 
 KINDS = ("memory", "cached", "uncached", "sliding")
 
@@ -421,6 +423,74 @@ def test_pages_seen_go_but_those_that_were_there_stay(cold):
         storage.drop_seen()
         assert np.flatnonzero(resident(cold, 65 * PAGE)).tolist() == [20, 21]
         assert view[3 * PAGE + 1] == 1
+
+
+def look(looks: Lookups, page: int) -> None:
+    looks.check(64 * PAGE)
+    assert looks.view[page * PAGE + 7] == 7
+
+
+def test_few_looks_read_a_page_each(cold, monkeypatch):
+    shrink(monkeypatch, "bytes read at the cost of a page", 8 * PAGE)
+    with FileStorage(cold) as storage:
+        looks = Lookups(storage, 64 * PAGE)
+        for page in (40, 3, 20):
+            look(looks, page)
+        assert looks.advise()
+        assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == [3, 20, 40]
+
+
+def test_many_looks_read_what_is_around_them(cold, monkeypatch):
+    shrink(monkeypatch, "bytes read at the cost of a page", 32 * PAGE)
+    with FileStorage(cold) as storage:
+        looks = Lookups(storage, 64 * PAGE)
+        for page in (40, 3, 20, 60):
+            look(looks, page)
+        assert not looks.advise()
+        assert resident(cold, 64 * PAGE).sum() > 10
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_places_are_fetched_together_and_nothing_around_them(cold, monkeypatch, there):
+    shrink(monkeypatch, "bytes read at the cost of a page", PAGE)
+    with FileStorage(cold) as storage:
+        if there:
+            storage.read(0, 64 * PAGE)
+        looks = Lookups(storage, 64 * PAGE)
+        pages = [i for i in range(60) if i % 3] * 2
+        starts = np.array(pages[::-1]) * PAGE + PAGE - 4
+        looks.check(64 * PAGE)
+        looks.fetch(starts, starts + 4)
+        expected = set(range(64)) if there else set(pages)
+        until = time.monotonic() + 10
+        while set(np.flatnonzero(resident(cold, 64 * PAGE))) != expected:
+            assert time.monotonic() < until
+        for page in pages:
+            look(looks, page)
+        assert set(np.flatnonzero(resident(cold, 64 * PAGE))) == expected
+
+
+def test_more_places_than_the_file_is_worth_are_not_fetched(cold, monkeypatch):
+    shrink(monkeypatch, "bytes read at the cost of a page", 2 * PAGE)
+    with FileStorage(cold) as storage:
+        looks = Lookups(storage, 64 * PAGE)
+        starts = np.arange(50) * PAGE
+        looks.fetch(starts, starts + 1)
+        assert not looks.advise()
+
+
+@pytest.mark.parametrize("kind", ["memory", "cached"])
+def test_looks_at_a_file_that_was_cut_short_are_refused(make, kind):
+    storage = make(kind)
+    fill(storage, bytes(range(256)) * (64 * PAGE // 256))
+    looks = Lookups(storage, 64 * PAGE)
+    starts = np.arange(64) * PAGE
+    looks.fetch(starts, starts + 9)
+    look(looks, 63)
+    if kind == "cached":
+        storage.truncate(64 * PAGE - 1)
+        with pytest.raises(CorruptError, match="cut short"):
+            looks.check(64 * PAGE)
 
 
 def test_of_very_many_gaps_in_the_page_cache_the_longest_are_dropped(cold, monkeypatch):

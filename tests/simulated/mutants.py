@@ -39,7 +39,7 @@ GROWING, STORE, DATAFILE = (
     "winkfs/container/store.py",
     "winkfs/container/datafile.py",
 )
-REPLACE, CHANGES = "formats/winkformats/disk/replace.py", "winkfs/container/write.py"
+REPLACE, CHANGES = "formats/winkformats/disk/storage.py", "winkfs/container/write.py"
 
 
 class Mutant(NamedTuple):

@@ -338,7 +338,7 @@ def test_a_plan_is_a_snapshot_of_a_container_that_grows(
         c.delete("large")
     assert as_files(run()) == before
     winkfs.reindex(base)
-    assert as_files(run()) == before  # BASE.cols has other files by now
+    assert as_files(run()) == before  # the catalog has other files by now
     assert as_files(read(base)) == documents(base) != before
 
 
@@ -450,13 +450,13 @@ def test_a_damaged_inode(tmp_path: Path) -> None:
 def test_damaged_columns_are_as_if_they_were_missing(tmp_path: Path, kind: str) -> None:
     path = KINDS[kind](tmp_path / kind)
     before = documents(path)
-    for cols in tmp_path.rglob("*.cols"):
+    for cols in tmp_path.rglob("*.cat"):
         data = bytearray(cols.read_bytes())
         for at in range(4300, len(data) - 3000, 700):
             data[at] ^= 1
         cols.write_bytes(data)
     assert as_files(read(path)) == before
-    for cols in tmp_path.rglob("*.cols"):
+    for cols in tmp_path.rglob("*.cat"):
         cols.unlink()
     assert as_files(read(path)) == before
 
@@ -703,7 +703,7 @@ def test_a_scan_leaves_the_page_cache_as_it_was(tmp_path: Path, kind: str, order
 
     path = KINDS[kind](tmp_path / kind)
     tasks(path)  # makes what is derived of a data set
-    files = [*tmp_path.rglob("*.data"), *tmp_path.rglob("*.cols")]
+    files = [*tmp_path.rglob("*.data"), *tmp_path.rglob("*.cat")]
     for file in files:
         with file.open("rb") as opened:
             os.fsync(opened.fileno())

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from winkfs.container.rows import Rows
     from winkfs.reader import Reader
 
+DAY: Final = 86_400  # seconds
+MINUTES: Final = 1440  # of a day
 Record = dict[str, Any]
 
 
@@ -299,20 +301,42 @@ _type = functools.cache(type_name)
 
 def _long(ftype: int, mode: int, uid: int, gid: int, size: int, mtime_ns: int) -> str:
     """The line of ls -l up to the name; one link each, for a container has no hard links."""
-    seconds = mtime_ns // NANO
-    when = _minute(seconds // 60) or _second(seconds)
-    return f"{_mode(ftype, mode)} 1 {_user(uid):8} {_group(gid):8} {size:12} {when} "
+    return f"{_owned(ftype, mode, uid, gid)} {size:12} {_when(mtime_ns // NANO)} "
 
 
-@functools.lru_cache(maxsize=1 << 12)
-def _minute(minutes: int) -> str:
-    """What `_second` says of all seconds of a minute; "": not the same, as in the zones of 1900."""
-    first, last = _second(60 * minutes), _second(60 * minutes + 59)
-    return first if first == last else ""
+@functools.cache
+def _owned(ftype: int, mode: int, uid: int, gid: int) -> str:
+    return f"{_mode(ftype, mode)} 1 {_user(uid):8} {_group(gid):8}"
+
+
+def _when(seconds: int) -> str:
+    """A time as ls -l prints it."""
+    day = _day(seconds // DAY)
+    if day is None:
+        return _second(seconds)
+    shift, dates = day
+    minutes = seconds // 60 % MINUTES + shift
+    return f"{dates[minutes // MINUTES]} {_clock(minutes % MINUTES)}"
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _day(day: int) -> tuple[int, tuple[str, str, str]] | None:
+    """Of a day of UTC: by how many minutes the local time differs, and the dates of this day, the
+    next and the last; None: these are not whole, or not the same all day."""
+    try:
+        first, last = (time.localtime(day * DAY + at).tm_gmtoff for at in (0, DAY - 1))
+        texts = [time.strftime("%Y-%m-%d", time.gmtime((day + i) * DAY)) for i in (0, 1, -1)]
+    except (OverflowError, ValueError, OSError):
+        return None
+    return None if first != last or first % 60 else (first // 60, (texts[0], texts[1], texts[2]))
+
+
+@functools.cache
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
 
 
 def _second(seconds: int) -> str:
-    """A time as ls -l prints it."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):  # a year the C library does not know

@@ -30,9 +30,8 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Plain, Run
-from winkfs.container.ondisk.data import nanoseconds
-from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
+from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
+from winkfs.container.ondisk.inode import ATTRS, FileType, attributes, nanoseconds
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
 from winkfs.container.rows import (
@@ -40,10 +39,10 @@ from winkfs.container.rows import (
     CHUNK,
     COLUMNS,
     GONE,
-    POS,
     BulkRows,
     ClashFinder,
     NameSorter,
+    Plain,
     Put,
     Rows,
     Times,
@@ -53,7 +52,7 @@ from winkfs.container.rows import (
     some,
 )
 from winkfs.container.where import Condition
-from winkfs.names import INODE, after
+from winkfs.names import INODE, OLD, after
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
@@ -182,10 +181,6 @@ class Catalog:
         return self._base.starts[number], Rows(
             self._base.names(number), self._base.block(number).numbers
         )
-
-    def positions(self, start: int, stop: int) -> Int64:
-        """Positions of their inodes, int64[n]."""
-        return self.numbers(start, stop)[:, POS]
 
     def lower_bound(self, name: bytes, low: int = 0) -> int:
         """Index of the first name >= `name`, at or after `low`; `count` where there is none.
@@ -662,6 +657,8 @@ class DerivedCatalog:
         store, name = self._store, self._store.name + self.suffix
         self._opened = store.kv.end
         store.directory.unlink(name + TEMPORARY)  # of a writer that was killed
+        for suffix in OLD:
+            store.directory.unlink(store.name + suffix)
         if not self._is_true():
             store.directory.unlink(name)  # before .data grows to its DATAEND
 
@@ -726,7 +723,6 @@ class DerivedCatalog:
                 write_whole(store, sorter.rows(positions)).close()
             elif not self._save(quickly):
                 return
-            store.directory.unlink(store.name + ".names")  # of an older version
             if self.trail is not None:
                 self.follow()
         except CorruptError as error:

@@ -19,16 +19,17 @@ from winkformats.arrays import Bools, Int64, UInt8, column_at, rows_at, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.catalog import Plain
-from winkfs.container.ondisk.data import HIGHEST, INODE_BYTES, nanoseconds
+from winkfs.container.ondisk.data import INODE_BYTES
 from winkfs.container.ondisk.inode import (
     ATTRS,
     HEAD,
+    HIGHEST,
     PERMISSIONS,
     UINT32,
     Attrs,
     FileType,
     Inode,
+    nanoseconds,
 )
 from winkfs.container.ondisk.inode import CTIME as CTIME_NAME
 from winkfs.container.ondisk.typed import is_whole
@@ -44,6 +45,7 @@ from winkfs.container.rows import (
     SIZE,
     SPECIAL,
     Blobs,
+    Plain,
     Rows,
     owner_word,
     owner_words,

@@ -284,15 +284,16 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     """
     kv, settings = store.kv, store.settings
     base = usual(store.index.base, kv.layout, settings)
-    if base is None or base.view is None or not store.mapped:
+    if base is None or base.looks is None or not store.mapped:
         return None
-    pairoff = settings.pairoff
     rest = store.inode_size - 56 - settings.form.pair
     # The checksum covers the lengths that are not unpacked. However many extents there are: where
-    # the first has the length of the file it is all of it.
-    inode = f"4x24xq24xq{'q' if pairoff else '0s'}q{rest}xI"
+    # the first has the length of the file it is all of it. Attributes stand before it.
+    pair, two = "qqq" if settings.pairoff else "q0sq", rest >= settings.form.pair
+    rest -= settings.form.pair * two
+    inode = f"4x24xq24x{pair}{pair if two else '0s0s0s'}{rest}xI"
     shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its inode entry, bytes
-    view, limit = kv.view(kv.end - 1), kv.end
+    view, limit = kv.view(kv.end - 1, few=True), kv.end
     whole = memoryview(view)  # structs unpack faster from it, slices are faster of the map
     first = base.offset
     htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
@@ -308,7 +309,9 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     # What is mapped must not be cut short meanwhile: a look behind its end would end the process.
     data_size, mapped = _sizer(view), len(view)
     copy = base.in_memory() if often else None
-    cells, index_size = (base.view, _sizer(base.view)) if copy is None else (copy, None)
+    base.looks.advise()
+    table = base.looks.view
+    cells, index_size = (table, _sizer(table)) if copy is None else (copy, None)
 
     def read(key: bytes, most: int = INT64) -> bytes | None:
         if stale or drafts or bulk:
@@ -338,7 +341,9 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
             unpack, width = shapes[len(key)] = code.unpack_from, code.size
         if pos <= 0 or pos + width > limit:
             return None
-        flag, found, lsize, pointer, skip, length, sum32 = unpack(whole, pos)
+        flag, found, lsize, pointer, skip, length, p, k, n, sum32 = unpack(whole, pos)
+        if length < 0:
+            pointer, skip, length = p, k, n
         if found != key or flag or length != lsize or lsize > most:
             return None
         if hash64(view[pos + 1 : pos + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
@@ -380,7 +385,7 @@ class BulkGet:
             pos = store.index.candidates(keys, compared=True)
             rows = np.flatnonzero(pos)
             if len(rows):
-                store.kv.view(int(pos.max()))
+                store.kv.view(int(pos.max()), few=True)
                 self._gather(keys, pos, rows, found)
         for i, value in enumerate(found):
             if value is None:
@@ -394,7 +399,7 @@ class BulkGet:
     ) -> None:
         """Read the files of `rows` whose inodes are plain and good."""
         kv, pos = self._store.kv, pos[rows]
-        view, isz = kv.view(0), self._store.inode_size
+        view, isz = kv.view(0, few=True), self._store.inode_size
         end = min(kv.end, len(view))  # a reader's view may be older: it holds just what was asked
         lengths = np.fromiter(map(len, keys), np.int64, len(keys))
         lengths = lengths if len(rows) == len(keys) else lengths[rows]
@@ -404,6 +409,7 @@ class BulkGet:
             return
         if not inside.all():
             rows, pos, lengths = rows[inside], pos[inside], lengths[inside]
+        kv.fetch(pos, pos + 11 + longest + isz)
         # A copy of each whole entry overlaps their cache misses: then slices cost half.
         head = rows_at(view, pos, 11 + longest + isz)
         ends = pos + 7 + lengths + isz
@@ -416,11 +422,15 @@ class BulkGet:
         tail = rows_at(view, ends - isz - 4, isz + 8)
         good &= kv.layout.sums(pos, bodies) == column(tail, ">u4", isz + 4)
         good &= column(tail, ">u4", 0) == isz
-        pair = self._store.settings.form.pair
-        shape, strides = (len(rows), (56 + pair) // 8), (isz + 8, 8)
-        words = np.ndarray(shape, ">i8", tail, 4, strides).astype(np.int64)
-        # One extent from the start of one entry, no attributes: what put and put_many write.
-        good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, -1] == words[:, 3])
+        pair = self._store.settings.form.pair // 8  # words
+        two = min(isz // 8, 7 + 2 * pair)
+        words = np.ndarray((len(rows), two), ">i8", tail, 4, (isz + 8, 8)).astype(np.int64)
+        named = words[:, 6 + pair] < 0  # attributes stand before the extents
+        if two == 7 + 2 * pair and named.any():
+            words[named, 7 : 7 + pair] = words[named, 7 + pair :]
+            words[named, 6] -= 1
+        # One extent from the start of one entry: what put and put_many write.
+        good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, 6 + pair] == words[:, 3])
         if self._store.settings.pairoff:
             good &= words[:, 8] == 0
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
@@ -439,8 +449,9 @@ class BulkGet:
         if not len(rows):
             return
         kv = self._store.kv
-        view = kv.view(0)
+        view = kv.view(0, few=True)
         ends = pos + 1 + starts + sizes
+        kv.fetch(pos, ends + 4)
         bodies = [view[a:b] for a, b in zip((pos + 1).tolist(), ends.tolist(), strict=True)]
         good = kv.layout.sums(pos, bodies) == column(rows_at(view, ends, 4), ">u4", 0)
         values: Iterable[Any] = map(getitem, bodies, map(VALUES.__getitem__, starts.tolist()))

@@ -20,6 +20,7 @@ from winkformats.arrays import (
     Bools,
     Int64,
     TextColumn,
+    UInt8,
     column_at,
     text_column,
     text_order,
@@ -215,6 +216,24 @@ class Rows:
             ])  # fmt: skip
         names = np.concatenate([part.column for part in parts])
         return Rows(names, np.concatenate([part.numbers for part in parts]), values)
+
+
+class Plain(NamedTuple):
+    """What columns say of n rows: some of the COLUMNS, lengths of the names, int64[n] each, and the
+    names one behind the other."""
+
+    pos: Int64
+    pointer: Int64
+    size: Int64
+    mtime: Int64
+    kind: Int64
+    lengths: Int64
+    name_bytes: UInt8
+
+    @property
+    def last(self) -> bytes:
+        """The last name; there is one."""
+        return self.name_bytes[len(self.name_bytes) - int(self.lengths[-1]) :].tobytes()
 
 
 def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:

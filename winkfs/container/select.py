@@ -20,8 +20,7 @@ from winkfs.container.catalog import (
     settled,
 )
 from winkfs.container.columns import Columns, columns_of
-from winkfs.container.ondisk.catalog import Plain
-from winkfs.container.rows import Rows
+from winkfs.container.rows import Plain, Rows
 from winkfs.container.scan import narrow
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store

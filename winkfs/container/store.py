@@ -62,13 +62,11 @@ class Store(DataFile):
             self.catalog = DerivedCatalog(self)
             self.derived: tuple[DerivedFile, ...] = (self.catalog, self.idx, self.time)
             if load:
-                self.kv.read_sparse()  # samples from all of the file
                 self._load()
                 if not writable:
                     self.refresh()
                 elif self.kv.superblock.damage is not None:
                     self.sync_data()
-                self.kv.read_sparse(False)
             else:
                 self._covered()
         except BaseException:

@@ -275,10 +275,10 @@ class DatasetView:
 
     def position(self, path: bytes) -> int:
         """The id of a file: its number."""
-        attr = self.attr(path)
-        if attr is None:
+        found = self.find(path)
+        if found is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return attr.id
+        return found[1][POS]
 
     def path_at(self, id: int) -> bytes:
         """The name of a file. Raises CorruptError."""

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, Texts, trim_heap
+from winkformats.arrays import Bools, Int64, Strings, trim_heap
 from winkformats.kv.entry import MASK64
-from winkfs.container.ondisk.catalog import Block
+from winkfs.container.ondisk.block import Block
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.rows import (
     COLUMNS,
@@ -41,6 +41,7 @@ SOME: Final = 1 << 14  # names that are merged at once, about, or for each shard
 EACH: Final = 1 << 4
 FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
 PART: Final = 64
+SMALL: Final = 1 << 16  # names of an order that is always made anew
 SAMPLE: Final = 1 << 14  # names remembered for searches, at most
 STEP: Final = 1 << 12  # turns that are counted together, at least, or for each shard:
 STEPS: Final = 16
@@ -51,6 +52,7 @@ WORTH: Final = 4  # times the shards: rows that may be read for one that is aske
 KEPT_ROWS: Final = 1 << 14  # rows kept that were read together, or two sheets
 POWERS: Final = [pow(0x9E3779B97F4A7C15, n, 1 << 64) for n in range(1, (1 << 13) + 1)]
 
+KEPT_NAMES: Final = 1 << 12  # single names kept
 KEPT_BLOCKS: Final = 64  # blocks kept of which single names are read
 
 Numbers = npt.NDArray[np.unsignedinteger]
@@ -156,6 +158,7 @@ class MergedOrder:
         self._sheets: dict[int, Rows] = {}  # by index // step, the last one read behind the others
         self._sheet: tuple[int, list[bytes]] = 0, []  # the last one that was used: first, names
         self._blocks: dict[tuple[int, int], Block] = {}
+        self._single_names: dict[int, bytes] = {}
         self._asked, self._many = 0, 0  # behind the last row asked for; how many lay close to it
 
     # --- how it is made ---
@@ -204,7 +207,7 @@ class MergedOrder:
             numbers[at:stop] = part.shards
             marks[at:stop] = _marks(part.names)
             names += part.names[-at % each :: each].tolist()
-            finder.add_some(part.names, _beginnings(part.names))
+            finder.add_some(part.names, _beginnings(part.names).tolist())
             for name in finder.found:  # its entry may stand before
                 i = bisect.bisect_left(part.names, name)
                 if i < len(part.names) and part.names[i] == name:
@@ -232,7 +235,7 @@ class MergedOrder:
         known = {id(shard.catalog) for shard in self.shards}
         new = [(i, shard) for i, shard in enumerate(shards) if id(shard.catalog) not in known]
         come = sum(shard.count for _, shard in new)
-        if old is None or come > FEW + old.count // PART:
+        if old is None or old.count < SMALL or come > FEW + old.count // PART:
             return MergedOrder._merged(shards, self._owner)
         added = sorted(
             (name, i) for i, shard in new for names, _ in shard.names() for name in names.tolist()
@@ -349,8 +352,13 @@ class MergedOrder:
         first, names = self._sheet
         if first <= index < first + len(names):
             return names[index - first]
-        shard, block, at = self._single(index)
-        return shard.name(block, at)
+        name = self._single_names.get(index)
+        if name is None:
+            shard, block, at = self._single(index)
+            if len(self._single_names) >= KEPT_NAMES:
+                self._single_names.clear()
+            name = self._single_names[index] = shard.name(block, at)
+        return name
 
     def row(self, index: int) -> Row:
         """The row with this index, whoever owns the file. Raises DerivedDamage."""
@@ -472,10 +480,11 @@ def _width(shards: Sequence[object]) -> type[np.unsignedinteger]:
 def _mark(name: bytes) -> int:
     """Bits of a hash: the words of the name times the POWERS, added up."""
     words = (int.from_bytes(name[at : at + 8], "little") for at in range(0, len(name), 8))
-    return (sum(map(mul, words, POWERS)) & MASK64) >> 48
+    total: int = sum(map(mul, words, POWERS))
+    return (total & MASK64) >> 48
 
 
-def _marks(names: Texts) -> npt.NDArray[np.uint16]:
+def _marks(names: Strings) -> npt.NDArray[np.uint16]:
     """The same of many. Cost: a twentieth of another hash, name by name."""
     if names.dtype.kind != "S":
         return np.fromiter(map(_mark, names), np.uint16, len(names))
@@ -485,13 +494,15 @@ def _marks(names: Texts) -> npt.NDArray[np.uint16]:
     return (found >> np.uint64(48)).astype(np.uint16)
 
 
-def _beginnings(names: Texts) -> Texts:
+def _beginnings(names: Strings) -> Strings:
     """Those that the next one begins with."""
-    if names.dtype.kind != "S":
-        return names[:-1][list(map(bytes.startswith, names[1:], names))]
-    matrix = names.view(np.uint8).reshape(len(names), -1)
-    same = (matrix[1:] == matrix[:-1]) | (matrix[:-1] == 0)
-    return names[:-1][same.all(1)]
+    if names.dtype.kind == "S":
+        matrix = names.view(np.uint8).reshape(len(names), -1)
+        which = ((matrix[1:] == matrix[:-1]) | (matrix[:-1] == 0)).all(1)
+    else:
+        which = np.fromiter(map(bytes.startswith, names[1:], names), bool, len(names) - 1)
+    found: Strings = names[:-1][which]
+    return found
 
 
 # --- merging ---
@@ -500,7 +511,7 @@ def _beginnings(names: Texts) -> Texts:
 class _Part(NamedTuple):
     """Names in order: of which shard each is, and whether it is the entry of a directory."""
 
-    names: Texts
+    names: Strings
     shards: Int64
     directories: Bools
 
@@ -510,7 +521,7 @@ class _Cursor:
 
     def __init__(self, shard: Seen) -> None:
         self._blocks = shard.names()
-        self._read: deque[tuple[Texts, Bools]] = deque()
+        self._read: deque[tuple[Strings, Bools]] = deque()
         self._at = 0  # in the first one
 
     def _load(self, pieces: int) -> bool:
@@ -529,7 +540,7 @@ class _Cursor:
             at, piece = at - len(names), piece + 1
         return None
 
-    def take(self, last: bytes | None) -> Iterator[tuple[Texts, Bools]]:
+    def take(self, last: bytes | None) -> Iterator[tuple[Strings, Bools]]:
         """Take the names up to the last one that is wanted; None: all."""
         while self._load(1):
             at, (names, directories) = self._at, self._read[0]

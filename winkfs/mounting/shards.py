@@ -16,13 +16,14 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64, Texts
+from winkformats.arrays import Bools, Int64, Strings
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkfs.container.catalog import IN_MEMORY, Catalog, build
-from winkfs.container.ondisk.catalog import Block, CatalogFile, CatalogWriter
+from winkfs.container.ondisk.block import Block
+from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter
 from winkfs.container.ondisk.inode import Extent, FileType
 from winkfs.container.read import Content
 from winkfs.container.rows import (
@@ -133,7 +134,7 @@ class Seen:
         rows.numbers[:, 1] = rows.numbers[:, POS]
         return rows
 
-    def names(self) -> Iterator[tuple[Texts, Bools]]:
+    def names(self) -> Iterator[tuple[Strings, Bools]]:
         """The names, a block at a time, and which are entries of directories. Raises
         DerivedDamage. Cost: 0.3 us a name."""
         for number, _ in self.run.within(b"", None):
@@ -199,7 +200,7 @@ def hidden_rows(catalog: Catalog, positions: Int64) -> tuple[Int64, int]:
     """
     run = catalog.file.runs[0]
     found, size = [np.empty(0, np.int64)], 0
-    for number in run.blocks_at(positions):
+    for number in run.near(positions).tolist():
         block = run.read(number)
         pos = block.column(POS)
         at = np.minimum(np.searchsorted(positions, pos), len(positions) - 1)
@@ -251,8 +252,9 @@ class ShardFiles:
                     raise
 
     def _see(self) -> None:
-        catalog, hidden = self._catalog, self._hidden
-        self.seen = catalog and Seen(self.number, self.owner, catalog, hidden)
+        catalog, self.seen = self._catalog, None
+        if catalog is not None:
+            self.seen = Seen(self.number, self.owner, catalog, self._hidden)
 
     def heal(self, error: DerivedDamage) -> bool:
         """Go on without BASE.cat, where it is the one that is damaged -> whether it is."""
@@ -348,8 +350,10 @@ class ShardFiles:
 
     def _listed(self, pos: int) -> Rows:
         """The file as the catalog has it. Cost: reads the blocks that may have it."""
-        for row in hidden_rows(self._catalog, np.array([pos]))[0].tolist() if self._catalog else ():
-            return self._catalog.part(row, row + 1)
+        catalog = self._catalog
+        rows = [] if catalog is None else hidden_rows(catalog, np.array([pos]))[0].tolist()
+        if catalog is not None and rows:
+            return catalog.part(rows[0], rows[0] + 1)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def found(self, pos: int) -> Found:

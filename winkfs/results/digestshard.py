@@ -268,7 +268,7 @@ class DigestShard:
                 self.index_damage = f"{path}: is not the index of this shard"
                 return None
             base = _base(storage, block)
-            base.sums, base.proven = PageSums.load(storage, block, base.view), False
+            base.sums, base.proven = PageSums.load(storage, block), False
             return base
         except (OSError, FormatError) as error:
             self.index_damage = str(error)

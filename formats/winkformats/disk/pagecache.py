@@ -10,6 +10,7 @@ import ctypes
 import errno
 import mmap
 import os
+import resource
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -77,6 +78,11 @@ def absent(fd: int, stop: int, start: int = 0) -> npt.NDArray[np.bool_] | None:
         failed = _mincore(base.ctypes.data, stop - start, vector.ctypes.data)
         del base  # the mapping cannot close before its last user is gone
     return None if failed else (vector & 1) == 0
+
+
+def faults() -> int:
+    """How many pages this process has waited for the disk to bring, in mappings. A system call."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def forget(fd: int, first: int, last: int) -> None:

@@ -14,11 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
-from winkformats.disk.pagecache import BulkReader, Dropper
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.disk import pagecache
+from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
 from winkformats.errors import CorruptError
 
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
+SAMPLE: Final = 16  # looks that show whether the others will wait for the disk
+SINGLE: Final = 256 << 10  # bytes that are read in one go at the cost of a page of its own
 
 
 class Kind(enum.Enum):
@@ -176,6 +182,56 @@ def check_view(view: mmap.mmap | memoryview, length: int, name: str) -> None:
     if isinstance(whole, mmap.mmap) and (size := whole.size()) < length:
         what = "the file was cut short while it was being read"
         raise CorruptError(what, file=name, offset=size, expected=f"{length} bytes", found=size)
+
+
+class Lookups:
+    """A view for looks here and there: a page that is not in the page cache is read alone.
+
+    That holds as long as the pages read so have cost less than the whole file would. Else the
+    kernel reads around each as much as it likes, which is hundreds of KiB and more.
+    """
+
+    def __init__(self, storage: Storage, length: int, *, few: bool = True) -> None:
+        """`few`: False: all of the file will be read, one way or the other. Raises OSError."""
+        self.view = storage.view(length, sparse=few)
+        self._map = self.view if few and isinstance(self.view, mmap.mmap) else None
+        self._name = storage.name
+        self._last = pagecache.faults() + length // SINGLE  # of the faults that bring one page
+
+    def check(self, length: int) -> None:
+        """To be asked before each batch of looks. See `check_view`."""
+        check_view(self.view, length, self._name)
+        self.advise()
+
+    def advise(self) -> bool:
+        """-> whether a page is still read alone. Cost: a system call."""
+        if self._map is not None and pagecache.faults() > self._last:
+            self._map.madvise(mmap.MADV_NORMAL)
+            self._map = None
+        return self._map is not None
+
+    def fetch(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> None:
+        """Have the bytes [start, stop) of many places, which were checked, brought in at once.
+
+        cost    where they are there, a few looks; else a system call a page, and a third of the
+                time of waiting for one after the other
+        """
+        if self._map is None or len(starts) < 2 * SAMPLE:
+            return
+        before = pagecache.faults()
+        for at in starts[:: len(starts) // SAMPLE].tolist():
+            self.view[at]
+        if pagecache.faults() - before < SAMPLE // 4:
+            return
+        first, stop = starts // PAGE, (stops - 1) // PAGE + 1
+        order = np.argsort(first, kind="stable")
+        first, stop = first[order], np.maximum.accumulate(stop[order])
+        heads = np.flatnonzero(np.append(True, first[1:] > stop[:-1]))
+        begins, ends = first[heads], stop[np.append(heads[1:], len(stop)) - 1]
+        self._last -= int((ends - begins).sum())
+        if self.advise():
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+                self._map.madvise(mmap.MADV_WILLNEED, begin * PAGE, (end - begin) * PAGE)
 
 
 class Lock(Protocol):

@@ -12,7 +12,6 @@ to its file as it is, and not to what stood there before. Who changes the file s
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Self
 
@@ -32,7 +31,7 @@ FEW: Final = 64  # pages that are checked together when the first of them is nee
 PART: Final = 8  # one page in so many was asked for: then the others are checked too
 MASK64: Final = (1 << 64) - 1
 
-Read = Callable[[int, int], bytes | memoryview]
+Read = Callable[[int, int], bytes]
 
 
 def place(size: int) -> int:
@@ -65,14 +64,10 @@ class PageSums:
         self.whole = False
 
     @classmethod
-    def load(
-        cls, storage: Storage, block: Mapping[str, int], data: mmap.mmap | memoryview | None = None
-    ) -> Self | None:
-        """The sums of a file, None where it has none.
+    def load(cls, storage: Storage, block: Mapping[str, int]) -> Self | None:
+        """The sums of a file, which has to stay open; None where it has none.
 
         block   its superblock
-        data    its first FILESIZE bytes, where they are mapped; else pages are read from `storage`,
-                which has to stay open
         raises  DerivedDamage: the table or the superblock is not right; OSError
         cost    a read of 8 bytes a page
         """
@@ -84,12 +79,11 @@ class PageSums:
             raise DerivedDamage("PAGESUMS", file=name, offset=at, expected=place(size), found=at)
         length = 8 * _pages(size)
         raw = storage.read(at, length + 8)
-        table = raw[:length]
-        own = xxhash.xxh3_64_digest(table, _seed(contid, at))
+        own = xxhash.xxh3_64_digest(memoryview(raw)[:length], _seed(contid, at))
         if len(raw) != length + 8 or own != raw[length:]:
             raise DerivedDamage("the table of page sums is wrong", file=name, offset=at)
-        sums = np.frombuffer(table, ">u8").astype(np.uint64)
-        made = cls(_reader(storage, data), name, sums, contid, size)
+        sums = np.frombuffer(raw, ">u8", length // 8)
+        made = cls(storage.read, name, sums, contid, size)
         made._check_page(0)
         return made
 
@@ -151,13 +145,6 @@ def _pages(size: int) -> int:
 
 def _seed(contid: int, at: int) -> int:
     return (contid + at) & MASK64
-
-
-def _reader(storage: Storage, data: mmap.mmap | memoryview | None) -> Read:
-    if data is None:
-        return storage.read
-    view = memoryview(data)
-    return lambda at, length: view[at : at + length]
 
 
 def _in_pieces(read: Read, contid: int, size: int) -> Iterator[UInt64]:

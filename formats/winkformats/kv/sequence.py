@@ -24,7 +24,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.disk.storage import Buffer, Storage, check_view
+from winkformats.arrays import Int64
+from winkformats.disk.storage import Buffer, Lookups, Storage
 from winkformats.disk.writebehind import WriteBehind
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import KVEntry, Layout
@@ -76,14 +77,13 @@ class GrowingFile:
         self._written = self.end  # everything below has been given to write()
         self._reserved = size
         self._behind: WriteBehind | None = None
-        self._map: mmap.mmap | memoryview = memoryview(b"")
+        self._looks: dict[bool, Lookups] = {}
         self._failed = False
         self.lost: OSError | None = None  # a sync failed: what was written since the last is unsure
         self._patched = False  # entries were changed in place since the last sync
         self._marked: list[int] = []  # delflags that were set since
         self._syncs = 0  # how many were begun
         self._visible = 0  # everything below is in the file
-        self._sparse = False
 
     def __enter__(self) -> Self:
         return self
@@ -177,32 +177,34 @@ class GrowingFile:
             self.drain()
             self._visible = self._written
 
-    def view(self, pos: int) -> mmap.mmap | memoryview:
+    def view(self, pos: int, *, few: bool = False) -> mmap.mmap | memoryview:
         """A read-only view of the file that holds at least the whole entry at `pos`.
 
         To be asked for again with each batch of reads. Raises CorruptError where the file was cut
         short: to look at the view would kill the process.
+
+        few  for look-ups here and there: see `Lookups`
         """
         if pos >= self._visible:
             self.show(pos)
-        if len(self._map) < self._visible:
-            self._map = self.storage.view(self.storage.size(), sparse=self._sparse)
-        check_view(self._map, min(len(self._map), self._visible), self.storage.name)
-        return self._map
+        looks = self._looks.get(few)
+        if looks is None or len(looks.view) < self._visible:
+            looks = self._looks[few] = Lookups(self.storage, self.storage.size(), few=few)
+        looks.check(min(len(looks.view), self._visible))
+        return looks.view
+
+    def fetch(self, starts: Int64, stops: Int64) -> None:
+        """See `Lookups.fetch`: places in the view for look-ups that was handed out last."""
+        self._looks[True].fetch(starts, stops)
 
     @property
     def visible(self) -> int:
         """Bytes that are in the file in any case: entries below need no `show`."""
         return self._visible
 
-    def read_sparse(self, sparse: bool = True) -> None:
-        """From now on views read only the pages that are touched, or those around them as well."""
-        self._sparse = sparse
-        self.drop_view()
-
     def drop_view(self) -> None:
         """Drop the mapping, which holds the file open. Views handed out stay valid."""
-        self._map, self._visible = memoryview(b""), 0
+        self._looks, self._visible = {}, 0
 
     def advance(self, superblock: Superblock) -> None:
         """A reader takes up a later superblock of the same file."""

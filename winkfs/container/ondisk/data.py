@@ -24,7 +24,6 @@ from winkfs.units import NANO
 PURPOSE_DATA: Final = "FSYSDATA"
 PURPOSE_INDEX: Final = "FSYSIDX"
 PURPOSE_TIME: Final = "FSYSTIME"
-PURPOSE_COLUMNS: Final = "FSYSCOLS"
 PURPOSE_CATALOG: Final = "FSYSCAT"
 UNNAMED: Final = "UNNAMED"  # 1: the name of the file may not be on the disk
 EXTENSIONS: Final = frozenset(
@@ -36,7 +35,6 @@ EXTENSIONS: Final = frozenset(
 HOLES: Final = 4  # bit of INCOMPAT
 SANE: Final = 1 << 62  # what counts on from there would leave 64 bits
 MAX_ISZ: Final = 1 << 20  # bytes: each file takes as many
-HIGHEST: Final = (1 << 63) // NANO  # seconds that int64 holds as nanoseconds
 INODE_BYTES: Final = np.frombuffer(INODE, np.uint8)
 
 
@@ -113,18 +111,6 @@ class Settings:
     def ns_of(self, mtime: int) -> int:
         """FMTIME -> nanoseconds since the epoch."""
         return mtime * self.mtime_unit
-
-
-def nearest_many(seconds: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Seconds -> nanoseconds, the nearest that int64 holds, int64[n]."""
-    exact = np.clip(seconds, -HIGHEST, HIGHEST) * NANO
-    info = np.iinfo(np.int64)
-    return np.where(seconds > HIGHEST, info.max, np.where(seconds < -HIGHEST, info.min, exact))
-
-
-def nanoseconds(mtimes: npt.NDArray[np.int64], unit: int) -> npt.NDArray[np.int64]:
-    """FMTIMEs, `unit` nanoseconds each -> nanoseconds, the nearest that int64 holds, int64[n]."""
-    return mtimes if unit == 1 else nearest_many(mtimes)
 
 
 def new_superblock(*, ao: bool, timemp: int, classic: bool, htalgo: int | None) -> Superblock:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import struct
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -20,7 +19,7 @@ from winkformats import hashing
 from winkformats.arrays import Int64, UInt64
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import open_file
-from winkformats.disk.storage import TEMPORARY, Storage, check_view
+from winkformats.disk.storage import TEMPORARY, Lookups, Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
@@ -159,14 +158,14 @@ class Base:
     proven: bool = True
 
     def __post_init__(self) -> None:
-        """`view`, `cells`: the mapped table; None where the storage is not mapped."""
+        """`looks`, `cells`: the mapped table; None where the storage is not mapped."""
         self._alike: dict[tuple[int, int], dict[bytes, int]] = {}  # by S and slot bits: see `find`
         self._copy: bytes | None = None
-        self.view: mmap.mmap | memoryview | None = None
+        self.looks: Lookups | None = None
         self.cells: npt.NDArray[np.void] | None = None
         if self.storage.mapped:
-            self.view = self.storage.view(self.offset + self.size)
-            self.cells = table.cells_of(self.shape, self.view, self.offset)
+            self.looks = Lookups(self.storage, self.offset + self.size)
+            self.cells = table.cells_of(self.shape, self.looks.view, self.offset)
 
     @property
     def size(self) -> int:
@@ -190,15 +189,6 @@ class Base:
             what = "the index is cut short"
             raise DerivedDamage(what, file=self.storage.name, offset=at + len(data))
         return data
-
-    def _require(self) -> None:
-        """See `check_view`. Raises DerivedDamage."""
-        try:
-            if self.view is not None:
-                check_view(self.view, self.offset + self.size, self.storage.name)
-        except CorruptError as error:
-            what = "the index is cut short"
-            raise DerivedDamage(what, file=error.file, offset=error.offset) from None
 
     # --- searches; all raise DerivedDamage ---
 
@@ -271,9 +261,17 @@ class Base:
 
         sure  what it found is right, too, except for two keys with one hash: not to be compared
         """
-        if self.cells is None:
+        if self.cells is None or self.looks is None:
             return self._find_each(s, bits, sure)
-        self._require()
+        try:
+            self.looks.check(self.offset + self.size)
+        except CorruptError as error:
+            what = "the index is cut short"
+            raise DerivedDamage(what, file=error.file, offset=error.offset) from None
+        width = self.shape.width
+        if self.looks.advise():
+            starts = self.offset + width * (bits % np.uint64(self.shape.htsize)).astype(np.int64)
+            self.looks.fetch(starts, starts + width)
         pointers, slots = table.find_many(self.shape, self.cells, s, bits)
         if self.sums is not None:
             rows = slice(None) if sure else np.flatnonzero(slots < 0)
@@ -282,7 +280,6 @@ class Base:
             if ((end < home) | (end == self.shape.htsize)).any():
                 self.check()
             else:
-                width = self.shape.width
                 self.sums.check_spans(self.offset + home * width, self.offset + (end + 1) * width)
                 self._drop_sums()
         return pointers, slots
@@ -318,9 +315,6 @@ class Base:
 
     def used(self, start: int, stop: int) -> tuple[table.Cells, int]:
         """See `table.used`. Raises DerivedDamage."""
-        if self.cells is not None:
-            self._require()
-            return table.used(self.shape, self.cells, start, stop)
         width = self.shape.width
         data = self.read(self.offset + start * width, (stop - start) * width)
         return table.used(self.shape, np.frombuffer(data, f"V{width}"), 0, stop - start)
@@ -423,7 +417,7 @@ def _believe(
     base.damaged = mine.get(DAMAGED, 0)
     if "DATAEND" not in mine and not _classic_is_current(base, mine, block):
         return None
-    base.sums, base.proven = PageSums.load(storage, mine, base.view), False
+    base.sums, base.proven = PageSums.load(storage, mine), False
     return base
 
 

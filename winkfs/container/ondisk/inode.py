@@ -42,6 +42,7 @@ from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkfs.errors import Refusal
 from winkfs.names import Name, to_bytes, to_str
+from winkfs.units import NANO
 
 AT_ONCE: Final = 1 << 30  # bytes of content that are read at once, however small the container
 RATIO: Final = 16  # how many times its container's bytes a content may have to be read at once
@@ -49,6 +50,7 @@ FEW: Final = 64  # extents up to which a list is the faster way
 HEAD: Final = struct.Struct(">Q6q")
 assert HEAD.size == 56
 ATTRS: Final = struct.Struct(">qqq")
+HIGHEST: Final = (1 << 63) // NANO  # seconds that int64 holds as nanoseconds
 CTIME: Final = b"system.winkfs.ctime"  # no extended attribute to anybody above
 CTIME_VALUE: Final = struct.Struct(">q")
 ISZ: Final = 128  # bytes of the smallest inode of new containers
@@ -522,3 +524,18 @@ def check_attrs(attrs: Attrs) -> Attrs:
         if not 1 <= len(name) <= 65_535 or len(value) > UINT32:
             raise ValueError(f"extended attribute {name[:40]!r} is too long")
     return attrs
+
+
+# --- times of many inodes ---
+
+
+def nearest_many(seconds: Int64) -> Int64:
+    """Seconds -> nanoseconds, the nearest that int64 holds, int64[n]."""
+    exact = np.clip(seconds, -HIGHEST, HIGHEST) * NANO
+    info = np.iinfo(np.int64)
+    return np.where(seconds > HIGHEST, info.max, np.where(seconds < -HIGHEST, info.min, exact))
+
+
+def nanoseconds(mtimes: Int64, unit: int) -> Int64:
+    """FMTIMEs, `unit` nanoseconds each -> nanoseconds, the nearest that int64 holds, int64[n]."""
+    return mtimes if unit == 1 else nearest_many(mtimes)

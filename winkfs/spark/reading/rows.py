@@ -23,10 +23,9 @@ from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkfs.container.catalog import Query, open_catalog, plain_rows, rows_now, values_between
 from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan, columns_of
-from winkfs.container.ondisk.catalog import Plain
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
-from winkfs.container.rows import Rows
+from winkfs.container.rows import Plain, Rows
 from winkfs.container.select import (
     catalogued,
     columns_at,

@@ -1,0 +1,386 @@
+"""The merged view of a data set over the catalogs of its shards, beside a model."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from constants import shrink
+from test_mount_names import at, listed, refused
+from test_mount_numbers import by_ids, by_numbers
+
+from winkformats.disk.paths import open_file
+from winkfs import FileType
+from winkfs.container.container import Container
+from winkfs.container.ondisk.catalog import CatalogFile
+from winkfs.dataset.snapshot import snapshot
+from winkfs.mounting.dataset import DatasetSource
+from winkfs.mounting.datasetnames import KEPT_BLOCKS, MergedOrder, Turns
+from winkmount.source import Attr
+
+pytestmark = pytest.mark.in_memory
+
+PARTS = [b"a", b"b", b"b-", b"b.", b"b0", b"c", b"..", b"", b"\xff\xfe", b"x" * 256, b"y" * 200]
+CHANCES = [9, 9, 3, 3, 3, 9, 1, 1, 2, 1, 1]
+KINDS = [FileType.FILE, FileType.FILE, FileType.EXEC, FileType.LINK, FileType.DIR]
+MODES = {FileType.FILE: 0o644, FileType.EXEC: 0o755, FileType.LINK: 0o777, FileType.DIR: 0o755}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "set"
+
+
+@dataclass(frozen=True)
+class File:
+    """What was put under a name; `owner` None: mode and owner are the defaults."""
+
+    data: bytes
+    ftype: FileType
+    mtime_ns: int
+    mode: int
+    owner: tuple[int, int] | None
+
+    def put(self, container: Container, name: bytes) -> None:
+        owner: dict[str, Any] = {}
+        if self.owner is not None:
+            owner = {"mode": self.mode, "uid": self.owner[0], "gid": self.owner[1]}
+        container.put(name, self.data, ftype=self.ftype, mtime_ns=self.mtime_ns, **owner)
+
+
+def file_of(rng: random.Random, name: bytes) -> File:
+    ftype = FileType.FILE if name.endswith(b"/") else rng.choice(KINDS)
+    data = b"" if ftype == FileType.DIR else rng.randbytes(rng.randrange(1, 30))
+    special = rng.random() < 0.3
+    mode, owner = (0o751, (rng.randrange(9), 1 << 31)) if special else (MODES[ftype], None)
+    return File(data, ftype, rng.choice([-1, 1]) * rng.randrange(1 << 62), mode, owner)
+
+
+def names_of(rng: random.Random, count: int) -> list[bytes]:
+    parts = (rng.choices(PARTS, CHANCES, k=rng.choice([1, 1, 2, 2, 3, 4, 8])) for _ in range(count))
+    return sorted({b"/".join(some) for some in parts} - {b""})
+
+
+def model(files: dict[bytes, File]) -> dict[bytes, File | None]:
+    """Path -> what is shown there; None: a directory without an entry."""
+    paths = {
+        name: file
+        for name, file in files.items()
+        if len(name) < 4096
+        and all(0 < len(p) < 256 and p not in (b".", b"..") for p in name.split(b"/"))
+    }
+    shown: dict[bytes, File | None] = dict(paths)
+    for name in paths:
+        above = name
+        while above := above.rpartition(b"/")[0]:
+            file = shown.get(above)
+            shown[above] = file if file and file.ftype == FileType.DIR else None
+    return shown
+
+
+def check(root: Path, files: dict[bytes, File]) -> None:
+    """All of it, by ids and by numbers."""
+    source, numbered = DatasetSource(str(root)), DatasetSource(str(root))
+    shown, expected = by_ids(source), model(files)
+    assert set(shown) == set(expected)
+    for path, file in expected.items():
+        check_file(source, path, file, shown[path])
+        for wrong in {path + b"!", path + b"0", path + b"/!", path[:-1]} - {b"", *shown, *files}:
+            assert source.view.attr(wrong) is None
+    numbers = numbered.numbered()
+    assert numbers is not None
+    assert by_numbers(numbers) == shown
+    for path, file in expected.items():
+        if file is not None and file.ftype != FileType.DIR:
+            node = 1
+            for part in path.split(b"/"):
+                node, _ = numbers.find(node, part)
+            assert numbers.read(node, 0, 99) == file.data
+    assert source.status()["bytes"] == sum(len(file.data) for file in files.values())
+    assert source.status()["files"] == len(files)
+    source.close()
+    numbered.close()
+
+
+def check_file(source: DatasetSource, path: bytes, file: File | None, attr: Attr) -> None:
+    assert source.view.attr(path) == attr
+    assert source.stat(attr.id) == attr
+    if file is None:
+        assert stat.S_ISDIR(attr.mode)
+        return
+    kind = {FileType.DIR: stat.S_IFDIR, FileType.LINK: stat.S_IFLNK}.get(file.ftype, stat.S_IFREG)
+    assert (stat.S_IFMT(attr.mode), stat.S_IMODE(attr.mode)) == (kind, file.mode)
+    assert (attr.size, attr.mtime_ns) == (len(file.data), file.mtime_ns)
+    assert (attr.uid, attr.gid) == (file.owner or (os.getuid(), os.getgid()))
+    if file.ftype != FileType.DIR:
+        source.view._recent = 0, None  # what was found may be long ago
+        assert source.read(attr.id, 0, 99) == file.data
+
+
+def filled(files: dict[bytes, File], runs: int) -> Callable[[Container], None]:
+    """What puts these files in so many runs of the catalog; some are replaced, or go again."""
+
+    def fill(container: Container) -> None:
+        for turn in range(runs):
+            for i, (name, file) in enumerate(files.items()):
+                if i % runs == turn:
+                    file.put(container, name)
+                elif i % 5 == 0:
+                    container.put(name, b"replaced", mtime_ns=3)
+            if turn < runs - 1:
+                container.put(f"gone {turn}", b"")
+                container.engine.save_catalog()
+        for turn in range(runs - 1):
+            container.delete(f"gone {turn}")
+        for name, file in files.items():
+            file.put(container, name)
+        container.engine.save_catalog()
+
+    return fill
+
+
+def shard_runs(root: Path) -> list[int]:
+    found = []
+    for shard in snapshot(root).shards:
+        with CatalogFile(open_file(shard.base + ".cat")) as file:
+            found.append(len(file.runs))
+    return found
+
+
+def made(root: Path, rng: random.Random, shards: int, runs: int) -> dict[bytes, File]:
+    """Files that are in several shards, and some that are deleted -> what is left."""
+    files: dict[bytes, File] = {}
+    for turn in range(2):
+        fills = []
+        for _ in range(shards):
+            names = names_of(rng, rng.choice([1, 9, 60]))
+            names += rng.sample(sorted(files), min(len(files), 3))
+            come = {name: file_of(rng, name) for name in dict.fromkeys(names)}
+            fills.append(filled(come, runs))
+            files |= come
+        datasets.commit(root, fills)
+        if turn == 0:
+            gone = [name for name in rng.sample(sorted(files), min(len(files), 5)) if is_text(name)]
+            datasets.delete(root, *(name.decode() for name in gone))
+            for name in gone:
+                del files[name]
+    return files
+
+
+def is_text(name: bytes) -> bool:
+    return name.isascii()
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("number", range(6))
+def test_view_is_that_of_the_model(
+    root: Path, number: int, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(number)
+    shrink(monkeypatch, "rows of a block of the catalog", rng.choice([2, 5, 1024]))
+    shrink(monkeypatch, "rows of a data set read together", rng.choice([3, 16, 1024]))
+    shrink(monkeypatch, "names of an order that is always made anew", rng.choice([0, 1 << 16]))
+    shrink(monkeypatch, "names merged at once", rng.choice([2, 1 << 14]))
+    files = made(root, rng, rng.choice([1, 2, 5]), runs)
+    if runs > 1:
+        assert max(shard_runs(root)) > 1
+    check(root, files)
+
+
+@pytest.mark.parametrize("how", ["missing", "damaged", "older"])
+def test_view_without_good_catalogs_is_the_same(root: Path, how: str) -> None:
+    rng = random.Random(how)
+    files = made(root, rng, 3, 1)
+    for number, shard in enumerate(snapshot(root).shards):
+        path = Path(shard.base + ".cat")
+        if how == "missing":
+            path.unlink(missing_ok=True)
+        elif how == "damaged":
+            flip(path, number)
+        else:
+            path.write_bytes(Path(snapshot(root).shards[0].base + ".cat").read_bytes())
+    check(root, files)
+
+
+def flip(path: Path, number: int) -> None:
+    """A bit of a block of a catalog, or of its index."""
+    with CatalogFile(open_file(os.fspath(path))) as file:
+        if not file.runs[0].count:
+            return
+        place = int(file.runs[0].parts[0, 0]) if number % 2 else file.listed[0][0]
+    data = bytearray(path.read_bytes())
+    data[place + 17] ^= 4
+    path.write_bytes(data)
+
+
+def test_long_names_stand_where_they_belong(root: Path) -> None:
+    """Of which those of a whole shard would fill as many bytes as the longest."""
+    long = [b"/".join([b"%03d" % i + b"z" * 200] * 9) for i in range(0, 90, 3)]
+    names = [*long, *(b"%03d" % i for i in range(90)), *(b"%03dz" % i for i in range(90))]
+    files = {name: File(name[:9], FileType.FILE, 7, 0o644, None) for name in names}
+    shards = [dict(list(files.items())[k::3]) for k in range(3)]
+    datasets.commit(root, [filled(shard, 1) for shard in shards])
+    check(root, files)
+
+
+# --- shards one behind the other ---
+
+
+def plain(names: list[str]) -> dict[bytes, File]:
+    return {
+        name.encode(): File(name.encode(), FileType.FILE, i, 0o644, None)
+        for i, name in enumerate(names)
+    }
+
+
+@pytest.mark.parametrize(
+    ("shards", "chained"),
+    [
+        ([["a/1", "a/2"], ["b/1"], ["c"]], True),
+        ([["b/1"], ["c"], ["a/1", "a/2"]], True),
+        ([["a", "a-", "a-b"], ["a-c", "a.", "a0"]], True),
+        ([["a", "a-", "a-b"], ["a-c", "a.", "a/x"]], False),  # a file has a name below it
+        ([["a", "a-"], ["a."], ["a.d", "a/x/y"]], False),
+        ([["a/1", "c"], ["b/1"]], False),
+        ([["a", "a/x"], ["b"]], False),
+    ],
+)
+def test_shards_one_behind_the_other_need_no_turns(
+    root: Path, shards: list[list[str]], chained: bool
+) -> None:
+    files = [plain(names) for names in shards]
+    datasets.commit(root, [filled(some, 1) for some in files])
+    order = order_of(source := DatasetSource(str(root)))
+    assert isinstance(order._order, Turns) != chained
+    source.close()
+    whole = {name: file for some in files for name, file in some.items()}
+    check(root, whole)
+    deleted = sorted(whole)[1]
+    datasets.delete(root, deleted.decode())
+    del whole[deleted]
+    check(root, whole)
+
+
+def order_of(source: DatasetSource) -> MergedOrder:
+    return source.view.order
+
+
+def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
+    names = [f"{i:04}" for i in range(4000)]
+    datasets.add(root, *(dict.fromkeys(names[k::100], b"") for k in range(100)))
+    source = DatasetSource(str(root))
+    for name in random.Random(0).sample(names, 500):
+        assert source.view.attr(name.encode())
+    assert len(listed(source, source.root)) == 4000
+    order = order_of(source)
+    assert len(order._blocks) <= KEPT_BLOCKS
+    assert not any(shard.run._blocks for shard in order.shards)
+    source.close()
+
+
+# --- damage and loss under a mount ---
+
+
+def three(root: Path, count: int = 300) -> dict[bytes, File]:
+    files = plain([f"d{i % 7}/{i:04}" for i in range(count)])
+    datasets.commit(root, [filled(dict(list(files.items())[k::3]), 1) for k in range(3)])
+    return files
+
+
+@pytest.mark.parametrize("how", ["block", "cut"])
+def test_catalog_damaged_under_a_mount_is_made_anew(
+    root: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows of a block of the catalog", 5)
+    shrink(monkeypatch, "rows of a data set read together", 8)
+    files = three(root)
+    source, numbered = DatasetSource(str(root)), DatasetSource(str(root))
+    numbers = numbered.numbered()
+    assert numbers is not None
+    ids = {path: attr.id for path, attr in by_ids(source).items()}
+    for some in source, numbered:
+        order_of(some)._sheets.clear()
+        order_of(some)._blocks.clear()
+        order_of(some)._single_names.clear()
+    handle = source.opendir(at(source, "d3"))
+    half = source.readdir(handle, 0)
+    begun = [next(half) for _ in range(3)]
+    path = Path(snapshot(root).shards[1].base + ".cat")
+    if how == "cut":
+        os.truncate(path, 5000)
+    else:
+        for block in range(9, 20):
+            damage_block(path, block)
+    assert healing(source, lambda: {p: a.id for p, a in by_ids(source).items()}) == ids
+    entries = [*begun, *source.readdir(handle, begun[-1].offset)]
+    assert [e.name for e in entries] == sorted(p[3:] for p in files if p.startswith(b"d3/"))
+    assert healing(numbered, lambda: set(by_numbers(numbers))) == set(ids)
+    for path_, file in files.items():
+        assert source.read(ids[path_], 0, 99) == file.data
+    source.close()
+    numbered.close()
+
+
+def damage_block(path: Path, number: int) -> None:
+    with CatalogFile(open_file(os.fspath(path))) as file:
+        place = int(file.runs[0].parts[number, 0])
+    data = bytearray(path.read_bytes())
+    data[place + 40] ^= 1
+    path.write_bytes(data)
+
+
+def healing(source: DatasetSource, call: Callable[[], Any]) -> Any:
+    """As the engine calls: once more after damage that was healed."""
+    for _ in range(9):
+        try:
+            return call()
+        except Exception as error:
+            if not source.heal(error):
+                raise
+    raise AssertionError("it heals and heals")
+
+
+def test_files_of_a_shard_whose_data_is_lost_are_listed_with_their_attributes(root: Path) -> None:
+    files = three(root)
+    whole = DatasetSource(str(root))
+    before = {path: attr._replace(id=0) for path, attr in by_ids(whole).items()}
+    whole.close()
+    lost = snapshot(root).shards[2]
+    os.unlink(lost.base + ".data")
+    source, numbered = DatasetSource(str(root)), DatasetSource(str(root))
+    shown = by_ids(source)
+    assert {path: attr._replace(id=0) for path, attr in shown.items()} == before
+    numbers = numbered.numbered()
+    assert numbers is not None and set(by_numbers(numbers)) == set(shown)
+    count = 0
+    for path, file in files.items():
+        source.view._recent = 0, None
+        assert source.stat(shown[path].id) == shown[path]
+        try:
+            assert source.read(shown[path].id, 0, 99) == file.data
+            count += 1
+        except OSError as error:
+            assert error.errno == errno.EIO
+    assert count == 200
+    source.close()
+    numbered.close()
+
+
+def test_shards_without_data_and_with_a_damaged_catalog_are_not_shown(root: Path) -> None:
+    files = three(root)
+    lost = snapshot(root).shards[0]
+    os.unlink(lost.base + ".data")
+    damage_block(Path(lost.base + ".cat"), 0)
+    source = DatasetSource(str(root))
+    assert len([path for path in by_ids(source) if path in files]) == 200
+    with refused(errno.ENOENT):
+        at(source, "d0/0000")
+    source.close()
