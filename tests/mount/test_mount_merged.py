@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import random
 import stat
@@ -41,6 +42,12 @@ MODES = {FileType.FILE: 0o644, FileType.EXEC: 0o755, FileType.LINK: 0o777, FileT
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "set"
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker of xdist cannot send lines of the log with names that are not UTF-8."""
+    caplog.set_level(logging.CRITICAL, "winkfs.mount")
 
 
 @dataclass(frozen=True)

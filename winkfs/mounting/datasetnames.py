@@ -180,11 +180,11 @@ class MergedOrder:
         if any(shard.catalog.clashes for shard in shards):
             return None
         shards = sorted(shards, key=lambda shard: shard.run.firsts[0])
-        firsts = [shard.run.firsts[0] for shard in shards]
-        lasts = [shard.last() for shard in shards]
-        pairs = list(zip(lasts, firsts[1:], strict=False))
-        if any(last >= first for last, first in pairs):
-            return None
+        pairs = []
+        for shard, following in pairwise(shards):
+            pairs.append((shard.last(), following.run.firsts[0]))
+            if pairs[-1][0] >= pairs[-1][1]:
+                return None
         chain, names, at, start = Chain([shard.count for shard in shards]), [], [], 0
         for shard in shards:
             names += shard.run.firsts
