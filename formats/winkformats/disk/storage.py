@@ -24,7 +24,7 @@ from winkformats.errors import CorruptError
 Buffer = bytes | bytearray | memoryview | mmap.mmap
 TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
 SAMPLE: Final = 16  # looks that show whether the others will wait for the disk
-SINGLE: Final = 256 << 10  # bytes that are read in one go at the cost of a page of its own
+SINGLE: Final = 128 << 10  # bytes that are read in one go at the cost of a page of its own
 
 
 class Kind(enum.Enum):
