@@ -38,7 +38,7 @@ from winkfs.container.rows import (
 from winkfs.mounting.shards import Row, Seen
 
 SOME: Final = 1 << 14  # names that are merged at once, about, or for each shard:
-EACH: Final = 1 << 4
+EACH: Final = 1 << 6
 FEW: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
 PART: Final = 64
 SMALL: Final = 1 << 16  # names of an order that is always made anew
@@ -50,11 +50,11 @@ SHEETS: Final = 16
 NEAR: Final = 64  # rows from one that was asked for to the next that are close together
 WORTH: Final = 4  # times the shards: rows that may be read for one that is asked for, about
 KEPT_ROWS: Final = 1 << 14  # rows kept that were read together, or two sheets
-POWERS: Final = [pow(0x9E3779B97F4A7C15, n, 1 << 64) for n in range(1, (1 << 13) + 1)]
-
 KEPT_NAMES: Final = 1 << 12  # single names kept
 KEPT_BLOCKS: Final = 64  # blocks kept of which single names are read
 
+POWERS: Final = [pow(0x9E3779B97F4A7C15, n, 1 << 64) for n in range(1, (1 << 13) + 1)]
+"""Odd numbers, one for each word of a name: see `_mark`."""
 Numbers = npt.NDArray[np.unsignedinteger]
 """Numbers of shards, uint8 or uint16[n]."""
 
