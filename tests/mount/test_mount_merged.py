@@ -145,8 +145,13 @@ def clashes(files: dict[bytes, File]) -> int:
     return sum(name in above for name, file in files.items() if file.ftype != FileType.DIR)
 
 
-def filled(files: dict[bytes, File], runs: int) -> Callable[[Container], None]:
-    """What puts these files in so many runs of the catalog; some are replaced, or go again."""
+def filled(
+    files: dict[bytes, File], runs: int, catalogs: dict[int, bytes]
+) -> Callable[[Container], None]:
+    """What puts these files in so many runs of the catalog; some are replaced, or go again.
+
+    catalogs  gets the catalog by CONTID: a commit makes one run of it
+    """
 
     def fill(container: Container) -> None:
         for turn in range(runs):
@@ -163,6 +168,8 @@ def filled(files: dict[bytes, File], runs: int) -> Callable[[Container], None]:
         for name, file in files.items():
             file.put(container, name)
         container.engine.save_catalog()
+        store = container.engine.store
+        catalogs[store.settings.contid] = Path(store.base + ".cat").read_bytes()
 
     return fill
 
@@ -178,13 +185,14 @@ def shard_runs(root: Path) -> list[int]:
 def made(root: Path, rng: random.Random, shards: int, runs: int) -> dict[bytes, File]:
     """Files that are in several shards, and some that are deleted -> what is left."""
     files: dict[bytes, File] = {}
+    catalogs: dict[int, bytes] = {}
     for turn in range(2):
         fills = []
         for _ in range(shards):
             names = names_of(rng, rng.choice([1, 9, 60]))
             names += rng.sample(sorted(files), min(len(files), 3))
             come = {name: file_of(rng, name) for name in dict.fromkeys(names)}
-            fills.append(filled(come, runs))
+            fills.append(filled(come, runs, catalogs))
             files |= come
         datasets.commit(root, fills)
         if turn == 0:
@@ -192,6 +200,9 @@ def made(root: Path, rng: random.Random, shards: int, runs: int) -> dict[bytes, 
             datasets.delete(root, *(name.decode() for name in gone))
             for name in gone:
                 del files[name]
+    for shard in snapshot(root).shards if runs > 1 else ():
+        if shard.record.contid in catalogs:
+            Path(shard.base + ".cat").write_bytes(catalogs[shard.record.contid])
     return files
 
 
@@ -246,7 +257,7 @@ def test_long_names_stand_where_they_belong(root: Path) -> None:
     names = [*long, *(b"%03d" % i for i in range(90)), *(b"%03dz" % i for i in range(90))]
     files = {name: File(name[:9], FileType.FILE, 7, 0o644, None) for name in names}
     shards = [dict(list(files.items())[k::3]) for k in range(3)]
-    datasets.commit(root, [filled(shard, 1) for shard in shards])
+    datasets.commit(root, [filled(shard, 1, {}) for shard in shards])
     check(root, files)
 
 
@@ -269,7 +280,7 @@ def test_files_belong_to_whom_the_data_file_of_their_shard_does(root: Path) -> N
     """Unless they have an owner of their own."""
     rng = random.Random(1)
     shards = [{b"%04d" % i: file_of(rng, b"") for i in range(k, 300, 3)} for k in range(3)]
-    datasets.commit(root, [filled(shard, 1) for shard in shards])
+    datasets.commit(root, [filled(shard, 1, {}) for shard in shards])
     os.chown(snapshot(root).shards[1].base + ".data", 12, 34)
     source = DatasetSource(str(root))
     for name, attr in by_ids(source).items():
@@ -334,7 +345,7 @@ def test_shards_one_behind_the_other_need_no_turns(
     root: Path, shards: list[list[str]], chained: bool
 ) -> None:
     files = [plain(names) for names in shards]
-    datasets.commit(root, [filled(some, 1) for some in files])
+    datasets.commit(root, [filled(some, 1, {}) for some in files])
     order = order_of(source := DatasetSource(str(root)))
     assert isinstance(order._order, Turns) != chained
     source.close()
@@ -368,7 +379,7 @@ def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
 
 def three(root: Path, count: int = 300) -> dict[bytes, File]:
     files = plain([f"d{i % 7}/{i:04}" for i in range(count)])
-    datasets.commit(root, [filled(dict(list(files.items())[k::3]), 1) for k in range(3)])
+    datasets.commit(root, [filled(dict(list(files.items())[k::3]), 1, {}) for k in range(3)])
     return files
 
 
