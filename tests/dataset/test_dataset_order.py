@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
+import commands
 import datasets
 import pytest
 from constants import shrink
 
+import winkfs
+from winkfs.container.container import Container
 from winkfs.dataset.snapshot import snapshot
 from winkfs.mounting.dataset import DatasetSource
 from winkfs.mounting.datasetnames import MergedOrder
+from winkfs.names import to_bytes
+
+run = commands.run  # a fixture
 
 LETTERS = "ab/.0-\xff\u1234"
 DEEP = "abcdefgh" * 12  # words that all names have in common
@@ -120,3 +128,60 @@ def test_clash_with_what_came_is_counted(
     datasets.add(tmp_path / "set", come)
     assert view.refresh() and order_of(view).clashes == clashes
     view.close()
+
+
+@pytest.mark.parametrize("open_at_once", [100, 1])
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("shards", [1, 2, 5])
+def test_rows_of_all_shards_are_one_list(
+    shards: int,
+    damaged: bool,
+    open_at_once: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run: commands.Run,
+) -> None:
+    """Names, what is known of them, and what `ls` prints, beside a dictionary; with a catalog that
+    is damaged, and where the shards are too many to be open at once, too."""
+    shrink(monkeypatch, "rows of a block of the catalog", 5)
+    shrink(monkeypatch, "shards open at once", open_at_once)
+    chance, root = random.Random(shards), str(tmp_path / "set")
+    wanted: dict[str, tuple[int, int, int | None]] = {}  # size, mtime, mode
+    for turn in range(2):
+        fills = []
+        for shard in range(shards):
+            some = names(chance, 20) + chance.sample(sorted(wanted), min(len(wanted), 3))
+            come = {n: (chance.randrange(9), 10 * turn + shard, chance.choice([None, 0o600]))
+                    for n in dict.fromkeys(some)}  # fmt: skip
+
+            def fill(container: Container, come: Any = come) -> None:
+                for name, (size, mtime, mode) in come.items():
+                    container.put(name, b"x" * size, mtime, mode=mode)
+
+            fills.append(fill)
+            wanted |= come
+        datasets.commit(root, fills)
+        gone = chance.sample(sorted(wanted), 4)
+        datasets.delete(root, *gone)
+        wanted = {name: known for name, known in wanted.items() if name not in gone}
+    if damaged:
+        path = Path(snapshot(root).shards[0].base + ".cat")
+        data = bytearray(path.read_bytes())
+        for at in range(8192, len(data), 40):
+            data[at] ^= 1
+        path.write_bytes(data)
+    with winkfs.open(root) as opened:
+        found = list(opened.names())
+        assert sorted(found) == sorted(wanted)
+        assert sorted(opened.names("a/*")) == sorted(n for n in wanted if n.startswith("a/"))
+        late = sorted(n for n, known in wanted.items() if known[0] > 4)
+        assert sorted(opened.names(where="size > 4")) == late
+    if open_at_once > 1:
+        assert found == sorted(wanted, key=to_bytes)
+    done = run("ls", "--json", root)
+    assert done.status == 0
+    said = [json.loads(line) for line in done.out.decode().splitlines()]
+    assert {one["name"]: (one["size"], int(one["mtime"]), one["mode"]) for one in said} == {
+        name: (size, mtime, "0644" if mode is None else "0600")
+        for name, (size, mtime, mode) in wanted.items()
+    }

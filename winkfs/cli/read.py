@@ -46,7 +46,6 @@ from winkfs.units import NANO, time_text, to_ns
 
 if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock
-    from winkfs.container.container import Container
     from winkfs.container.entry import Stat
     from winkfs.container.rows import Rows
     from winkfs.reader import Reader
@@ -77,7 +76,9 @@ def ls(
     as_of: str | None,
     as_json: bool,
 ) -> int:
-    """List the files of a container, in byte order of their names, or of a data set.
+    """List the files of a container or a data set, in byte order of their names.
+
+    A data set of which more than 100 shards may have such names is listed shard by shard.
 
     GLOB selects matching names; * matches / too, so 'docs/*' lists everything below docs, as docs/
     does. An existing name is taken literally. T is in seconds since the epoch or ISO 8601
@@ -128,12 +129,16 @@ def _list(
     elif glob is not None:  # a directory: what is below
         path = as_path(glob)
         prefix = path + b"/" if path else b""
-    if isinstance(container, Container):
-        times = to_ns(since), to_ns(until)
-        rows_of = container.engine.rows
-        for rows in rows_of(prefix, to.failures.damage, times, where, to.columns):
-            to.write_rows(container, rows, match)
-        return
+    if isinstance(container, Container | Dataset):
+        times, owner = (to_ns(since), to_ns(until)), (0, 0)
+        rows_of = container.rows if isinstance(container, Dataset) else container.engine.rows
+        if isinstance(container, Container):
+            owner = container.engine.store.owner
+        found = rows_of(prefix, to.failures.damage, times, where, to.columns)
+        if found is not None:
+            for rows in found:
+                to.write_rows(rows, match, owner)
+            return
     asked: dict[str, Any] = {"where": where} if isinstance(container, Dataset) else {}
     if where is not None and not asked:
         raise click.ClickException(f"{container.base}: --where is for containers and data sets")
@@ -204,12 +209,10 @@ class _Listing:
         return {name: found[name] for name in self.columns}
 
     def write_rows(
-        self,
-        container: Container,
-        rows: Rows,
-        match: Callable[[str], object] | None,
+        self, rows: Rows, match: Callable[[str], object] | None, owner: tuple[int, int]
     ) -> None:
-        """The files of some rows of the catalog whose names match.
+        """The files of some rows of the catalog whose names match; `owner`: of those without
+        attributes.
 
         cost  0.1 us a name, 1 for -l, 2 for --json
         """
@@ -221,19 +224,19 @@ class _Listing:
         if self._long or self._json or self.columns:
             at = 0
             for i in [*np.flatnonzero(rows.asked | rows.links).tolist(), len(names)]:
-                self._write_many(rows.part(at, i), names[at:i], container.engine.store.owner)
+                self._write_many(rows.part(at, i), names[at:i], owner)
                 if i < len(names):
-                    self._write_asked(container, names[i])
+                    self._write_asked(names[i])
                 at = i + 1
         elif names:
             self.count += len(names)
             raw = b"\n".join(rows.names) + b"\n"
             self._out.write(b"".join(shown(n) + b"\n" for n in names) if self._tty else raw)
 
-    def _write_asked(self, container: Container, name: str) -> None:
+    def _write_asked(self, name: str) -> None:
         """One file of which the catalog does not say all."""
         try:
-            self.write(container.stat(name))
+            self.write(self._container.stat(name))
         except FormatError as error:
             self.failures.damage(error)
 

@@ -186,6 +186,17 @@ class Rows:
         gone: Bools = self.numbers[:, KIND] & GONE != 0
         return gone
 
+    def owned(self, owner: tuple[int, int]) -> Rows:
+        """The same rows, with mode and owner in those of files without attributes, too."""
+        plain = np.flatnonzero(self.numbers[:, KIND] & SPECIAL == 0)
+        if not len(plain):
+            return self
+        numbers = self.numbers.copy()
+        kind = numbers[plain, KIND]
+        numbers[plain, KIND] = kind | SPECIAL | MODES[kind & 255] << MODE_AT
+        numbers[plain, OWNER] = owner_word(*owner)
+        return self.with_numbers(numbers)
+
     def part(self, start: int, stop: int | None = None) -> Rows:
         """The rows [start, stop), without a copy of the numbers."""
         values = None if self.values is None else self.values[start:stop]
@@ -627,8 +638,9 @@ def _joined(parts: list[Rows]) -> Rows:
 def joined(runs: list[Iterator[Rows]]) -> Iterator[Rows]:
     """Several runs as one, the oldest first: of rows with one name that of the last run."""
     runs = [filter(some, run) for run in runs]
-    while len(runs) > 1:
-        runs = [*runs[:-2], _pair(*runs[-2:])]
+    while len(runs) > 1:  # neighbours, so that each row is joined few times
+        alone = runs[-1:] if len(runs) % 2 else []
+        runs = [*map(_pair, runs[::2], runs[1::2]), *alone]
     return runs[0] if runs else iter(())
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from winkfs.container.container import Container, Data
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
+from winkfs.container.rows import ALWAYS, Rows, Times
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
@@ -297,6 +298,18 @@ class Dataset(DatasetReading):
             gone = own | set(map(to_str, self._writer.gone))
             rest = self._writer.container.scan(since, until, prefix, where=where, problem=problem)
         return _over(found, gone, rest)
+
+    def rows(
+        self,
+        prefix: bytes,
+        problem: Problem | None,
+        times: Times = ALWAYS,
+        where: str | None = None,
+        columns: Sequence[str] = (),
+    ) -> Iterator[Rows] | None:
+        """See `DatasetReading.rows`; None for a writer, too: `scan` has what it put."""
+        found = super().rows(prefix, problem, times, where, columns)
+        return found if self._writer is None else None
 
 
 def _over(older: Iterator[Entry], gone: set[str], newer: Iterator[Entry]) -> Iterator[Entry]:

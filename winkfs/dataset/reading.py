@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, Self
 
 import numpy as np
@@ -15,12 +17,15 @@ import numpy as np
 from winkformats.arrays import Bools, Int64
 from winkformats.disk.paths import absolute
 from winkformats.errors import CorruptError, FormatError
+from winkfs.container.catalog import Query, all_rows, settled
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
+from winkfs.container.engine import check_columns
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.typed import to_values
 from winkfs.container.read import BulkGet
+from winkfs.container.rows import ALWAYS, Rows, Times, joined
 from winkfs.container.scan import scan
 from winkfs.container.where import parse
 from winkfs.dataset.manifest import AsOf, Log, root_of
@@ -28,7 +33,15 @@ from winkfs.dataset.records import Manifest
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
-from winkfs.names import Name, inode_key, to_bytes, to_str
+from winkfs.names import (
+    Name,
+    inode_key,
+    literal_prefix,
+    matcher,
+    to_bytes,
+    to_str,
+    to_strs,
+)
 from winkfs.reader import Problem, Reader, tell_of_forks
 from winkfs.units import to_ns
 
@@ -436,6 +449,49 @@ class DatasetReading(Reader):
             self._snapshot.shards, self._handles, since, until, prefix, where, problem
         )
 
+    def names(
+        self, glob: str | None = None, *, where: str | None = None, problem: Problem | None = None
+    ) -> Iterator[str]:
+        """The names; `glob`: those that match, * also crossing /. In byte order, from the catalogs
+        of the shards, where these are at most OPEN; else in the order of `scan`.
+
+        where    see `Container.scan`
+        problem  called with each damaged inode that is met, which is skipped; None: CorruptError
+        """
+        prefix = b"" if glob is None else to_bytes(literal_prefix(glob))
+        found = self.rows(prefix, problem, where=where)
+        names: Iterator[str]
+        if found is not None:
+            names = chain.from_iterable(to_strs(rows.names) for rows in found)
+        else:
+            entries = self.scan(prefix=prefix, where=where, problem=problem)
+            names = (entry.name for entry in entries)
+        return names if glob is None else filter(matcher(glob), names)
+
+    def rows(
+        self,
+        prefix: bytes,
+        problem: Problem | None,
+        times: Times = ALWAYS,
+        where: str | None = None,
+        columns: Sequence[str] = (),
+    ) -> Iterator[Rows] | None:
+        """The rows of the files that are to be seen, merged in byte order of their names: see
+        `Engine.rows`. Mode and owner of each are in its row.
+
+        ->    None where more than OPEN shards would have to be open at once
+        cost  as of the catalogs, 1 us a row and log2 of the shards
+        """
+        self._check()
+        condition = None if where is None else parse(where).bound(self.columns)
+        check_columns(columns, self.columns)
+        query = Query.of_prefix(prefix, times, condition, columns)
+        with self._lock:
+            chosen = [shard for number, shard in enumerate(self._snapshot.shards)
+                      if shard.files and self._handles.may_have_prefix(number, prefix)
+                      and _within(shard, times)]  # fmt: skip
+        return None if len(chosen) > OPEN else joined([_rows(s, query, problem) for s in chosen])
+
     def _scan(
         self,
         shards: Sequence[Shard],
@@ -448,13 +504,9 @@ class DatasetReading(Reader):
     ) -> Iterator[Entry]:
         low, high, start = to_ns(since), to_ns(until), to_bytes(prefix)
         for number, shard in enumerate(shards):
-            record = shard.record
             if not shard.files or not handles.may_have_prefix(number, start):
                 continue
-            if record.mtime_min is not None and record.mtime_max is not None and (
-                (low is not None and record.mtime_max < low)
-                or (high is not None and record.mtime_min >= high)
-            ):  # fmt: skip
+            if not _within(shard, (low, high)):
                 continue
             try:
                 with self._lock:
@@ -471,6 +523,37 @@ class DatasetReading(Reader):
                 problem(error)
                 continue
             yield from found
+
+
+def _raise(error: CorruptError) -> None:
+    raise error
+
+
+def _within(shard: Shard, times: Times) -> bool:
+    """Whether it may have such mtimes."""
+    (low, high), least, most = times, shard.record.mtime_min, shard.record.mtime_max
+    if least is None or most is None:
+        return True
+    return (low is None or most >= low) and (high is None or least < high)
+
+
+def _rows(shard: Shard, query: Query, problem: Problem | None) -> Iterator[Rows]:
+    """The rows of a shard that are to be seen, with mode and owner of each."""
+    tell = problem or _raise
+    try:
+        store = shard.open()
+    except CorruptError as error:
+        tell(error)
+        return
+    try:
+        for rows in all_rows(store, contextlib.nullcontext(), tell, query):
+            rows = settled(store, rows, query, problem)
+            seen = rows.take(~np.isin(rows.pos, shard.hidden)) if len(shard.hidden) else rows
+            yield seen.owned(store.owner)
+        if store.notes:
+            warn_of_damage(shard.base, store.notes)
+    finally:
+        store.abandon()
 
 
 def _again(kind: type[DatasetReading], root: str, generation: int, as_of: AsOf) -> DatasetReading:

@@ -231,6 +231,7 @@ class Run:
                 self.names(i)[part], self.block(i).numbers[part],
                 None if values is None else values[part],
             )  # fmt: skip
+            self._blocks.pop(i, None)  # a pass keeps none: a data set has many of them at once
 
     def within(
         self, low: bytes, high: bytes | None, times: Times = ALWAYS, chosen: Bools | None = None
