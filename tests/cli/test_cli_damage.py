@@ -265,7 +265,7 @@ def test_a_damaged_shard_of_a_data_set_is_said_when_it_is_met(run: Run) -> None:
         assert len(dataset.problems) == 1 and where in dataset.problems[0]
     assert len(caught) == 1 and caught[0].filename == __file__
     done = run("ls", "s")
-    assert done.status == 1 and where in done.err and done.out == b"a\nc\nother\n"
+    assert done.status == 1 and where in done.err and done.out == b"a\nb\nc\nother\n"
     done = run("cat", "s", "a")
     assert done.status == 1 and where in done.err and done.out == b"a"
     done = run("reindex", "s")

@@ -136,6 +136,7 @@ def test_errors_of_a_read_stay_in_a_fetch(spark: SparkSession, tmp_path: Path) -
     base = plain(tmp_path / "c")
     data = tmp_path / "c.data"
     flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    (tmp_path / "c.cat").unlink()  # so that inodes are read to list the files
     columns = ["path", "size", "mode", "_error", "_container", "_contid", "_pos", "_pointer"]
     frame = winkfs.spark.read(spark, base, columns=columns, mode="PERMISSIVE")
     rows = winkfs.spark.fetch_content(frame, mode="PERMISSIVE").where("_error is not null")
@@ -175,4 +176,4 @@ def test_a_fetch_leaves_the_page_cache_as_it_was(tmp_path: Path) -> None:
         fetch(rows, batch=50_000)
         absent = pagecache.absent(data.fileno(), size)
     assert absent is not None
-    assert len(absent) - int(absent.sum()) <= 8  # pages
+    assert len(absent) - int(absent.sum()) <= 8 + 1  # pages; that of the end is left

@@ -487,10 +487,33 @@ class DatasetReading(Reader):
         check_columns(columns, self.columns)
         query = Query.of_prefix(prefix, times, condition, columns)
         with self._lock:
-            chosen = [shard for number, shard in enumerate(self._snapshot.shards)
+            chosen = [number for number, shard in enumerate(self._snapshot.shards)
                       if shard.files and self._handles.may_have_prefix(number, prefix)
                       and _within(shard, times)]  # fmt: skip
-        return None if len(chosen) > OPEN else joined([_rows(s, query, problem) for s in chosen])
+        if len(chosen) > OPEN:
+            return None
+        handles, tell = self._handles, problem or _raise
+        return joined([self._rows_of(handles, number, query, tell) for number in chosen])
+
+    def _rows_of(
+        self, handles: Handles, number: int, query: Query, problem: Problem
+    ) -> Iterator[Rows]:
+        """The rows of a shard that are to be seen, with mode and owner of each."""
+        try:
+            with self._lock:
+                handles.container(number)  # says what is wrong with it
+                shard = handles.shards[number]
+            store = shard.open()  # of its own: handles may be closed meanwhile
+        except CorruptError as error:
+            problem(error)
+            return
+        try:
+            for rows in all_rows(store, contextlib.nullcontext(), problem, query):
+                rows = settled(store, rows, query, problem)
+                seen = rows.take(~np.isin(rows.pos, shard.hidden)) if len(shard.hidden) else rows
+                yield seen.owned(store.owner)
+        finally:
+            store.abandon()
 
     def _scan(
         self,
@@ -535,25 +558,6 @@ def _within(shard: Shard, times: Times) -> bool:
     if least is None or most is None:
         return True
     return (low is None or most >= low) and (high is None or least < high)
-
-
-def _rows(shard: Shard, query: Query, problem: Problem | None) -> Iterator[Rows]:
-    """The rows of a shard that are to be seen, with mode and owner of each."""
-    tell = problem or _raise
-    try:
-        store = shard.open()
-    except CorruptError as error:
-        tell(error)
-        return
-    try:
-        for rows in all_rows(store, contextlib.nullcontext(), tell, query):
-            rows = settled(store, rows, query, problem)
-            seen = rows.take(~np.isin(rows.pos, shard.hidden)) if len(shard.hidden) else rows
-            yield seen.owned(store.owner)
-        if store.notes:
-            warn_of_damage(shard.base, store.notes)
-    finally:
-        store.abandon()
 
 
 def _again(kind: type[DatasetReading], root: str, generation: int, as_of: AsOf) -> DatasetReading:

@@ -45,7 +45,7 @@ from winkfs.spark.reading.partition import (
 from winkfs.spark.reading.stores import Store as OpenStore
 from winkfs.spark.reading.stores import shards_of
 
-FEW: Final = 16  # blocks of a catalog that is cut between any of its files
+FEW: Final = 64  # blocks of a catalog that is cut between any of its files
 
 
 def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
