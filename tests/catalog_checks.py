@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import winkfs
 from winkfs.container.catalog import Catalog, Query, open_catalog, rows_now
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.rows import ASK, MODE_AT, SPECIAL
@@ -77,3 +79,16 @@ def check_catalog(base: Path, names: set[bytes]) -> None:
         assert catalog is not None
         with catalog:
             assert_catalog(store, catalog, names)
+
+
+def far_times(base: Path) -> None:
+    """A container with the empty files far, past and near; int64 does not hold the mtimes of two of
+    them in nanoseconds."""
+    with winkfs.create(base, classic=True, htalgo=2) as container:
+        container.put("near", b"", 5)
+    with store_of(base, writable=True) as store:  # as others may write it
+        inode = store.inode_at(store.index.lookup(b"near/I0"))[1]
+        for name, mtime in ((b"far", 10**12), (b"past", -(10**12))):
+            other = replace(inode, fileid=inode.fileid + abs(mtime) + (mtime < 0), mtime=mtime)
+            store.kv.append(name + b"/I0", other.encode(store.settings.form, inode.size))
+        store.sync_data()

@@ -190,6 +190,15 @@ def _masks(width: int) -> UInt8:
 # --- which of several rows with one key counts: the last one ---
 
 
+def among(values: npt.NDArray[Any], ascending: npt.NDArray[Any]) -> Bools:
+    """Which values are in an ascending array. Cost: a binary search each."""
+    if not len(ascending):
+        return np.zeros(len(values), bool)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    same: Bools = ascending[at] == values
+    return same
+
+
 def superseded(values: npt.NDArray[Any], key_at: Callable[[int], bytes] | None = None) -> Int64:
     """Rows whose key comes again in a later row, ascending.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 
 class WinkError(Exception):
@@ -33,6 +33,11 @@ class CorruptError(FormatError):
 
 class DerivedDamage(CorruptError):
     """A derived file is damaged: it can be made again."""
+
+
+def raise_it(error: Exception) -> NoReturn:
+    """What is called with a problem where nothing is to go on."""
+    raise error
 
 
 def _made(

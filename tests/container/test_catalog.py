@@ -6,12 +6,11 @@ import os
 import random
 from bisect import bisect_left
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from catalog_checks import assert_catalog, check_catalog, clashes_of, store_of
+from catalog_checks import assert_catalog, check_catalog, clashes_of, far_times, store_of
 from constants import shrink
 from container_checks import VARIANTS, assert_sound, copy_files, path_of
 from hypothesis import given, settings
@@ -720,14 +719,7 @@ def test_files_of_some_time_are_those_of_today(
 
 
 def test_a_time_that_int64_does_not_hold_is_asked_of_the_inode(base: Path) -> None:
-    with winkfs.create(base, classic=True, htalgo=2) as container:
-        container.put("near", b"", 5)
-    with store_of(base, writable=True) as store:  # as others may write it
-        inode = store.inode_at(store.index.lookup(b"near/I0"))[1]
-        for name, mtime in ((b"far", 10**12), (b"past", -(10**12))):
-            other = replace(inode, fileid=inode.fileid + abs(mtime) + (mtime < 0), mtime=mtime)
-            store.kv.append(name + b"/I0", other.encode(store.settings.form, inode.size))
-        store.sync_data()
+    far_times(base)
     with winkfs.open(base) as container:
         for since, until, wanted in (
             (10**11, None, {"far"}),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from catalog_checks import store_of
+from catalog_checks import far_times, store_of
 from constants import shrink
 from seam import disk_calls
 
@@ -154,14 +153,7 @@ def test_tombstones_are_in_the_record(tmp_path: Path) -> None:
 
 def test_a_time_that_int64_does_not_hold_counts_as_the_nearest(tmp_path: Path) -> None:
     base = tmp_path / "c"
-    with winkfs.create(base, classic=True, htalgo=2) as container:
-        container.put("near", b"", 5)
-    with store_of(base, writable=True) as store:  # as others may write it
-        inode = store.inode_at(store.index.lookup(b"near/I0"))[1]
-        for name, mtime in ((b"far", 10**12), (b"past", -(10**12))):
-            other = replace(inode, fileid=inode.fileid + abs(mtime) + (mtime < 0), mtime=mtime)
-            store.kv.append(name + b"/I0", other.encode(store.settings.form, inode.size))
-        store.sync_data()
+    far_times(base)
     winkfs.reindex(base)
     found = survey(str(base), "job/c")
     assert found == wanted(base)

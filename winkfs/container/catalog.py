@@ -53,6 +53,7 @@ from winkfs.container.rows import (
 )
 from winkfs.container.where import Condition
 from winkfs.names import INODE, OLD, after
+from winkfs.units import LAST
 
 if TYPE_CHECKING:
     from winkformats.kv.scan import Batch
@@ -64,7 +65,6 @@ CHANGES: Final = 1 << 16  # names in it, or a part of all names:
 PART: Final = 64
 FEW: Final = 1 << 14  # rows behind the first run that stay there, or a part of its rows:
 SMALL: Final = 32
-LAST: Final = (1 << 63) - 1
 # What a close does of itself: 2 to 7 us a row, where a put takes 12 us and put_many 3. So only few
 # rows are worth it, and all are written anew only when many more have come since the last time.
 QUICK: Final = 1 << 13  # rows that a close adds, or files of a container that gets a catalog
@@ -295,8 +295,9 @@ def rows_now(
 ) -> Iterator[Rows]:
     """The live rows that are meant, also of what came after the catalog, in order.
 
-    end  where the data file ends for that; None: where the store knows it to end
     Rows that do not say all are there whatever their mtimes and values.
+
+    end     where the data file ends for that; None: where the store knows it to end
     raises  CorruptError
     cost    as `Run.rows`, and reads the tail; memory: 300 bytes a name in it
     """

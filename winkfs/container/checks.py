@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from winkformats.arrays import Bools, Int64, row_bytes
+from winkformats.arrays import Bools, Int64, among, row_bytes
 from winkformats.errors import CorruptError
 from winkformats.hindex import table
 from winkformats.hindex.table import Rows
@@ -143,7 +143,7 @@ class Extents:
         live    int64[n], ascending: inodes of the live files
         """
         for left in self._left:
-            for claims in self._read(left[_among(left, live)]):
+            for claims in self._read(left[among(left, live)]):
                 self._check(claims[claims[:, 1] != 0])
         self._left = []
 
@@ -170,7 +170,7 @@ class Extents:
             return 0
         left = np.unique(np.concatenate(pointers))
         for claims in self._read(live):
-            left = left[~_among(left, np.unique(claims[:, 1]))]
+            left = left[~among(left, np.unique(claims[:, 1]))]
         return sum(
             int(np.count_nonzero(self._data(left[at : at + PIECE]).flag == 0))
             for at in range(0, len(left), PIECE)
@@ -213,7 +213,7 @@ class _Places:
             k = int(part[a])
             if k < 0:
                 continue
-            found[a:b] = _among(positions[a:b] - self._bases[k], self._offsets[k].astype(np.int64))
+            found[a:b] = among(positions[a:b] - self._bases[k], self._offsets[k].astype(np.int64))
         return found
 
 
@@ -257,15 +257,6 @@ class _Verdict(NamedTuple):
     @property
     def any(self) -> Bools:
         return self.missing | self.short | self.dead | self.alien
-
-
-def _among(values: Int64, ascending: Int64) -> Bools:
-    """Which values are in an ascending array."""
-    if not len(ascending):
-        return np.zeros(len(values), bool)
-    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
-    same: Bools = ascending[at] == values
-    return same
 
 
 def lost_rows(base: Base, rows: Rows) -> list[int]:

@@ -18,7 +18,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Int64, UInt8
+from winkformats.arrays import Int64, UInt8, among
 from winkformats.disk.storage import Lock
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hashing import xxh3_many
@@ -97,8 +97,7 @@ def _kept(batch: Batch, live: Int64) -> Int64:
     """Indices of the entries of a batch that a compaction keeps. `live`: inodes, ascending."""
     keep = batch.flags == 0
     inodes = np.flatnonzero(is_inode(batch) & keep)
-    at = np.minimum(np.searchsorted(live, batch.pos[inodes]), max(len(live) - 1, 0))
-    keep[inodes] = live[at] == batch.pos[inodes] if len(live) else False
+    keep[inodes] = among(batch.pos[inodes], live)
     return np.flatnonzero(keep)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.disk.paths import absolute
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, raise_it
 from winkfs.container.catalog import Query, all_rows, settled
 from winkfs.container.ondisk.data import UNNAMED
 from winkfs.container.ondisk.inode import (
@@ -176,7 +176,7 @@ class Engine:
             condition = None if where is None else parse(where).bound(schema)
             check_columns(columns, schema)
             query = Query.of_prefix(prefix, times, condition, columns)
-            found = all_rows(store, self.lock, problem or _raise, query)
+            found = all_rows(store, self.lock, problem or raise_it, query)
         return map(partial(self._settled, problem, query), found)
 
     def positions(
@@ -348,7 +348,7 @@ class Engine:
                 yield kv.sync_storage
             except OSError as error:
                 with self.lock:
-                    self.run(partial(_raise, error))
+                    self.run(partial(raise_it, error))
 
     def check(self) -> None:
         """Get over a call that was broken off."""
@@ -497,10 +497,6 @@ def check_columns(names: Iterable[str], schema: Schema) -> None:
         if name not in schema:
             there = ", ".join(schema) or "there are none"
             raise ValueError(f"there is no column {name!r} ({there})")
-
-
-def _raise(error: OSError | CorruptError) -> None:
-    raise error
 
 
 def _let_go(store: Store) -> None:

@@ -389,15 +389,12 @@ class ClashFinder:
     def add(self, names: list[bytes] | TextColumn) -> None:
         """The next names. Cost: one comparison a name, more for directories."""
         names = text_column(names) if isinstance(names, list) else names
-        if len(names):
-            self.add_some(names, names[:-1][_begin_next(names)].tolist())
-
-    def add_some(self, names: TextColumn, begins: Iterable[bytes]) -> None:
-        """The next names, at least one, and which of them are the beginning of the next one."""
+        if not len(names):
+            return
         paths, self._open = self._open, []
         if self._last is not None and names[0].startswith(self._last):
             paths.append(self._last + b"/")
-        paths += [name + b"/" for name in begins]
+        paths += [name + b"/" for name in names[:-1][_begin_next(names)].tolist()]
         self._last = bytes(names[-1])
         if not paths:
             return

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import eq
 from typing import Final
 
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError, DerivedDamage
+from winkformats.errors import CorruptError, DerivedDamage, raise_it
 from winkfs.container.catalog import (
-    LAST,
     Query,
     nearby,
     open_catalog,
@@ -26,6 +26,7 @@ from winkfs.container.selection import Selection
 from winkfs.container.store import Store
 from winkfs.container.where import Both, Compare
 from winkfs.names import INODE, base_of, name_of
+from winkfs.units import LAST
 
 Problem = Callable[[CorruptError], None]
 FILES: Final = 1 << 16  # read from the data file at a time
@@ -45,9 +46,15 @@ def select(container: Store | str, selection: Selection, problem: Problem | None
     """
     if isinstance(container, Store):
         return _select(container, selection, problem)
-    store = Store(base_of(container), writable=False)
-    try:
+    with _opened(container) as store:
         return _select(store, selection, problem)
+
+
+@contextmanager
+def _opened(base: str) -> Iterator[Store]:
+    store = Store(base_of(base), writable=False)
+    try:
+        yield store
     finally:
         store.abandon()
 
@@ -57,14 +64,14 @@ def _select(store: Store, selection: Selection, problem: Problem | None) -> Colu
         rows = by_paths(store, selection.paths, problem)
         if selection.where is not None:
             query = Query.of_prefix(selection.prefix, where=selection.where)
-            rows = rows.take(np.isin(rows.pos, positions_met(store, query, problem or _raise)))
+            rows = rows.take(np.isin(rows.pos, positions_met(store, query, problem or raise_it)))
         return rows.take(selection.chosen(rows))
     found = from_catalog(store, selection, problem)
     if found is not None:
         return found
     if selection.where is not None:
         query = Query.of_prefix(selection.prefix, where=selection.where)
-        positions = positions_met(store, query, problem or _raise)
+        positions = positions_met(store, query, problem or raise_it)
     else:
         positions = store.index.positions()
     if store.times is not None:
@@ -125,10 +132,6 @@ def query_of(selection: Selection) -> Query:
     )
 
 
-def _raise(error: CorruptError) -> None:
-    raise error
-
-
 def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = None) -> Columns:
     """The files with these names, in order of their inodes; names that are not there are left out.
 
@@ -160,21 +163,15 @@ def columns_between(base: str, low: int, high: int, problem: Problem | None = No
     raises   NoSuchFile; FormatError; OSError
     cost     an index is opened; see `columns_at`
     """
-    store = Store(base_of(base), writable=False)
-    try:
+    with _opened(base) as store:
         return columns_at(store, _between(store, low, high), problem)
-    finally:
-        store.abandon()
 
 
 def positions_between(base: str, low: int, high: int) -> Int64:
     """Positions in [low, high) of the inodes of a container. Raises NoSuchFile; FormatError;
     OSError. Cost: an index is opened and read."""
-    store = Store(base_of(base), writable=False)
-    try:
+    with _opened(base) as store:
         return _between(store, low, high)
-    finally:
-        store.abandon()
 
 
 def _between(store: Store, low: int, high: int) -> Int64:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from winkfs.container.container import Container, Data
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
-from winkfs.container.rows import ALWAYS, Rows, Times
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
@@ -299,17 +298,9 @@ class Dataset(DatasetReading):
             rest = self._writer.container.scan(since, until, prefix, where=where, problem=problem)
         return _over(found, gone, rest)
 
-    def rows(
-        self,
-        prefix: bytes,
-        problem: Problem | None,
-        times: Times = ALWAYS,
-        where: str | None = None,
-        columns: Sequence[str] = (),
-    ) -> Iterator[Rows] | None:
-        """See `DatasetReading.rows`; None for a writer, too: `scan` has what it put."""
-        found = super().rows(prefix, problem, times, where, columns)
-        return found if self._writer is None else None
+    @property
+    def _changed(self) -> bool:
+        return self._writer is not None
 
 
 def _over(older: Iterator[Entry], gone: set[str], newer: Iterator[Entry]) -> Iterator[Entry]:

@@ -37,6 +37,7 @@ from winkformats.arrays import (
     TextColumn,
     UInt64,
     alike,
+    among,
     column_at,
     outranked,
 )
@@ -282,10 +283,7 @@ def _matches(shard: Shard, wanted: UInt64, problem: Problem) -> _Rows:
             if _hashed(store) and base is not None and not store.index.pending:
                 return _Rows(*store.index.cells_of(wanted))
     rows = _rows_of(shard, 0, 1, problem)
-    if not len(wanted):
-        return _Rows(_NO_S, NOTHING)
-    at = np.minimum(np.searchsorted(wanted, rows.s), len(wanted) - 1)
-    chosen = wanted[at] == rows.s
+    chosen = among(rows.s, wanted)
     return _Rows(rows.s[chosen], rows.pos[chosen])
 
 

@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64
+from winkformats.arrays import Bools, Int64, among
 from winkformats.disk.paths import absolute
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import CorruptError, FormatError, raise_it
 from winkfs.container.catalog import Query, all_rows, settled
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
@@ -165,12 +165,7 @@ class Handles:
 
     def _hidden(self, number: int, positions: Int64) -> Bools:
         """Which of these positions are hidden, bool[n]."""
-        hidden = self.shards[number].hidden
-        if not len(hidden):
-            return np.zeros(len(positions), bool)
-        at = np.minimum(np.searchsorted(hidden, positions), len(hidden) - 1)
-        same: Bools = hidden[at] == positions
-        return same
+        return among(positions, self.shards[number].hidden)
 
     def may_have_prefix(self, number: int, prefix: bytes) -> bool:
         """Whether a shard may have names with this prefix."""
@@ -479,7 +474,8 @@ class DatasetReading(Reader):
         """The rows of the files that are to be seen, merged in byte order of their names: see
         `Engine.rows`. Mode and owner of each are in its row.
 
-        ->    None where more than OPEN shards would have to be open at once
+        ->    None where more than OPEN shards would have to be open at once, and of a writer that
+              has put something: ask `scan`
         cost  as of the catalogs, 1 us a row and log2 of the shards
         """
         self._check()
@@ -490,10 +486,15 @@ class DatasetReading(Reader):
             chosen = [number for number, shard in enumerate(self._snapshot.shards)
                       if shard.files and self._handles.may_have_prefix(number, prefix)
                       and _within(shard, times)]  # fmt: skip
-        if len(chosen) > OPEN:
+        if len(chosen) > OPEN or self._changed:
             return None
-        handles, tell = self._handles, problem or _raise
+        handles, tell = self._handles, problem or raise_it
         return joined([self._rows_of(handles, number, query, tell) for number in chosen])
+
+    @property
+    def _changed(self) -> bool:
+        """Whether there are files that are in no shard yet."""
+        return False
 
     def _rows_of(
         self, handles: Handles, number: int, query: Query, problem: Problem
@@ -510,8 +511,7 @@ class DatasetReading(Reader):
         try:
             for rows in all_rows(store, contextlib.nullcontext(), problem, query):
                 rows = settled(store, rows, query, problem)
-                seen = rows.take(~np.isin(rows.pos, shard.hidden)) if len(shard.hidden) else rows
-                yield seen.owned(store.owner)
+                yield rows.take(~among(rows.pos, shard.hidden)).owned(store.owner)
         finally:
             store.abandon()
 
@@ -546,10 +546,6 @@ class DatasetReading(Reader):
                 problem(error)
                 continue
             yield from found
-
-
-def _raise(error: CorruptError) -> None:
-    raise error
 
 
 def _within(shard: Shard, times: Times) -> bool:

@@ -15,13 +15,13 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.disk.paths import locate
+from winkformats.errors import raise_it
 from winkfs.dataset.records import NAME, ShardRecord
 from winkfs.errors import DerivedDamage, NoSuchFile, Refusal, StalePlan
 from winkfs.names import SUFFIXES, to_strs
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
-    from winkformats.errors import CorruptError
     from winkfs.container.ondisk.catalog import Run
     from winkfs.container.store import Store
 
@@ -130,7 +130,7 @@ def survey(base: str, path: str, tombs_at: int = 0) -> ShardRecord:
     store = Store(base, writable=True)  # makes the index, where it is not there
     try:
         _check_closed(store)
-        build(store, lost=_raise).close()
+        build(store, lost=raise_it).close()
         if store.is_behind:  # a close may leave a tail, but many read a shard
             store.merge()
     finally:
@@ -163,7 +163,7 @@ def describe(base: str, path: str, tombs_at: int) -> ShardRecord:
         return found
     store = Store(base, writable=False)  # classic layout, or no good catalog
     try:
-        with build(store, save=False, lost=_raise) as catalog:
+        with build(store, save=False, lost=raise_it) as catalog:
             return _record(store, catalog.file.runs[0], path, tombs_at)
     finally:
         store.abandon()
@@ -204,10 +204,6 @@ def _record(store: Store, run: Run, path: str, tombs_at: int) -> ShardRecord:
         first, last = to_strs([min(ends), max(ends)])
         record = replace(record, first=first, last=last)
     return record
-
-
-def _raise(error: CorruptError) -> None:
-    raise error
 
 
 # --- its files ---

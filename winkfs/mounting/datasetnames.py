@@ -27,13 +27,8 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.rows import (
     COLUMNS,
     KIND,
-    MODE_AT,
-    MODES,
-    OWNER,
-    SPECIAL,
     ClashFinder,
     Rows,
-    owner_word,
 )
 from winkfs.mounting.shards import Row, Seen
 
@@ -207,7 +202,7 @@ class MergedOrder:
             numbers[at:stop] = part.shards
             marks[at:stop] = _marks(part.names)
             names += part.names[-at % each :: each].tolist()
-            finder.add_some(part.names, _beginnings(part.names).tolist())
+            finder.add(part.names)
             for name in finder.found:  # its entry may stand before
                 i = bisect.bisect_left(part.names, name)
                 if i < len(part.names) and part.names[i] == name:
@@ -437,18 +432,11 @@ class MergedOrder:
                 shard.rows(self._block(which, i), i, low_, high_)
                 for i, low_, high_ in _within(shard, low, high)
             ]
-            rows = self._owned(Rows.concat(parts), shard)
+            rows = Rows.concat(parts)
+            if shard.owner != self._owner:
+                rows = rows.owned(shard.owner)
             texts[at], numbers[at] = rows.names, rows.numbers
         return Rows(texts.tolist(), numbers)
-
-    def _owned(self, rows: Rows, shard: Seen) -> Rows:
-        """Where files of a shard belong to somebody else than those of others, the rows say so."""
-        if shard.owner != self._owner:
-            plain = np.flatnonzero(rows.numbers[:, KIND] & SPECIAL == 0)
-            kind = rows.numbers[plain, KIND]
-            rows.numbers[plain, KIND] = kind | SPECIAL | MODES[kind & 255] << MODE_AT
-            rows.numbers[plain, OWNER] = owner_word(*shard.owner)
-        return rows
 
 
 def _within(shard: Seen, low: int, high: int) -> Iterator[tuple[int, int, int]]:
@@ -492,17 +480,6 @@ def _marks(names: Strings) -> npt.NDArray[np.uint16]:
     words = words.reshape(len(names), -1)
     found = words @ np.array(POWERS[: words.shape[1]], np.uint64)
     return (found >> np.uint64(48)).astype(np.uint16)
-
-
-def _beginnings(names: Strings) -> Strings:
-    """Those that the next one begins with."""
-    if names.dtype.kind == "S":
-        matrix = names.view(np.uint8).reshape(len(names), -1)
-        which = ((matrix[1:] == matrix[:-1]) | (matrix[:-1] == 0)).all(1)
-    else:
-        which = np.fromiter(map(bytes.startswith, names[1:], names), bool, len(names) - 1)
-    found: Strings = names[:-1][which]
-    return found
 
 
 # --- merging ---

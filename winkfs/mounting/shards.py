@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64, Strings
+from winkformats.arrays import Bools, Int64, Strings, among
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import Storage
@@ -203,8 +203,7 @@ def hidden_rows(catalog: Catalog, positions: Int64) -> tuple[Int64, int]:
     for number in run.near(positions).tolist():
         block = run.read(number)
         pos = block.column(POS)
-        at = np.minimum(np.searchsorted(positions, pos), len(positions) - 1)
-        rows = np.flatnonzero(positions[at] == pos)
+        rows = np.flatnonzero(among(pos, positions))
         size += sum(block.column(SIZE)[rows].tolist())
         found.append(rows + run.starts[number])
     return np.concatenate(found), size

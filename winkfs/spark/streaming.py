@@ -33,7 +33,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_winkfs import one_line
 from winkformats import hashing
 from winkformats.arrays import Int64, superseded
-from winkformats.errors import CorruptError
+from winkformats.errors import raise_it
 from winkfs.container.columns import Columns
 from winkfs.container.inodescan import InodeRows, inode_rows
 from winkfs.container.select import columns_between
@@ -209,7 +209,7 @@ class ContainerFeed:
         """The inodes in [low, high), tombstones too. Raises CorruptError."""
         store = self._store
         for _, rows in inode_rows(
-            store.kv.storage, store.kv.layout, store.settings, low, high, problem=_raise
+            store.kv.storage, store.kv.layout, store.settings, low, high, problem=raise_it
         ):
             yield rows
 
@@ -357,10 +357,6 @@ def _sizes(shard: Shard, low: int, high: int) -> tuple[Int64, Int64]:
 
 def _stale(where: str, why: str) -> StalePlan:
     return StalePlan(f"the stream cannot go on: {why}. Begin anew with another checkpoint", where)
-
-
-def _raise(error: CorruptError) -> None:
-    raise error
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> WinkfsStreamReader:

@@ -190,11 +190,10 @@ class Block:
             self.column(number)[chosen] for number in (POS, SIZE, MTIME, POINTER, KIND)
         )
         shared, rest, _ = self._fronts
-        rows, lengths = self._matrix(0, self.count), shared + rest
-        inside = np.arange(rows.shape[1]) < lengths[:, None]
+        rows, inside = self._matrix(0, self.count)
         inside &= chosen[:, None]
         return Plain(
-            pos, self._pointers(stored, pos, size), size, mtime, kind, lengths[chosen],
+            pos, self._pointers(stored, pos, size), size, mtime, kind, (shared + rest)[chosen],
             rows[inside],
         )  # fmt: skip
 
@@ -232,7 +231,8 @@ class Block:
         return self._front(index) + self._raw[end - rest.item(index) : end].tobytes()
 
     def _texts_of(self, start: int, stop: int) -> Strings:
-        rows = self._matrix(start, stop)
+        rows, inside = self._matrix(start, stop)
+        rows *= inside
         return rows.view(f"S{rows.shape[1]}").ravel()
 
     @cached_property
@@ -267,8 +267,8 @@ class Block:
             wanted = known
         return b"".join(reversed(parts))
 
-    def _matrix(self, start: int, stop: int) -> UInt8:
-        """Names as rows of a matrix, uint8[n, longest], with zeros behind them."""
+    def _matrix(self, start: int, stop: int) -> tuple[UInt8, Bools]:
+        """Names as rows of a matrix, uint8[n, longest], and which of its bytes are theirs."""
         shared, rest, ends = (column[start:stop] for column in self._fronts)
         begin, front = ends - rest, np.frombuffer(self._front(start), np.uint8)
         lengths = shared + rest
@@ -289,8 +289,7 @@ class Block:
             rows[:, :wide] = raw[place].T
         narrow = np.dtype(np.uint16 if longest < 1 << 16 else np.int64)  # half the time
         inside: Bools = np.arange(longest).astype(narrow) < lengths.astype(narrow)[:, None]
-        rows *= inside
-        return rows
+        return rows, inside
 
     def column(self, number: int, start: int = 0, stop: int | None = None) -> Int64:
         """One of the COLUMNS as it is stored, of the rows [start, stop): all but POINTER and CTIME

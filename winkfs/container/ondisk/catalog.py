@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import numpy as np
 import xxhash
 
-from winkformats.arrays import Bools, Int64
+from winkformats.arrays import Bools, Int64, among
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkformats.kv.entry import MASK64, Layout
@@ -322,9 +322,8 @@ class Run:
         with self._within_budget(blocks) as passed:
             for i in blocks.tolist():
                 block = self.block(i)
-                pos = block.column(POS)
-                place = np.minimum(np.searchsorted(positions, pos), len(positions) - 1)
-                chosen = positions[place] == pos
+                chosen = among(block.column(POS), positions)
+                chosen &= block.column(KIND) & (GONE | ASK) == 0
                 if chosen.any():
                     yield self._plain(i, chosen)
                 passed(i)
@@ -341,9 +340,8 @@ class Run:
             yield self._plain(i, chosen)
 
     def _plain(self, number: int, chosen: Bools) -> Plain:
-        block = self.block(number)
         try:
-            return block.plain(chosen & (block.column(KIND) & (GONE | ASK) == 0))
+            return self.block(number).plain(chosen)
         except ValueError as error:
             raise self.damage(number, error) from None
 

@@ -42,7 +42,7 @@ import mmh3
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Int64, UInt64
+from winkformats.arrays import Int64, UInt64, among
 from winkformats.disk.paths import sync_directory
 from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.snapshot import Snapshot, snapshot
@@ -344,8 +344,7 @@ def jaccard(a: UInt64, b: UInt64) -> float:
     """What two sets of `shingle_sets` have in common, as a part of all that they have."""
     if not len(a) or not len(b):
         return 0.0
-    place = np.minimum(np.searchsorted(a, b), len(a) - 1)
-    both = int((a[place] == b).sum())
+    both = int(among(b, a).sum())
     return both / (len(a) + len(b) - both)
 
 

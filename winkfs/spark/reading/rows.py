@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Self
 
@@ -339,11 +340,9 @@ class Source:
         raises  CorruptError; OSError
         """
         piece = self.piece
-        if isinstance(piece, Listed) and piece.rows is None:
-            yield from map(self._seen, self._listed(piece))
-            return
         if isinstance(piece, Listed):
-            yield from map(self._seen, self._as_planned(piece))
+            found = self._listed(piece) if piece.rows is None else self._as_planned(piece)
+            yield from map(self._seen, found)
             return
         if piece.rows is not None:
             positions = unpack(piece.rows)
@@ -359,24 +358,16 @@ class Source:
         query = query_of(piece.selection)._replace(
             low=piece.first, high=piece.stop, columns=tuple(self._typed)
         )
-        found = plain_rows(self.store, self.problem, query)
-        for some in _several(found):
-            rows = [part for part in some if isinstance(part, Rows)]
-            if self._typed and rows:
-                self._values = self._values_of(Rows.concat(rows))
-            yield Columns.concat([
-                listed(self.store, part, query, piece.selection, self.problem) for part in some
-            ])  # fmt: skip
+        chosen = partial(
+            listed, self.store, query=query, selection=piece.selection, problem=self.problem
+        )
+        yield from self._columns(plain_rows(self.store, self.problem, query), chosen)
 
     def _as_planned(self, piece: Listed) -> Iterator[Columns]:
         """The same of a container that may have grown since: what the catalog of that time, if it
         is still there, does not have is read from the inodes."""
         seen = [NOTHING]
-        for some in _several(self._of_plan(piece)):
-            rows = [part for part in some if isinstance(part, Rows)]
-            if self._typed and rows:
-                self._values = self._values_of(Rows.concat(rows))
-            found = Columns.concat(list(map(columns_of, some)))
+        for found in self._columns(self._of_plan(piece), columns_of):
             seen.append(found.pos)
             yield found
         self._values = None
@@ -400,10 +391,18 @@ class Source:
             except DerivedDamage as error:
                 self.store.remark(error)
 
-    def _values_of(self, rows: Rows) -> tuple[Int64, dict[str, Column]] | None:
+    def _columns(
+        self, found: Iterator[Plain | Rows], chosen: Callable[[Plain | Rows], Columns]
+    ) -> Iterator[Columns]:
+        """What is chosen of rows, PARTS of them at a time, whose values are known meanwhile."""
+        while some := list(islice(found, PARTS)):
+            rows = [part for part in some if isinstance(part, Rows)]
+            if self._typed and rows:
+                self._values = self._values_of(Rows.concat(rows))
+            yield Columns.concat(list(map(chosen, some)))
+
+    def _values_of(self, rows: Rows) -> tuple[Int64, dict[str, Column]]:
         """Positions, ascending, and the values there; without those that have to be asked."""
-        if not self._typed:
-            return None
         rows = rows.take(~rows.asked)
         order = np.argsort(rows.pos)
         known = self.store.schema
@@ -493,9 +492,3 @@ class Source:
     def _seen(self, rows: Columns) -> Columns:
         hidden = self._hidden if isinstance(self.piece, Listed) else None  # else it is not read
         return rows.visible(hidden, include_dirs=self._include_dirs)
-
-
-def _several(parts: Iterator[Plain | Rows]) -> Iterator[list[Plain | Rows]]:
-    """The same, PARTS at a time."""
-    while some := list(islice(parts, PARTS)):
-        yield some

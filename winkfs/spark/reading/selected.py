@@ -15,7 +15,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
 from winkformats.errors import CorruptError
 from winkfs import orders
-from winkfs.container.catalog import open_catalog
+from winkfs.container.catalog import Catalog, open_catalog
 from winkfs.container.columns import Columns
 from winkfs.container.select import select
 from winkfs.container.store import Store
@@ -75,15 +75,21 @@ def listed_now(options: Options, shard: Shard, generation: int) -> Part | None:
                 return None
             rows = run.positions()
             shard = replace(shard, record=replace(shard.record, size=store.kv.end, files=run.count))
-            few = len(run.firsts) <= FEW
-            names = catalog.names(0, catalog.count) if few else run.firsts
-            before = range(1, len(names)) if few else run.starts[1:-1]
+            names, starts = _borders(catalog)
             piece = listed(piece_of(shard, generation), options.selection)
             return Part(
                 piece, OPEN + weight_of(shard, False), NOTHING, rows,
-                cuts=Cuts(names[1:], before),
+                cuts=Cuts(names[1:], starts[1:].tolist()),
             )  # fmt: skip
     return None
+
+
+def _borders(catalog: Catalog) -> tuple[list[bytes], Int64]:
+    """The names before which what is listed can be cut, and their rows. Raises DerivedDamage."""
+    run = catalog.file.runs[0]
+    if len(run.firsts) <= FEW:
+        return catalog.names(0, catalog.count), np.arange(catalog.count)
+    return run.firsts, np.array(run.starts[:-1], np.int64)
 
 
 def with_cuts(part: Part, shard: Shard) -> Part:
@@ -98,8 +104,7 @@ def with_cuts(part: Part, shard: Shard) -> Part:
         run = catalog.file.runs[0]
         try:
             with catalog:
-                few = len(run.firsts) <= FEW
-                names = catalog.names(0, catalog.count) if few else run.firsts
+                names, starts = _borders(catalog)
                 pos = run.positions() if len(hidden) else hidden
         except DerivedDamage:
             return part
@@ -110,7 +115,7 @@ def with_cuts(part: Part, shard: Shard) -> Part:
     if len(hidden):
         gone = np.isin(pos, hidden)
         before = np.concatenate([[0], np.cumsum(gone)])
-        places = before[first:stop] if few else before[run.starts[first:stop]]
+        places = before[starts[first:stop]]
         hidden = pos[gone]
     cuts = Cuts(names[first:stop], places.tolist())
     return replace(part, weight=weight, hidden=hidden, cuts=cuts)
