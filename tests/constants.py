@@ -22,6 +22,7 @@ PLACES: Final = {
     "pairs of a sorted block": "winkformats.extsort.BLOCK",
     "bytes of pairs written at once": "winkformats.perm.FLUSH",
     "bytes read at the cost of a page": "winkformats.disk.storage.SINGLE",
+    "bytes for each look by a read": "winkformats.disk.storage.MAPPED",
     "runs of pages dropped": "winkformats.disk.posix.RUNS",
     "filesystems where a mapping keeps a lock": "winkformats.disk.posix.KEEPING",
     # a container

@@ -2,12 +2,14 @@
 
 import errno
 import io
+import os
 import random
 from pathlib import Path
 
 import container_checks
 import numpy as np
 import pytest
+from constants import shrink
 from container_checks import VARIANTS, assert_sound, contents, one_line
 from openfiles import descriptors
 
@@ -117,6 +119,15 @@ def attributed(base: Path) -> None:
         c.put("what ends the file", b"")
 
 
+@pytest.fixture(params=["by reads", "mapped"])
+def short_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are read by one way all the time."""
+    shrink(
+        monkeypatch, "bytes for each look by a read", 1 if request.param == "by reads" else 1 << 40
+    )
+
+
+@pytest.mark.usefixtures("short_way")
 def test_files_with_attributes_are_read_the_short_way(base: Path) -> None:
     attributed(base)
     with winkfs.open(base) as c:
@@ -134,6 +145,7 @@ def test_files_with_attributes_are_read_the_short_way(base: Path) -> None:
         assert [value for value in found if value] == [data for data in ATTRIBUTED.values() if data]
 
 
+@pytest.mark.usefixtures("short_way")
 def test_a_flipped_bit_of_a_file_with_attributes_is_found(base: Path) -> None:
     """Whichever way it is read: right bytes, or an error."""
     attributed(base)
@@ -149,6 +161,69 @@ def test_a_flipped_bit_of_a_file_with_attributes_is_found(base: Path) -> None:
                         assert read(name) == ATTRIBUTED[name], (at, name)
                     except (CorruptError, FileNotFoundError):
                         assert name.startswith("columns")
+
+
+def ways(container: winkfs.Container | winkfs.Dataset) -> str:
+    """By what the next file will be read."""
+    assert isinstance(container, Container)
+    fast = container.engine.fast
+    return "" if fast is None else fast.__qualname__.partition(".")[0]  # type: ignore[attr-defined]
+
+
+def test_the_first_files_are_read_by_reads_and_the_others_mapped(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = [0, 1, 100, 5_000, 100_000, 3, 3_000, 60]
+    files = {f"n{i}": bytes([i]) * sizes[i % len(sizes)] for i in range(64)}
+    with winkfs.create(base) as c:
+        c.put_many(files.items())
+    size = base.with_name(base.name + ".data").stat().st_size
+    shrink(monkeypatch, "bytes for each look by a read", size // 30)
+    with winkfs.open(base) as c:
+        assert ways(c) == "_near_reader"
+        for turn in range(3):
+            for name, data in files.items():
+                assert c.read(name) == data, (turn, name)
+                assert c.read(name, 1, 50) == data[1:51]
+            assert ways(c) == "fast_reader"
+    monkeypatch.undo()
+    with winkfs.open(base, "a") as c:  # what is written shows in the mapping at once
+        assert ways(c) == "fast_reader"
+
+
+def test_what_is_read_by_reads_is_as_the_writer_left_it(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "bytes for each look by a read", 1)
+    with winkfs.create(base) as writer:
+        writer.put_many((f"n{i}", b"%d" % i) for i in range(1000))
+        writer.put("far", b"far from its inode")
+        writer.put_many((f"between{i}", bytes(100)) for i in range(200))
+        writer.rename("far", "near")
+        writer.sync()
+        with winkfs.open(base) as c:
+            assert c.read("near") == b"far from its inode"
+            assert [c.read(f"n{i}") for i in range(0, 1000, 7)] == [
+                b"%d" % i for i in range(0, 1000, 7)
+            ]
+            writer.put("n7", b"changed")
+            writer.delete("n14")
+            assert c.read("n7") == b"7"
+            assert c.read("n14") == b"14"
+            writer.sync()
+            assert c.read("n7") == b"changed"
+            with pytest.raises(FileNotFoundError):
+                c.read("n14")
+            assert ways(c) == "_near_reader"
+    winkfs.reindex(base)  # BASE.idx is another file
+    with winkfs.open(base) as c:
+        assert c.read("n7") == b"changed"
+        data = base.with_name(base.name + ".data")
+        os.truncate(data, data.stat().st_size // 2)
+        with pytest.raises(CorruptError):
+            [c.read(f"between{i}") for i in range(200)]
+    with pytest.raises(ValueError, match="closed"):
+        c.read("n7")
 
 
 def test_own_changes_are_read_before_any_sync(base: Path) -> None:

@@ -61,6 +61,7 @@ FEW: Final = 1024  # inodes whose pages may stay in the page cache: to find what
 KEYS: Final = 255  # bytes of the longest key that becomes part of a row
 VALUES: Final = 1024  # bytes of the largest inode that does
 APART: Final = 512  # bytes read of an entry that is read for itself
+SEVERAL: Final = 8  # of these, above which the disk is asked for all before the first is waited for
 LONGEST: Final = KEYS + VALUES + 32  # bytes of such an entry, at most
 POWERS: Final = np.array([16**i for i in range(1, 16)], np.int64)
 ATTRS_READ: Final = 512  # bytes read first of an entry of attributes
@@ -156,7 +157,11 @@ class InodeScan:
         """The same where there is too much between the inodes to read it."""
         inside = np.flatnonzero((positions >= self._start) & (positions <= self._end - APART))
         # Through the view there is a page fault each: that takes 1.8 times as long.
-        data = b"".join(map(self._read, positions[inside].tolist(), repeat(APART)))
+        starts = positions[inside].tolist()
+        if len(starts) > SEVERAL:
+            for start in starts:
+                self._kv.storage.read_ahead(start, APART)
+        data = b"".join(map(self._read, starts, repeat(APART)))
         at = np.full(len(positions), -1)
         at[inside] = np.arange(0, APART * len(inside), APART)
         return self._piece(positions, memoryview(data), at)

@@ -218,10 +218,10 @@ class Container(Reader):
                 return found if whole else found[offset : offset + size if size >= 0 else None]
         with self._engine.lock:
             self._engine.catch_up()
-            again = whole or self._engine.fast is None or self._engine.store.frozen
-            if again and not self._engine.closed:
+            often = self._engine.fast is None  # it was let go after some time
+            if (whole or often or self._engine.store.frozen) and not self._engine.closed:
                 self._engine.fast = fast_reader(
-                    self._engine.store, self._engine.changes.drafts, often=True
+                    self._engine.store, self._engine.changes.drafts, often=often
                 )
             return self._engine.files.read(self._engine.key(name), offset, size)
 

@@ -26,10 +26,11 @@ import xxhash
 from winkformats.arrays import Int64, column, rows_at
 from winkformats.errors import CorruptError
 from winkformats.hashing import MASK63
+from winkformats.hindex.table import PROBED
 from winkformats.kv.sequence import KVSeq
 from winkfs.container.entry import Stat
 from winkfs.container.index import MERGE_OVERLAY
-from winkfs.container.ondisk.idx import ALIKE, usual
+from winkfs.container.ondisk.idx import ALIKE, PAIRS, usual
 from winkfs.container.ondisk.inode import (
     INT64,
     Attrs,
@@ -47,13 +48,17 @@ from winkfs.errors import NoSuchFile
 from winkfs.names import INODE, INODE_TEXT, Name, name_of, to_bytes, to_str
 
 if TYPE_CHECKING:
+    from winkformats.disk.storage import Lookups
     from winkfs.container.draft import Draft
+    from winkfs.container.ondisk.idx import Base
     from winkfs.container.store import Store
 
 KEEP: Final = 4  # checked entries kept, for reads in small steps of a large one
 LARGE: Final = 64 << 10  # bytes from which an entry is kept
 LOOK: Final = 0.05  # seconds after which a reader looks whether BASE.data is another file
 SEARCHED: Final = 16 * ALIKE  # bytes of cells that are searched
+NEAR: Final = 8 << 10  # bytes before an inode that are read with it, most
+SPARE: Final = 300  # bytes of a data entry beside its value, most
 ROWS: Final = 1024  # of a batch: what it touches stays in the L2 cache
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
 VALUES: Final = [slice(start, None) for start in range(32)]  # each a slice made once
@@ -275,6 +280,24 @@ def _sizer(view: mmap.mmap | memoryview) -> Callable[[], int]:
     return view.size if isinstance(view, mmap.mmap) else view.__len__
 
 
+class _Shapes(dict[int, tuple[Any, int]]):
+    """Length of a key -> how to unpack its inode entry, and the bytes of that."""
+
+    def __init__(self, store: Store) -> None:
+        form, pairoff = store.settings.form, store.settings.pairoff
+        rest = store.inode_size - 56 - form.pair
+        # The checksum covers the lengths that are not unpacked. However many extents there are:
+        # where the first has the length of the file it is all of it. Attributes stand before it.
+        pair, two = "qqq" if pairoff else "q0sq", rest >= form.pair
+        rest -= form.pair * two
+        self._inode = f"4x24xq24x{pair}{pair if two else '0s0s0s'}{rest}xI"
+
+    def __missing__(self, length: int) -> tuple[Any, int]:
+        code = struct.Struct(f">B2x{length}s{self._inode}")
+        found = self[length] = code.unpack_from, code.size
+        return found
+
+
 def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = False) -> Read | None:
     """A reader for the store as it is now, None where its layout is another.
 
@@ -286,14 +309,10 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     base = usual(store.index.base, kv.layout, settings)
     if base is None or base.looks is None or not store.mapped:
         return None
-    rest = store.inode_size - 56 - settings.form.pair
-    # The checksum covers the lengths that are not unpacked. However many extents there are: where
-    # the first has the length of the file it is all of it. Attributes stand before it.
-    pair, two = "qqq" if settings.pairoff else "q0sq", rest >= settings.form.pair
-    rest -= settings.form.pair * two
-    inode = f"4x24xq24x{pair}{pair if two else '0s0s0s'}{rest}xI"
-    shapes: dict[int, tuple[Any, int]] = {}  # key length -> how to unpack its inode entry, bytes
-    view, limit = kv.view(kv.end - 1, few=True), kv.end
+    looks, limit = kv.looks(kv.end - 1), kv.end
+    if looks.reads > 0 and not store.writable:
+        return _near_reader(store, base, looks)
+    view, shapes = looks.view, _Shapes(store)
     whole = memoryview(view)  # structs unpack faster from it, slices are faster of the map
     first = base.offset
     htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
@@ -308,7 +327,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
     clock, due = time.monotonic, time.monotonic() + LOOK
     # What is mapped must not be cut short meanwhile: a look behind its end would end the process.
     data_size, mapped = _sizer(view), len(view)
-    copy = base.in_memory() if often else None
+    copy = base.in_memory(make=often)
     base.looks.advise()
     table = base.looks.view
     cells, index_size = (table, _sizer(table)) if copy is None else (copy, None)
@@ -334,11 +353,7 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
                 at += 16
                 if at == stop or at >= last:
                     return None
-        try:
-            unpack, width = shapes[len(key)]
-        except KeyError:
-            code = struct.Struct(f">B2x{len(key)}s{inode}")
-            unpack, width = shapes[len(key)] = code.unpack_from, code.size
+        unpack, width = shapes[len(key)]
         if pos <= 0 or pos + width > limit:
             return None
         flag, found, lsize, pointer, skip, length, p, k, n, sum32 = unpack(whole, pos)
@@ -359,6 +374,70 @@ def fast_reader(store: Store, drafts: Mapping[bytes, Any], *, often: bool = Fals
         if hash64(body, pointer + contid) & 0xFFFFFFFF != sum32:
             return None
         return body[start:]  # type: ignore[return-value]
+
+    return read
+
+
+def _near_reader(store: Store, base: Base, looks: Lookups) -> Read:
+    """The same for the first files of a handle that only reads: by `Storage.read`, see `Lookups`.
+
+    Around an inode it reads what a file of the container has on average: mostly its content, too.
+    """
+    kv, index, shapes, limit = store.kv, store.index, _Shapes(store), store.kv.end
+    overlay, stale, contid = index.overlay, index.stale, kv.layout.contid
+    read_cells, read_data = base.storage.read, kv.storage.read
+    htsize, htfree, htdel = base.shape.htsize, base.shape.htfree, base.shape.htdel
+    first, hash64, u32 = base.offset, xxhash.xxh3_64_intdigest, struct.Struct(">I").unpack_from
+    before = min(limit // max(base.live, 1), NEAR)
+    size_now = memoryview(looks.view)[store.filesize_at :][:8].cast("Q")
+    size_then = int.from_bytes(store.filesize, sys.byteorder)
+    clock, due = time.monotonic, time.monotonic() + LOOK
+
+    def position(key: bytes) -> int:
+        s = hash64(key)
+        home = (s & MASK63) % htsize
+        cells = read_cells(first + 16 * home, 16 * min(PROBED, htsize - home))
+        for pos, stored in PAIRS(cells[: len(cells) & -16]):
+            if pos == htfree:
+                return 0
+            if stored == s and pos != htdel:
+                return int(pos)
+        return 0
+
+    def read(key: bytes, most: int = INT64) -> bytes | None:
+        looks.reads -= 1
+        if stale or size_now[0] != size_then or looks.reads < 0 or clock() > due:
+            return None
+        try:
+            pos = overlay.get(key, -1) if overlay else -1
+            if pos < 0:
+                pos = position(key)
+            unpack, width = shapes[len(key)]
+            if pos <= 0 or pos + width > limit:
+                return None
+            low = max(pos - before, 0)
+            data = read_data(low, pos + width - low)
+            at = pos - low
+            flag, found, lsize, pointer, skip, length, p, k, n, sum32 = unpack(data, at)
+            if length < 0:
+                pointer, skip, length = p, k, n
+            if found != key or flag or length != lsize or lsize > most:
+                return None
+            if hash64(data[at + 1 : at + width - 4], pos + contid) & 0xFFFFFFFF != sum32:
+                return None
+            if pointer <= 0 or pointer + lsize + 11 > limit or skip:
+                return None
+            if not low <= pointer < pos:
+                low, data = pointer, read_data(pointer, min(lsize + SPARE, limit - pointer))
+            at = pointer - low + 1
+            start = data[at + 1] + 6
+            body = data[at : at + start + lsize]
+            sum32 = u32(data, at + start + lsize)[0]
+        except (struct.error, IndexError, OSError):  # damaged or cut short; closed meanwhile
+            return None
+        if hash64(body, pointer + contid) & 0xFFFFFFFF != sum32:
+            return None
+        return body[start:]
 
     return read
 

@@ -25,6 +25,9 @@ Buffer = bytes | bytearray | memoryview | mmap.mmap
 TEMPORARY: Final = ".tmp"  # behind the name of a file while it is being written
 SAMPLE: Final = 16  # looks that show whether the others will wait for the disk
 SINGLE: Final = 128 << 10  # bytes that are read in one go at the cost of a page of its own
+# A page that is mapped the first time takes 5 us, and its neighbours come with it; a read takes
+# 1 us more than a look at what is mapped. 1,000 gets of 10^7 files: 6.4 us each, mapped 8 to 12.
+MAPPED: Final = 512 << 10  # bytes of a file for each look that is a read
 
 
 class Kind(enum.Enum):
@@ -189,14 +192,18 @@ class Lookups:
 
     That holds as long as the pages read so have cost less than the whole file would. Else the
     kernel reads around each as much as it likes, which is hundreds of KiB and more.
+
+    reads   so many looks are cheaper by `Storage.read`: see MAPPED
     """
 
     def __init__(self, storage: Storage, length: int, *, few: bool = True) -> None:
         """`few`: False: all of the file will be read, one way or the other. Raises OSError."""
         self.view = storage.view(length, sparse=few)
+        self.reads = length // MAPPED if few else 0
         self._map = self.view if few and isinstance(self.view, mmap.mmap) else None
         self._name = storage.name
-        self._last = pagecache.faults() + length // SINGLE  # of the faults that bring one page
+        # Of the faults that bring one page; each read that is left may be one more.
+        self._last = pagecache.faults() + length // SINGLE - self.reads
 
     def check(self, length: int) -> None:
         """To be asked before each batch of looks. See `check_view`."""
@@ -205,7 +212,7 @@ class Lookups:
 
     def advise(self) -> bool:
         """-> whether a page is still read alone. Cost: a system call."""
-        if self._map is not None and pagecache.faults() > self._last:
+        if self._map is not None and pagecache.faults() > self._last + max(self.reads, 0):
             self._map.madvise(mmap.MADV_NORMAL)
             self._map = None
         return self._map is not None

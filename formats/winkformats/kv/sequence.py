@@ -185,13 +185,17 @@ class GrowingFile:
 
         few  for look-ups here and there: see `Lookups`
         """
+        return self.looks(pos, few=few).view
+
+    def looks(self, pos: int, *, few: bool = True) -> Lookups:
+        """That view with what was looked at in it. See `view`."""
         if pos >= self._visible:
             self.show(pos)
         looks = self._looks.get(few)
         if looks is None or len(looks.view) < self._visible:
             looks = self._looks[few] = Lookups(self.storage, self.storage.size(), few=few)
         looks.check(min(len(looks.view), self._visible))
-        return looks.view
+        return looks
 
     def fetch(self, starts: Int64, stops: Int64) -> None:
         """See `Lookups.fetch`: places in the view for look-ups that was handed out last."""

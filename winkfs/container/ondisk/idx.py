@@ -172,12 +172,13 @@ class Base:
         """Bytes of the table."""
         return self.shape.htsize * self.shape.width
 
-    def in_memory(self) -> bytes | None:
-        """All of the file up to the end of the table, kept; None of one that is long or cut short.
+    def in_memory(self, *, make: bool) -> bytes | None:
+        """All of the file up to the end of the table, kept; None of one that is long or cut short,
+        or where no copy is there and none is to be made.
 
         Frequent look-ups in a short one need no system call for its size each time.
         """
-        if self._copy is None and self.offset + self.size <= SHORT:
+        if make and self._copy is None and self.offset + self.size <= SHORT:
             with contextlib.suppress(DerivedDamage, OSError):
                 self._copy = self.read(0, self.offset + self.size)
         return self._copy
