@@ -46,7 +46,7 @@ NEAR: Final = 64  # rows from one that was asked for to the next that are close 
 WORTH: Final = 4  # times the shards: rows that may be read for one that is asked for, about
 KEPT_ROWS: Final = 1 << 14  # rows kept that were read together, or two sheets
 KEPT_NAMES: Final = 1 << 12  # single names kept
-KEPT_BLOCKS: Final = 64  # blocks kept of which single names are read
+KEPT_BLOCKS: Final = 256  # blocks kept of which single names are read: 40 KiB each
 
 POWERS: Final = [pow(0x9E3779B97F4A7C15, n, 1 << 64) for n in range(1, (1 << 13) + 1)]
 """Odd numbers, one for each word of a name: see `_mark`."""
