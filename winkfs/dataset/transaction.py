@@ -106,6 +106,11 @@ class Transaction:
         """Where the folder of its shards is now, below `root`."""
         return f"{PENDING}/{self.job}" if is_directory(self.pending) else self.job
 
+    def located(self, records: Iterable[ShardRecord]) -> list[ShardRecord]:
+        """The records of its shards, with the paths where these are now."""
+        place = self.location
+        return [replace(r, path=f"{place}/{os.path.basename(r.path)}") for r in records]
+
     def open(self) -> None:
         """Make the folder for its attempts. Raises FileExistsError; OSError."""
         directory = directory_of(self.root)
@@ -168,7 +173,7 @@ class Transaction:
         after     the generation that the commit must follow: what was decided by reading it, such
                   as deletes, may be wrong after another; None: any
         check     called with what this follows; it may refuse by raising. Again where another
-                  commit came in between. `location` says where the shards are
+                  commit came in between. `located` says where the shards are
         raises    DatasetConflict where one of them is gone, or the data set has a column of another
                   type, or spelt otherwise: everything is swept then; StalePlan
                   where a sealed container is gone; OSError: call it again, or `abort`. What was to

@@ -301,6 +301,12 @@ def count(text: str) -> int:
     return int(text)
 
 
+def number(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError("a number, 0 at least")
+    return int(text)
+
+
 def time_of(text: str) -> int:
     """A time -> nanoseconds, as 64 bits hold them. Raises ValueError."""
     ns = parse_time(text, exponent=True)

@@ -8,6 +8,7 @@ timemp         60        seconds between time marks (ao)
 htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
 maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
 ignoreExtra    false     leave out all columns but those below
+afterGeneration          the job fails where a later commit has put or deleted one of its files
 
     column                      type              meaning
     path or name_raw            string or binary  the name; in a path \xNN is a byte, see `names`
@@ -46,6 +47,7 @@ from winkfs.spark.reading.options import (
     flag,
     given_of,
     local_path,
+    number,
     one_of,
     size_of,
     value_of,
@@ -82,6 +84,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
     "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
     "ignoreExtra": ("ignore_extra", flag),
+    "afterGeneration": ("after", number),
 }
 LATEST: Final = ((1 << 63) - 1) // MICRO  # microseconds; the nanoseconds of more are no int64
 
@@ -100,6 +103,7 @@ class SinkOptions:
     htalgo: int = hashing.XXH3
     max_shard_bytes: int = 64 << 30
     ignore_extra: bool = False
+    after: int | None = None
     checkpoint: str = ""
 
     @classmethod
