@@ -186,6 +186,30 @@ def test_a_writer_that_fails_leaves_no_columns(root: str) -> None:
         assert list(known(found)) == ["a"]
 
 
+def test_columns_are_published_without_files_and_stay(root: str) -> None:
+    for more in ({"n": "int64"}, {"lang": "string"}):
+        with winkfs.open(root, "a") as found:
+            found.add_columns(more)
+    assert compact(root, everything=True).added == 1
+    assert compact(root, everything=True).removed == 0
+    with winkfs.open(root, "a") as found:
+        assert found.columns == {"n": "int64", "lang": "string"}
+        assert list(found.names(where="n is null")) == []
+        found.put("a", b"1", columns={"n": 1})
+    with winkfs.open(root, "a") as found:
+        assert list(found.names(where="n = 1")) == ["a"]
+        found.delete("a")
+    assert compact(root, everything=True).added == 1  # of no file any more
+    assert compact(root, everything=True).removed == 0
+    with winkfs.open(root) as found:
+        assert (found.columns, len(found)) == ({"n": "int64", "lang": "string"}, 0)
+    assert winkfs.verify(root).problems == []
+    with winkfs.open(root, "a") as found:  # nothing to be published
+        before = found.generation
+    with winkfs.open(root) as found:
+        assert found.generation == before
+
+
 def test_adopted_containers_bring_their_columns(root: str, tmp_path: Path) -> None:
     wanted = make(tmp_path / "c", 40)
     adopt(root, [tmp_path / "c"])

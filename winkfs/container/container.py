@@ -279,6 +279,7 @@ class Container(Reader):
         A value that a file has as extended attribute `user.NAME` is then its value in the column.
         raises  ValueError for a name that is taken, or an unknown type
         """
+        check_schema(columns)
         with self._engine.lock:
             self._engine.need_writable()
             known = dict(self._engine.store.schema)

@@ -267,7 +267,7 @@ def _where(text: str) -> Condition:
     from winkfs.container.where import parse  # most queries have none
 
     try:
-        return parse(text)
+        return parse(text).named(lambda path: to_str(to_name(path.encode())))
     except ValueError as error:
         raise ValueError(f"a condition as lang = 'de' and size > 1000 ({error})") from None
 

@@ -53,7 +53,7 @@ from winkfs.spark.reading.options import (
     value_of,
 )
 from winkfs.spark.reading.partition import batch_ranges
-from winkfs.units import MICRO
+from winkfs.units import LAST, MICRO
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +86,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "ignoreExtra": ("ignore_extra", flag),
     "afterGeneration": ("after", number),
 }
-LATEST: Final = ((1 << 63) - 1) // MICRO  # microseconds; the nanoseconds of more are no int64
+LATEST: Final = LAST // MICRO  # microseconds; the nanoseconds of more are no int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +237,11 @@ class Inputs:
         column = batch.column(self.mtime)
         ns, missing = _numbers(column)
         if column.type != "int64":  # microseconds, as all timestamps of Spark are
-            far = np.flatnonzero((np.abs(ns) > LATEST) & ~missing)
+            far = np.flatnonzero(((ns > LATEST) | (ns < -LATEST - 1)) & ~missing)
             if len(far):
                 path = shown(batch.column(self.name)[int(far[0])].as_py())
                 raise ValueError(f"{path}: its mtime is not in the years 1677 to 2262")
-            ns = ns * MICRO
+            ns = np.where(ns < -LATEST, -LAST - 1, ns * MICRO)  # read of the earliest there is
         return np.where(missing, now, ns) if missing.any() else ns
 
     def _kinds(
