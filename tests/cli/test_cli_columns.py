@@ -101,7 +101,8 @@ def test_put_sets_the_values(run: Run, base: str) -> None:
     [
         ("n=x", 1, "n is int64"), ("n=", 1, "not '': it takes a whole number"),
         ("n", 2, "NAME=VALUE"),
-        ("zz=1", 1, "no column 'zz'"), ("N=1", 1, "no column 'N'"), ("tags=x", 1, "it takes a list as"),
+        ("zz=1", 1, "no column 'zz'"), ("N=1", 1, "no column 'N'"),
+        ("tags=x", 1, "it takes a list as"),
         ("good=2", 1, "good is bool"), ("at=noon", 1, "at is timestamp"), ("=1", 1, "no column ''"),
         ("lang=\udcff", 1, "lang is string"), ("score=1,5", 1, "score is float64"),
     ],
