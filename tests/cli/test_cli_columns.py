@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import commands
 import pytest
 from commands import Run, listed, one_line
+from seam import disk_calls, refusing
 from typed_files import QUESTIONS, SCHEMA, assert_answers, known, make, nulls
 
 import winkfs
 
 run = commands.run  # a fixture
 WORDS = [f"{name}={kind}" for name, kind in SCHEMA.items()]
+
+
+def test_create_leaves_nothing_where_there_is_no_room(run: Run) -> None:
+    for end in (".data.tmp", ".data"):
+        with disk_calls(refusing("write", end, errno.ENOSPC)):
+            assert "No space left" in one_line(run("create", "new", "--column", "n=int64"))
+        assert [path.name for path in Path().glob("new.*") if path.suffix != ".lock"] == []
+    assert run("create", "new", "--column", "n=int64").status == 0
+    assert listed(run("columns", "new")) == ["n int64"]
 
 
 @pytest.fixture

@@ -463,6 +463,14 @@ def test_columns_that_cannot_be_added_change_nothing(schema: dict[str, str], bas
         assert c.columns == {"n": "int64"}
 
 
+def test_columns_are_made_with_the_container(base: Path) -> None:
+    with pytest.raises(RuntimeError), winkfs.create(base, columns=SCHEMA) as c:
+        c.put("a", b"", columns={"n": 1})
+        raise RuntimeError  # drops what was put, not what there is
+    with winkfs.open(base) as c:
+        assert (c.columns, list(c.names())) == (SCHEMA, [])
+
+
 def test_a_container_that_is_not_made_is_not_there(base: Path) -> None:
     for settings in ({"columns": {"x": "text"}}, {"columns": {"x": "bool"}, "classic": True}):
         with pytest.raises(ValueError, match=r"there are|classic"):

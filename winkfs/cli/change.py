@@ -82,10 +82,17 @@ def create(
     import winkfs
 
     schema = pairs(columns, "TYPE")
-    winkfs.create(
+    made = winkfs.create(
         base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo,
         columns=schema,
-    ).close()  # fmt: skip
+    )  # fmt: skip
+    try:
+        made.close()
+    except OSError:  # a second try is to find nothing there
+        from winkfs.container.datafile import remove_files
+
+        remove_files(made.base)
+        raise
 
 
 @click.command()

@@ -28,7 +28,7 @@ from winkfs.container.ondisk.typed import (
     schema_text,
 )
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
-from winkfs.names import DERIVED
+from winkfs.names import DERIVED, SUFFIXES
 
 NOTES: Final = 100
 MAX_VARIABLES: Final = 31  # of a superblock
@@ -338,6 +338,13 @@ def create_files(base: str, block: Superblock, like: Storage | None = None) -> N
         raise FileExists("the container exists already", base) from None
     finally:
         lock.release()
+
+
+def remove_files(base: str) -> None:
+    """Remove the files of a container; a missing one is none to remove."""
+    directory, name = locate(base)
+    for suffix in SUFFIXES:
+        directory.unlink(name + suffix)
 
 
 def give_name(directory: Directory, old: str, new: str) -> None:

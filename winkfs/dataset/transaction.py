@@ -31,7 +31,7 @@ from winkformats.errors import FormatError
 from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State, union
-from winkfs.dataset.shard import copy_bytes, remove_shard, survey
+from winkfs.dataset.shard import copy_bytes, survey
 from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan
 from winkfs.names import FILES, MANIFESTS
 
@@ -138,9 +138,12 @@ class Transaction:
         """
         from winkfs.container.container import create  # who only commits does without it
 
-        base = self.attempt(name)
+        base, columns = self.attempt(name), settings.pop("columns", None)
         with Folder(f"{self.root}/{MANIFESTS}").model() as model:
-            return create(base, like=model, **settings)
+            made = create(base, like=model, **settings)
+        if columns:  # durable with all else
+            made.add_columns(columns)
+        return made
 
     def seal(self, base: str, tombs_at: int = 0) -> ShardRecord:
         """What `commit` is to know of a container that an attempt made and closed.
@@ -479,6 +482,8 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Close it as it is, and remove it."""
+        from winkfs.container.datafile import remove_files
+
         with contextlib.suppress(OSError):
             self.container.abort()
-        remove_shard(self.container.base)
+        remove_files(self.container.base)
