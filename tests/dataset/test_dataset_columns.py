@@ -24,6 +24,8 @@ from typed_files import (
 
 import winkfs
 from winkfs import Container, Row
+from winkfs.archive.unpack import unpack
+from winkfs.container.ondisk.typed import RECORD
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import create
@@ -110,6 +112,26 @@ def test_int64_and_float64_are_float64(root: str) -> None:
         assert chosen(root, "n = 2") == ["g", "i"]
         assert chosen(root, "n > 2.2") == ["f", "j", "k"]
         rebalance(root, shards=1)
+
+
+@pytest.mark.parametrize("kinds", [("int64", "float64"), ("float64", "int64")])
+def test_what_is_made_of_a_data_set_has_its_types(
+    kinds: tuple[str, str], root: str, tmp_path: Path
+) -> None:
+    """Files of both types travel with one, which holds all values."""
+    for kind in kinds:
+        write(root, {"n": kind}, (kind, b"", 1.0, {"n": 2 if kind == "int64" else 1.5}))
+    wanted = {"int64": {"n": 2.0}, "float64": {"n": 1.5}}
+    with winkfs.open(root) as found:
+        for entry in found.scan():
+            assert (entry.columns, found.getxattrs(entry.name)[RECORD]) == (
+                wanted[entry.name], b"n:float64",
+            )  # fmt: skip
+    unpack(root, tmp_path / "tree")
+    winkfs.pack(tmp_path / "tree", tmp_path / "c")
+    with winkfs.open(tmp_path / "c") as found:
+        assert found.columns == {"n": "float64"}
+        assert {e.name: e.columns for e in found.scan()} == wanted
 
 
 def test_of_other_types_the_last_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,7 @@ class DataFile:
             self.nextfid = 0
         self._columns_at = block.get(COLUMNS, 0)
         self._declared: tuple[int, Declared] = (0, Declared({}, known=False))
+        self._shown: Declared | None = None
         if self.writable:
             self._need_lengths()
         self.synced = block.get("FILESIZE", self.kv.end)
@@ -128,8 +129,18 @@ class DataFile:
         return self.declared.schema
 
     @property
+    def shown(self) -> Declared:
+        """How the attributes of files are shown."""
+        return self._shown or self.declared
+
+    def show_types(self, columns: Schema) -> None:
+        """Show them, from now on, with the types that columns have in a data set."""
+        types = {name: columns.get(name, kind) for name, kind in self.schema.items()}
+        self._shown = Declared(types) if types != self.schema else None
+
+    @property
     def declared(self) -> Declared:
-        """The same, and how the attributes of files are shown."""
+        """The columns of the user as they were declared."""
         at = self._columns_at if self.writable else self.kv.superblock.get(COLUMNS, 0)
         if self._declared[0] != at:
             self._declared = at, self._read_declared(at)
