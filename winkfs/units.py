@@ -99,10 +99,14 @@ def time_text(seconds: float | None) -> str | None:
 
 
 def to_ns(mtime: float | None) -> int | None:
-    """Seconds -> nanoseconds, the nearest one. Raises ValueError for NaN and infinity."""
+    """Seconds -> nanoseconds, the nearest one. Raises TypeError; ValueError for NaN, infinity."""
     if mtime is None or isinstance(mtime, int):
         return None if mtime is None else mtime * NANO
-    if not -LAST < mtime < LAST:
+    try:
+        inside = -LAST < mtime < LAST
+    except TypeError:
+        raise TypeError(f"a time is seconds since the epoch, not {mtime!r}") from None
+    if not inside:
         raise ValueError(f"{mtime} is no time")
     whole = math.floor(mtime)  # a float holds today's nanoseconds to the next 256 only
     return whole * NANO + round((mtime - whole) * NANO)

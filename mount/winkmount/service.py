@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
+import gc
 import logging
 import os
 import shutil
@@ -38,6 +38,7 @@ from winkmount.source import Following, Source
 DEVICE: Final = "/dev/fuse"
 FOLLOW_EVERY: Final = 1.0  # seconds
 ENDING: Final = "winkmount-ends"  # at most 15 characters
+SERVING: Final = "."  # what a server says that serves; else why it does not
 _ENDED: Final = "the server ended before the mount was there"
 
 log = logging.getLogger("winkmount")
@@ -141,13 +142,36 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     with _signals(signal.SIG_DFL):  # libfuse takes over those nobody else has
         try:
             beside.start()
-            run(binding, operations, point, _fuse_options(request, source))
+            said = _said_until()
+            try:
+                run(binding, operations, point, _fuse_options(request, source))
+            except LibfuseError as error:
+                raise MountError(f"{error}{_last_line(said)}") from None
         finally:
             # a second SIGTERM must not cut the last sync short
             with _signals(signal.SIG_IGN), ending():
                 stop.set()
                 beside.join()
                 operations.close()
+
+
+def _said_until() -> int:
+    """Bytes of what was said on stderr; -1 where that is no file."""
+    try:
+        return os.lseek(2, 0, os.SEEK_CUR)
+    except OSError:
+        return -1
+
+
+def _last_line(start: int) -> str:
+    """The last line that was said on stderr since it had `start` bytes, as the end of a message;
+    nothing where whoever started the server reads it there."""
+    try:
+        said = os.pread(2, max(_said_until() - start, 0), start) if start >= 0 else b""
+    except OSError:
+        said = b""
+    lines = said.decode(errors="replace").split("\n")
+    return next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
 
 
 def _tell_of_the_hidden(point: str) -> None:
@@ -264,12 +288,15 @@ def serve_in_background(request: Request) -> str:
         finally:
             os.close(writer)
         os.waitpid(pid, 0)
-        answer = pipe.read()  # until the server has closed it: it serves, or has ended
+        read = pipe.read()  # until the server has closed it: it serves, or has ended
+        answer = read.decode(errors="surrogatepass")
         said.seek(0)
         text = said.read().decode(errors="replace").strip()
-    reason, with_said = json.loads(answer) if answer else (f"{request.origin}: {_ENDED}", True)
-    if reason:
-        raise MountError(f"{reason}: {text.splitlines()[-1]}" if with_said and text else reason)
+    if not answer:
+        last = f": {text.splitlines()[-1]}" if text else ""
+        raise MountError(f"{request.origin}: {_ENDED}{last}")
+    if answer != SERVING:
+        raise MountError(answer)
     try:
         os.stat(request.directory)  # the kernel holds this back until the mount answers
     except OSError as error:
@@ -297,23 +324,24 @@ class _Caller:
     def serving(self) -> None:
         pipe, self._pipe = self._pipe, -1
         try:
-            os.write(pipe, b'["", false]')
+            os.write(pipe, SERVING.encode())
         except BrokenPipeError:  # it was interrupted: then there shall be no mount either
             os.kill(os.getpid(), signal.SIGTERM)
         os.close(pipe)
 
-    def failed(self, reason: str, *, with_said: bool) -> None:
-        """with_said: libfuse said more on stderr. The pipe stays open until the process ends."""
+    def failed(self, reason: str) -> None:
+        """The pipe stays open until the process ends."""
         if self._pipe < 0:
             log.error("%s", reason)
             return
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._pipe, json.dumps([reason, with_said]).encode())
+            os.write(self._pipe, reason.encode(errors="surrogatepass"))
 
 
 def _background(request: Request, pipe: int, said: IO[bytes]) -> None:
     """The server process. Never returns."""
     code = 1
+    gc.freeze()  # what is garbage here would close files by numbers that are others' by then
     try:
         os.setsid()
         if os.fork():  # whoever started the server shall not have to wait for its end
@@ -329,7 +357,7 @@ def _background(request: Request, pipe: int, said: IO[bytes]) -> None:
             serve(request, started)
             code = 0
         except Exception as error:
-            caller.failed(_one_line(error), with_said=isinstance(error, LibfuseError))
+            caller.failed(_one_line(error))
     finally:
         logging.shutdown()
         os._exit(code)

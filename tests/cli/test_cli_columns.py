@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import commands
 import pytest
 from commands import Run, listed, one_line
+from seam import disk_calls, refusing
 from typed_files import QUESTIONS, SCHEMA, assert_answers, known, make, nulls
 
 import winkfs
 
 run = commands.run  # a fixture
 WORDS = [f"{name}={kind}" for name, kind in SCHEMA.items()]
+
+
+def test_create_leaves_nothing_where_there_is_no_room(run: Run) -> None:
+    for end in (".data.tmp", ".data"):
+        with disk_calls(refusing("write", end, errno.ENOSPC)):
+            assert "No space left" in one_line(run("create", "new", "--column", "n=int64"))
+        assert [path.name for path in Path().glob("new.*") if path.suffix != ".lock"] == []
+    assert run("create", "new", "--column", "n=int64").status == 0
+    assert listed(run("columns", "new")) == ["n int64"]
 
 
 @pytest.fixture
@@ -99,8 +110,10 @@ def test_put_sets_the_values(run: Run, base: str) -> None:
 @pytest.mark.parametrize(
     ("word", "status", "what"),
     [
-        ("n=x", 1, "n is int64"), ("n=", 1, "n is int64"), ("n", 2, "NAME=VALUE"),
-        ("zz=1", 1, "no column 'zz'"), ("N=1", 1, "no column 'N'"), ("tags=x", 1, "tags is list"),
+        ("n=x", 1, "n is int64"), ("n=", 1, "not '': it takes a whole number"),
+        ("n", 2, "NAME=VALUE"),
+        ("zz=1", 1, "no column 'zz'"), ("N=1", 1, "no column 'N'"),
+        ("tags=x", 1, "it takes a list as"),
         ("good=2", 1, "good is bool"), ("at=noon", 1, "at is timestamp"), ("=1", 1, "no column ''"),
         ("lang=\udcff", 1, "lang is string"), ("score=1,5", 1, "score is float64"),
     ],
@@ -203,6 +216,10 @@ def test_a_data_set_has_the_columns_of_its_containers(run: Run) -> None:
     assert sorted(listed(run("ls", "set", "--columns", "n,lang"))) == listed(
         run("ls", "c", "--columns", "n,lang")
     )
+    assert listed(run("columns", "set", "add", "more=int64")) == []
+    assert json.loads(run("columns", "set", "--json").out) == SCHEMA | {"more": "int64"}
+    assert run("put", "set", "new", "--column", "more=5").status == 0
+    assert listed(run("ls", "set", "--where", "more = 5")) == ["new"]
     assert "dropped from containers only" in one_line(run("columns", "set", "drop", "n"))
     assert "no column 'zz'" in one_line(run("ls", "set", "--where", "zz = 1"))
     assert "no column 'zz'" in one_line(run("ls", "set", "--columns", "zz"))

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,13 @@ def batches() -> dict[str, tuple[Callable[[Any], Any], str]]:
             of(mtime=lambda pa: pa.array([253_370_764_800], pa.timestamp("s"))),
             "column mtime",
         ),
+        "twice": (
+            lambda pa: pa.RecordBatch.from_arrays(
+                [pa.array(["a"]), pa.array([b""]), pa.array([1]), pa.array([2])],
+                ["path", "content", "n", "n"],
+            ),
+            "there twice: path, content, n, n",
+        ),
         "number as path": (of(path=[5]), "path"),
         "number as content": (of(content=[5]), "content"),
     }
@@ -292,6 +300,20 @@ def test_a_batch_that_is_wrong_is_refused_in_one_line(case: str, base: Path) -> 
         with pytest.raises(ValueError, match=what) as caught:
             c.put_batch(make_batch(pa))
         one_line(caught.value)
+        assert len(c) == 0
+
+
+def test_what_is_of_another_type_altogether_is_a_type_error(base: Path) -> None:
+    pytest.importorskip("pyarrow")
+    wrong: Any = ["a"]
+    with pytest.raises(TypeError, match="columns are a dict"):
+        winkfs.create(base, columns=wrong)
+    with winkfs.create(base) as c:
+        for call in (lambda: c.add_columns(wrong), lambda: c.put_batch(wrong),
+                     lambda: c.put("a", b"", mtime=datetime.now()),  # type: ignore[arg-type]
+                     lambda: c.put_many([("a", b"", "now")])):  # fmt: skip
+            with pytest.raises(TypeError, match=r"columns are a dict|it takes an Arrow|a time is"):
+                call()
         assert len(c) == 0
 
 
@@ -439,6 +461,14 @@ def test_columns_that_cannot_be_added_change_nothing(schema: dict[str, str], bas
         with pytest.raises(ValueError, match="no column 'x'"):
             c.drop_columns(["n", "x"])
         assert c.columns == {"n": "int64"}
+
+
+def test_columns_are_made_with_the_container(base: Path) -> None:
+    with pytest.raises(RuntimeError), winkfs.create(base, columns=SCHEMA) as c:
+        c.put("a", b"", columns={"n": 1})
+        raise RuntimeError  # drops what was put, not what there is
+    with winkfs.open(base) as c:
+        assert (c.columns, list(c.names())) == (SCHEMA, [])
 
 
 def test_a_container_that_is_not_made_is_not_there(base: Path) -> None:

@@ -311,6 +311,8 @@ def test_strings_that_begin_alike_are_not_told_apart_by_their_zone() -> None:
         ("array_contains(tags,'a')", "x"), ("raw = 'de'", "x"), ("true = good", "x"),
         ("timestamp '2026-01-01T00:00Z' <= at", "x"),
         ("lang = null_", None),
+        ("score < 1" + 400 * "0", "xy"), ("score > -1" + 5000 * "0", "xy"),
+        ("n < 1" + 5000 * "0", "xy"), ("n > 1" + 400 * "0", ""), ("n = 0" + 5000 * "0", ""),
         ("\n lang\t= 'de' ", "xy"), ("n is not null and not n = 2", "x"),
     ],
 )  # fmt: skip
@@ -354,7 +356,7 @@ def test_words_of_the_language_name_columns_in_backquotes() -> None:
         ("at = 5", "at is timestamp"), ("at > 'x'", "no time"),
         ("at > '0001-01-01T00:00+09:00'", "no time"),
         ("at > '9999-12-31T23:00-09:00'", "no time"), ("nope = 1", "there is no column 'nope'"),
-        ("n = null", "a value at 'null'"), ("and", "at 'and'"), ("``=1", "at '``=1'"),
+        ("n = null", "say is null, at 'null'"), ("and", "at 'and'"), ("``=1", "at '``=1'"),
         ("(" * 5000 + "n = 1" + ")" * 5000, "100 levels"), ("not " * 5000 + "n = 1", "100 levels"),
         ("n = 1 \N{MICRO SIGN}m", "after its end"), ("n = \0", "at '"),
     ],
@@ -364,6 +366,12 @@ def test_what_is_no_condition_is_refused_with_its_place(text: str, where: str) -
         parse(text).bound(SCHEMA)
     one_line(caught.value)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("what", [5, b"n = 1", ["n = 1"]])
+def test_a_condition_is_text(what: Any) -> None:
+    with pytest.raises(TypeError, match="a condition is a str, not"):
+        parse(what)
 
 
 def test_many_words_are_no_levels() -> None:

@@ -24,6 +24,8 @@ from typed_files import (
 
 import winkfs
 from winkfs import Container, Row
+from winkfs.archive.unpack import unpack
+from winkfs.container.ondisk.typed import RECORD
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import create
@@ -112,6 +114,26 @@ def test_int64_and_float64_are_float64(root: str) -> None:
         rebalance(root, shards=1)
 
 
+@pytest.mark.parametrize("kinds", [("int64", "float64"), ("float64", "int64")])
+def test_what_is_made_of_a_data_set_has_its_types(
+    kinds: tuple[str, str], root: str, tmp_path: Path
+) -> None:
+    """Files of both types travel with one, which holds all values."""
+    for kind in kinds:
+        write(root, {"n": kind}, (kind, b"", 1.0, {"n": 2 if kind == "int64" else 1.5}))
+    wanted = {"int64": {"n": 2.0}, "float64": {"n": 1.5}}
+    with winkfs.open(root) as found:
+        for entry in found.scan():
+            assert (entry.columns, found.getxattrs(entry.name)[RECORD]) == (
+                wanted[entry.name], b"n:float64",
+            )  # fmt: skip
+    unpack(root, tmp_path / "tree")
+    winkfs.pack(tmp_path / "tree", tmp_path / "c")
+    with winkfs.open(tmp_path / "c") as found:
+        assert found.columns == {"n": "float64"}
+        assert {e.name: e.columns for e in found.scan()} == wanted
+
+
 def test_of_other_types_the_last_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write(root, {"n": "string"}, ("a", b"", 1.0, {"n": "x"}), ("b", b"", 1.0, {"n": "5"}))
     with monkeypatch.context() as older:  # versions that committed that
@@ -184,6 +206,30 @@ def test_a_writer_that_fails_leaves_no_columns(root: str) -> None:
     with winkfs.open(root) as found:
         assert found.columns == {"n": "int64"}
         assert list(known(found)) == ["a"]
+
+
+def test_columns_are_published_without_files_and_stay(root: str) -> None:
+    for more in ({"n": "int64"}, {"lang": "string"}):
+        with winkfs.open(root, "a") as found:
+            found.add_columns(more)
+    assert compact(root, everything=True).added == 1
+    assert compact(root, everything=True).removed == 0
+    with winkfs.open(root, "a") as found:
+        assert found.columns == {"n": "int64", "lang": "string"}
+        assert list(found.names(where="n is null")) == []
+        found.put("a", b"1", columns={"n": 1})
+    with winkfs.open(root, "a") as found:
+        assert list(found.names(where="n = 1")) == ["a"]
+        found.delete("a")
+    assert compact(root, everything=True).added == 1  # of no file any more
+    assert compact(root, everything=True).removed == 0
+    with winkfs.open(root) as found:
+        assert (found.columns, len(found)) == ({"n": "int64", "lang": "string"}, 0)
+    assert winkfs.verify(root).problems == []
+    with winkfs.open(root, "a") as found:  # nothing to be published
+        before = found.generation
+    with winkfs.open(root) as found:
+        assert found.generation == before
 
 
 def test_adopted_containers_bring_their_columns(root: str, tmp_path: Path) -> None:

@@ -305,6 +305,24 @@ def test_other_write_errors_reach_the_caller(make, monkeypatch):
         storage.write(0, [bytes(SMALL)])
 
 
+@pytest.mark.parametrize(
+    ("call", "verb"),
+    [("write", "pwritev"), ("patch", "pwrite"), ("sync", "fdatasync"),
+     ("preallocate", "posix_fallocate"), ("truncate", "ftruncate")],
+)  # fmt: skip
+def test_what_the_disk_refuses_names_the_file(make, monkeypatch, call, verb):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no room")
+
+    storage = make("cached")
+    monkeypatch.setattr(os, verb, full)
+    words = {"write": (0, [b"1"]), "patch": (0, b"1"), "sync": ()}.get(call, (100,))
+    with pytest.raises(OSError, match="no room") as caught:
+        getattr(storage, call)(*words)
+    monkeypatch.undo()
+    assert caught.value.filename == storage.name
+
+
 def test_no_room_for_the_reserve_leaves_the_size(make, monkeypatch):
     storage = make("cached")
     fill(storage, b"abc")

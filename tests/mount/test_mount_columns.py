@@ -141,6 +141,24 @@ def test_a_mount_is_packed_and_unpacked_and_packed_again(base: Path) -> None:
     assert_same(base, folder / "again")
 
 
+@pytest.mark.parametrize("kinds", [("int64", "float64"), ("float64", "int64")])
+def test_a_mounted_data_set_shows_types_that_hold_all_values(
+    kinds: tuple[str, str], base: Path
+) -> None:
+    """The shards have different types of one column."""
+    for kind in kinds:
+        with winkfs.create(base.parent / kind, columns={"n": kind}) as c:
+            c.put(kind, b"", columns={"n": 2 if kind == "int64" else 1.5})
+        winkfs_command("dataset", "add", base, base.parent / kind)
+    with mounted(base) as there:
+        for kind in kinds:
+            assert os.getxattr(there / kind, RECORD) == b"n:float64"
+        winkfs_command("pack", there, base.parent / "packed")
+    with winkfs.open(base.parent / "packed") as c:
+        assert c.columns == {"n": "float64"}
+        assert known(c) == {"int64": {"n": 2.0}, "float64": {"n": 1.5}}
+
+
 @pytest.mark.parametrize("way", [*COPIES, "pack", "unpack"])
 def test_a_dropped_column_stays_dropped_in_what_is_made_of_a_container(
     way: str, base: Path

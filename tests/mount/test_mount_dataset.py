@@ -26,9 +26,9 @@ from test_mount_names import at, listed, refused, walk
 import winkfs
 from winkfs import FileType
 from winkfs.container.container import Container
+from winkfs.container.datafile import remove_files
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import vacuum
-from winkfs.dataset.shard import remove_shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.mounting.dataset import DatasetSource
 
@@ -321,7 +321,7 @@ def test_lost_shard_costs_its_files_and_no_others(
     three(root)
     view, base = broken(root)
     view.close()
-    remove_shard(base)
+    remove_files(base)
     view, _ = broken(root)
     assert contents(view) == {b"a/1": b"a1", b"c": b"c"}
     assert "3 files are not shown" in caplog.text
@@ -365,7 +365,7 @@ def test_another_container_in_the_place_of_a_shard_is_not_read(root: Path) -> No
     three(root)
     view, base = broken(root)
     view.close()
-    remove_shard(base)
+    remove_files(base)
     with winkfs.create(base) as container:
         container.put_many([("b", b"x" * 50), ("a/2", b"xx"), ("e", b"")])
     view, _ = broken(root)

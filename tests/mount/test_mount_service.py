@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import subprocess
+import weakref
 from pathlib import Path
 
 import pytest
@@ -189,6 +191,47 @@ def test_refusal_of_libfuse_is_passed_on(there: Path) -> None:
     need_fuse()
     with pytest.raises(MountError, match=r"libfuse cannot mount on .*nonsense"):
         serve_in_background(request(there, nonsense=True))
+
+
+@pytest.mark.mount
+def test_what_is_said_around_a_refusal_of_libfuse_is_not_its_reason(there: Path) -> None:
+    need_fuse()
+
+    class Talking(MemorySource):
+        def close(self) -> None:
+            os.write(2, b"something else\n")
+            super().close()
+
+    (there / "hidden").touch()  # a warning before
+    with pytest.raises(MountError, match=r"libfuse cannot mount on .*nonsense"):
+        serve_in_background(request(there, Talking, nonsense=True))
+
+
+@pytest.mark.mount
+def test_a_server_collects_nothing_of_who_started_it(there: Path) -> None:
+    """What is garbage there has files with numbers that the server has for others."""
+    need_fuse()
+
+    class Held:
+        pass
+
+    held = Held()
+    held.itself = held  # type: ignore[attr-defined]
+    closed = [weakref.finalize(held, os.close, number) for number in range(3, 8)]
+
+    def collecting() -> MemorySource:
+        gc.collect()
+        return MemorySource()
+
+    gc.disable()
+    try:
+        del held
+        with pytest.raises(MountError, match=r"libfuse cannot mount on .*nonsense"):
+            serve_in_background(request(there, collecting, nonsense=True))
+    finally:
+        for finalizer in closed:
+            finalizer.detach()
+        gc.enable()
 
 
 @pytest.mark.mount

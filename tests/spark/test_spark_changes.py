@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import winkfs.spark
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.dataset import create, open
 from winkfs.errors import DatasetConflict
+from winkfs.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +49,31 @@ def test_files_are_deleted_of_which_a_condition_is_true(
         assert files.columns == {"lang": "string", "score": "float64"}
     assert winkfs.spark.delete(spark, root, "content = X'3139'")["deleted"] == 1
     assert winkfs.spark.delete(spark, root, "score > 100") == {"deleted": 0, "generation": 3}
+
+
+def test_nothing_is_deleted_from_an_empty_data_set(spark: SparkSession, tmp_path: Path) -> None:
+    create(tmp_path / "set").close()
+    done = winkfs.spark.delete(spark, tmp_path / "set", "size > 0")
+    assert done == {"deleted": 0, "generation": 0}
+
+
+def test_a_container_has_no_other_writer_while_files_are_chosen(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "c"
+    with winkfs.create(base) as container:
+        container.put("a", b"old")
+    chosen = session.read
+
+    def meanwhile(*args: Any, **options: Any) -> Any:
+        with pytest.raises(winkfs.Locked):
+            winkfs.open(base, "a")
+        return chosen(*args, **options)
+
+    monkeypatch.setattr(session, "read", meanwhile)
+    assert winkfs.spark.delete(spark, base, "size = 3")["deleted"] == 1
+    with winkfs.open(base) as container:
+        assert list(container.names()) == []
 
 
 def test_files_of_a_container_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
@@ -94,6 +121,53 @@ def test_upsert_keeps_what_it_has_no_column_for(spark: SparkSession, tmp_path: P
         assert (files.read("d/01"), files.read("e")) == (b"new", b"new")
         assert files.getcolumns("d/01") == {"lang": "fr", "score": 0.1}
         assert files.stat("d/01").mtime > 1e9
+
+
+def test_upsert_keeps_mode_type_and_time_of_what_keeps_its_content(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = made(tmp_path / "set")
+    with open(root, "a") as files:
+        files.put("run", b"#!", ftype=winkfs.FileType.EXEC, mode=0o750, mtime_ns=10**18 + 1)
+    winkfs.spark.upsert(spark.createDataFrame([("run", "sh")], "path string, lang string"), root)
+    with open(root) as files:
+        stat = files.stat("run")
+        assert files.getcolumns("run")["lang"] == "sh"
+        assert (stat.ftype, stat.mode) == (winkfs.FileType.EXEC, 0o750)
+        assert stat.mtime_ns == 10**18 + 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "refused"), [("put", "d/01", True), ("delete", "d/01", True),
+                                  ("put", "d/02", False)],
+)  # fmt: skip
+def test_upsert_does_not_undo_what_somebody_commits_meanwhile(
+    verb: str, name: str, refused: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    root = made(tmp_path / "set")
+
+    def meanwhile(batches: Iterator[Any]) -> Iterator[Any]:
+        """Runs in a task: after the generation was chosen, before the commit."""
+        for batch in batches:
+            with open(root, "a") as files:
+                if verb == "put":
+                    files.put(name, b"newer")
+                else:
+                    files.delete(name)
+            yield batch
+
+    rows = spark.createDataFrame([("d/01", "fr")], "path string, lang string").coalesce(1)
+    frame = rows.mapInArrow(meanwhile, rows.schema)
+    if refused:
+        with pytest.raises(DatasetConflict, match=f"{root}: was changed meanwhile .{name}."):
+            winkfs.spark.upsert(frame, root)
+    else:
+        winkfs.spark.upsert(frame, root)
+    with open(root) as files:
+        assert (name in files) == (verb == "put")
+        assert name not in files or files.read(name) == b"newer"
+        if not refused:
+            assert files.getcolumns("d/01")["lang"] == "fr"
 
 
 def test_upsert_refuses_what_it_cannot_put(spark: SparkSession, tmp_path: Path) -> None:

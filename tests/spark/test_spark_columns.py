@@ -144,6 +144,22 @@ def test_where_chooses_what_a_filter_of_spark_does(
     assert_read(both, read(whole.where(f"({question}) and path like 'd1/%' and size >= 2")))
 
 
+def test_where_takes_names_as_the_column_path_has_them(spark: SparkSession, tmp_path: Path) -> None:
+    names = ["a\udcff1", "a\\xff1", "a\\b", "a'\u00e4"]
+    with winkfs.create(tmp_path / "c", columns={"lang": "string"}) as c:
+        for name in names:
+            c.put(name, b"", columns={"lang": r"\xff"})
+    paths = [row.path for row in load(spark, tmp_path / "c").collect()]
+    assert len(set(paths)) == 4 and "a\\xff1" in paths
+    for path in paths:
+        quoted = path.replace("'", "''")
+        for question in (f"path = '{quoted}'", f"lang is null or not path != '{quoted}'"):
+            found = load(spark, tmp_path / "c", where=question, content="none")
+            assert [row.path for row in found.collect()] == [path]
+    found = load(spark, tmp_path / "c", where=r"path like 'a\xff%' and lang = '\xff'")
+    assert [row.path for row in found.collect()] == ["a\\xff1"]
+
+
 def test_schemas_that_differ_are_one(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "set"
     first = spark.createDataFrame([("a", b"", 1), ("b", b"", None)],

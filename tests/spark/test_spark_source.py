@@ -43,7 +43,9 @@ from winkfs.results import store as results
 
 pytest.importorskip("pyspark")
 
+from winkfs.spark.reading.options import Options
 from winkfs.spark.reading.partition import Part, Piece, unpack
+from winkfs.spark.reading.reader import partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -568,6 +570,20 @@ def test_a_task_is_not_sent_what_is_hidden_elsewhere(tmp_path: Path) -> None:
         assert len(planned) >= count
         sizes[count] = sum(len(pickle.dumps(task)) for task in planned)
     assert sizes[60] < 2 * sizes[1] + 60 * 500
+
+
+def test_a_shard_without_a_catalog_is_listed_by_one_task(tmp_path: Path) -> None:
+    """It makes one for itself; shards that have theirs are cut."""
+    root = _replaced(tmp_path / "set", 2000)
+    first, second = (record.path for record in manifest.Log(str(root)).latest().shards)
+    Path(root, first + ".cat").unlink()
+    for more in ({}, {"where": "size > 100"}, {"includeDirs": "true"}):
+        options = Options.of({"path": str(root), "minPartitions": "20", **more})
+        planned = partitions(options, contents=False)
+        bases = [str(piece.base) for task in planned for piece in task.pieces]
+        assert bases.count(str(root / first)) == 1
+        assert bases.count(str(root / second)) > 1
+    assert len(read(root, "path string", minPartitions=20)) == 2000
 
 
 def test_hidden_rows_at_the_borders_of_tasks() -> None:

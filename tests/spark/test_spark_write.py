@@ -157,6 +157,17 @@ def test_a_year_that_nanoseconds_cannot_say_is_refused(root: Path) -> None:
         put(root, batch(path=["a"], content=[b"1"], mtime=far))
 
 
+def test_the_earliest_time_of_a_file_comes_back(root: Path) -> None:
+    """A file from before 1677 has it; in microseconds it is rounded down to less."""
+    least = -(1 << 63)
+    times = [least // 1000, least // 1000 + 1, ((1 << 63) - 1) // 1000]
+    far = pa.array(times, pa.timestamp("us", "UTC"))
+    put(root, batch(path=["a", "b", "c"], content=[b"", b"", b""], mtime=far))
+    with winkfs.open(root) as files:
+        found = [files.stat(name).mtime_ns for name in "abc"]
+    assert found == [least, times[1] * 1000, times[2] * 1000]
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -181,6 +192,7 @@ def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: 
         ({"maxShardBytes": "9"}, "option maxShardBytes is '9': it takes a number of bytes"),
         ({"htalgo": "4"}, "option htalgo is '4': it takes 1 or 2 or 3"),
         ({"timemp": "0"}, "option timemp is '0'"),
+        ({"afterGeneration": "-1"}, "afterGeneration is '-1': it takes a number, 0 at least"),
         ({"maxShardByte": "1g"}, "did you mean maxShardBytes?"),
         ({"path": "s3://bucket/x"}, "not s3:"),
         ({"path": ""}, "say where to"),

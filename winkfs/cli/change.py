@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
 TAKEN = "is a directory: give the new name in full"
+WRITTEN: Final = {
+    "string": "it takes UTF-8", "bool": "it takes true or false",
+    "int64": "it takes a whole number of 64 bits", "float64": "it takes a number as 0.5, or nan",
+    "timestamp": "it takes a time as 2026-11-22T10:00Z", "list<string>": 'it takes a list as ["a"]',
+}  # fmt: skip
+"""How a value is written in a type; a binary one takes any bytes."""
 
 
 @click.command()
@@ -76,10 +82,17 @@ def create(
     import winkfs
 
     schema = pairs(columns, "TYPE")
-    winkfs.create(
+    made = winkfs.create(
         base, ao=ao, timemp=60 if timemp is None else timemp, classic=classic, htalgo=htalgo,
         columns=schema,
-    ).close()  # fmt: skip
+    )  # fmt: skip
+    try:
+        made.close()
+    except OSError:  # a second try is to find nothing there
+        from winkfs.container.datafile import remove_files
+
+        remove_files(made.base)
+        raise
 
 
 @click.command()
@@ -166,7 +179,8 @@ def _attributes(container: Files, values: tuple[str, ...]) -> dict[bytes, bytes]
     for name, word in given.items():
         text = canonical(schema[name], name_bytes(word))
         if text is None:
-            raise click.ClickException(f"column {name} is {schema[name]}, not {word!r}")
+            kind = schema[name]
+            raise click.ClickException(f"column {name} is {kind}, not {word!r}: {WRITTEN[kind]}")
         found[USER + name.encode()] = text
     return found
 

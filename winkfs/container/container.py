@@ -13,7 +13,7 @@ from typing import Any
 
 from winkformats.disk.storage import Storage
 from winkfs.container.catalog import RowCollector, new_sorter
-from winkfs.container.datafile import create_files
+from winkfs.container.datafile import create_files, remove_files
 from winkfs.container.engine import Engine, Moment, check_columns
 from winkfs.container.entry import Entry, Stat
 from winkfs.container.ondisk.data import new_superblock
@@ -83,7 +83,13 @@ def create(
     create_files(path, block, like)
     made = Container(path, "a")
     if schema:
-        made.add_columns(schema)
+        try:
+            made.add_columns(schema)
+            made.sync()  # with the container: a block that raises drops what comes after it
+        except BaseException:
+            made.abort()
+            remove_files(path)
+            raise
     return made
 
 
@@ -279,6 +285,7 @@ class Container(Reader):
         A value that a file has as extended attribute `user.NAME` is then its value in the column.
         raises  ValueError for a name that is taken, or an unknown type
         """
+        check_schema(columns)
         with self._engine.lock:
             self._engine.need_writable()
             known = dict(self._engine.store.schema)

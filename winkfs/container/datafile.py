@@ -28,7 +28,7 @@ from winkfs.container.ondisk.typed import (
     schema_text,
 )
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
-from winkfs.names import DERIVED
+from winkfs.names import DERIVED, SUFFIXES
 
 NOTES: Final = 100
 MAX_VARIABLES: Final = 31  # of a superblock
@@ -112,6 +112,7 @@ class DataFile:
             self.nextfid = 0
         self._columns_at = block.get(COLUMNS, 0)
         self._declared: tuple[int, Declared] = (0, Declared({}, known=False))
+        self._shown: Declared | None = None
         if self.writable:
             self._need_lengths()
         self.synced = block.get("FILESIZE", self.kv.end)
@@ -128,8 +129,18 @@ class DataFile:
         return self.declared.schema
 
     @property
+    def shown(self) -> Declared:
+        """How the attributes of files are shown."""
+        return self._shown or self.declared
+
+    def show_types(self, columns: Schema) -> None:
+        """Show them, from now on, with the types that columns have in a data set."""
+        types = {name: columns.get(name, kind) for name, kind in self.schema.items()}
+        self._shown = Declared(types) if types != self.schema else None
+
+    @property
     def declared(self) -> Declared:
-        """The same, and how the attributes of files are shown."""
+        """The columns of the user as they were declared."""
         at = self._columns_at if self.writable else self.kv.superblock.get(COLUMNS, 0)
         if self._declared[0] != at:
             self._declared = at, self._read_declared(at)
@@ -338,6 +349,13 @@ def create_files(base: str, block: Superblock, like: Storage | None = None) -> N
         raise FileExists("the container exists already", base) from None
     finally:
         lock.release()
+
+
+def remove_files(base: str) -> None:
+    """Remove the files of a container; a missing one is none to remove."""
+    directory, name = locate(base)
+    for suffix in SUFFIXES:
+        directory.unlink(name + suffix)
 
 
 def give_name(directory: Directory, old: str, new: str) -> None:

@@ -213,7 +213,7 @@ class Files:
         stored = (
             self._content.attrs(self.inode(key)[1]) if draft is None else self._draft_attrs(draft)
         )
-        shown = self._store.declared.shown(stored.xattrs)
+        shown = self._store.shown.shown(stored.xattrs)
         return stored if shown is stored.xattrs else replace(stored, xattrs=shown)
 
     def _draft_attrs(self, draft: Draft) -> Attrs:

@@ -202,7 +202,7 @@ def scan(
         if without is not None and len(without):
             positions = positions[~np.isin(positions, without, assume_unique=True)]
         window = Window(store)
-        chosen = _Chosen(settings, store.declared, low, high, prefix)
+        chosen = _Chosen(settings, store.shown, low, high, prefix)
     return _entries(window, store.owner, chosen, positions, problem)
 
 
@@ -252,11 +252,11 @@ def _entries(
 class _Chosen:
     """Which files: mtimes in [low, high) nanoseconds, names with a prefix.
 
-    declared  how their attributes are shown
+    shown     how their attributes are shown
     """
 
     settings: Settings
-    declared: Declared
+    shown: Declared
     low: int | None
     high: int | None
     prefix: bytes
@@ -324,5 +324,5 @@ def _entry(window: Window, owner: tuple[int, int], chosen: _Chosen, pos: int) ->
     extents = inode.extents
     if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
         return Entry(*said)
-    shown = chosen.declared.shown(attrs.xattrs)
+    shown = chosen.shown.shown(attrs.xattrs)
     return SpecialEntry(*said, shown, partial(window.pieces, inode))

@@ -6,7 +6,7 @@
     score is null                        is not null
     path like 'docs/%.html'              % any bytes, _ one character, \\ takes the next as it is
     array_contains(tags, 'news')         of a list<string>
-    fetched >= '2026-01-01'              a time: ISO 8601, local where it has no zone
+    fetched >= '2026-01-01'              a time: ISO 8601, UTC where it has no zone
     adult, not adult                     of a bool; true, false
 
 As in SQL, null = 'de' is neither true nor false, and only what is true is chosen. Strings are
@@ -63,6 +63,7 @@ COMPARE: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
     ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+DIGITS: Final = 300  # of a whole number that a float64 can still be nearest to
 DEPTH: Final = 100  # of what stands in parentheses, or behind not
 Get = Callable[[str], Column]
 
@@ -96,6 +97,10 @@ class Condition:
         """With columns spelt as they are there, and values of their types. Raises ValueError."""
         raise NotImplementedError
 
+    def named(self, read: Callable[[str], str]) -> Condition:
+        """With what it compares `path` with as `read` has it, where names are written otherwise."""
+        return self
+
     def truth(self, get: Get) -> Truth:
         """Which files it is true of, and which it is false of. `get`: the values of a column."""
         raise NotImplementedError
@@ -118,6 +123,9 @@ class Both(Condition):
     def bound(self, schema: Schema) -> Condition:
         return replace(self, parts=tuple(part.bound(schema) for part in self.parts))
 
+    def named(self, read: Callable[[str], str]) -> Condition:
+        return replace(self, parts=tuple(part.named(read) for part in self.parts))
+
     def truth(self, get: Get) -> Truth:
         return reduce(self._joined, (part.truth(get) for part in self.parts))
 
@@ -139,6 +147,9 @@ class Not(Condition):
 
     def bound(self, schema: Schema) -> Condition:
         return Not(self.part.bound(schema))
+
+    def named(self, read: Callable[[str], str]) -> Condition:
+        return Not(self.part.named(read))
 
     def truth(self, get: Get) -> Truth:
         return Truth(*self.part.truth(get)[::-1])
@@ -217,6 +228,10 @@ class Compare(Asked):
         sign, value = _fitting(name, kind, self.sign, self.value)
         return replace(self, name=name, kind=kind, sign=sign, value=value)
 
+    def named(self, read: Callable[[str], str]) -> Condition:
+        of_path = self.name.lower() == "path" and isinstance(self.value, str)
+        return replace(self, value=read(self.value)) if of_path else self
+
     def truth(self, get: Get) -> Truth:
         column, compare = self._column(get), COMPARE[self.sign]
         if self.kind not in NUMBERS:
@@ -254,6 +269,10 @@ class Like(Asked):
         if found.kind != "string":
             raise ValueError(f"like is for strings, {found.name} is {found.kind}")
         return found
+
+    def named(self, read: Callable[[str], str]) -> Condition:
+        of_path = self.name.lower() == "path"
+        return replace(self, pattern=read(self.pattern)) if of_path else self
 
     def truth(self, get: Get) -> Truth:
         column, match = self._column(get), re.compile(_pattern(self.pattern), re.DOTALL).fullmatch
@@ -337,6 +356,8 @@ def _whole(sign: str, value: int | float) -> tuple[str, int]:
 
 def parse(text: str) -> Condition:
     """A condition of its text, not bound yet. Raises ValueError that says where it is wrong."""
+    if not isinstance(text, str):
+        raise TypeError(f"a condition is a str, not {type(text).__name__}")
     return _Parser(text).parsed()
 
 
@@ -478,6 +499,9 @@ class _Parser:
         if word := self._take("key", "true", "false"):
             return word == "true"
         if (number := self._take("number")) is not None:
-            return int(number) if re.fullmatch(r"[+-]?\d+", number) else float(number)
+            whole = re.fullmatch(r"[+-]?\d+", number) and len(number) <= DIGITS
+            return int(number) if whole else float(number)
+        if self._tokens[self._next][:2] == ("key", "null"):
+            self._fail("compares with null, which is true of no file: say is null,")
         text = self._need("text")
         return text[1:-1].replace(text[0] * 2, text[0])

@@ -30,7 +30,7 @@ from winkfs.container.scan import scan
 from winkfs.container.writemany import Row
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.reading import Handles
-from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.records import ShardRecord, union
 from winkfs.dataset.shard import Shard, tombstones
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
@@ -96,6 +96,8 @@ class _Rewrite:
         self._transaction, self._handles, self._group = transaction, handles, group
         self._columns, self._progress = columns, progress
         self._shards = [handles.shards[number] for number in group.members]
+        others = [s.record.schema for n, s in enumerate(handles.shards) if n not in group.members]
+        self._only = union(others) != columns  # the others do not say which columns there are
         self._ao = all(shard.record.ao for shard in self._shards)
         self._large: tuple[int, Entry] | None = None
         self._ended = False
@@ -112,7 +114,7 @@ class _Rewrite:
                 self._fill(writer, files)
                 if self._ended:
                     writer.gone, gone = gone, set()
-                if not writer.empty:
+                if not writer.empty or (self._only and not records):
                     records.append(writer.finish())
                     continue
             except BaseException:

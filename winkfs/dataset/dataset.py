@@ -89,7 +89,7 @@ class Dataset(DatasetReading):
             if self._writer is None or self._transaction is None:
                 return self.generation
             self._writer.container.engine.check_idle()
-            if self._writer.empty:
+            if self._writer.empty and self.columns == super().columns:
                 self.abort()
                 return self.generation
             record = self._writer.finish()
@@ -151,8 +151,8 @@ class Dataset(DatasetReading):
         return union([super().columns, self._writer.container.columns])
 
     def add_columns(self, columns: Mapping[str, str]) -> None:
-        """Let files have more columns: see `Container.add_columns`. They are published with the
-        next files."""
+        """Let files have more columns: see `Container.add_columns`. The next `sync` publishes them,
+        in a shard without files if there are none."""
         with self._lock:
             self._open_writer().container.add_columns(columns)
 

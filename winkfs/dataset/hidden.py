@@ -45,8 +45,8 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkfs.dataset.manifest import Folder, Log
 from winkfs.dataset.records import REWRITES, ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard, tombstones
-from winkfs.errors import StalePlan
-from winkfs.names import INODE, MANIFESTS, name_of
+from winkfs.errors import DatasetConflict, StalePlan
+from winkfs.names import INODE, MANIFESTS, name_of, to_path
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 MAGIC: Final = b"WINKHID1"
 HIDDEN: Final = ".hidden"
 HEAD: Final = 24
-BUILDS: Final = REWRITES | {"append"}  # operations after which hidden rows stay hidden
+BUILDS: Final = REWRITES | {"append", "delete"}  # operations after which hidden rows stay hidden
 ROWS: Final = 1 << 25  # rows looked at in one pass: 0.8 GiB of memory
 SPARSE: Final = 64  # of so many files one: its name is read from the data file
 FEW: Final = 8  # an index with as many times more files is asked, not read as a whole
@@ -192,6 +192,46 @@ def hidden_rows(
             for record, more in _resolve(opened, new, part, parts, problem):
                 found[record.path] = np.union1d(found[record.path], more)
     return found
+
+
+def refuse_changed(log: Log, since: int, before: State, shards: Sequence[ShardRecord]) -> None:
+    """Raise DatasetConflict where a commit behind generation `since` has put or deleted a file that
+    one of these shards puts or deletes: what it was decided by is not so any more.
+
+    before  what they are to follow; shards: with the paths where they are
+    cost    nothing where no other commit came; else the indexes of shards whose names overlap
+    """
+    if before.generation == since:
+        return
+    theirs: list[ShardRecord] = []
+    try:
+        for manifest in log.manifests(before.generation, since + 1):
+            if not manifest.rewrites:
+                if manifest.removed:
+                    raise DatasetConflict("all was overwritten meanwhile: try again", log.root)
+                theirs += manifest.added
+        names = (_both(log.root, shard, theirs) for shard in shards)
+        name = next((name for name in names if name is not None), None)
+    except StalePlan:
+        name = "what came is gone"
+    if name is not None:
+        raise DatasetConflict(f"was changed meanwhile ({name}): try again", log.root)
+
+
+def _both(root: str, shard: ShardRecord, others: Sequence[ShardRecord]) -> str | None:
+    """A name that a shard and one of the others have, where not both of them delete it."""
+    known = {record.path: NOTHING for record in others}
+    for ranked in ([shard, *others], [*others, shard]):
+        found = hidden_rows(root, ranked, known, _refuse_damage)
+        for record in ranked:
+            if len(found[record.path]):
+                with _opened(Shard(f"{root}/{record.path}", record)) as store:
+                    return to_path(name_of(store.key_at(int(found[record.path][0]))))
+    return None
+
+
+def _refuse_damage(line: str) -> None:
+    raise StalePlan(line)
 
 
 # --- which of equal names is hidden ---

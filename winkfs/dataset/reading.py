@@ -29,7 +29,7 @@ from winkfs.container.rows import ALWAYS, Rows, Times, joined
 from winkfs.container.scan import scan
 from winkfs.container.where import parse
 from winkfs.dataset.manifest import AsOf, Log, root_of
-from winkfs.dataset.records import Manifest
+from winkfs.dataset.records import Manifest, union
 from winkfs.dataset.shard import Shard
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
@@ -56,6 +56,7 @@ class Handles:
         self._ranges = [shard.record.names for shard in shards]
         self._open: OrderedDict[int, Container] = OrderedDict()
         self._problems: dict[int, list[str]] = {}  # of each that was opened
+        self._columns: dict[str, str] | None = None
         weakref.finalize(self, _let_go, self._open, os.getpid())
 
     def container(self, number: int) -> Container:
@@ -71,6 +72,10 @@ class Handles:
             raise StalePlan("a shard is gone: it was vacuumed, or lost", shard.base) from None
         try:
             shard.check(found.engine.store)
+            if shard.record.columns:
+                if self._columns is None:
+                    self._columns = union(each.record.schema for each in self.shards)
+                found.engine.store.show_types(self._columns)
             if number not in self._problems:
                 warn_of_damage(found.base, found.problems)
         except BaseException:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.disk.paths import locate
 from winkformats.errors import raise_it
 from winkfs.dataset.records import NAME, ShardRecord
 from winkfs.errors import DerivedDamage, NoSuchFile, Refusal, StalePlan
-from winkfs.names import SUFFIXES, to_strs
+from winkfs.names import to_strs
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Storage
@@ -218,10 +217,3 @@ def copy_bytes(
         at += target.write(at, [data])
         if progress:
             progress(len(data))
-
-
-def remove_shard(base: str) -> None:
-    """Remove the files of a container; a missing one is none to remove."""
-    directory, name = locate(base)
-    for suffix in SUFFIXES:
-        directory.unlink(name + suffix)

@@ -31,7 +31,7 @@ from winkformats.errors import FormatError
 from winkfs.container.entry import SparseReader
 from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
 from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State, union
-from winkfs.dataset.shard import copy_bytes, remove_shard, survey
+from winkfs.dataset.shard import copy_bytes, survey
 from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan
 from winkfs.names import FILES, MANIFESTS
 
@@ -106,6 +106,11 @@ class Transaction:
         """Where the folder of its shards is now, below `root`."""
         return f"{PENDING}/{self.job}" if is_directory(self.pending) else self.job
 
+    def located(self, records: Iterable[ShardRecord]) -> list[ShardRecord]:
+        """The records of its shards, with the paths where these are now."""
+        place = self.location
+        return [replace(r, path=f"{place}/{os.path.basename(r.path)}") for r in records]
+
     def open(self) -> None:
         """Make the folder for its attempts. Raises FileExistsError; OSError."""
         directory = directory_of(self.root)
@@ -133,9 +138,12 @@ class Transaction:
         """
         from winkfs.container.container import create  # who only commits does without it
 
-        base = self.attempt(name)
+        base, columns = self.attempt(name), settings.pop("columns", None)
         with Folder(f"{self.root}/{MANIFESTS}").model() as model:
-            return create(base, like=model, **settings)
+            made = create(base, like=model, **settings)
+        if columns:  # durable with all else
+            made.add_columns(columns)
+        return made
 
     def seal(self, base: str, tombs_at: int = 0) -> ShardRecord:
         """What `commit` is to know of a container that an attempt made and closed.
@@ -168,7 +176,7 @@ class Transaction:
         after     the generation that the commit must follow: what was decided by reading it, such
                   as deletes, may be wrong after another; None: any
         check     called with what this follows; it may refuse by raising. Again where another
-                  commit came in between. `location` says where the shards are
+                  commit came in between. `located` says where the shards are
         raises    DatasetConflict where one of them is gone, or the data set has a column of another
                   type, or spelt otherwise: everything is swept then; StalePlan
                   where a sealed container is gone; OSError: call it again, or `abort`. What was to
@@ -474,6 +482,8 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Close it as it is, and remove it."""
+        from winkfs.container.datafile import remove_files
+
         with contextlib.suppress(OSError):
             self.container.abort()
-        remove_shard(self.container.base)
+        remove_files(self.container.base)

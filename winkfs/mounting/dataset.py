@@ -92,7 +92,7 @@ class DatasetView:
     def _show(self, snapshot: Snapshot) -> None:
         """Show this generation. Cost: as `MergedOrder.updated`."""
         _may_open(FILES * (len(snapshot.shards) + len(self._shards)))
-        shown = {}
+        shown, columns = {}, snapshot.columns
         for shard in snapshot.shards:
             path = shard.record.path
             files = self.shown.get(path)
@@ -100,6 +100,7 @@ class DatasetView:
                 files = ShardFiles(shard, next(self._numbers), self.owner, self._trace)
                 self._shards[files.number] = files
             files.hide(shard.hidden)
+            files.columns = columns
             shown[path] = files
         self.shown, self._snapshot = shown, snapshot
         self._take(self._ordered(self.order.updated))
@@ -416,8 +417,7 @@ class DatasetSource(ReadOnlySource):
         if found is None or not found[1][KIND] & SPECIAL:
             return {}
         files, row = found
-        attrs = files.found(position(row)).attrs
-        return {} if attrs is None else dict(attrs.xattrs)
+        return files.xattrs(position(row))
 
     def facts(self, id: int) -> Mapping[str, str]:
         found = self._entry_file(id)

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from winkfs.container.catalog import IN_MEMORY, Catalog, build
 from winkfs.container.ondisk.block import Block
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter
 from winkfs.container.ondisk.inode import Extent, FileType
+from winkfs.container.ondisk.typed import Schema
 from winkfs.container.read import Content
 from winkfs.container.rows import (
     KIND,
@@ -216,6 +217,7 @@ class ShardFiles:
     seen     those that are to be seen; None: none can be
     owner    (uid, gid) of files that have none of their own
     error    why contents cannot be read; None where they can
+    columns  of the data set, with their types
     """
 
     def __init__(self, shard: Shard, number: int, owner: tuple[int, int], trace: Footprint) -> None:
@@ -223,6 +225,7 @@ class ShardFiles:
         self.record, self.base, self.number = shard.record, shard.base, number
         self.owner, self._trace = owner, trace
         self.error: str | None = None
+        self.columns: Schema = {}
         self.seen: Seen | None = None
         self._hidden = np.empty(0, np.int64)
         self._store: Store | None = None
@@ -360,6 +363,14 @@ class ShardFiles:
         self._need()
         self._touch(0)
         return self._lookup.at(pos)
+
+    def xattrs(self, pos: int) -> Mapping[bytes, bytes]:
+        """Extended attributes. Raises as `found`."""
+        attrs = self.found(pos).attrs
+        if attrs is None or not attrs.xattrs or self._store is None:
+            return {}
+        self._store.show_types(self.columns)
+        return self._store.shown.shown(attrs.xattrs)
 
     def extents(self, pos: int) -> Sequence[Extent]:
         """Where the content lies. Raises as `found`."""

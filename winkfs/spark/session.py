@@ -131,69 +131,113 @@ def delete(
 
     condition  of Spark SQL, on the columns that a read gives: "score < 0.1 or lang is null"
     ->         deleted: number of files; generation: of the data set, 0 of a container
-    raises     DatasetConflict where another commit came meanwhile: nothing is deleted then;
-               ValueError; what Spark raises
+    raises     DatasetConflict where another commit has meanwhile put or deleted one of these files:
+               nothing is deleted then; Locked (a container, another writer); ValueError; what
+               Spark raises
     cost       one read, of contents only where the condition names `content`; the names come to
-               the driver
+               the driver. A container has no other writer meanwhile
     """
+    from winkfs.container.container import open as open_container
+    from winkfs.dataset.manifest import is_dataset
+
+    root = os.fspath(path)
+    if is_dataset(root):
+        return _delete_committed(spark, root, condition)
+    with open_container(root, "a") as container:  # before it is read: so nobody changes it
+        names = _names_of(spark, root, condition)
+        for name in names:
+            container.delete(name)
+    return {"deleted": len(names), "generation": 0}
+
+
+def _delete_committed(spark: SparkSession, root: str, condition: str | Column) -> dict[str, int]:
+    """The same in a data set."""
     from winkfs.dataset.dataset import open as open_dataset
-    from winkfs.dataset.snapshot import snapshot
+    from winkfs.dataset.hidden import refuse_changed
+    from winkfs.dataset.manifest import Log
     from winkfs.dataset.transaction import ShardWriter, begin
 
-    seen, root = snapshot(path), os.fspath(path)
-    inline = "inline" if "content" in str(condition) else "none"
-    given: dict[str, Any] = {"content": inline, "asOf": seen.generation or None}
-    with compiled(spark):
-        named = read(spark, root, **given).columns
-        frame = read(spark, root, columns=[*named, "name_raw"], **given)
-        rows = frame.where(condition).select("name_raw").toLocalIterator()
-        names = [bytes(row[0]) for row in rows]
-    if not seen.generation:
-        from winkfs.container.container import open as open_container
-
-        with open_container(root, "a") as container:
-            there = [name for name in names if name in container]
-            for name in there:
-                container.delete(name)
-        return {"deleted": len(there), "generation": 0}
-    if not names:
-        return {"deleted": 0, "generation": seen.generation}
     with open_dataset(root) as known:
-        ao = known.ao
+        ao, seen = known.ao, known.generation
+    names = _names_of(spark, root, condition, asOf=seen)
+    if not names:
+        return {"deleted": 0, "generation": seen}
     transaction = begin(root, "delete")
     try:
         writer = ShardWriter(transaction, "00000", ao=ao)
         writer.gone.update(names)
         record = writer.finish()
-        metrics = {"deleted": len(names)}
-        generation = transaction.commit([record], metrics=metrics, after=seen.generation)
+        log = Log(transaction.root)
+        generation = transaction.commit(
+            [record],
+            metrics={"deleted": len(names)},
+            check=lambda now: refuse_changed(log, seen, now, transaction.located([record])),
+        )
     except BaseException:
         transaction.abort()
         raise
     return {"deleted": len(names), "generation": generation}
 
 
+def _names_of(
+    spark: SparkSession, root: str, condition: str | Column, **options: Any
+) -> list[bytes]:
+    """The names of the files of which a condition is true."""
+    inline = "inline" if "content" in str(condition) else "none"
+    with compiled(spark):
+        named = read(spark, root, content=inline, **options).columns
+        frame = read(spark, root, content=inline, columns=[*named, "name_raw"], **options)
+        rows = frame.where(condition).select("name_raw").toLocalIterator()
+        return [bytes(row[0]) for row in rows]
+
+
 def upsert(df: DataFrame, path: str | os.PathLike[str]) -> None:
     """Put the files of a DataFrame into a data set, over those of the same paths.
 
-    df      has `path`; a file that is there keeps what `df` has no column for, also its content
-    raises  ValueError where there is no path; what Spark raises: a new file without a content
+    df      has `path`; a file that is there keeps what `df` has no column for. One whose content
+            is in `df` is put anew, with the mtime, mode and type of a new file; else it keeps these
+    raises  ValueError where there is no path; DatasetConflict where another commit has meanwhile
+            put or deleted one of these files: nothing is put then; what Spark raises: a new file
+            without a content
     cost    where `df` lacks columns of the data set: a join with all of its files, and a copy of
             those that are met
     """
-    root, spark = os.fspath(path), df.sparkSession
+    from winkfs.dataset.manifest import Log, is_dataset
+    from winkfs.errors import DatasetConflict
+    from winkfs.spark.reading.options import local_path
+
+    root, spark = local_path(os.fspath(path)), df.sparkSession
     if "path" not in df.columns:
         raise ValueError(f"upsert needs the column path; the columns are: {', '.join(df.columns)}")
     if spark not in _registered:
         register(spark)
-    there = os.path.isdir(root)
-    known = read(spark, root).drop("size") if there else None
-    lacking = [] if known is None else [c for c in known.columns if c not in df.columns]
-    kept = [name for name in lacking if name != "mtime" or "content" not in df.columns]
-    if known is not None and kept:
-        df = df.join(known.select("path", *kept), "path", "left")
-    with compiled(spark):
-        df.write.format("winkfs").mode("append").save(root)
+    options: dict[str, Any] = {}
+    if is_dataset(root):
+        seen = Log(root).shown().generation
+        options["afterGeneration"] = seen
+        kept = _kept(df.columns, read(spark, root, asOf=seen).columns)
+        if kept:
+            known = read(spark, root, asOf=seen, columns=["path", *kept])
+            df = df.join(known, "path", "left")
+    try:
+        with compiled(spark):
+            df.write.format("winkfs").options(**options).mode("append").save(root)
+    except Exception as error:
+        if DatasetConflict.__name__ not in str(error):
+            raise
+        what = str(error).partition(f"{root}: ")[2].splitlines()[0]
+        raise DatasetConflict(what, root) from None
+
+
+def _kept(given: Iterable[str], there: Iterable[str]) -> list[str]:
+    """What an upsert of columns takes from the files that are there, with other columns."""
+    names = {name.lower() for name in given}
+    kept = [name for name in there if name not in ("path", "size", "mtime")]
+    if "content" not in names:
+        kept += ["mode", "ftype"]
+        if not names & {"mtime", "mtime_ns", "modificationtime"}:
+            kept.append("mtime_ns")
+    return [name for name in kept if name.lower() not in names]
 
 
 def _text(name: str, value: Any) -> str:

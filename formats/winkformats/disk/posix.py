@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import stat
@@ -27,7 +28,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
@@ -55,6 +56,20 @@ _fstatfs = pagecache.libc("fstatfs", _int, _void)
 STATFS: Final = 256  # bytes that hold a struct statfs
 # linux/magic.h: ext4, xfs, tmpfs. There a mapping refers to the open file it was made from.
 KEEPING: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
+
+
+def _named(call: Any) -> Any:
+    """The same method of a storage; what it raises names the file."""
+
+    @functools.wraps(call)
+    def named(self: FileStorage, *args: Any) -> Any:
+        try:
+            return call(self, *args)
+        except OSError as error:
+            error.filename = error.filename or self.name
+            raise
+
+    return named
 
 
 class FileStorage(Storage):
@@ -150,6 +165,7 @@ class FileStorage(Storage):
         absent = pagecache.absent(self.fd, stop, start)
         return None if absent is None or not absent.any() else Dropper(self.fd, start, absent)
 
+    @_named
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
         total = sum(map(len, buffers))
         if self.uncached:
@@ -160,6 +176,7 @@ class FileStorage(Storage):
                 self._write_rest(offset, buffers, done, 0)
         return total
 
+    @_named
     def patch(self, offset: int, data: Buffer) -> None:
         done = os.pwrite(self.fd, data, offset)
         if done < len(data):
@@ -204,6 +221,7 @@ class FileStorage(Storage):
     def _drop(self, stop: int) -> None:
         self._refused = pagecache.drop(self.fd, self._written, stop) or self._refused
 
+    @_named
     def sync(self) -> None:
         os.fdatasync(self.fd)  # also flushes the size, where reading needs it
         if self._refused:
@@ -219,6 +237,7 @@ class FileStorage(Storage):
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
+    @_named
     def preallocate(self, length: int) -> None:
         size = self.size()
         if length <= size:
@@ -234,6 +253,7 @@ class FileStorage(Storage):
     def info(self) -> Info:
         return _info(os.fstat(self.fd))
 
+    @_named
     def truncate(self, length: int) -> None:
         os.ftruncate(self.fd, length)
 

@@ -67,7 +67,9 @@ TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
 def check_schema(columns: Mapping[str, str]) -> dict[str, str]:
-    """The same, checked. Raises ValueError in one line."""
+    """The same, checked. Raises ValueError in one line; TypeError."""
+    if not isinstance(columns, Mapping):
+        raise TypeError(f"columns are a dict of names and types, not {type(columns).__name__}")
     seen: set[str] = set()
     for name, kind in columns.items():
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -669,7 +671,7 @@ def arrow_parts(
     """An Arrow batch in parts as `writemany.BulkPut.put_columns` takes them.
 
     entries  makes attribute entries of the texts of all columns
-    raises   ValueError in one line for columns that are not there, or are of other types
+    raises   ValueError in one line for columns that are not there, or are of other types; TypeError
     """
     import pyarrow as pa
 
@@ -677,7 +679,11 @@ def arrow_parts(
         for one in batch.to_batches():
             yield from arrow_parts(one, schema, entries)
         return
+    if not isinstance(batch, pa.RecordBatch):
+        raise TypeError(f"it takes an Arrow RecordBatch or Table, not {type(batch).__name__}")
     there = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if len(there) < batch.num_columns:
+        raise ValueError(f"a column of the batch is there twice: {', '.join(batch.schema.names)}")
     name = "path" if "path" in there else "name"
     for needed in (name, "content"):
         if needed not in there:

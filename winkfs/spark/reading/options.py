@@ -267,7 +267,7 @@ def _where(text: str) -> Condition:
     from winkfs.container.where import parse  # most queries have none
 
     try:
-        return parse(text)
+        return parse(text).named(lambda path: to_str(to_name(path.encode())))
     except ValueError as error:
         raise ValueError(f"a condition as lang = 'de' and size > 1000 ({error})") from None
 
@@ -298,6 +298,12 @@ def size_of(text: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
 def count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
         raise ValueError("a number, 1 at least")
+    return int(text)
+
+
+def number(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ValueError("a number, 0 at least")
     return int(text)
 
 

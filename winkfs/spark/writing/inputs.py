@@ -8,6 +8,7 @@ timemp         60        seconds between time marks (ao)
 htalgo         2         hash of the index: 1 MD5, 2 XXH3-64, 3 MurmurHash3
 maxShardBytes  64 GiB    a task goes on in a further shard; 4g, 512m and the like are understood
 ignoreExtra    false     leave out all columns but those below
+afterGeneration          the job fails where a later commit has put or deleted one of its files
 
     column                      type              meaning
     path or name_raw            string or binary  the name; in a path \xNN is a byte, see `names`
@@ -46,12 +47,13 @@ from winkfs.spark.reading.options import (
     flag,
     given_of,
     local_path,
+    number,
     one_of,
     size_of,
     value_of,
 )
 from winkfs.spark.reading.partition import batch_ranges
-from winkfs.units import MICRO
+from winkfs.units import LAST, MICRO
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,8 +84,9 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "htalgo": ("htalgo", one_of(**{"1": 1, "2": 2, "3": 3})),
     "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
     "ignoreExtra": ("ignore_extra", flag),
+    "afterGeneration": ("after", number),
 }
-LATEST: Final = ((1 << 63) - 1) // MICRO  # microseconds; the nanoseconds of more are no int64
+LATEST: Final = LAST // MICRO  # microseconds; the nanoseconds of more are no int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ class SinkOptions:
     htalgo: int = hashing.XXH3
     max_shard_bytes: int = 64 << 30
     ignore_extra: bool = False
+    after: int | None = None
     checkpoint: str = ""
 
     @classmethod
@@ -233,11 +237,11 @@ class Inputs:
         column = batch.column(self.mtime)
         ns, missing = _numbers(column)
         if column.type != "int64":  # microseconds, as all timestamps of Spark are
-            far = np.flatnonzero((np.abs(ns) > LATEST) & ~missing)
+            far = np.flatnonzero(((ns > LATEST) | (ns < -LATEST - 1)) & ~missing)
             if len(far):
                 path = shown(batch.column(self.name)[int(far[0])].as_py())
                 raise ValueError(f"{path}: its mtime is not in the years 1677 to 2262")
-            ns = ns * MICRO
+            ns = np.where(ns < -LATEST, -LAST - 1, ns * MICRO)  # read of the earliest there is
         return np.where(missing, now, ns) if missing.any() else ns
 
     def _kinds(

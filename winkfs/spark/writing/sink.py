@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyspark_winkfs import one_line
-from winkfs.dataset.hidden import hidden_of, hidden_rows
+from winkfs.dataset.hidden import hidden_of, hidden_rows, refuse_changed
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard
@@ -51,8 +51,7 @@ RUN: Final = "spark.jobGroup.id"  # Spark has the id of the run there
 def refuse_duplicates(transaction: Transaction, before: State, records: list[ShardRecord]) -> None:
     """Raise FileExists where a file has the name of one in another shard."""
     old = () if transaction.operation == "overwrite" else before.shards
-    place = transaction.location
-    new = [replace(r, path=f"{place}/{r.path.rpartition('/')[2]}") for r in records]
+    new = transaction.located(records)
     known = hidden_of(Log(transaction.root), before) if old else {}
     known = {record.path: known.get(record.path, NOTHING) for record in old}
     found = hidden_rows(transaction.root, [*old, *new], known)
@@ -154,7 +153,7 @@ def publish(
 ) -> int:
     """Make the shards of all tasks visible at once -> the generation.
 
-    raises  FileExists (onConflict=error); DatasetConflict; OSError
+    raises  FileExists (onConflict=error); DatasetConflict (also afterGeneration); OSError
     """
     written = [message for message in messages if message is not None]
     records = [record for message in written for record in message.records]
@@ -165,15 +164,16 @@ def publish(
         "seconds": round(sum(message.seconds for message in written), 3),
         "tasks": len(written),
     }
-    if not options.error_on_conflict:
-        return transaction.commit(records, streams, metrics)
 
-    return transaction.commit(
-        records,
-        streams,
-        metrics,
-        check=lambda before: refuse_duplicates(transaction, before, records),
-    )
+    def check(before: State) -> None:
+        if options.after is not None:
+            refuse_changed(
+                Log(transaction.root), options.after, before, transaction.located(records)
+            )
+        if options.error_on_conflict:
+            refuse_duplicates(transaction, before, records)
+
+    return transaction.commit(records, streams, metrics, check=check)
 
 
 @dataclass
@@ -192,6 +192,8 @@ def stream_writer(
     overwrite   of output mode complete: each batch replaces what is there
     """
     asked = SinkOptions.of(options)
+    if asked.after is not None:
+        raise ValueError("afterGeneration is no option of a stream: its own batches come after it")
     return WinkfsStreamWriter(asked, inputs_of(schema, asked), overwrite)
 
 

@@ -1,0 +1,122 @@
+"""Commits that were decided by an older generation: whether what came meanwhile is of their files.
+
+A change is written as words: "put a delete b".
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from winkfs.dataset.compaction import compact
+from winkfs.dataset.dataset import create, open
+from winkfs.dataset.hidden import refuse_changed
+from winkfs.dataset.maintain import vacuum
+from winkfs.dataset.manifest import Log
+from winkfs.dataset.transaction import ShardWriter, begin
+from winkfs.errors import DatasetConflict
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with create(tmp_path / "set") as files:
+        files.put_many((f"d/{i}", b"old") for i in range(5))
+    return tmp_path / "set"
+
+
+def pairs(words: str) -> list[tuple[str, str]]:
+    every = words.split()
+    return list(zip(every[::2], every[1::2], strict=True))
+
+
+def there(root: Path) -> dict[str, bytes]:
+    with open(root) as files:
+        return {entry.name: entry.read() for entry in files.scan()}
+
+
+def change(root: Path, words: str) -> None:
+    """Commit it, whatever came before."""
+    with open(root, "a") as files:
+        for verb, name in pairs(words):
+            if verb == "put":
+                files.put(name, b"theirs")
+            else:
+                files.delete(name)
+
+
+def commit(root: Path, seen: int, words: str) -> None:
+    """Commit it if it may follow what was decided by generation `seen`."""
+    transaction = begin(root)
+    writer = ShardWriter(transaction, "00000")
+    for verb, name in pairs(words):
+        if verb == "put":
+            writer.container.put(name, b"ours")
+        else:
+            writer.gone.add(name.encode())
+    record, log = writer.finish(), Log(transaction.root)
+    transaction.commit(
+        [record],
+        check=lambda now: refuse_changed(log, seen, now, transaction.located([record])),
+    )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "refused"),
+    [
+        ("put d/1", "put d/1", True),
+        ("delete d/1", "put d/1", True),
+        ("put d/1", "delete d/1", True),
+        ("delete d/1", "delete d/1", False),
+        ("put d/2", "put d/1", False),
+        ("delete d/2", "put d/1", False),
+        ("put d/2", "delete d/1", False),
+        ("put new", "put new", True),
+        ("put d/0 put d/4", "put d/1", False),
+        ("put d/0 put d/1", "put d/1 put d/4", True),
+    ],
+)
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_file_that_both_change_is_refused(
+    theirs: str, ours: str, refused: bool, rewritten: bool, root: Path
+) -> None:
+    change(root, theirs)
+    if rewritten:  # their shard has gone into another one, but is still there
+        assert compact(root, everything=True).generation == 3
+    before = there(root)
+    if refused:
+        with pytest.raises(DatasetConflict, match=r"changed meanwhile \((d/1|new)\)"):
+            commit(root, 1, ours)
+        assert there(root) == before
+        return
+    commit(root, 1, ours)
+    for verb, name in pairs(ours):
+        before.pop(name, None)
+        before |= {name: b"ours"} if verb == "put" else {}
+    assert there(root) == before
+
+
+def test_a_rewrite_changes_nothing(root: Path) -> None:
+    change(root, "put e")
+    assert compact(root, everything=True).generation == 3
+    commit(root, 2, "put d/1")
+    assert there(root)["d/1"] == b"ours"
+
+
+def test_what_cannot_be_read_any_more_is_refused(root: Path) -> None:
+    change(root, "delete d/1")
+    compact(root, everything=True)
+    vacuum(root, older_than=0)  # nothing says any more that it was deleted
+    with pytest.raises(DatasetConflict, match="what came is gone"):
+        commit(root, 1, "put d/1")
+    assert "d/1" not in there(root)
+
+
+def test_an_overwrite_is_refused(root: Path) -> None:
+    transaction = begin(root, "overwrite")
+    writer = ShardWriter(transaction, "00000")
+    writer.container.put("other", b"1")
+    transaction.commit([writer.finish()])
+    with pytest.raises(DatasetConflict, match="overwritten"):
+        commit(root, 1, "put d/1")
+    assert there(root) == {"other": b"1"}
