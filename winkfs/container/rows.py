@@ -246,6 +246,16 @@ class Plain(NamedTuple):
         """The last name; there is one."""
         return self.name_bytes[len(self.name_bytes) - int(self.lengths[-1]) :].tobytes()
 
+    def part(self, start: int, stop: int) -> Plain:
+        """The rows [start, stop), without a copy."""
+        names = self.name_bytes[self.lengths[:start].sum() :][: self.lengths[start:stop].sum()]
+        return Plain._make([*(column[start:stop] for column in self[:-1]), names])
+
+    def take(self, chosen: Bools) -> Plain:
+        """The chosen ones, bool[n]."""
+        names = self.name_bytes[np.repeat(chosen, self.lengths)]
+        return Plain._make([*(column[chosen] for column in self[:-1]), names])
+
 
 def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:
     """What a condition asks of all files, see `where.BUILTIN`; what no file has is null."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any, Final, Self
 
 import numpy as np
@@ -48,7 +47,6 @@ HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
 FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
 ROWS: Final = 1 << 16  # files at a time
-PARTS: Final = 64  # blocks of the catalog at a time
 FEW_VALUES: Final = 4096  # files of a piece, up to which their attributes are read
 SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
 GAP: Final = 1 << 20  # bytes before the first of them that are read with them
@@ -289,6 +287,19 @@ def _single(value: Any) -> pa.Array:
     )
 
 
+def _together(found: Iterator[Plain | Rows]) -> Iterator[list[Plain | Rows]]:
+    """Parts of at least ROWS rows each, but for the last one."""
+    some, count = list[Plain | Rows](), 0
+    for part in found:
+        some.append(part)
+        count += len(part.pos)
+        if count >= ROWS:
+            yield some
+            some, count = [], 0
+    if some:
+        yield some
+
+
 def open_planned(piece: Piece, *, load: bool = False) -> Store:
     """A container, with its index or without. Raises StalePlan where it is not that of the plan."""
     record = ShardRecord(piece.base, piece.contid, piece.size)
@@ -394,8 +405,8 @@ class Source:
     def _columns(
         self, found: Iterator[Plain | Rows], chosen: Callable[[Plain | Rows], Columns]
     ) -> Iterator[Columns]:
-        """What is chosen of rows, PARTS of them at a time, whose values are known meanwhile."""
-        while some := list(islice(found, PARTS)):
+        """What is chosen of rows, ROWS or so at a time, whose values are known meanwhile."""
+        for some in _together(found):
             rows = [part for part in some if isinstance(part, Rows)]
             if self._typed and rows:
                 self._values = self._values_of(Rows.concat(rows))
