@@ -45,6 +45,7 @@ PLACES: Final = {
     "bytes of a tail that a close reads": "winkfs.container.catalog.QUICK_TAIL",
     "rows of runs that a close joins": "winkfs.container.catalog.QUICK_RUN",
     "names read back at a time": "winkfs.container.rows.BLOCK",
+    "blocks of a catalog cut between any files": "winkfs.spark.reading.selected.FEW",
     # a data set
     "sorter of names to pack": "winkfs.dataset.packing.SortedRecords",
     "bytes of a process of pack": "winkfs.dataset.packing.PARALLEL",

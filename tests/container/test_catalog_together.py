@@ -203,6 +203,21 @@ def test_blocks_that_lie_apart(chance: random.Random, monkeypatch: pytest.Monkey
     assert plainly(run) == told(rows)
 
 
+def test_blocks_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch, "rows of a block of the catalog", 6)
+    rows = rows_of([b"a%d/%03d" % (i % 10, i) for i in range(10, 99)])
+    rows = rows_of(sorted(rows.names))
+    file = written(rows)
+    run, storage = file.runs[0], file.storage
+    assert isinstance(storage, MemoryStorage)
+    run.parts = run.parts.copy()
+    for part in run.parts[::-1]:
+        value = storage.read(int(part[0]), int(part[1]))
+        part[0] = len(storage.data)
+        storage.write(len(storage.data), [value])
+    assert plainly(run) == told(rows)
+
+
 def test_every_flipped_byte_is_damage_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, "rows of a block of the catalog", 6)
     rows = rows_of([b"%03d" % i for i in range(20)])

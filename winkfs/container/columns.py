@@ -15,7 +15,17 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, UInt8, column_at, rows_at, texts_at
+from winkformats.arrays import (
+    WIDEST,
+    Bools,
+    Int64,
+    UInt8,
+    among,
+    column_at,
+    rows_at,
+    rows_joined,
+    texts_at,
+)
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
@@ -458,10 +468,11 @@ class Columns:
         )  # fmt: skip
 
     def visible(self, hidden: Int64 | None, *, include_dirs: bool) -> Self:
-        """Without files whose inodes are in `hidden`, and without directories and links."""
+        """Without files whose inodes are in `hidden`, ascending, and without directories and
+        links."""
         seen = np.ones(len(self), np.bool_)
         if hidden is not None and len(hidden):
-            seen = ~np.isin(self.pos, hidden)
+            seen = ~among(self.pos, hidden)
         if not include_dirs:
             seen &= (self.ftype != FileType.DIR) & (self.ftype != FileType.LINK)
         return self if seen.all() else self.take(seen)
@@ -586,9 +597,15 @@ def _add_attributes(
 
 
 def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:
-    """data[starts[i] : starts[i] + lengths[i]], one behind the other. Memory: 16 bytes a byte."""
+    """data[starts[i] : starts[i] + lengths[i]], one behind the other. Memory: twice that, with a
+    text that is longer than WIDEST 16 bytes a byte."""
+    longest = int(lengths.max(initial=0))
+    if 0 < longest <= WIDEST:
+        missing = int(starts.max()) + longest - len(data)
+        if missing > 0:
+            data = np.append(data, np.zeros(missing, np.uint8))
+        return rows_joined(rows_at(data, starts, longest), lengths)
     ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    where = np.arange(total)
+    where = np.arange(int(lengths.sum()))
     where += np.repeat(starts - ends + lengths, lengths)
     return data[where]

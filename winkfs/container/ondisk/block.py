@@ -280,8 +280,13 @@ class Block:
         are stored as they are."""
         stop = self.count if stop is None else stop
         width, at = self._width[number], self._at[number] + start * self._width[number]
-        found = np.empty(stop - start, np.int64)
-        _read_numbers(self._raw, at, width, self._base[number], found)
+        if width == 0:
+            return np.full(stop - start, self._base[number], np.int64)
+        raw, size = self._raw[at:], (stop - start) * width + WORD
+        if len(raw) < size:
+            raw = np.append(raw, np.zeros(WORD, np.uint8))
+        found = _numbers(raw, width, stop - start)
+        found += self._base[number]
         return found
 
 
@@ -293,7 +298,7 @@ class Blocks:
         """Raises ValueError for bytes that are no blocks.
 
         raw      has the values of the blocks, and SLACK bytes behind the last one
-        at       where in it they begin, int64[k]; lengths: their bytes, int64[k]
+        at       where in it they begin, int64[k], ascending; lengths: their bytes, int64[k]
         """
         if int(lengths.min()) < START:
             raise ValueError("a block is cut short")
@@ -310,15 +315,21 @@ class Blocks:
             raise ValueError("blocks of another size")
         self._raw = raw
         self.starts: list[int] = [0, *np.cumsum(counts).tolist()]
+        uneven = np.flatnonzero(counts != counts[0])
+        self._even = int(uneven[0]) if len(uneven) else len(counts)  # blocks with as many rows
 
     def column(self, number: int) -> Int64:
         """One of the COLUMNS of all rows, as `Block.column`."""
-        found = np.empty(self.starts[-1], np.int64)
-        columns = (self._at[number], self._width[number], self._base[number])
-        for start, stop, at, width, base in zip(
-            self.starts, self.starts[1:], *map(np.ndarray.tolist, columns), strict=False
-        ):
-            _read_numbers(self._raw, at, width, base, found[start:stop])
+        at, width, base = self._at[number], self._width[number], self._base[number]
+        found, n, even = np.empty(self.starts[-1], np.int64), self.starts[1], self._even
+        alike = found[: even * n].reshape(even, n)
+        for each in set(width[:even].tolist()):
+            blocks = np.flatnonzero(width[:even] == each)
+            rows = rows_at(self._raw, at[blocks], n * each + WORD)
+            alike[blocks] = _numbers(rows, each, n) + base[blocks, None]
+        for i in range(even, len(self.counts)):
+            start, stop = self.starts[i : i + 2]
+            found[start:stop] = _numbers(self._raw[at[i] :], int(width[i]), stop - start) + base[i]
         return found
 
     def plain(self) -> Plain:
@@ -326,7 +337,8 @@ class Blocks:
         and `names`. Raises ValueError."""
         pos, size, mtime, stored, kind = map(self.column, (POS, SIZE, MTIME, POINTER, KIND))
         at, shared, lengths = self._fronts()
-        names = np.concatenate(list(self._names(0, len(self.counts), at, shared, lengths)))
+        parts = list(self._names(0, len(self.counts), at, shared, lengths))
+        names = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return Plain(pos, _pointers(stored, pos, size), size, mtime, kind, lengths, names)
 
     def _fronts(self) -> tuple[Int64, Int64, Int64]:
@@ -363,23 +375,22 @@ class Blocks:
             yield rows_joined(whole, lengths[rows])
 
 
-def _read_numbers(raw: UInt8, at: int, width: int, base: int, found: Int64) -> None:
-    """Fill in a column of a block whose numbers begin at `raw[at]`."""
-    if width == 0:
-        found.fill(base)
-        return
-    wide = 1 << (width - 1).bit_length()  # bytes that are read of each number, and of the next one
-    if at + len(found) * width + wide > len(raw):
-        raw, at = np.append(raw[at:], np.zeros(wide, np.uint8)), 0
-    found[:] = np.ndarray(len(found), f"<u{wide}", raw, at, (width,))
-    if wide > width:
+def _numbers(raw: UInt8, width: int, count: int) -> Int64:
+    """Numbers of so many bytes that stand one behind the other in `raw`, from its start on, or in
+    each of its rows; there are WORD bytes behind them."""
+    wide = 1 << max(width - 1, 0).bit_length()  # bytes that are read of each, with some of the next
+    strides = (*raw.strides[:-1], width)
+    found: Int64 = np.ndarray(
+        (*raw.shape[:-1], count), f"<u{wide}", raw, 0, strides
+    ).astype(np.int64)  # fmt: skip
+    if width < wide:
         found &= (1 << 8 * width) - 1
-    found += base
+    return found
 
 
 def _width(lengths: Int64) -> int:
     """Bytes of a row in which each of these names has room."""
-    return -(-int(lengths.max()) // WORD) * WORD
+    return max(-(-int(lengths.max()) // WORD), 1) * WORD
 
 
 def _whole(raw: UInt8, at: Int64, shared: Int64, lengths: Int64) -> UInt8:
@@ -414,13 +425,15 @@ def _fill_in(words: UInt64, shared: Int64) -> None:
     before that one, under both masks, and bytes of both: with each step as far back again.
     """
     own = np.flatnonzero(shared < WORD)  # the others have the word of the name before
-    mask = (np.uint64(1) << 8 * np.maximum(shared[own], 0).astype(np.uint64)) - np.uint64(1)
-    found, step = words[own] & ~mask, 1
+    some = len(own) < len(words)
+    mask = np.maximum(shared[own] if some else shared, 0).astype(np.uint64)
+    mask = (np.uint64(1) << 8 * mask) - np.uint64(1)
+    found, step = (words[own] if some else words) & ~mask, 1
     while mask.max():
         found[step:] |= found[:-step] & mask[step:]
         mask[step:] &= mask[:-step]
         step *= 2
-    words[:] = np.repeat(found, np.diff(own, append=len(words)))
+    words[:] = np.repeat(found, np.diff(own, append=len(words))) if some else found
 
 
 def _signed(value: int) -> int:

@@ -95,6 +95,8 @@ GAP: Final = 4 << 10  # bytes between two blocks that are read with them
 BUDGET: Final = 64 << 20  # bytes that a pass leaves in the page cache; what was there stays
 STEP: Final = 4 << 20  # bytes beyond, that are dropped at a time
 T = TypeVar("T")
+Place = tuple[int, int, int]
+"""Of a value: position, bytes and hash."""
 NO_NUMBERS: Final = np.empty(0, np.int64)
 
 
@@ -476,7 +478,7 @@ class Run:
             raise DerivedDamage("the catalog is cut short", file=name, offset=int(pos.min()))
         begin, end, total = int(pos.min()), int((pos + length).max()), int(length.sum())
         at, pieces = pos - begin, [(begin, 0, end - begin)]
-        if end - begin > total + GAP * len(numbers):
+        if end - begin > total + GAP * len(numbers) or (pos[1:] < pos[:-1]).any():
             at, end = np.cumsum(length) - length, begin + total
             pieces = list(zip(pos.tolist(), at.tolist(), length.tolist(), strict=True))
         raw = np.empty(end - begin + SLACK, np.uint8)
@@ -512,19 +514,24 @@ class CatalogFile:
     contid, covered  whose it is: CONTID, and FILESIZE of the data file
     clashes          of the first run: files, not directories, with whose name and a / another
                      begins; -1: not known
+    place            of the list of the runs: position, bytes and hash
     runs             the oldest first; at least one
     """
 
-    def __init__(self, storage: Storage) -> None:
-        """Takes the storage; it is closed where this raises. Raises FormatError; OSError."""
+    def __init__(self, storage: Storage, place: Place | None = None) -> None:
+        """Takes the storage; it is closed where this raises. Raises FormatError; OSError.
+
+        place  of an older list, which runs that are added leave where it is; None: the one of today
+        """
         self.storage = storage
         try:
             self.superblock = block = read_superblock(storage)
             _check_form(block, storage)
             self.contid, self.covered = block.get("CONTID", 0), block.get("DATAEND", -1)
             self.clashes = block.get(CLASHES, -1)
-            where = [block.get(name, 0) for name in (RUNS, RUNBYTES, RUNHASH)]
-            words = _checked(storage, where, _words)
+            today = block.get(RUNS, 0), block.get(RUNBYTES, 0), block.get(RUNHASH, 0)
+            self.place: Place = today if place is None else place
+            words = _checked(storage, self.place, _words)
             self.listed: list[list[int]] = words.reshape(-1, 4).tolist()
             make = partial(Run, storage)
             self.runs = [_checked(storage, row[:3], make) for row in self.listed]
