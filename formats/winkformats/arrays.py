@@ -90,6 +90,21 @@ def rows_joined(rows: UInt8, lengths: Int64) -> UInt8:
     return room[:total]
 
 
+def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:
+    """data[starts[i] : starts[i] + lengths[i]], one behind the other. Memory: twice that, with a
+    text that is longer than WIDEST 16 bytes a byte."""
+    longest = int(lengths.max(initial=0))
+    if 0 < longest <= WIDEST:
+        missing = int(starts.max()) + longest - len(data)
+        if missing > 0:
+            data = np.append(data, np.zeros(missing, np.uint8))
+        return rows_joined(rows_at(data, starts, longest), lengths)
+    ends = np.cumsum(lengths)
+    where = np.arange(int(lengths.sum()))
+    where += np.repeat(starts - ends + lengths, lengths)
+    return data[where]
+
+
 def blank(rows: UInt8, lengths: Int64) -> None:
     """Write zeros over all but the first lengths[i] bytes of each row, uint8[n, width]."""
     width = rows.shape[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -25,6 +26,7 @@ from winkfs.container.rows import (
     SIZE,
     Plain,
     Rows,
+    overlaid,
     plain_numbers,
 )
 from winkfs.errors import DerivedDamage
@@ -201,6 +203,34 @@ def test_blocks_that_lie_apart(chance: random.Random, monkeypatch: pytest.Monkey
     found = [row for part in run.plain(b"", None, (since, until)) for row in told(part)]
     assert {row for row in told(rows) if since <= row[4] < until} <= set(found) < set(told(rows))
     assert plainly(run) == told(rows)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(NAMES, min_size=1, max_size=30, unique=True),
+    st.dictionaries(NAMES, st.sampled_from([1, 2, 1 | GONE]), max_size=20),
+    st.lists(st.integers(1, 9)), st.integers(0, 2), st.data(),
+)  # fmt: skip
+def test_changes_over_what_was_there(
+    names: list[bytes], more: dict[bytes, int], cuts: list[int], asked: int, data: st.DataObject
+) -> None:
+    kinds = [1 | ASK] * asked + [1] * len(names)
+    old = rows_of(sorted(names), kinds=data.draw(st.permutations(kinds[: len(names)])))
+    again = data.draw(st.lists(st.sampled_from(names), max_size=5))
+    more |= dict.fromkeys(again, 1) | dict.fromkeys(again[:2], 1 | GONE)
+    new = rows_of(sorted(more), kinds=[more[name] for name in sorted(more)])
+    new.numbers[:, SIZE] += 10**6
+    parts, at = list[Plain | Rows](), 0
+    for stop in itertools.accumulate([*cuts, len(names)]):
+        if part := old.part(at, stop):
+            parts.append(part if part.asked.any() else Plain.of(part))
+        at = stop
+    wanted = {row[0]: row for row in told(old)} | {row[0]: row for row in told(new)}
+    found = list(overlaid(iter(parts), new))
+    assert all(len(part.pos) for part in found)
+    assert [row for part in found for row in told(part)] == [
+        row for _, row in sorted(wanted.items()) if not row[5] & GONE
+    ]
 
 
 def test_blocks_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -390,21 +390,29 @@ CHANGES: dict[str, Change] = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("tasks", [1, 5])
 @pytest.mark.parametrize("few", [0, 64])
+@pytest.mark.parametrize("runs", [1, 2])
 def test_a_listing_has_the_files_of_its_plan(
-    change: str, tasks: int, few: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: str, tasks: int, few: int, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shrink(monkeypatch, "rows of a block of the catalog", 40)
     shrink(monkeypatch, "blocks of a catalog decoded together", 2)
     shrink(monkeypatch, "blocks of a catalog cut between any files", few)
     base = with_columns(tmp_path / "c")
+    if runs == 2:
+        with winkfs.open(base, "a") as c:
+            c.put_many((f"dir{i % 7}/page {3 * i:04d}.html", b"newer") for i in range(20))
+            c.put("dir2/new 3.html", bytes(200))
+            c.delete("dir5/page 0005.html")
+    with CatalogFile(FileStorage(f"{base}.cat")) as file:
+        assert len(file.runs) == runs
     before = {(n, f.size, f.mtime_ns) for n, f in documents(base).items()}
     some = {"prefix": "dir", "glob": "*3.html", "minSize": "100", "mtimeFrom": str(START + 50)}
-    runs = [_listing(base, tasks), _listing(base, tasks, **some)]
+    plans = [_listing(base, tasks), _listing(base, tasks, **some)]
     wanted = [before, {(n, size, ns) for n, size, ns in before if n[:3] == b"dir"
                        and n.endswith(b"3.html") and size >= 100
                        and ns >= (START + 50) * 10**9}]  # fmt: skip
     CHANGES[change](base)
-    for run, right in zip(runs, wanted, strict=True):
+    for run, right in zip(plans, wanted, strict=True):
         count, found = run()
         assert {(row["name_raw"], row["size"], row["mtime_ns"]) for row in found} == right
         assert len(found) == len(right) > 10

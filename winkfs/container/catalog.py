@@ -48,6 +48,7 @@ from winkfs.container.rows import (
     Times,
     joined,
     live,
+    overlaid,
     plain_numbers,
     some,
 )
@@ -210,9 +211,15 @@ class Catalog:
     def plain(self, query: Query) -> Iterator[Plain | Rows] | None:
         """The live rows with such names and times, as of `covered`, in less time than `rows_now`;
         None: ask that. Raises DerivedDamage."""
-        if len(self.file.runs) > 1 or query.where is not None or query.columns:
+        if query.where is not None or query.columns:
             return None
-        return self._base.plain(query.low, query.high, query.times)
+        first, *others = self.file.runs
+        found = first.plain(query.low, query.high, query.times)
+        if not others:
+            return found
+        parts = list(joined([run.rows(query.low, query.high) for run in others]))
+        changes = Rows.concat([gone_rows([]), *parts])
+        return None if changes.asked.any() else overlaid(found, changes)
 
     def at(self, positions: Int64, sparse: int) -> Iterator[Plain]:
         """Rows of the inodes at these ascending positions that say all, also of replaced ones.

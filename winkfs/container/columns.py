@@ -16,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import (
-    WIDEST,
     Bools,
     Int64,
     UInt8,
     among,
     column_at,
+    gather,
     rows_at,
-    rows_joined,
     texts_at,
 )
 from winkformats.errors import CorruptError
@@ -48,11 +47,7 @@ from winkfs.container.rows import (
     CTIME,
     KIND,
     MODE_AT,
-    MTIME,
     OWNER,
-    POINTER,
-    POS,
-    SIZE,
     SPECIAL,
     Blobs,
     Plain,
@@ -501,10 +496,7 @@ class Columns:
 def columns_of(rows: Rows | Plain) -> Columns:
     """What rows of the catalog say, in their order."""
     if isinstance(rows, Rows):
-        pos, pointer, size, mtime, kind = rows.numbers[:, [POS, POINTER, SIZE, MTIME, KIND]].T
-        lengths = np.fromiter(map(len, rows.names), np.int64, len(rows.names))
-        names = np.frombuffer(b"".join(rows.names), np.uint8)
-        rows = Plain(pos, pointer, size, mtime, kind, lengths, names)
+        rows = Plain.of(rows)
     return Columns.joined(
         rows.pos, rows.pointer, rows.size, rows.mtime, (rows.kind & 255).astype(np.uint8),
         (rows.kind & SPECIAL != 0).astype(np.uint8), rows.lengths, rows.name_bytes,
@@ -594,18 +586,3 @@ def _add_attributes(
         numbers[i, OWNER] = owner_word(attrs.uid, attrs.gid)
         if attrs.ctime_ns is not None:
             numbers[i, CTIME] = attrs.ctime_ns
-
-
-def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:
-    """data[starts[i] : starts[i] + lengths[i]], one behind the other. Memory: twice that, with a
-    text that is longer than WIDEST 16 bytes a byte."""
-    longest = int(lengths.max(initial=0))
-    if 0 < longest <= WIDEST:
-        missing = int(starts.max()) + longest - len(data)
-        if missing > 0:
-            data = np.append(data, np.zeros(missing, np.uint8))
-        return rows_joined(rows_at(data, starts, longest), lengths)
-    ends = np.cumsum(lengths)
-    where = np.arange(int(lengths.sum()))
-    where += np.repeat(starts - ends + lengths, lengths)
-    return data[where]

@@ -62,13 +62,13 @@ def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
 
 def listed_now(options: Options, shard: Shard, generation: int) -> Part | None:
     """The selected files of a container that may grow, to be listed from its catalog as it is now;
-    None where it is not good, or does not have just these in one run."""
+    None where it is not good, or does not have just these."""
     with _opened(shard, load=False) as store:
         catalog = open_catalog(store, exactly=True)
         if catalog is None:
             return None
         with catalog, contextlib.suppress(DerivedDamage):
-            if len(catalog.file.runs) > 1 or not catalog.count:
+            if not catalog.count:
                 return None
             record = replace(shard.record, size=store.kv.end, files=catalog.count)
             shard = replace(shard, record=record)
@@ -104,6 +104,8 @@ def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
     weight = OPEN + (part.weight - OPEN) * (stop - first + 1) // (len(names) + 1)
     places = np.zeros(stop - first, np.int64)
     if len(hidden):
+        if len(catalog.file.runs) > 1:
+            return part
         pos = run.positions()
         gone = np.isin(pos, hidden)
         before = np.concatenate([[0], np.cumsum(gone)])
