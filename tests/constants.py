@@ -34,6 +34,10 @@ PLACES: Final = {
     "bytes of names sorted in memory": "winkfs.container.catalog.CHUNK",
     "inodes of a piece of columns": "winkfs.container.columns.FILES",
     "rows of a block of the catalog": "winkfs.container.ondisk.catalog.BLOCK",
+    "blocks of a catalog decoded together": "winkfs.container.ondisk.catalog.AT_ONCE",
+    "bytes between blocks that are read": "winkfs.container.ondisk.catalog.GAP",
+    "bytes of names decoded together": "winkfs.container.ondisk.block.TOGETHER",
+    "bytes of names filled in one by one": "winkfs.container.ondisk.block.FEW",
     "bytes of a catalog that stay in the page cache": "winkfs.container.ondisk.catalog.BUDGET",
     "bytes of a catalog that are dropped at a time": "winkfs.container.ondisk.catalog.STEP",
     "changed names that are added": "winkfs.container.catalog.CHANGES",
@@ -42,6 +46,7 @@ PLACES: Final = {
     "bytes of a tail that a close reads": "winkfs.container.catalog.QUICK_TAIL",
     "rows of runs that a close joins": "winkfs.container.catalog.QUICK_RUN",
     "names read back at a time": "winkfs.container.rows.BLOCK",
+    "blocks of a catalog cut between any files": "winkfs.spark.reading.selected.FEW",
     # a data set
     "sorter of names to pack": "winkfs.dataset.packing.SortedRecords",
     "bytes of a process of pack": "winkfs.dataset.packing.PARALLEL",

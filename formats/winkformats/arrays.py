@@ -76,6 +76,44 @@ def fetch(storage: Storage, pos: Int64, width: int) -> tuple[bytes, Int64]:
     return data, np.arange(0, len(data), width)
 
 
+def rows_joined(rows: UInt8, lengths: Int64) -> UInt8:
+    """The first lengths[i] bytes of each row, at least one, one behind the other: one memcpy a row.
+
+    rows  uint8[n, width], contiguous
+    """
+    width, ends = rows.shape[1], np.cumsum(lengths)
+    total = int(ends[-1])
+    room = np.empty(total + width, np.uint8)
+    # Each row is written whole, and the next one over what is behind its end.
+    places = np.ndarray((total + 1,), f"V{width}", room, 0, (1,))
+    places[ends - lengths] = rows.view(f"V{width}").ravel()
+    return room[:total]
+
+
+def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:
+    """data[starts[i] : starts[i] + lengths[i]], one behind the other. Memory: twice that, with a
+    text that is longer than WIDEST 16 bytes a byte."""
+    longest = int(lengths.max(initial=0))
+    if 0 < longest <= WIDEST:
+        missing = int(starts.max()) + longest - len(data)
+        if missing > 0:
+            data = np.append(data, np.zeros(missing, np.uint8))
+        return rows_joined(rows_at(data, starts, longest), lengths)
+    ends = np.cumsum(lengths)
+    where = np.arange(int(lengths.sum()))
+    where += np.repeat(starts - ends + lengths, lengths)
+    return data[where]
+
+
+def blank(rows: UInt8, lengths: Int64) -> None:
+    """Write zeros over all but the first lengths[i] bytes of each row, uint8[n, width]."""
+    width = rows.shape[1]
+    if width <= WIDEST and width % WORD == 0:
+        rows &= rows_at(_masks(width), lengths * width, width)
+    else:
+        rows *= np.arange(width) < lengths[:, None]
+
+
 def row_bytes(matrix: npt.NDArray[Any]) -> list[bytes]:
     """The rows of a contiguous matrix as bytes objects, made by one call in C."""
     rows: list[bytes] = matrix.view(f"V{matrix.shape[1] * matrix.itemsize}").ravel().tolist()
@@ -102,7 +140,7 @@ def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:
     for start in range(0, len(at), step):
         part, sizes = at[start : start + step], lengths[start : start + step]
         rows = rows_at(raw, np.minimum(part, last), width)
-        rows &= rows_at(_masks(width), sizes * width, width)
+        blank(rows, sizes)
         texts += rows.view(f"S{width}").ravel().tolist()  # leaves out the zeros at the end
     for i in np.flatnonzero(at > last).tolist():
         texts[i] = raw[at[i] : at[i] + lengths[i]].tobytes()
@@ -126,7 +164,7 @@ def column_at(raw: UInt8, at: Int64, lengths: Int64) -> TextColumn:
     if width > WIDEST or last < 0:
         return text_column(texts_at(raw, at, lengths))
     rows = rows_at(raw, np.minimum(at, last), width)
-    rows &= rows_at(_masks(width), lengths * width, width)
+    blank(rows, lengths)
     found: TextColumn = rows.view(f"S{width}").ravel()
     for i in np.flatnonzero(at > last).tolist():
         found[i] = raw[at[i] : at[i] + lengths[i]].tobytes()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from constants import shrink
 from datasets import add
 from sparkfiles import (
     ALL,
@@ -35,7 +36,9 @@ from sparkfiles import (
 )
 
 import winkfs
+from winkformats.disk.posix import FileStorage
 from winkfs import orders
+from winkfs.container.ondisk.catalog import CatalogFile
 from winkfs.dataset import manifest
 from winkfs.dataset.snapshot import snapshot
 from winkfs.names import to_name, to_path
@@ -342,6 +345,115 @@ def test_a_plan_is_a_snapshot_of_a_container_that_grows(
     winkfs.reindex(base)
     assert as_files(run()) == before  # the catalog has other files by now
     assert as_files(read(base)) == documents(base) != before
+
+
+Change = Callable[[Path], object]
+
+
+def _grow(base: Path) -> None:
+    with winkfs.open(base, "a") as c:
+        c.put("new", b"new")
+        c.put("empty", b"not empty any more")
+        c.delete("large")
+        c.rename("dir1/page 0001.html", "dir1/renamed")
+
+
+def _grow_and_list(base: Path) -> None:
+    _grow(base)
+    winkfs.reindex(base)  # another catalog takes the place of that of the plan
+
+
+def _lose(base: Path) -> None:
+    os.unlink(f"{base}.cat")
+
+
+def _damage(base: Path) -> None:
+    """In the last block of names, which is not the first that is read."""
+    with CatalogFile(FileStorage(f"{base}.cat")) as file:
+        pos, length = file.runs[0].parts[-1, :2].tolist()
+    flip(Path(f"{base}.cat"), pos + length - 9)
+
+
+def _both(one: Change, other: Change) -> Change:
+    return lambda base: (one(base), other(base))
+
+
+CHANGES: dict[str, Change] = {
+    "nothing": lambda base: None,
+    "grown": _grow,
+    "grown, another catalog": _grow_and_list,
+    "no catalog": _lose,
+    "damaged": _damage,
+    "grown, no catalog": _both(_grow, _lose),
+    "grown, damaged": _both(_grow, _damage),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("tasks", [1, 5])
+@pytest.mark.parametrize("few", [0, 64])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_listing_has_the_files_of_its_plan(
+    change: str, tasks: int, few: int, runs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows of a block of the catalog", 40)
+    shrink(monkeypatch, "blocks of a catalog decoded together", 2)
+    shrink(monkeypatch, "blocks of a catalog cut between any files", few)
+    base = with_columns(tmp_path / "c")
+    if runs == 2:
+        with winkfs.open(base, "a") as c:
+            c.put_many((f"dir{i % 7}/page {3 * i:04d}.html", b"newer") for i in range(20))
+            c.put("dir2/new 3.html", bytes(200))
+            c.delete("dir5/page 0005.html")
+    with CatalogFile(FileStorage(f"{base}.cat")) as file:
+        assert len(file.runs) == runs
+    before = {(n, f.size, f.mtime_ns) for n, f in documents(base).items()}
+    some = {"prefix": "dir", "glob": "*3.html", "minSize": "100", "mtimeFrom": str(START + 50)}
+    plans = [_listing(base, tasks), _listing(base, tasks, **some)]
+    wanted = [before, {(n, size, ns) for n, size, ns in before if n[:3] == b"dir"
+                       and n.endswith(b"3.html") and size >= 100
+                       and ns >= (START + 50) * 10**9}]  # fmt: skip
+    CHANGES[change](base)
+    for run, right in zip(plans, wanted, strict=True):
+        count, found = run()
+        assert {(row["name_raw"], row["size"], row["mtime_ns"]) for row in found} == right
+        assert len(found) == len(right) > 10
+        names = [row["name_raw"] for row in found]
+        assert names == sorted(names)
+        assert count >= min(tasks, 3)
+
+
+def _listing(base: Path, tasks: int, **options: str) -> Callable[[], tuple[int, list[Any]]]:
+    """A plan made now, to be run later -> its tasks, and their rows."""
+    from pyspark_winkfs import DefaultSource
+
+    options = {"path": str(base), "minPartitions": str(tasks), **options}
+    reader = DefaultSource(options=options).reader(
+        struct("name_raw binary, size long, mtime_ns long")
+    )
+    todo = pickle.loads(pickle.dumps(reader.partitions()))
+
+    def run() -> tuple[int, list[Any]]:
+        return len(todo), [row for t in todo for b in reader.read(t) for row in b.to_pylist()]
+
+    return run
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_damaged_inode_is_not_missed_where_the_catalog_is_lost(
+    grown: bool, tmp_path: Path
+) -> None:
+    base = with_columns(tmp_path / "c")
+    run, data = _listing(base, 1), tmp_path / "c.data"
+    flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    count = len(run()[1])  # the catalog knows it all the same
+    if grown:
+        _grow(base)
+    _lose(base)
+    with pytest.raises(ValueError, match=r"damage|checksum"):
+        run()
+    run = _listing(with_columns(tmp_path / "d"), 1)
+    assert len(run()[1]) == count
 
 
 def test_a_container_that_was_replaced_is_a_stale_plan(tmp_path: Path) -> None:

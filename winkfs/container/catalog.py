@@ -30,7 +30,7 @@ from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
-from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Run
+from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Place, Run
 from winkfs.container.ondisk.inode import ATTRS, FileType, attributes, nanoseconds
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
@@ -48,6 +48,7 @@ from winkfs.container.rows import (
     Times,
     joined,
     live,
+    overlaid,
     plain_numbers,
     some,
 )
@@ -210,9 +211,15 @@ class Catalog:
     def plain(self, query: Query) -> Iterator[Plain | Rows] | None:
         """The live rows with such names and times, as of `covered`, in less time than `rows_now`;
         None: ask that. Raises DerivedDamage."""
-        if len(self.file.runs) > 1 or query.where is not None or query.columns:
+        if query.where is not None or query.columns:
             return None
-        return self._base.plain(query.low, query.high, query.times)
+        first, *others = self.file.runs
+        found = first.plain(query.low, query.high, query.times)
+        if not others:
+            return found
+        parts = list(joined([run.rows(query.low, query.high) for run in others]))
+        changes = Rows.concat([gone_rows([]), *parts])
+        return None if changes.asked.any() else overlaid(found, changes)
 
     def at(self, positions: Int64, sparse: int) -> Iterator[Plain]:
         """Rows of the inodes at these ascending positions that say all, also of replaced ones.
@@ -256,6 +263,24 @@ def open_catalog(store: Opened, *, exactly: bool = False) -> Catalog | None:
     return None
 
 
+def open_older(store: Opened, covered: int, place: Place) -> Catalog | None:
+    """BASE.cat as it was when it covered so much, if that can still be read.
+
+    place   of the list of its runs at that time, see `CatalogFile`
+    ->      None where another file has taken its place, or it is damaged; a block that is damaged
+            is DerivedDamage when it is first read
+    """
+    try:
+        file = CatalogFile(open_file(store.base + DerivedCatalog.suffix), place)
+    except (FormatError, OSError):
+        return None
+    if file.contid != store.settings.contid:
+        file.close()
+        return None
+    file.covered = covered
+    return Catalog(file)
+
+
 def nearby(store: Opened) -> Catalog | None:
     """As `open_catalog`; None where it is far behind, too."""
     catalog = open_catalog(store)
@@ -265,18 +290,27 @@ def nearby(store: Opened) -> Catalog | None:
     return None
 
 
-def build(store: Opened, *, save: bool = True, lost: Problem | None = None) -> Catalog:
+def build(
+    store: Opened,
+    *,
+    save: bool = True,
+    lost: Problem | None = None,
+    positions: Int64 | None = None,
+) -> Catalog:
     """The catalog of all live files, from the inodes. A writer has synced.
 
-    save    write BASE.cat, where there is a writer, the container is not classic and the disk has
-            room; else it is a scratch file, in memory for few files
-    raises  OSError
-    cost    reads the inodes and sorts the names, n log n; memory: 100 MiB
+    save       write BASE.cat, where there is a writer, the container is not classic and the disk
+               has room; else it is a scratch file, in memory for few files
+    positions  ascending, of the inodes of other files, to have these in a scratch file
+    raises     OSError
+    cost       reads the inodes and sorts the names, n log n; memory: 100 MiB
     """
+    if positions is None:
+        positions = store.index.positions()
     with closing(new_sorter(store)) as sorter:
-        for rows in read_rows(store, store.index.positions(), lost):
+        for rows in read_rows(store, positions, lost):
             sorter.add(rows)
-        return _written(store, sorter.rows(), save=save)
+        return _written(store, sorter.rows(), len(positions), save=save)
 
 
 def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> Catalog:
@@ -287,7 +321,7 @@ def merge(store: Opened, runs: Sequence[Run], changes: Mapping[bytes, int]) -> C
     cost     reads the inodes of the changes, and writes the catalog anew
     """
     parts = [*_whole_runs(runs, store.schema), changed_rows(store, changes)]
-    return _written(store, joined(parts))
+    return _written(store, joined(parts), store.index.count)
 
 
 def rows_now(
@@ -338,22 +372,6 @@ def all_rows(
             catalog.close()
             raise
     return _healed(store, lock, catalog, found, query)
-
-
-def plain_rows(store: Opened, lost: Problem, query: Query) -> Iterator[Plain | Rows]:
-    """As `all_rows`, in less time where the catalog has all that happened in one run."""
-    catalog = open_catalog(store, exactly=True)
-    found = None if catalog is None else catalog.plain(query)
-    if catalog is not None and found is not None:
-        with catalog:
-            try:
-                for rows in found:
-                    yield rows
-                    query = query._replace(low=rows.last + b"\0")
-                return
-            except DerivedDamage as error:
-                store.remark(error)
-    yield from all_rows(store, contextlib.nullcontext(), lost, query)
 
 
 def _healed(
@@ -510,15 +528,15 @@ def write_whole(store: Opened, rows: Iterator[Rows]) -> Storage:
     return storage
 
 
-def _written(store: Opened, rows: Iterator[Rows], *, save: bool = True) -> Catalog:
-    """The same, open; a scratch file where none is to be saved, or can be."""
+def _written(store: Opened, rows: Iterator[Rows], count: int, *, save: bool = True) -> Catalog:
+    """The same, open; a scratch file where none is to be saved, or can be. `count`: of the rows."""
     if save and store.writable and not store.settings.classic:
         try:
             return Catalog(CatalogFile(write_whole(store, rows)))
         except OSError as error:
             store.excuse(error)
             return build(store, save=False)
-    few = store.index.count <= IN_MEMORY
+    few = count <= IN_MEMORY
     storage = MemoryStorage(name=f"{store.base}.cat (in memory)") if few else _scratch(store)
     _fill(store, CatalogWriter.create(storage, store.settings.contid, store.schema), rows)
     return Catalog(CatalogFile(storage))

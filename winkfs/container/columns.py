@@ -15,7 +15,16 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, UInt8, column_at, rows_at, texts_at
+from winkformats.arrays import (
+    Bools,
+    Int64,
+    UInt8,
+    among,
+    column_at,
+    gather,
+    rows_at,
+    texts_at,
+)
 from winkformats.errors import CorruptError
 from winkformats.kv.scan import EntryRows, entry_rows, lengths_at
 from winkfs.container.derived import Opened
@@ -38,11 +47,7 @@ from winkfs.container.rows import (
     CTIME,
     KIND,
     MODE_AT,
-    MTIME,
     OWNER,
-    POINTER,
-    POS,
-    SIZE,
     SPECIAL,
     Blobs,
     Plain,
@@ -463,10 +468,11 @@ class Columns:
         )  # fmt: skip
 
     def visible(self, hidden: Int64 | None, *, include_dirs: bool) -> Self:
-        """Without files whose inodes are in `hidden`, and without directories and links."""
+        """Without files whose inodes are in `hidden`, ascending, and without directories and
+        links."""
         seen = np.ones(len(self), np.bool_)
         if hidden is not None and len(hidden):
-            seen = ~np.isin(self.pos, hidden)
+            seen = ~among(self.pos, hidden)
         if not include_dirs:
             seen &= (self.ftype != FileType.DIR) & (self.ftype != FileType.LINK)
         return self if seen.all() else self.take(seen)
@@ -495,10 +501,7 @@ class Columns:
 def columns_of(rows: Rows | Plain) -> Columns:
     """What rows of the catalog say, in their order."""
     if isinstance(rows, Rows):
-        pos, pointer, size, mtime, kind = rows.numbers[:, [POS, POINTER, SIZE, MTIME, KIND]].T
-        lengths = np.fromiter(map(len, rows.names), np.int64, len(rows.names))
-        names = np.frombuffer(b"".join(rows.names), np.uint8)
-        rows = Plain(pos, pointer, size, mtime, kind, lengths, names)
+        rows = Plain.of(rows)
     return Columns.joined(
         rows.pos, rows.pointer, rows.size, rows.mtime, (rows.kind & 255).astype(np.uint8),
         (rows.kind & SPECIAL != 0).astype(np.uint8), rows.lengths, rows.name_bytes,
@@ -588,12 +591,3 @@ def _add_attributes(
         numbers[i, OWNER] = owner_word(attrs.uid, attrs.gid)
         if attrs.ctime_ns is not None:
             numbers[i, CTIME] = attrs.ctime_ns
-
-
-def gather(data: UInt8, starts: Int64, lengths: Int64) -> UInt8:
-    """data[starts[i] : starts[i] + lengths[i]], one behind the other. Memory: 16 bytes a byte."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    where = np.arange(total)
-    where += np.repeat(starts - ends + lengths, lengths)
-    return data[where]

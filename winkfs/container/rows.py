@@ -22,6 +22,7 @@ from winkformats.arrays import (
     TextColumn,
     UInt8,
     column_at,
+    gather,
     text_column,
     text_order,
 )
@@ -245,6 +246,42 @@ class Plain(NamedTuple):
     def last(self) -> bytes:
         """The last name; there is one."""
         return self.name_bytes[len(self.name_bytes) - int(self.lengths[-1]) :].tobytes()
+
+    def part(self, start: int, stop: int) -> Plain:
+        """The rows [start, stop), without a copy."""
+        names = self.name_bytes[self.lengths[:start].sum() :][: self.lengths[start:stop].sum()]
+        return Plain._make([*(column[start:stop] for column in self[:-1]), names])
+
+    def take(self, index: Int64 | Bools) -> Plain:
+        """The rows with these indices, int64[m] in any order, or those marked, bool[n]."""
+        index = np.flatnonzero(index) if index.dtype == np.bool_ else index
+        starts = np.cumsum(self.lengths) - self.lengths
+        names = gather(self.name_bytes, starts[index], self.lengths[index])
+        return Plain._make([*(column[index] for column in self[:-1]), names])
+
+    @classmethod
+    def of(cls, rows: Rows) -> Plain:
+        """The same of rows."""
+        pos, pointer, size, mtime, kind = rows.numbers[:, [POS, POINTER, SIZE, MTIME, KIND]].T
+        lengths = np.fromiter(map(len, rows.names), np.int64, len(rows.names))
+        names = np.frombuffer(b"".join(rows.names), np.uint8)
+        return cls(pos, pointer, size, mtime, kind, lengths, names)
+
+    def changed(self, changes: Rows) -> Plain:
+        """The live rows of both, in order; of those with one name that of the changes."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        names = column_at(self.name_bytes, starts, self.lengths)
+        places = np.searchsorted(names, changes.column)
+        inside = np.flatnonzero(places < len(names))
+        kept = np.ones(len(names), bool)
+        kept[places[inside][names[places[inside]] == changes.column[inside]]] = False
+        live = ~changes.gone
+        old, new = self.take(kept), Plain.of(changes.take(live))
+        both = Plain._make([
+            np.concatenate([getattr(old, field), getattr(new, field)]) for field in Plain._fields
+        ])  # fmt: skip
+        order = np.concatenate([2 * np.flatnonzero(kept) + 1, 2 * places[live]])
+        return both.take(np.argsort(order, kind="stable"))
 
 
 def builtin(name: str, names: list[bytes], numbers: Int64) -> Column:
@@ -667,6 +704,24 @@ def _over(old: Rows, new: Rows) -> Rows:
     kept = np.ones(len(found), bool)
     kept[:-1] = found.column[1:] != found.column[:-1]
     return found.take(kept)
+
+
+def overlaid(parts: Iterable[Plain | Rows], changes: Rows) -> Iterator[Plain | Rows]:
+    """The live rows of both, each in byte order; of those with one name that of the changes, which
+    are not ASK."""
+    at = 0
+    for part in parts:
+        stop = bisect_right(changes.names, part.last, at)
+        if stop == at:
+            yield part
+        elif isinstance(part, Rows):
+            yield from live(joined([iter([part]), iter([changes.part(at, stop)])]))
+        else:
+            both = part.changed(changes.part(at, stop))
+            if len(both.pos):
+                yield both
+        at = stop
+    yield from live(filter(some, [changes.part(at)]))
 
 
 def live(parts: Iterable[Rows]) -> Iterator[Rows]:

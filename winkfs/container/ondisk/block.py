@@ -24,7 +24,18 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64, Strings, TextColumn, UInt8, rows_at
+from winkformats.arrays import (
+    WIDEST,
+    WORD,
+    Int64,
+    Strings,
+    TextColumn,
+    UInt8,
+    UInt64,
+    blank,
+    rows_at,
+    rows_joined,
+)
 from winkfs.container.rows import (
     ASK,
     COLUMNS,
@@ -48,6 +59,11 @@ SIZES: Final = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 HEAD: Final = struct.Struct("<QQ")
 MOST: Final = (1 << 63) - 1
 STORED: Final = len(COLUMNS) + 2  # with `shared` and `rest`
+SHARED, REST = STORED - 2, STORED - 1
+START: Final = HEAD.size + 16 * STORED  # of the columns
+SLACK: Final = WIDEST + WORD  # bytes behind several blocks in memory: nearly no row of names is cut
+TOGETHER: Final = 4 << 20  # bytes of a matrix of names of several blocks
+FEW: Final = 1 << 14  # bytes that names share, up to which they are filled in byte by byte
 
 
 def encode_blocks(rows: Rows, each: int) -> Iterator[tuple[bytes, list[int]]]:
@@ -176,26 +192,8 @@ class Block:
         for number in range(len(COLUMNS)):
             found[:, number] = self.column(number, start, stop)
         found[:, CTIME] += found[:, MTIME]
-        found[:, POINTER] = self._pointers(found[:, POINTER], found[:, POS], found[:, SIZE])
+        found[:, POINTER] = _pointers(found[:, POINTER], found[:, POS], found[:, SIZE])
         return found
-
-    @staticmethod
-    def _pointers(stored: Int64, pos: Int64, size: Int64) -> Int64:
-        return np.where((stored == 0) | (stored == -1), stored, pos - stored - size)
-
-    def plain(self, chosen: Bools) -> Plain:
-        """What columns say of the chosen rows, bool[n], without an object a name. A third of the
-        time of `numbers` and `names`. Raises ValueError."""
-        pos, size, mtime, stored, kind = (
-            self.column(number)[chosen] for number in (POS, SIZE, MTIME, POINTER, KIND)
-        )
-        shared, rest, _ = self._fronts
-        rows, inside = self._matrix(0, self.count)
-        inside &= chosen[:, None]
-        return Plain(
-            pos, self._pointers(stored, pos, size), size, mtime, kind, (shared + rest)[chosen],
-            rows[inside],
-        )  # fmt: skip
 
     @property
     def names(self) -> list[bytes]:
@@ -231,8 +229,18 @@ class Block:
         return self._front(index) + self._raw[end - rest.item(index) : end].tobytes()
 
     def _texts_of(self, start: int, stop: int) -> Strings:
-        rows, inside = self._matrix(start, stop)
-        rows *= inside
+        shared, rest, ends = (column[start:stop] for column in self._fronts)
+        front = np.frombuffer(self._front(start), np.uint8)
+        lengths, begin = shared + rest, ends - rest
+        shared = shared.copy()
+        shared[0] = 0  # the first one is whole here
+        wide, ahead = int(shared.max()), len(front)
+        tails = self._raw[self._tails_at + int(begin[0]) : self._tails_at + int(ends[-1])]
+        at = begin - begin[0] + wide + ahead - shared
+        at[0] = wide
+        behind = np.zeros(_width(lengths), np.uint8)
+        rows = _whole(np.concatenate([behind[:wide], front, tails, behind]), at, shared, lengths)
+        blank(rows, lengths)
         return rows.view(f"S{rows.shape[1]}").ravel()
 
     @cached_property
@@ -267,30 +275,6 @@ class Block:
             wanted = known
         return b"".join(reversed(parts))
 
-    def _matrix(self, start: int, stop: int) -> tuple[UInt8, Bools]:
-        """Names as rows of a matrix, uint8[n, longest], and which of its bytes are theirs."""
-        shared, rest, ends = (column[start:stop] for column in self._fronts)
-        begin, front = ends - rest, np.frombuffer(self._front(start), np.uint8)
-        lengths = shared + rest
-        shared = shared.copy()
-        shared[0] = 0  # the first one is whole here
-        wide, longest, ahead = int(shared.max()), int(lengths.max()), len(front)
-        tails = self._raw[self._tails_at + int(begin[0]) : self._tails_at + int(ends[-1])]
-        raw = np.concatenate([np.zeros(wide, np.uint8), front, tails, np.zeros(longest, np.uint8)])
-        at = begin - begin[0] + wide + ahead - shared
-        at[0] = wide
-        rows = rows_at(raw, at, longest)
-        if wide:
-            # Of what a name shares with others each byte stands in the last row that does not share
-            # it. Rows follow each other in `raw`, so that is the highest place.
-            column = np.arange(wide)[:, None]
-            place = np.where(shared <= column, at + column, 0)
-            np.maximum.accumulate(place, axis=1, out=place)
-            rows[:, :wide] = raw[place].T
-        narrow = np.dtype(np.uint16 if longest < 1 << 16 else np.int64)  # half the time
-        inside: Bools = np.arange(longest).astype(narrow) < lengths.astype(narrow)[:, None]
-        return rows, inside
-
     def column(self, number: int, start: int = 0, stop: int | None = None) -> Int64:
         """One of the COLUMNS as it is stored, of the rows [start, stop): all but POINTER and CTIME
         are stored as they are."""
@@ -298,12 +282,165 @@ class Block:
         width, at = self._width[number], self._at[number] + start * self._width[number]
         if width == 0:
             return np.full(stop - start, self._base[number], np.int64)
-        rows = np.zeros((stop - start, 8), np.uint8)
-        rows[:, :width] = self._raw[at : at + (stop - start) * width].reshape(-1, width)
-        found: Int64 = rows.view("<i8")[:, 0] + self._base[number]
+        raw, size = self._raw[at:], (stop - start) * width + WORD
+        if len(raw) < size:
+            raw = np.append(raw, np.zeros(WORD, np.uint8))
+        found = _numbers(raw, width, stop - start)
+        found += self._base[number]
         return found
+
+
+class Blocks:
+    """Several blocks that lie in memory together, decoded as one: so most of the time is spent on
+    bytes, not on calls of numpy."""
+
+    def __init__(self, raw: UInt8, at: Int64, lengths: Int64) -> None:
+        """Raises ValueError for bytes that are no blocks.
+
+        raw      has the values of the blocks, and SLACK bytes behind the last one
+        at       where in it they begin, int64[k], ascending; lengths: their bytes, int64[k]
+        """
+        if int(lengths.min()) < START:
+            raise ValueError("a block is cut short")
+        heads = rows_at(raw, at, START).view("<i8")
+        self.counts, self._tails = heads[:, 0], heads[:, 1]
+        self._base, self._width = heads[:, 2::2].T, heads[:, 3::2].T
+        counts, width = self.counts, self._width
+        if ((width < 0) | (width > WORD)).any() or ((counts < 1) | (counts > BLOCK)).any():
+            raise ValueError("blocks that cannot be")
+        sizes = -(-counts * width // ALIGN) * ALIGN
+        ends = at + START + np.cumsum(sizes, axis=0)
+        self._at, self._tails_at = ends - sizes, ends[-1]
+        if (self._tails_at + self._tails != at + lengths).any():
+            raise ValueError("blocks of another size")
+        self._raw = raw
+        self.starts: list[int] = [0, *np.cumsum(counts).tolist()]
+        uneven = np.flatnonzero(counts != counts[0])
+        self._even = int(uneven[0]) if len(uneven) else len(counts)  # blocks with as many rows
+
+    def column(self, number: int) -> Int64:
+        """One of the COLUMNS of all rows, as `Block.column`."""
+        at, width, base = self._at[number], self._width[number], self._base[number]
+        found, n, even = np.empty(self.starts[-1], np.int64), self.starts[1], self._even
+        alike = found[: even * n].reshape(even, n)
+        for each in set(width[:even].tolist()):
+            blocks = np.flatnonzero(width[:even] == each)
+            rows = rows_at(self._raw, at[blocks], n * each + WORD)
+            alike[blocks] = _numbers(rows, each, n) + base[blocks, None]
+        for i in range(even, len(self.counts)):
+            start, stop = self.starts[i : i + 2]
+            found[start:stop] = _numbers(self._raw[at[i] :], int(width[i]), stop - start) + base[i]
+        return found
+
+    def plain(self) -> Plain:
+        """What columns say of all rows, without an object a name. A tenth of the time of `numbers`
+        and `names`. Raises ValueError."""
+        pos, size, mtime, stored, kind = map(self.column, (POS, SIZE, MTIME, POINTER, KIND))
+        at, shared, lengths = self._fronts()
+        parts = list(self._names(0, len(self.counts), at, shared, lengths))
+        names = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return Plain(pos, _pointers(stored, pos, size), size, mtime, kind, lengths, names)
+
+    def _fronts(self) -> tuple[Int64, Int64, Int64]:
+        """`at` and `shared` as `_whole` takes them, and the lengths of the names.
+
+        raises  ValueError for lengths that cannot be
+        """
+        shared, rest = self.column(SHARED), self.column(REST)
+        starts, lengths, ends = self.starts[:-1], shared + rest, np.cumsum(rest)
+        longest = np.maximum.reduceat(lengths, starts)
+        if (
+            min(int(column.min()) for column in (shared, rest, lengths)) < 0
+            or shared[starts].any()
+            or (np.add.reduceat(rest, starts) != self._tails).any()
+            or (shared[1:] > lengths[:-1]).any()
+            or ((longest > AREA // self.counts) & (self.counts > 1)).any()
+        ):
+            raise ValueError("names that cannot be")
+        begin = ends - rest
+        at = begin - shared + np.repeat(self._tails_at - begin[starts], self.counts)
+        return at, shared, lengths
+
+    def _names(
+        self, first: int, stop: int, at: Int64, shared: Int64, lengths: Int64
+    ) -> Iterator[UInt8]:
+        """The names in the blocks [first, stop), in parts that fit into a cache."""
+        rows = slice(self.starts[first], self.starts[stop])
+        if stop - first > 1 and (rows.stop - rows.start) * _width(lengths[rows]) > TOGETHER:
+            middle = (first + stop) // 2
+            yield from self._names(first, middle, at, shared, lengths)
+            yield from self._names(middle, stop, at, shared, lengths)
+        else:
+            whole = _whole(self._raw, at[rows], shared[rows], lengths[rows])
+            yield rows_joined(whole, lengths[rows])
+
+
+def _numbers(raw: UInt8, width: int, count: int) -> Int64:
+    """Numbers of so many bytes that stand one behind the other in `raw`, from its start on, or in
+    each of its rows; there are WORD bytes behind them."""
+    wide = 1 << max(width - 1, 0).bit_length()  # bytes that are read of each, with some of the next
+    strides = (*raw.strides[:-1], width)
+    found: Int64 = np.ndarray(
+        (*raw.shape[:-1], count), f"<u{wide}", raw, 0, strides
+    ).astype(np.int64)  # fmt: skip
+    if width < wide:
+        found &= (1 << 8 * width) - 1
+    return found
+
+
+def _width(lengths: Int64) -> int:
+    """Bytes of a row in which each of these names has room."""
+    return max(-(-int(lengths.max()) // WORD), 1) * WORD
+
+
+def _whole(raw: UInt8, at: Int64, shared: Int64, lengths: Int64) -> UInt8:
+    """Names as rows of a matrix, uint8[n, _width(lengths)], with anything behind their ends.
+
+    at      where they would begin in `raw`, if what they share stood before the rest of each
+    shared  0 for the first one
+    """
+    width, wide = _width(lengths), int(shared.max())
+    missing = int(at.max()) + width - len(raw)
+    if missing > 0:
+        raw = np.append(raw, np.zeros(missing, np.uint8))
+    rows = rows_at(raw, at, width)
+    if wide * len(rows) > FEW:
+        words = rows.view("<u8")
+        for number in range(-(-wide // WORD)):
+            _fill_in(words[:, number], shared - WORD * number)
+    elif wide:
+        # Of what a name shares with others each byte stands in the last row that does not share it.
+        # Rows follow each other in `raw`, so that is the highest place.
+        column = np.arange(wide)[:, None]
+        place = np.where(shared <= column, at + column, 0)
+        np.maximum.accumulate(place, axis=1, out=place)
+        rows[:, :wide] = raw[place].T
+    return rows
+
+
+def _fill_in(words: UInt64, shared: Int64) -> None:
+    """Fill in the bytes that 8 bytes of each name share with those of the name before.
+
+    A word is that of the name before under a mask, and bytes of its own. So it is that of the name
+    before that one, under both masks, and bytes of both: with each step as far back again.
+    """
+    own = np.flatnonzero(shared < WORD)  # the others have the word of the name before
+    some = len(own) < len(words)
+    mask = np.maximum(shared[own] if some else shared, 0).astype(np.uint64)
+    mask = (np.uint64(1) << 8 * mask) - np.uint64(1)
+    found, step = (words[own] if some else words) & ~mask, 1
+    while mask.max():
+        found[step:] |= found[:-step] & mask[step:]
+        mask[step:] &= mask[:-step]
+        step *= 2
+    words[:] = np.repeat(found, np.diff(own, append=len(words))) if some else found
 
 
 def _signed(value: int) -> int:
     """A sum of numbers as int64 has it."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _pointers(stored: Int64, pos: Int64, size: Int64) -> Int64:
+    """The POINTERs that are stored so."""
+    return np.where((stored == 0) | (stored == -1), stored, pos - stored - size)

@@ -35,12 +35,22 @@ import numpy as np
 import xxhash
 
 from winkformats.arrays import Bools, Int64, among
-from winkformats.disk.storage import Storage
+from winkformats.disk.storage import Buffer, Storage
 from winkformats.errors import FormatError
 from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, Superblock, read_superblock
-from winkfs.container.ondisk.block import ALIGN, AREA, BLOCK, HEAD, MOST, Block, encode_blocks
+from winkfs.container.ondisk.block import (
+    ALIGN,
+    AREA,
+    BLOCK,
+    HEAD,
+    MOST,
+    SLACK,
+    Block,
+    Blocks,
+    encode_blocks,
+)
 from winkfs.container.ondisk.data import PURPOSE_CATALOG
 from winkfs.container.ondisk.typed import (
     Column,
@@ -80,9 +90,13 @@ NEW: Final = {
 }  # fmt: skip
 TOGETHER: Final = 8  # blocks that are written together
 KEPT: Final = 32  # blocks kept decoded
+AT_ONCE: Final = 64  # blocks that are decoded together
+GAP: Final = 4 << 10  # bytes between two blocks that are read with them
 BUDGET: Final = 64 << 20  # bytes that a pass leaves in the page cache; what was there stays
 STEP: Final = 4 << 20  # bytes beyond, that are dropped at a time
 T = TypeVar("T")
+Place = tuple[int, int, int]
+"""Of a value: position, bytes and hash."""
 NO_NUMBERS: Final = np.empty(0, np.int64)
 
 
@@ -240,11 +254,21 @@ class Run:
 
         chosen  bool[b]: of which blocks; None: of all
         """
+        wanted = self._wanted(low, high, times)
+        if chosen is not None:
+            wanted = wanted[chosen[wanted]]
+        with self._within_budget(wanted) as passed:
+            for i in wanted.tolist():
+                part = self._part_of(i, low, high)
+                if part.start < part.stop:
+                    yield i, part
+                passed(i)
+
+    def _wanted(self, low: bytes, high: bytes | None, times: Times) -> Int64:
+        """The blocks that may have names in [low, high), and such mtimes, int64[..]."""
         first_block = max(bisect_right(self.firsts, low) - 1, 0)
         stop = len(self.firsts) if high is None else bisect_left(self.firsts, high)
         wanted = np.arange(first_block, stop)
-        if chosen is not None:
-            wanted = wanted[chosen[wanted]]
         since, until = times
         asked = self._field("asked") > 0
         if since is not None:  # an mtime at either end may be one beyond it
@@ -253,21 +277,16 @@ class Run:
         if until is not None:
             early = self._field("mtime_min") < max(until, -MOST)
             wanted = wanted[(early | asked)[wanted]]
-        with self._within_budget(wanted) as passed:
-            yield from self._parts_of(wanted, low, high, passed)
+        return wanted
 
-    def _parts_of(
-        self, wanted: Int64, low: bytes, high: bytes | None, passed: Callable[[int], None]
-    ) -> Iterator[tuple[int, slice]]:
-        for i in wanted.tolist():
-            first, last = 0, self.starts[i + 1] - self.starts[i]
-            if self.firsts[i] < low:
-                first = bisect_left(self.names(i), low)
-            if high is not None and (i + 1 == len(self.firsts) or self.firsts[i + 1] > high):
-                last = bisect_left(self.names(i), high)
-            if first < last:
-                yield i, slice(first, last)
-            passed(i)
+    def _part_of(self, number: int, low: bytes, high: bytes | None) -> slice:
+        """Which rows of a block have names in [low, high)."""
+        first, last = 0, self.starts[number + 1] - self.starts[number]
+        if self.firsts[number] < low:
+            first = bisect_left(self.names(number), low)
+        if high is not None and (number + 1 == len(self.firsts) or self.firsts[number + 1] > high):
+            last = bisect_left(self.names(number), high)
+        return slice(first, last)
 
     @contextmanager
     def _within_budget(self, wanted: Int64) -> Iterator[Callable[[int], None]]:
@@ -319,31 +338,38 @@ class Run:
 
         raises  DerivedDamage
         """
-        with self._within_budget(blocks) as passed:
-            for i in blocks.tolist():
-                block = self.block(i)
-                chosen = among(block.column(POS), positions)
-                chosen &= block.column(KIND) & (GONE | ASK) == 0
-                if chosen.any():
-                    yield self._plain(i, chosen)
-                passed(i)
+        for _, rows in self._decoded(blocks):
+            chosen = among(rows.pos, positions) & (rows.kind & (GONE | ASK) == 0)
+            if chosen.any():
+                yield rows.take(chosen)
 
     def plain(self, low: bytes, high: bytes | None, times: Times) -> Iterator[Plain | Rows]:
-        """As `rows`; of a block whose rows all say all in less time. Raises DerivedDamage."""
-        for i, part in self.within(low, high, times):
-            block = self.block(i)
-            if (block.column(KIND) & (GONE | ASK)).any():
-                yield Rows(self.names(i)[part], block.numbers[part])
+        """As `rows`, many blocks at a time; of a block whose rows do not all say all, in the time
+        of that. Raises DerivedDamage."""
+        for numbers, rows in self._decoded(self._wanted(low, high, times)):
+            starts = [0, *np.cumsum(self._field("rows")[numbers]).tolist()]
+            odd = rows.kind & (GONE | ASK) != 0
+            if not odd.any():
+                first, last = (self._part_of(int(i), low, high) for i in numbers[[0, -1]])
+                if first.start < starts[-2] + last.stop:
+                    yield rows.part(first.start, starts[-2] + last.stop)
                 continue
-            chosen = np.zeros(block.count, bool)
-            chosen[part] = True
-            yield self._plain(i, chosen)
+            for i, start, stop in zip(numbers.tolist(), starts, starts[1:], strict=False):
+                part = self._part_of(i, low, high)
+                if part.start == part.stop:
+                    continue
+                if odd[start:stop].any():
+                    yield Rows(self.names(i)[part], self.block(i).numbers[part])
+                else:
+                    yield rows.part(start + part.start, start + part.stop)
 
-    def _plain(self, number: int, chosen: Bools) -> Plain:
-        try:
-            return self.block(number).plain(chosen)
-        except ValueError as error:
-            raise self.damage(number, error) from None
+    def _decoded(self, wanted: Int64) -> Iterator[tuple[Int64, Plain]]:
+        """These blocks, AT_ONCE at a time, and all their rows. Raises DerivedDamage."""
+        with self._within_budget(wanted) as passed:
+            for at in range(0, len(wanted), AT_ONCE):
+                numbers = wanted[at : at + AT_ONCE]
+                yield numbers, self._read_together(numbers)
+                passed(int(numbers[-1]))
 
     def values_between(
         self, low: int, high: int, typed: Mapping[str, str]
@@ -444,6 +470,32 @@ class Run:
             raise self.damage(number, ValueError("a block with other rows than the index says"))
         return found
 
+    def _read_together(self, numbers: Int64) -> Plain:
+        """All rows of some blocks. Raises DerivedDamage. Cost: one read where they lie together."""
+        storage, name = self._storage, self._storage.name
+        pos, length, hashes = self.parts[numbers, :3].T
+        if (pos < 0).any() or (length > storage.size() - pos).any():
+            raise DerivedDamage("the catalog is cut short", file=name, offset=int(pos.min()))
+        begin, end, total = int(pos.min()), int((pos + length).max()), int(length.sum())
+        at, pieces = pos - begin, [(begin, 0, end - begin)]
+        if end - begin > total + GAP * len(numbers) or (pos[1:] < pos[:-1]).any():
+            at, end = np.cumsum(length) - length, begin + total
+            pieces = list(zip(pos.tolist(), at.tolist(), length.tolist(), strict=True))
+        raw = np.empty(end - begin + SLACK, np.uint8)
+        for place, start, size in pieces:
+            storage.read_into(raw.data[start : start + size], place)
+        starts, stops = at.tolist(), (at + length).tolist()
+        for place, start, stop, hashed in zip(pos, starts, stops, hashes.tolist(), strict=True):
+            if _hash(raw.data[start:stop]) != hashed:
+                raise DerivedDamage("a block of the catalog is wrong", file=name, offset=int(place))
+        try:
+            found = Blocks(raw, at, length)
+            if (found.counts != self._field("rows")[numbers]).any():
+                raise ValueError("blocks with other rows than the index says")
+            return found.plain()
+        except ValueError as error:
+            raise self.damage(int(numbers[0]), error) from None
+
     def names(self, number: int) -> list[bytes]:
         """The names of a block. Raises DerivedDamage."""
         try:
@@ -462,19 +514,24 @@ class CatalogFile:
     contid, covered  whose it is: CONTID, and FILESIZE of the data file
     clashes          of the first run: files, not directories, with whose name and a / another
                      begins; -1: not known
+    place            of the list of the runs: position, bytes and hash
     runs             the oldest first; at least one
     """
 
-    def __init__(self, storage: Storage) -> None:
-        """Takes the storage; it is closed where this raises. Raises FormatError; OSError."""
+    def __init__(self, storage: Storage, place: Place | None = None) -> None:
+        """Takes the storage; it is closed where this raises. Raises FormatError; OSError.
+
+        place  of an older list, which runs that are added leave where it is; None: the one of today
+        """
         self.storage = storage
         try:
             self.superblock = block = read_superblock(storage)
             _check_form(block, storage)
             self.contid, self.covered = block.get("CONTID", 0), block.get("DATAEND", -1)
             self.clashes = block.get(CLASHES, -1)
-            where = [block.get(name, 0) for name in (RUNS, RUNBYTES, RUNHASH)]
-            words = _checked(storage, where, _words)
+            today = block.get(RUNS, 0), block.get(RUNBYTES, 0), block.get(RUNHASH, 0)
+            self.place: Place = today if place is None else place
+            words = _checked(storage, self.place, _words)
             self.listed: list[list[int]] = words.reshape(-1, 4).tolist()
             make = partial(Run, storage)
             self.runs = [_checked(storage, row[:3], make) for row in self.listed]
@@ -549,7 +606,7 @@ def _words(value: bytes) -> Int64:
     return np.frombuffer(value, "<i8").astype(np.int64)
 
 
-def _hash(value: bytes) -> int:
+def _hash(value: Buffer) -> int:
     return int.from_bytes(xxhash.xxh3_64_digest(value), "little", signed=True)
 
 

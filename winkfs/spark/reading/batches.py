@@ -312,9 +312,11 @@ class _Batch:
 
     def _paths(self) -> pa.Array:
         names, raw = self._names(), self.rows.names_joined
-        text = raw.tobytes()
-        if MARK in text or not (text.isascii() or _is_utf8(text, self.rows)):
-            names = _escaped(names, self.rows)
+        ascii = int(raw.max(initial=0)) < 0x80
+        if not ascii or (raw == MARK[0]).any():
+            text = raw.tobytes()
+            if MARK in text or not (ascii or _is_utf8(text, self.rows)):
+                names = _escaped(names, self.rows)
         return names.view(pa.string())
 
     def _errors(self) -> pa.Array:

@@ -95,15 +95,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Listed(Piece):
-    """Files of a shard that are listed from its catalog, without contents.
+    """Files that are listed from a catalog, without contents.
 
     first, stop  names in [first, stop); stop None: all behind
     selection    which of them, not by `paths`
+    place        where a container that grows has the catalog of the plan, see `open_older`
     """
 
     first: bytes = b""
     stop: bytes | None = None
     selection: Selection | None = None
+    place: tuple[int, int, int] = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,8 @@ class Ordered(InputPartition):  # type: ignore[misc]
 
 
 class Cuts(NamedTuple):
-    """Names between which there are about as many files, and how many of `rows` or, where there are
-    none, of the hidden ones are before each of them."""
+    """Names between which there are about as many files, and how many of the hidden ones are before
+    each of them."""
 
     names: Sequence[bytes]
     before: Sequence[int]
@@ -160,7 +162,7 @@ class Part:
     """A piece that may be cut into several tasks.
 
     hidden   positions of inodes in it that do not count, ascending or, with cuts, by name
-    rows     positions of its inodes, none of them hidden; None: a range of positions, or names
+    rows     positions of its inodes, none of them hidden; None: a range of positions, or of names
     weights  of the rows, bytes
     cuts     where a range of names can be cut
     """
@@ -196,15 +198,14 @@ class Part:
 
     def _listed(self, piece: Listed, low: float, high: float) -> Listed | None:
         names = [piece.first, *self.cuts.names, piece.stop]
-        rows = self.hidden if self.rows is None else self.rows
-        places = [0, *self.cuts.before, len(rows)]
+        places = [0, *self.cuts.before, len(self.hidden)]
         a, b = (round((len(names) - 1) * part / self.weight) for part in (low, high))
-        first, packed = names[a], pack(np.sort(rows[places[a] : places[b]]))
+        first, hidden = names[a], np.sort(self.hidden[places[a] : places[b]])
         if a == b or first is None:
             return None
-        if self.rows is not None:
-            return replace(piece, first=first, stop=names[b], rows=packed)
-        return replace(piece, first=first, stop=names[b], hidden=packed if len(rows) else None)
+        return replace(
+            piece, first=first, stop=names[b], hidden=pack(hidden) if len(hidden) else None
+        )
 
     def _between(self, low: int, high: int) -> Piece:
         """The piece cut to [low, high), with what is hidden there: a task is sent no more."""

@@ -1,8 +1,9 @@
 """The reader of a scan: plans it in a short process on the driver, reads its partitions in tasks.
 
 A data set's shards never change: a task gets a range of positions and finds the files itself. A
-container may grow while a query runs, so its tasks get their files, as of the plan. What looks into
-containers is in `selected`, which is imported only where a query needs it.
+container may grow while a query runs, so its tasks get their files, as of the plan, or the place of
+the catalog that has them. What looks into containers is in `selected`, which is imported only where
+a query needs it.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> I
         if weight > WORTH // 2 or options.partitions > 1 or options.split is not None:
             from winkfs.spark.reading.selected import with_cuts
 
-            part = with_cuts(part, shard)
+            part = with_cuts(options, part, shard)
         yield part
         return
     if not shard.grows and options.selection.everything:
@@ -123,7 +124,7 @@ def _parts(options: Options, contents: bool, shard: Shard, generation: int) -> I
         return
     from winkfs.spark.reading.selected import files_of, listed_now
 
-    if not contents and options.selection.everything:
+    if not contents and options.selection.paths is None:
         now = listed_now(options, shard, generation)
         if now is not None:
             yield now

@@ -11,21 +11,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
-from winkformats.arrays import Bools, Int64, column, rows_at
+from winkformats.arrays import Bools, Int64, column, keep_heap, rows_at
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
-from winkfs.container.catalog import Query, open_catalog, plain_rows, rows_now, values_between
-from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan, columns_of
+from winkfs.container.catalog import (
+    Query,
+    build,
+    open_catalog,
+    open_older,
+    rows_now,
+    values_between,
+)
+from winkfs.container.columns import BY_INODE, EMPTY, LONGEST, Columns, InodeScan
 from winkfs.container.ondisk.inode import Attrs, Inode, assemble, attributes, cut
 from winkfs.container.ondisk.typed import USER, Column, Texts
+from winkfs.container.recovery import rebuild
 from winkfs.container.rows import Plain, Rows
 from winkfs.container.select import (
     catalogued,
@@ -48,7 +55,6 @@ HEAD: Final = 512  # bytes of the first read of an entry whose size is not known
 FEW: Final = 8  # reads of a batch that wait for the disk one after the other
 MARGIN: Final = 1 << 20  # bytes behind a range that the kernel may have read ahead
 ROWS: Final = 1 << 16  # files at a time
-PARTS: Final = 64  # blocks of the catalog at a time
 FEW_VALUES: Final = 4096  # files of a piece, up to which their attributes are read
 SPAN: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
 GAP: Final = 1 << 20  # bytes before the first of them that are read with them
@@ -289,6 +295,19 @@ def _single(value: Any) -> pa.Array:
     )
 
 
+def _together(found: Iterator[Plain | Rows]) -> Iterator[list[Plain | Rows]]:
+    """Parts of at least ROWS rows each, but for the last one."""
+    some, count = list[Plain | Rows](), 0
+    for part in found:
+        some.append(part)
+        count += len(part.pos)
+        if count >= ROWS:
+            yield some
+            some, count = [], 0
+    if some:
+        yield some
+
+
 def open_planned(piece: Piece, *, load: bool = False) -> Store:
     """A container, with its index or without. Raises StalePlan where it is not that of the plan."""
     record = ShardRecord(piece.base, piece.contid, piece.size)
@@ -319,7 +338,7 @@ class Source:
     ) -> None:
         """Raises StalePlan, FormatError, OSError."""
         self.piece, self.problem, self._typed = piece, problem, typed
-        self.store = open_planned(piece, load=isinstance(piece, Listed) and piece.rows is None)
+        self.store = open_planned(piece)
         self._include_dirs, self._with_contents = include_dirs, contents
         low = max(piece.low, self.store.kv.start)
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
@@ -341,8 +360,7 @@ class Source:
         """
         piece = self.piece
         if isinstance(piece, Listed):
-            found = self._listed(piece) if piece.rows is None else self._as_planned(piece)
-            yield from map(self._seen, found)
+            yield from map(self._seen, self._listed(piece))
             return
         if piece.rows is not None:
             positions = unpack(piece.rows)
@@ -353,49 +371,56 @@ class Source:
         yield from map(self._seen, self._at(positions))
 
     def _listed(self, piece: Listed) -> Iterator[Columns]:
-        """The files with names of the piece, from the catalog; where there is none, one is made."""
+        """The chosen files with names of the piece."""
         assert piece.selection is not None
+        keep_heap()  # of the same arrays again and again
         query = query_of(piece.selection)._replace(
             low=piece.first, high=piece.stop, columns=tuple(self._typed)
         )
         chosen = partial(
             listed, self.store, query=query, selection=piece.selection, problem=self.problem
         )
-        yield from self._columns(plain_rows(self.store, self.problem, query), chosen)
+        yield from self._columns(self._as_planned(piece, query), chosen)
 
-    def _as_planned(self, piece: Listed) -> Iterator[Columns]:
-        """The same of a container that may have grown since: what the catalog of that time, if it
-        is still there, does not have is read from the inodes."""
-        seen = [NOTHING]
-        for found in self._columns(self._of_plan(piece), columns_of):
-            seen.append(found.pos)
-            yield found
-        self._values = None
-        assert piece.rows is not None
-        wanted, known = unpack(piece.rows), np.concatenate(seen)
-        if len(known) < len(wanted):
-            yield from self._at(np.setdiff1d(wanted, known))
+    def _as_planned(self, piece: Listed, query: Query) -> Iterator[Plain | Rows]:
+        """Rows as of the plan, from the catalog of that time; where it is gone, one is made."""
+        store, size = self.store, piece.size
+        if piece.grows:
+            catalog = open_older(store, size, piece.place)
+        else:
+            catalog = open_catalog(store, exactly=True)
+        if catalog is not None:
+            with catalog:
+                try:
+                    plain = catalog.plain(query)
+                    for rows in plain or rows_now(store, catalog, query, end=size):
+                        yield rows
+                        query = query._replace(low=rows.last + b"\0")
+                    return
+                except DerivedDamage as error:
+                    store.remark(error)
+        with build(store, save=False, lost=self.problem, positions=self._live_then(size)) as made:
+            yield from query.of_first(made.file.runs[0], alone=True)
 
-    def _of_plan(self, piece: Listed) -> Iterator[Plain | Rows]:
-        """Rows of the catalog that the plan was made by, but for those that have to be asked."""
-        query = Query(piece.first, piece.stop, columns=tuple(self._typed))
-        catalog = open_catalog(self.store)
-        if catalog is None:
-            return
-        with catalog:
-            try:
-                if catalog.covered == piece.size:
-                    now = rows_now(self.store, catalog, query, end=piece.size)
-                    for rows in catalog.plain(query) or now:
-                        yield rows.take(~rows.asked) if isinstance(rows, Rows) else rows
-            except DerivedDamage as error:
-                self.store.remark(error)
+    def _live_then(self, size: int) -> Int64:
+        """Positions of the files that were live when the data file ended there, ascending.
+
+        cost  opens the index; where the container has grown, all of that part of it is read
+        """
+        store = open_planned(self.piece, load=True)
+        try:
+            if store.kv.end == size:
+                return store.index.positions()
+            found = rebuild(store.kv, store.settings, problem=self.problem, stop=size, marked=True)
+            return np.sort(found.rows.pos)
+        finally:
+            store.abandon()
 
     def _columns(
         self, found: Iterator[Plain | Rows], chosen: Callable[[Plain | Rows], Columns]
     ) -> Iterator[Columns]:
-        """What is chosen of rows, PARTS of them at a time, whose values are known meanwhile."""
-        while some := list(islice(found, PARTS)):
+        """What is chosen of rows, ROWS or so at a time, whose values are known meanwhile."""
+        for some in _together(found):
             rows = [part for part in some if isinstance(part, Rows)]
             if self._typed and rows:
                 self._values = self._values_of(Rows.concat(rows))

@@ -45,7 +45,8 @@ from winkfs.spark.reading.partition import (
 from winkfs.spark.reading.stores import Store as OpenStore
 from winkfs.spark.reading.stores import shards_of
 
-FEW: Final = 64  # blocks of a catalog that is cut between any of its files
+FEW: Final = 64  # blocks of a catalog that may be cut between any of its files, and is where
+EACH: Final = 8  # blocks for each task are more
 
 
 def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
@@ -60,59 +61,52 @@ def files_of(options: Options, shard: Shard) -> tuple[Shard, Int64, Int64]:
 
 
 def listed_now(options: Options, shard: Shard, generation: int) -> Part | None:
-    """All files of a container that may grow, to be listed from its catalog as it is now; None
-    where it is not good, or does not have just these in one run.
-
-    Tasks are sent the positions, too: the catalog may be another by then.
-    """
+    """The selected files of a container that may grow, to be listed from its catalog as it is now;
+    None where it is not good, or does not have just these."""
     with _opened(shard, load=False) as store:
         catalog = open_catalog(store, exactly=True)
         if catalog is None:
             return None
-        run = catalog.file.runs[0]
         with catalog, contextlib.suppress(DerivedDamage):
-            if len(catalog.file.runs) > 1 or not run.count:
+            if not catalog.count:
                 return None
-            rows = run.positions()
-            shard = replace(shard, record=replace(shard.record, size=store.kv.end, files=run.count))
-            names, starts = _borders(catalog)
+            record = replace(shard.record, size=store.kv.end, files=catalog.count)
+            shard = replace(shard, record=record)
             piece = listed(piece_of(shard, generation), options.selection)
-            return Part(
-                piece, OPEN + weight_of(shard, False), NOTHING, rows,
-                cuts=Cuts(names[1:], starts[1:].tolist()),
-            )  # fmt: skip
+            piece = replace(piece, place=catalog.file.place)
+            part = Part(piece, OPEN + weight_of(shard, False), NOTHING)
+            return _with_cuts(options, part, catalog)
     return None
 
 
-def _borders(catalog: Catalog) -> tuple[list[bytes], Int64]:
-    """The names before which what is listed can be cut, and their rows. Raises DerivedDamage."""
-    run = catalog.file.runs[0]
-    if len(run.firsts) <= FEW:
-        return catalog.names(0, catalog.count), np.arange(catalog.count)
-    return run.firsts, np.array(run.starts[:-1], np.int64)
-
-
-def with_cuts(part: Part, shard: Shard) -> Part:
+def with_cuts(options: Options, part: Part, shard: Shard) -> Part:
     """What is listed of a shard, as what can be cut, where it has a good catalog; else one task
     makes one for itself. Cost: opens the catalog; where files are hidden, it is read."""
-    piece, hidden = part.piece, part.hidden
-    assert isinstance(piece, Listed)
     with _opened(shard, load=False) as store:
         catalog = open_catalog(store, exactly=True)
         if catalog is None:
             return part
-        run = catalog.file.runs[0]
-        try:
-            with catalog:
-                names, starts = _borders(catalog)
-                pos = run.positions() if len(hidden) else hidden
-        except DerivedDamage:
-            return part
+        with catalog, contextlib.suppress(DerivedDamage):
+            return _with_cuts(options, part, catalog)
+    return part
+
+
+def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
+    """Raises DerivedDamage."""
+    piece, hidden = part.piece, part.hidden
+    assert isinstance(piece, Listed)
+    run = catalog.file.runs[0]
+    names, starts = run.firsts, np.array(run.starts[:-1], np.int64)
+    if len(names) <= min(FEW, EACH * task_count(options, part.weight, 0)):
+        names, starts = catalog.names(0, catalog.count), np.arange(catalog.count)
     first = bisect_right(names, piece.first)
     stop = len(names) if piece.stop is None else bisect_left(names, piece.stop)
     weight = OPEN + (part.weight - OPEN) * (stop - first + 1) // (len(names) + 1)
     places = np.zeros(stop - first, np.int64)
     if len(hidden):
+        if len(catalog.file.runs) > 1:
+            return part
+        pos = run.positions()
         gone = np.isin(pos, hidden)
         before = np.concatenate([[0], np.cumsum(gone)])
         places = before[starts[first:stop]]
