@@ -19,7 +19,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import functools
 import mmap
 import os
 import stat
@@ -28,7 +27,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from winkformats.disk import pagecache
 from winkformats.disk.pagecache import PAGE, BulkReader, Dropper
@@ -56,20 +55,6 @@ _fstatfs = pagecache.libc("fstatfs", _int, _void)
 STATFS: Final = 256  # bytes that hold a struct statfs
 # linux/magic.h: ext4, xfs, tmpfs. There a mapping refers to the open file it was made from.
 KEEPING: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
-
-
-def _named(call: Any) -> Any:
-    """The same method of a storage; what it raises names the file."""
-
-    @functools.wraps(call)
-    def named(self: FileStorage, *args: Any) -> Any:
-        try:
-            return call(self, *args)
-        except OSError as error:
-            error.filename = error.filename or self.name
-            raise
-
-    return named
 
 
 class FileStorage(Storage):
@@ -165,22 +150,28 @@ class FileStorage(Storage):
         absent = pagecache.absent(self.fd, stop, start)
         return None if absent is None or not absent.any() else Dropper(self.fd, start, absent)
 
-    @_named
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        total = sum(map(len, buffers))
-        if self.uncached:
-            self._write_uncached(offset, buffers, total)
-        elif total:
-            done = os.pwritev(self.fd, buffers[:IOV_MAX], offset)
-            if done < total:
-                self._write_rest(offset, buffers, done, 0)
-        return total
+        try:
+            total = sum(map(len, buffers))
+            if self.uncached:
+                self._write_uncached(offset, buffers, total)
+            elif total:
+                done = os.pwritev(self.fd, buffers[:IOV_MAX], offset)
+                if done < total:
+                    self._write_rest(offset, buffers, done, 0)
+            return total
+        except OSError as error:
+            error.filename = error.filename or self.name
+            raise
 
-    @_named
     def patch(self, offset: int, data: Buffer) -> None:
-        done = os.pwrite(self.fd, data, offset)
-        if done < len(data):
-            self._write_rest(offset, [data], done, 0)
+        try:
+            done = os.pwrite(self.fd, data, offset)
+            if done < len(data):
+                self._write_rest(offset, [data], done, 0)
+        except OSError as error:
+            error.filename = error.filename or self.name
+            raise
 
     def _write_uncached(self, offset: int, buffers: Sequence[Buffer], total: int) -> None:
         done, flags = 0, RWF_DONTCACHE if self._dontcache and total >= SMALL else 0
@@ -221,41 +212,50 @@ class FileStorage(Storage):
     def _drop(self, stop: int) -> None:
         self._refused = pagecache.drop(self.fd, self._written, stop) or self._refused
 
-    @_named
     def sync(self) -> None:
-        os.fdatasync(self.fd)  # also flushes the size, where reading needs it
-        if self._refused:
-            raise OSError(self._refused, os.strerror(self._refused), self.name)
-        if self.uncached and not self._dontcache and self._written:
-            self._drop(self.size())
-            self._written = 0
-        if self._small:
-            os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
-                             os.POSIX_FADV_DONTNEED)  # fmt: skip
-            self._small = None
+        try:
+            os.fdatasync(self.fd)  # also flushes the size, where reading needs it
+            if self._refused:
+                raise OSError(self._refused, os.strerror(self._refused), self.name)
+            if self.uncached and not self._dontcache and self._written:
+                self._drop(self.size())
+                self._written = 0
+            if self._small:
+                os.posix_fadvise(self.fd, self._small[0], self._small[1] - self._small[0],
+                                 os.POSIX_FADV_DONTNEED)  # fmt: skip
+                self._small = None
+        except OSError as error:
+            error.filename = error.filename or self.name
+            raise
 
     def size(self) -> int:
         return os.fstat(self.fd).st_size
 
-    @_named
     def preallocate(self, length: int) -> None:
-        size = self.size()
-        if length <= size:
-            return
         try:
-            os.posix_fallocate(self.fd, size, length - size)
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            size = self.size()
+            if length <= size:
                 return
-            os.ftruncate(self.fd, size)  # part of it may have been done
+            try:
+                os.posix_fallocate(self.fd, size, length - size)
+            except OSError as error:
+                if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    return
+                os.ftruncate(self.fd, size)  # part of it may have been done
+                raise
+        except OSError as error:
+            error.filename = error.filename or self.name
             raise
 
     def info(self) -> Info:
         return _info(os.fstat(self.fd))
 
-    @_named
     def truncate(self, length: int) -> None:
-        os.ftruncate(self.fd, length)
+        try:
+            os.ftruncate(self.fd, length)
+        except OSError as error:
+            error.filename = error.filename or self.name
+            raise
 
     def duplicate(self) -> Self:
         other = type(self)(self.name, uncached=self.uncached, fd=os.dup(self.fd))
