@@ -272,8 +272,8 @@ def rm(
     removed. An interrupted run removes nothing.
 
     With --where, all files are removed of which COND is true, on columns, path, size and mtime;
-    with a NAME, too, only those of them that it matches. If another commit to a data set has changed
-    one of these files meanwhile, none is removed.
+    with a NAME, too, only those of them that it matches. If another commit to a data set has
+    changed one of these files meanwhile, none is removed.
     """
     if not names and where is None:
         raise click.UsageError("say which files: NAME... or --where COND")
