@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import commands
 import pytest
@@ -13,6 +14,7 @@ from seam import disk_calls, refusing
 from typed_files import QUESTIONS, SCHEMA, assert_answers, known, make, nulls
 
 import winkfs
+from winkfs.cli import change
 
 run = commands.run  # a fixture
 WORDS = [f"{name}={kind}" for name, kind in SCHEMA.items()]
@@ -226,6 +228,25 @@ def test_a_data_set_has_the_columns_of_its_containers(run: Run) -> None:
 
 
 # --- rm ---
+
+
+def test_rm_where_leaves_what_somebody_commits_meanwhile(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("dataset", "create", "set").status == 0
+    assert run("put", "set", "a", stdin=b"old").status == 0
+    chosen = change._Removal.take_where
+
+    def meanwhile(*args: Any) -> None:
+        chosen(*args)
+        with winkfs.open("set", "a") as files:
+            files.put("a", b"newer")
+
+    monkeypatch.setattr(change._Removal, "take_where", meanwhile)
+    assert "was changed meanwhile (a): try again" in one_line(
+        run("rm", "set", "--where", "size = 3")
+    )
+    assert run("cat", "set", "a").out == b"newer"
 
 
 def test_rm_where_removes_what_is_chosen(run: Run, base: str) -> None:

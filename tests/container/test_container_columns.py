@@ -131,6 +131,41 @@ def test_a_new_file_has_no_values_of_the_one_it_replaces(base: Path) -> None:
             assert list(c.names(where="n = 6")) == ["a"]
 
 
+@pytest.mark.parametrize("ao", [False, True])
+def test_entries_of_a_scan_have_what_the_files_have(ao: bool, base: Path) -> None:
+    with winkfs.create(base, columns={"n": "int64", "lang": "string"}, ao=ao) as c:
+        for i in range(400):
+            c.put(f"a/{i:03}", b"x" * (i % 7), i, columns={"n": i, "lang": "de"} if i % 3 else None)
+        c.put_many((f"b/{i:03}", b"y" * (i % 5), 500.0, {"n": i}) for i in range(3000))
+        c.put("c/dir", b"", 600, FileType.DIR, columns={"n": 1})
+        c.put("c/link", b"a/001", 600, FileType.LINK, columns={"n": 2})
+        c.put("c/large", b"z" * (3 << 20), 600, columns={"n": 3})
+        c.put("c/mode", b"1", 600, mode=0o600, uid=1, gid=2)
+        c.put("c/exec", b"1", 600, FileType.EXEC, mode=0o755, columns={"lang": "x" * 1000})
+        c.put("c/\udcff\U0001f389", b"1", -(1 << 33) if not ao else 600, columns={"n": 4})
+        if not ao:
+            c.setcolumns("a/001", {"n": None})  # with a ctime
+            c.setxattrs("a/002", {b"user.other": b"1", b"user.n": b"7"})
+            c.append("a/004", b"more")
+            c.rename("a/005", "a/new")
+        c.add_columns({"other": "int64"})
+        c.drop_columns(["lang"])
+        c.put("last", b"1", 700, columns={"other": 5})
+    with winkfs.open(base) as c:
+        everything = list(c.scan())
+        assert {entry.name for entry in everything} == set(c.names())
+        for entry in everything:
+            stat = c.stat(entry.name)
+            assert all(getattr(entry, k) == getattr(stat, k) for k in type(stat).__slots__)
+            assert entry.xattrs == c.getxattrs(entry.name)
+            assert entry.columns == (c.getcolumns(entry.name) if RECORD in entry.xattrs else {})
+            assert entry.read() == c.read(entry.name) == b"".join(p for _, p in entry.pieces())
+        assert list(c.scan(100, 501, "b/01")) == [
+            e for e in everything if 100 <= e.mtime < 501 and e.name.startswith("b/01")
+        ]
+        assert list(c.scan(where="n = 17")) == [e for e in everything if e.columns.get("n") == 17]
+
+
 def test_what_changes_a_file_leaves_its_values(base: Path) -> None:
     wanted = {"n": 7, "lang": "de", "raw": b"\0\xff"}
     with winkfs.create(base, columns=SCHEMA) as c:

@@ -1,5 +1,6 @@
 """verify names every kind of damage and nothing else; damage never becomes wrong bytes."""
 
+import errno
 import random
 import re
 import tempfile
@@ -15,6 +16,7 @@ from folders import MEMORY
 from oracle_faults import FAULTS
 from oracle_kitchen import Kitchen
 from oracle_read import Tree, check
+from seam import disk_calls, refusing
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -482,3 +484,12 @@ def test_random_bytes_behind_a_good_superblock(base: Path) -> None:
         except (CorruptError, FileNotFoundError) as error:
             assert "\n" not in str(error)
         path_of(base, ".data").write_bytes(raw)
+
+
+@pytest.mark.parametrize("suffix", [".idx", ".cat"])
+def test_a_derived_file_that_cannot_be_read_is_said_by_its_name(suffix: str, base: Path) -> None:
+    winkfs.create(base).close()
+    winkfs.reindex(base)
+    with disk_calls(refusing("read", suffix, errno.EACCES)):
+        notes = winkfs.verify(base).notes
+    assert f"{path_of(base, suffix)}: Permission denied: it is not used" in notes

@@ -120,3 +120,18 @@ def test_an_overwrite_is_refused(root: Path) -> None:
     with pytest.raises(DatasetConflict, match="overwritten"):
         commit(root, 1, "put d/1")
     assert there(root) == {"other": b"1"}
+
+
+@pytest.mark.parametrize(("theirs", "refused"), [("put d/1", True), ("put d/2", False)])
+def test_a_writer_that_expects_no_change_is_refused(theirs: str, refused: bool, root: Path) -> None:
+    with open(root, "a") as files:
+        files.expect_unchanged()
+        files.delete("d/1")
+        change(root, theirs)
+        if refused:
+            with pytest.raises(DatasetConflict, match=r"changed meanwhile \(d/1\)"):
+                files.sync()
+        else:
+            files.sync()
+    assert ("d/1" in there(root)) == refused
+    assert not refused or there(root)["d/1"] == b"theirs"

@@ -172,6 +172,30 @@ def test_rewritten_shards_keep_values_types_and_nulls(how: str, ao: bool, root: 
     assert winkfs.verify(root).problems == []
 
 
+def test_attributes_are_copied_as_they_are_only_between_equal_columns(root: str) -> None:
+    def words() -> dict[str, bytes]:
+        with winkfs.open(root) as found:
+            return {e.name: getattr(e, "word", b"") for e in found.scan()}
+
+    write(root, {"n": "int64", "a": "string"}, *((f"{i}", b"x", 1.0, {"n": i}) for i in range(50)))
+    write(root, {"n": "int64", "a": "string"}, *((f"{i}", b"y", 2.0, {"a": "z"}) for i in range(9)))
+    before = words()
+    assert compact(root, everything=True).removed == 2
+    same = [before[name] == word for name, word in words().items() if word and before[name]]
+    assert len(same) > 40 and all(same)  # one at the end of what is read at once has none
+    write(root, {"n": "float64"}, ("f", b"x", 3.0, {"n": 0.5}), ("none", b"x", 3.0))
+    assert compact(root, everything=True).removed == 2
+    with winkfs.open(root) as found:
+        assert found.columns == {"n": "float64", "a": "string"}
+        assert found.getcolumns("f") == {"n": 0.5, "a": None}
+        assert found.getcolumns("12") == {"n": 12.0, "a": None}
+        assert found.getcolumns("3") == {"n": None, "a": "z"}
+        assert [e.columns["n"] for e in found.scan(where="n > 48")] == [49.0]
+        texts = {e.xattrs[b"user.n"] for e in found.scan(where="n = 12")}
+    assert texts == {b"12.0"}  # of the type that the column has now
+    assert winkfs.verify(root).problems == []
+
+
 def test_a_writer_of_a_data_set_puts_values(root: str) -> None:
     write(root, SCHEMA, *files(30))
     with winkfs.open(root, "a") as found:

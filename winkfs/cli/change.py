@@ -38,6 +38,7 @@ from winkfs.names import is_glob, literal_prefix, to_bytes, to_str, within
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
     from winkfs.container.container import Container
+    from winkfs.dataset.dataset import Dataset
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
 TAKEN = "is a directory: give the new name in full"
@@ -134,6 +135,12 @@ def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> No
             return
         for name, kind in found.items():
             click.echo(f"{name} {kind}")
+
+
+def _dataset_class() -> type[Dataset]:
+    from winkfs.dataset.dataset import Dataset
+
+    return Dataset
 
 
 def _container_class() -> type[Container]:
@@ -265,7 +272,8 @@ def rm(
     removed. An interrupted run removes nothing.
 
     With --where, all files are removed of which COND is true, on columns, path, size and mtime;
-    with a NAME, too, only those of them that it matches.
+    with a NAME, too, only those of them that it matches. If another commit to a data set has
+    changed one of these files meanwhile, none is removed.
     """
     if not names and where is None:
         raise click.UsageError("say which files: NAME... or --where COND")
@@ -274,6 +282,8 @@ def rm(
     with opened(base, mode) as container:
         removal = _Removal(container, failures, dry_run=dry_run, verbose=verbose)
         if where is not None:
+            if isinstance(container, _dataset_class()) and not dry_run:
+                container.expect_unchanged()
             removal.take_where(where, names)
             return failures.status
         for argument in names:

@@ -158,6 +158,13 @@ class InodeScan:
             self._add_words(found, data, base)
         return found
 
+    def ordinary(self, positions: Int64, data: memoryview, base: int) -> tuple[Piece, Int64]:
+        """-> those that are ordinary and good, and their indices among the positions."""
+        found, which = self._rows(data, positions - base, positions)
+        if found.special.any():
+            self._add_words(found, data, base)
+        return found, which
+
     def apart(self, positions: Int64) -> Piece:
         """The same where there is too much between the inodes to read it."""
         inside = np.flatnonzero((positions >= self._start) & (positions <= self._end - APART))

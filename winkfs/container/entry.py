@@ -9,6 +9,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from winkfs.container.ondisk.typed import to_values
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
     from winkfs.container.ondisk.inode import Extent
+    from winkfs.container.ondisk.typed import Declared
 
 BUFFER: Final = 256 << 10  # bytes
+FIELDS: Final = attrgetter(
+    "name", "fileid", "size", "mtime_ns", "ftype", "mode", "uid", "gid", "ctime_ns"
+)  # of a Stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +57,18 @@ class Stat:
         return whole if rest == 0 else self.mtime_ns / NANO
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry(Stat):
-    """A file met by a scan. `read` gives its content as of the scan."""
+    """A file met by a scan. `read` gives its content as of the scan. Entries are equal, of whatever
+    class, that say the same of a file."""
 
     _read: Callable[[], bytes] = field(repr=False, compare=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Entry) and FIELDS(self) == FIELDS(other)
+
+    def __hash__(self) -> int:
+        return hash(FIELDS(self))
 
     def read(self) -> bytes:
         """The whole content. Raises CorruptError."""
@@ -77,7 +89,7 @@ class Entry(Stat):
         return iter([(0, self.read())])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SpecialEntry(Entry):
     """One that has extended attributes, holes, or more than one extent."""
 
@@ -90,6 +102,23 @@ class SpecialEntry(Entry):
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         return self._pieces()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttributedEntry(Entry):
+    """One that has attributes, and else is plain; they are decoded when they are asked for.
+
+    word  the bytes of its attribute entry, which are good
+    """
+
+    word: bytes = field(repr=False, compare=False)
+    _shown: Declared = field(repr=False, compare=False)
+
+    @property
+    def xattrs(self) -> Mapping[bytes, bytes]:
+        from winkfs.container.ondisk.inode import Attrs
+
+        return self._shown.shown(Attrs.decode(self.word, file=self.name, offset=0).xattrs)
 
 
 class _Open(Stat):
@@ -115,6 +144,25 @@ class _Open(Stat):
         self.name, self.fileid, self.size, self.mtime_ns = name, fileid, size, mtime_ns
         self.ftype, self.mode, self.uid, self.gid = ftype, mode, uid, gid
         self.ctime_ns, self._read = ctime_ns, read
+
+
+class _OpenAttributed(Entry):
+    """The same of an AttributedEntry."""
+
+    __slots__ = ("_shown", "word")
+    __setattr__ = object.__setattr__
+    __delattr__ = object.__delattr__
+
+    def __init__(self: Any, *fields: Any) -> None:
+        _Open.__init__(self, *fields[:-2])
+        self.word, self._shown = fields[-2:]
+
+
+def attributed(*fields: Any) -> AttributedEntry:
+    """An AttributedEntry of its fields, in order."""
+    made: Any = _OpenAttributed(*fields)
+    made.__class__ = AttributedEntry
+    return made  # type: ignore[no-any-return]
 
 
 def entries(*columns: Iterable[Any]) -> Iterator[Entry]:

@@ -1,8 +1,8 @@
 """Scan: all files of a container in disk order, as of one moment.
 
 A window passes over the data file, read in large pieces that do not stay in the page cache. Plain
-inodes in it, of one extent and without attributes, are decoded as columns; any other is decoded by
-itself, and so is one that is damaged or not in the window from end to end.
+inodes in it, of one extent, are decoded as columns, and their attributes when they are asked for;
+any other is decoded by itself, and so is one that is damaged or not in the window from end to end.
 """
 
 from __future__ import annotations
@@ -18,14 +18,18 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from xxhash import xxh3_64_intdigest as xxh3
 
-from winkformats.arrays import Int64
+from winkformats.arrays import Int64, texts_at
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
 from winkfs.container.catalog import Query, positions_of
-from winkfs.container.entry import Entry, SpecialEntry, entries
+from winkfs.container.columns import InodeScan, Piece
+from winkfs.container.entry import Entry, SpecialEntry, attributed, entries
 from winkfs.container.inodescan import PlainInodes, plain_inodes
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
+    ATTRS,
+    CTIME,
+    PERMISSIONS,
     Attrs,
     Extent,
     Inode,
@@ -35,7 +39,8 @@ from winkfs.container.ondisk.inode import (
     cut,
     default_mode,
 )
-from winkfs.container.ondisk.typed import Declared
+from winkfs.container.ondisk.inode import UINT32 as HIGHEST_ID
+from winkfs.container.ondisk.typed import Declared, is_whole
 from winkfs.names import name_of, to_str, to_strs
 from winkfs.units import NANO, to_ns
 
@@ -64,6 +69,7 @@ class Window:
         self._storage = kv.storage.duplicate()
         self._layout, self._form = kv.layout, store.settings.form
         self._contid = kv.layout.contid
+        self._inodes = InodeScan(store, None)
         self._start, self._end = kv.start, kv.end
         self._reader = self._storage.bulk(self._start, self._end)
         self._contents = False
@@ -101,6 +107,10 @@ class Window:
     def plain(self, positions: Int64) -> PlainInodes:
         """The plain and good ones among the inodes of the batch, as columns."""
         return plain_inodes(self._data, self._base, positions, self._layout, self._form)
+
+    def ordinary(self, positions: Int64) -> tuple[Piece, Int64]:
+        """Files of the batch that have one value and, maybe, attributes: see `InodeScan`."""
+        return self._inodes.ordinary(positions, self._data, self._base)
 
     def read_plain(self, pointer: int, size: int) -> bytes:
         """The first `size` bytes of the value at `pointer`: the content of a plain file.
@@ -277,7 +287,7 @@ def _batch(
     """The files of a batch in order; of those that are not plain, the position."""
     plain = window.plain(positions)
     if not len(plain):
-        return positions.tolist()  # type: ignore[no-any-return]
+        return _attributed(window, chosen, positions)
     odd = np.ones(len(positions), bool)
     odd[plain.which] = False
     settings = chosen.settings
@@ -290,10 +300,36 @@ def _batch(
     made = _plain_entries(window, owner, plain, times)
     if not odd.any():
         return made
-    found: list[Entry | int] = list(made)
-    places = np.searchsorted(plain.which, np.flatnonzero(odd))
-    for k, (place, pos) in enumerate(zip(places.tolist(), positions[odd].tolist(), strict=True)):
-        found.insert(place + k, pos)
+    plains, at = list(made), 0
+    found: list[Entry | int] = []
+    places = np.searchsorted(plain.which, np.flatnonzero(odd)).tolist()
+    for place, other in zip(places, _attributed(window, chosen, positions[odd]), strict=True):
+        found += plains[at:place]
+        found.append(other)
+        at = place
+    return found + plains[at:]
+
+
+def _attributed(window: Window, chosen: _Chosen, positions: Int64) -> list[Entry | int]:
+    """Files of a batch in order; those that have more than one value and attributes as positions,
+    and so those that are not chosen."""
+    found: list[Entry | int] = positions.tolist()
+    piece, which = window.ordinary(positions)
+    ends = np.cumsum(piece.lengths)
+    names = texts_at(piece.name_bytes, ends - piece.lengths, piece.lengths)
+    good = (piece.special > 0) & (piece.pointer >= 0) & ~piece.nearest
+    columns = (which, good, piece.fileid, piece.size, piece.mtime, piece.ftype, piece.pointer)
+    rows = zip(names, piece.words.tolist(), *(column.tolist() for column in columns), strict=True)
+    for name, word, i, ok, fileid, size, ns, ftype, pointer in rows:
+        if not ok or word is None or CTIME in word or not is_whole(word, ATTRS.size):
+            continue
+        mode, uid, gid = ATTRS.unpack_from(word)
+        right = 0 <= mode <= PERMISSIONS and 0 <= uid <= HIGHEST_ID and 0 <= gid <= HIGHEST_ID
+        if right and chosen.has(name, ns):
+            read = partial(window.read_plain, pointer, size) if size else bytes
+            found[i] = attributed(
+                to_str(name), fileid, size, ns, ftype, mode, uid, gid, ns, read, word, chosen.shown
+            )
     return found
 
 

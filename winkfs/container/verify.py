@@ -42,6 +42,7 @@ from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, Resolver
 from winkfs.container.rows import NameSorter
 from winkfs.container.store import MERGE_TAIL, Store
+from winkfs.errors import WinkError
 from winkfs.names import FILES, base_of
 from winkfs.units import NANO, time_text
 
@@ -213,7 +214,7 @@ class _Check:
         except DerivedDamage as error:
             found.append(error)
         except (FormatError, OSError) as error:
-            self._report.notes.append(f"{error}: it is not used")
+            self._report.notes.append(f"{_said(error)}: it is not used")
             return True
         for problem in found:
             self._report.add(f"{problem}: run reindex")
@@ -235,7 +236,7 @@ class _Check:
         except FileNotFoundError:
             return False
         except (FormatError, OSError) as error:
-            self._report.notes.append(f"{error}: it is not used")
+            self._report.notes.append(f"{_said(error)}: it is not used")
             return False
 
     def _is_current(self) -> bool:
@@ -315,6 +316,13 @@ class _Check:
                 self._report.add(f"{catalog.file.storage.name}: {what}")
         except CorruptError as error:
             self._report.add(f"{error}: run reindex")
+
+
+def _said(error: Exception) -> str:
+    """An error on one line, without the number of the system's."""
+    if isinstance(error, OSError) and not isinstance(error, WinkError):
+        return f"{os.fsdecode(error.filename or '')}: {error.strerror}"
+    return str(error)
 
 
 def _some_rows(rows: Rows, chosen: Bools) -> Rows:

@@ -290,6 +290,11 @@ def _seal(chunk: bytearray, at: Int64, ends: Int64, base: int, layout: Layout) -
     raw[(ends - 4)[:, None] + np.arange(4)] = sums.view(np.uint8).reshape(-1, 4)
 
 
+class Encoded(bytes):
+    """In a Row in the place of mode, owner and xattrs: the bytes of an attribute entry, good, of
+    the mode that is usual, and as this container would write them."""
+
+
 class Row(NamedTuple):
     """A file with all its metadata; None: the default."""
 
@@ -477,9 +482,14 @@ class BulkPut:
             for row in batch:
                 check_directory(row.ftype, row.name, len(row.data))
         if any(column.count(None) != len(batch) for column in owners):
-            asked = self._changes.attrs_for
-            attrs = [asked(row.ftype, row.mode, row.uid, row.gid, row.xattrs) for row in batch]
+            attrs = list(map(self._attributes, batch))
         return self._columns(names, _contents(data), ns, ftypes, attrs)
+
+    def _attributes(self, row: Row) -> Attrs | bytes | None:
+        given: Any = row.xattrs
+        if type(given) is Encoded:
+            return bytes(given)
+        return self._changes.attrs_for(row.ftype, row.mode, row.uid, row.gid, given)
 
     def _columns(
         self,

@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from winkformats.disk.paths import open_file
 from winkformats.errors import FormatError
 from winkformats.kv import scan as kvscan
 from winkformats.kv.superblock import read_superblock
 from winkfs.archive.items import LARGE
-from winkfs.container.entry import Entry
-from winkfs.container.ondisk.inode import default_mode
-from winkfs.container.ondisk.typed import Schema
+from winkfs.container.entry import AttributedEntry, Entry
+from winkfs.container.ondisk.inode import ATTRS, default_mode
+from winkfs.container.ondisk.typed import Schema, recorded
 from winkfs.container.scan import scan
-from winkfs.container.writemany import Row
+from winkfs.container.writemany import Encoded, Row
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.reading import Handles
 from winkfs.dataset.records import ShardRecord, union
@@ -98,6 +98,11 @@ class _Rewrite:
         self._shards = [handles.shards[number] for number in group.members]
         others = [s.record.schema for n, s in enumerate(handles.shards) if n not in group.members]
         self._only = union(others) != columns  # the others do not say which columns there are
+        # Shards with just these columns: the attributes of their files can stay as they are.
+        self._alike = {
+            n for n in group.members
+            if columns and list(handles.shards[n].record.schema.items()) == list(columns.items())
+        }  # fmt: skip
         self._ao = all(shard.record.ao for shard in self._shards)
         self._large: tuple[int, Entry] | None = None
         self._ended = False
@@ -160,13 +165,20 @@ class _Rewrite:
     ) -> Iterator[Row]:
         """Rows of `room` bytes, or up to a large file, kept in `_large`."""
         self._large = None
+        record = recorded(self._columns)
         for number, entry in files:
             if entry.size >= LARGE:
                 self._large = number, entry
                 return
             name, mode = entry.name, entry.mode  # str: names are encoded all at once
-            plain = mode == default_mode(entry.ftype) and owner == (entry.uid, entry.gid)
-            if plain and not entry.xattrs:
+            usual = mode == default_mode(entry.ftype)
+            if (
+                type(entry) is AttributedEntry and usual and number in self._alike
+                and entry.word.startswith(record, ATTRS.size)
+            ):  # fmt: skip
+                word: Any = Encoded(entry.word)
+                yield Row(name, entry.read(), entry.mtime_ns, entry.ftype, xattrs=word)
+            elif usual and owner == (entry.uid, entry.gid) and not entry.xattrs:
                 yield Row(name, entry.read(), entry.mtime_ns, entry.ftype)
             else:
                 attrs = mode, entry.uid, entry.gid, entry.xattrs

@@ -10,10 +10,11 @@ from winkfs.container.container import Container, Data
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.writemany import Row
+from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, checked
-from winkfs.dataset.records import union
+from winkfs.dataset.records import State, union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
@@ -64,6 +65,7 @@ class Dataset(DatasetReading):
         self._made_ao = self.ao if ao is None else ao
         self._transaction: Transaction | None = None
         self._writer: ShardWriter | None = None
+        self._decided: int | None = None  # see `expect_unchanged`
 
     @property
     def writable(self) -> bool:
@@ -94,13 +96,24 @@ class Dataset(DatasetReading):
                 return self.generation
             record = self._writer.finish()
             try:
-                generation = self._transaction.commit([record])
+                generation = self._transaction.commit([record], check=self._check_decided)
             except DatasetConflict:  # it has swept everything
                 self.abort()
                 raise
             self._writer = self._transaction = None
             self._take(generation)
             return generation
+
+    def expect_unchanged(self) -> None:
+        """What is changed from now on is decided by the files of this generation: `sync` raises
+        DatasetConflict where another commit has put or deleted one of the same files since."""
+        with self._lock:
+            self._decided = self.generation
+
+    def _check_decided(self, now: State) -> None:
+        if self._decided is not None and self._transaction is not None and self._writer is not None:
+            record = self._transaction.located([self._writer.finish()])
+            refuse_changed(self._log, self._decided, now, record)
 
     def abort(self) -> None:
         """Discard what was changed since the last sync."""

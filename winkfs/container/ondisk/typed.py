@@ -163,8 +163,7 @@ class Encoder:
     """
 
     def __init__(self, schema: Schema) -> None:
-        self._schema, record = schema, schema_text(schema)
-        self._record = _head(RECORD) + len(record).to_bytes(4, "big") + record
+        self._schema, self._record = schema, recorded(schema)
         self._heads = {name: _head(USER + name.encode()) for name in schema}
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
@@ -179,6 +178,12 @@ class Encoder:
             to_attributes(self._schema, values)  # says what is wrong
             raise
         return b"".join(parts)
+
+
+def recorded(schema: Schema) -> bytes:
+    """What the attributes of a file begin with that was put with columns, behind ATTRS."""
+    record = schema_text(schema)
+    return _head(RECORD) + len(record).to_bytes(4, "big") + record
 
 
 def _head(name: bytes) -> bytes:
