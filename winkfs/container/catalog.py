@@ -212,8 +212,8 @@ class Catalog:
         return live(joined(_whole_runs(self.file.runs, wanted_columns)))
 
     def plain(self, query: Query) -> Iterator[Plain | Rows] | None:
-        """The live rows with such names, and others of their blocks' times, as of `covered`, in
-        less time than `rows_now`; None: ask that. Raises DerivedDamage."""
+        """The live rows with such names of blocks that may have some that are meant, as of
+        `covered`, in less time than `rows_now`; None: ask that. Raises DerivedDamage."""
         if (query.where is not None and query.asked) or query.columns:
             return None
         first, *others = self.file.runs
