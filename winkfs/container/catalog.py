@@ -80,6 +80,8 @@ class Query(NamedTuple):
     """Which rows of a catalog: names in [low, high), mtimes, a condition that is bound.
 
     columns  of the user, whose values the rows are to have
+    asked    whether rows of which the condition is not true are to be left out; else only blocks
+             where it cannot be
     """
 
     low: bytes = b""
@@ -87,6 +89,7 @@ class Query(NamedTuple):
     times: Times = ALWAYS
     where: Condition | None = None
     columns: tuple[str, ...] = ()
+    asked: bool = True
 
     @classmethod
     def of_prefix(
@@ -209,12 +212,12 @@ class Catalog:
         return live(joined(_whole_runs(self.file.runs, wanted_columns)))
 
     def plain(self, query: Query) -> Iterator[Plain | Rows] | None:
-        """The live rows with such names and times, as of `covered`, in less time than `rows_now`;
-        None: ask that. Raises DerivedDamage."""
-        if query.where is not None or query.columns:
+        """The live rows with such names of blocks that may have some that are meant, as of
+        `covered`, in less time than `rows_now`; None: ask that. Raises DerivedDamage."""
+        if (query.where is not None and query.asked) or query.columns:
             return None
         first, *others = self.file.runs
-        found = first.plain(query.low, query.high, query.times)
+        found = first.plain(query.low, query.high, query.times, query.where)
         if not others:
             return found
         parts = list(joined([run.rows(query.low, query.high) for run in others]))

@@ -120,16 +120,16 @@ def listed(
 
 
 def query_of(selection: Selection) -> Query:
-    """What the selection asks of the catalog; names that its globs and paths do not mean are left
-    to it."""
+    """What the selection asks of the catalog; names that its globs and paths do not mean, and
+    sizes, are left to it."""
     where = [] if selection.where is None else [selection.where]
     if selection.min_size is not None:
         where.append(Compare("size", "int64", ">=", min(selection.min_size, LAST)))
     if selection.max_size is not None:
         where.append(Compare("size", "int64", "<=", min(selection.max_size, LAST)))
-    return Query.of_prefix(
-        selection.prefix, (selection.since, selection.until), Both(tuple(where)) if where else None
-    )
+    times = selection.since, selection.until
+    found = Query.of_prefix(selection.prefix, times, Both(tuple(where)) if where else None)
+    return found._replace(asked=selection.where is not None)
 
 
 def by_paths(store: Store, paths: tuple[bytes, ...], problem: Problem | None = None) -> Columns:

@@ -343,10 +343,18 @@ class Run:
             if chosen.any():
                 yield rows.take(chosen)
 
-    def plain(self, low: bytes, high: bytes | None, times: Times) -> Iterator[Plain | Rows]:
+    def plain(
+        self, low: bytes, high: bytes | None, times: Times, where: Condition | None = None
+    ) -> Iterator[Plain | Rows]:
         """As `rows`, many blocks at a time; of a block whose rows do not all say all, in the time
-        of that. Raises DerivedDamage."""
-        for numbers, rows in self._decoded(self._wanted(low, high, times)):
+        of that. Raises DerivedDamage.
+
+        where  blocks where that cannot be true are left out
+        """
+        wanted = self._wanted(low, high, times)
+        if where is not None:
+            wanted = wanted[self.possible(where)[wanted]]
+        for numbers, rows in self._decoded(wanted):
             starts = [0, *np.cumsum(self._field("rows")[numbers]).tolist()]
             odd = rows.kind & (GONE | ASK) != 0
             if not odd.any():

@@ -92,7 +92,7 @@ def with_cuts(options: Options, part: Part, shard: Shard) -> Part:
 
 
 def _with_cuts(options: Options, part: Part, catalog: Catalog) -> Part:
-    """Raises DerivedDamage."""
+    """The same by an open catalog. Raises DerivedDamage."""
     piece, hidden = part.piece, part.hidden
     assert isinstance(piece, Listed)
     run = catalog.file.runs[0]
