@@ -8,20 +8,23 @@ order.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import (
+    WORD,
     Bools,
     Int64,
     TextColumn,
     UInt8,
     column_at,
+    order_at,
     text_column,
     text_order,
 )
@@ -30,7 +33,7 @@ from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
-from winkfs.names import INODE
+from winkfs.names import INODE, name_of
 from winkfs.units import MICRO
 
 COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
@@ -60,7 +63,11 @@ WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
 AREA: Final = 1 << 19  # bytes of them, about
 PART: Final = 1 << 14  # rows that are put in order at a time
-BULK: Final = 1 << 13  # files put in bulk that become rows together
+BULK_NAMES: Final = 64 << 20  # bytes of names of files put in bulk that are sorted at a time, and
+BULK_FILES: Final = 1 << 20  # of these files: 32 bytes of numbers each, and 50 more to sort them
+TOGETHER: Final = 32  # batches whose columns are joined
+BULK_NAME: Final = 512  # bytes of their names, in the mean: of longer ones parts have fewer rows
+EACH: Final = 1 << 13  # rows of a part that goes right into the catalog
 OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
 
 Blobs = npt.NDArray[np.object_]
@@ -305,64 +312,133 @@ class Put(Protocol):
     def ftypes(self) -> Sequence[int]: ...
 
 
-class BulkRows:
-    """Makes rows of files that are put in bulk, many files at a time.
+def special_rows(
+    files: Put,
+    positions: Int64,
+    pointers: Int64,
+    fileids: Int64,
+    mtimes: Int64,
+    attrs: Sequence[bytes],
+    *,
+    typed: bool,
+) -> Rows:
+    """Rows of files put in bulk with these attributes. `mtimes`: nanoseconds; `typed`: there are
+    columns of the user."""
+    numbers = plain_numbers(
+        positions, fileids, files.lengths, mtimes, pointers, _kinds(files.ftypes)
+    )
+    heads = b"".join(word[: ATTRS.size] for word in attrs)
+    mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
+    numbers[:, KIND] |= SPECIAL | mode << MODE_AT
+    numbers[:, OWNER] = owner_words(uid, gid)
+    values = None
+    if typed:
+        values = np.empty(len(attrs), object)
+        values[:] = [word[ATTRS.size :] for word in attrs]
+    return Rows([name_of(key) for key in files.keys], numbers, values)
 
-    count   files that wait
+
+def _kinds(ftypes: Sequence[int]) -> UInt8:
+    """Their FTYPEs, uint8[n]."""
+    first = ftypes[0] or FileType.FILE
+    if ftypes.count(ftypes[0]) == len(ftypes):  # a twelfth of the time of an array
+        return np.full(len(ftypes), first, np.uint8)
+    kinds = np.array(ftypes, np.uint8)
+    kinds[kinds == 0] = FileType.FILE
+    return kinds
+
+
+class BulkRows:
+    """Files put in bulk, without attributes, as columns in the order in which they come.
+
+    count   files
     """
 
-    def __init__(self, *, typed: bool) -> None:
-        """`typed`: there are columns of the user."""
-        self._typed = typed
-        self._waiting: list[tuple[Int64, ...]] = []
-        self._keys: list[bytes] = []  # of these, one behind the other
+    def __init__(self) -> None:
         self.count = 0
+        self._raw = np.empty(0, np.uint8)  # the keys, one behind the other
+        self._end = 0  # of these
+        self._batches: list[tuple[Any, ...]] = []
+        self._parts: list[list[npt.NDArray[Any]]] = []  # many of these, in few bytes
+        self._at = self._order = np.empty(0, np.int64)
+        self._columns: list[npt.NDArray[Any]] = []
+
+    def has_room(self, size: int, files: int) -> bool:
+        """Whether there is room for more files with so many bytes of keys."""
+        return not self.count or (
+            self._end + size + WORD <= len(self._raw) and self.count + files <= BULK_FILES
+        )
 
     def add(
         self,
         files: Put,
+        keys: bytes,
         positions: Int64,
         pointers: Int64,
         fileids: Int64,
         mtimes: Int64,
-        attrs: Sequence[bytes] | None,
-    ) -> Iterator[Rows]:
-        """Take files -> rows of some of all that were taken. `mtimes`: nanoseconds."""
-        n, first = len(positions), files.ftypes[0]
-        same = files.ftypes.count(first) == n  # a twelfth of the time of an array
-        kinds = np.full(n, first) if same else np.array(files.ftypes)
-        if attrs is not None:
-            yield from self.rest()
-        self._waiting.append(
-            (positions, fileids, files.lengths, mtimes, pointers, kinds, files.key_lengths)
-        )
-        self._keys.append(b"".join(files.keys))
-        self.count += n
-        if attrs is not None or self.count >= BULK:
-            yield from self.rest(attrs)
+    ) -> None:
+        """More files. `keys`: joined; `mtimes`: nanoseconds."""
+        if not self.count:  # takes memory only where it is written
+            self._raw = np.empty(max(BULK_NAMES, len(keys)) + WORD, np.uint8)
+        lengths = files.key_lengths - len(INODE)
+        beside = positions - pointers - files.lengths  # mostly the same for all
+        self._batches.append((
+            positions, fileids, files.lengths, mtimes, beside, _kinds(files.ftypes), lengths,
+        ))  # fmt: skip
+        self._raw[self._end : self._end + len(keys)] = np.frombuffer(keys, np.uint8)
+        self._end += len(keys)
+        self.count += len(positions)
+        if len(self._batches) == TOGETHER:
+            self._join()
 
-    def rest(self, attrs: Sequence[bytes] | None = None) -> Iterator[Rows]:
-        """-> rows of all that wait. `attrs`: the attributes of all of these."""
-        if not self._waiting:
-            return
-        pos, fileids, sizes, times, pointers, kinds, lengths = map(
-            np.concatenate, zip(*self._waiting, strict=True)
+    def _join(self) -> None:
+        columns = [np.concatenate(parts) for parts in zip(*self._batches, strict=True)]
+        self._batches = []
+        columns[1] -= np.arange(self.count - len(columns[1]), self.count)  # mostly one number, too
+        self._parts.append(list(map(_narrow, columns)))
+
+    def sort(self, each: int) -> list[tuple[int, int]]:
+        """No more files come: have them in byte order of their names.
+
+        each    rows of a part, at most; fewer where the names are long
+        ->      the parts
+        cost    n log n; memory: 50 bytes a file
+        """
+        if self._batches:
+            self._join()
+        self._raw = self._raw[: self._end + WORD]
+        self._columns = [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
+        self._parts = []
+        for i, column in enumerate(self._columns):
+            if column.min() == column.max():
+                self._columns[i] = column[:1].copy()
+        lengths = np.broadcast_to(self._columns[-1].astype(np.int64), self.count)
+        self._at = np.cumsum(lengths + len(INODE)) - lengths - len(INODE)
+        self._order = order_at(self._raw, self._at, lengths)
+        each = max(min(each, each * BULK_NAME * self.count // self._end), 1)
+        return [(at, min(at + each, self.count)) for at in range(0, self.count, each)]
+
+    def part(self, start: int, stop: int) -> Rows:
+        """The rows [start, stop), after `sort`."""
+        chosen = self._order[start:stop]
+        pos, fileid, size, mtime, beside, kind, lengths = (
+            column if len(column) == 1 else column[chosen] for column in self._columns
         )
-        keys = np.frombuffer(b"".join(self._keys), np.uint8)
-        names = column_at(keys, np.cumsum(lengths) - lengths, lengths - len(INODE))
-        self._waiting, self._keys, self.count = [], [], 0
-        kinds[kinds == 0] = FileType.FILE
-        numbers = plain_numbers(pos, fileids, sizes, times, pointers, kinds)
-        values = None
-        if attrs is not None:
-            heads = b"".join(word[: ATTRS.size] for word in attrs)
-            mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
-            numbers[:, KIND] |= SPECIAL | mode << MODE_AT
-            numbers[:, OWNER] = owner_words(uid, gid)
-            if self._typed:
-                values = np.empty(len(attrs), object)
-                values[:] = [word[ATTRS.size :] for word in attrs]
-        yield Rows(names, numbers, values)
+        numbers = np.zeros((len(COLUMNS), len(chosen)), np.int64)  # as the catalog has them
+        numbers[POS], numbers[SIZE], numbers[KIND] = pos, size, kind
+        np.add(fileid, chosen, out=numbers[FILEID])
+        numbers[MTIME] = numbers[CTIME] = mtime
+        np.subtract(numbers[POS], numbers[SIZE] + beside, out=numbers[POINTER])
+        lengths = np.broadcast_to(lengths, len(chosen)).astype(np.int64)
+        return Rows(column_at(self._raw, self._at[chosen], lengths), numbers.T)
+
+
+def _narrow(values: Int64) -> npt.NDArray[np.integer]:
+    """The same in as few bytes as hold them, but 8 where one is below 0 or has more than 4."""
+    high = int(values.max())
+    small = int(values.min()) >= 0 and high <= UINT32
+    return values.astype(np.min_scalar_type(high)) if small else values
 
 
 # --- sorted ---
@@ -450,10 +526,28 @@ class NameSorter:
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
+        self._bulk = BulkRows()
         self.count = 0
+
+    def add_bulk(
+        self,
+        files: Put,
+        keys: bytes,
+        positions: Int64,
+        pointers: Int64,
+        fileids: Int64,
+        mtimes: Int64,
+    ) -> None:
+        """See `BulkRows.add`."""
+        if not self._bulk.has_room(len(keys), len(positions)):
+            self._put_by(self._flush_bulk)
+        self._bulk.add(files, keys, positions, pointers, fileids, mtimes)
+        self.count += len(positions)
 
     def add(self, rows: Rows) -> None:
         """Rows in any order."""
+        if not len(rows):
+            return
         names = rows.column
         self._waiting.append(Rows(names, rows.numbers, rows.values))
         self.count += len(rows)
@@ -462,18 +556,19 @@ class NameSorter:
             if texts is not None:
                 self._size += sum(map(len, texts)) + OBJECT * len(rows)
         if self._size >= self._limit:
-            self._put_by()
+            self._put_by(self._flush)
 
     def rest(self) -> None:
         """No more rows for now: keep none that are not sorted, if they are more than a chunk."""
         if self._runs:
-            self._put_by()
+            self._put_by(self._flush)
 
-    def _put_by(self) -> None:
+    def _put_by(self, flush: Callable[[], None]) -> None:
         try:
-            self._flush()
+            flush()
         except OSError as error:
             self._error = error
+            self.close()  # the disk may be full
 
     def rows(self, live: Int64 | None = None) -> Iterator[Rows]:
         """Everything in order, some thousand rows at a time; a part may be empty.
@@ -482,9 +577,13 @@ class NameSorter:
         """
         if self._error is not None:
             raise self._error
-        if self._runs:  # only rows that fit into one chunk stay in memory
+        if self._bulk.count and not (self._runs or self._waiting):
+            found = itertools.starmap(self._bulk.part, self._bulk.sort(EACH))
+        elif self._bulk.count or self._runs:
             self._flush()
-        found = self._merged() if self._runs else self._chunk(PART)
+            found = self._merged()
+        else:  # only rows that fit into one chunk stay in memory
+            found = self._chunk(PART)
         return found if live is None else _at(found, live)
 
     def close(self) -> None:
@@ -494,7 +593,10 @@ class NameSorter:
             self._storage = None
 
     def _merged(self) -> Iterator[Rows]:
-        cursors = [_Cursor(self._read, run) for run in self._runs]
+        cursors = [_Cursor(map(self._read, run), len(run)) for run in self._runs]
+        if self._bulk.count:
+            parts = self._bulk.sort(BLOCK)
+            cursors.append(_Cursor(itertools.starmap(self._bulk.part, parts), len(parts)))
         while any(cursor.more for cursor in cursors):
             limit = min(c.last for c in cursors if c.more)  # what is on the disk is >= limit
             yield _joined([c.take(limit) for c in cursors])
@@ -514,17 +616,26 @@ class NameSorter:
         if not self._waiting or self._error is not None:
             self._waiting, self._size = [], 0
             return
-        run: list[_Block | Rows] | None = None
         each = max(min(BLOCK, AREA * sum(map(len, self._waiting)) // max(self._size, 1)), 1)
-        for rows in self._chunk(each):
+        self._add_run(self._chunk(each), held=self._room > 0)
+        self._room -= self._size
+        self._waiting, self._size = [], 0
+
+    def _flush_bulk(self) -> None:
+        bulk, self._bulk = self._bulk, BulkRows()
+        if self._error is None:
+            self._add_run(itertools.starmap(bulk.part, bulk.sort(BLOCK)), held=False)
+
+    def _add_run(self, parts: Iterator[Rows], *, held: bool) -> None:
+        """Rows in order. `held`: they stay in memory."""
+        run: list[_Block | Rows] | None = None
+        for rows in parts:
             if run is None:
                 if not self._runs or rows.column[0] <= self._last:
                     self._runs.append([])
                 run = self._runs[-1]
-            run.append(rows if self._room > 0 else self._write(rows))
+            run.append(rows if held else self._write(rows))
             self._last = bytes(rows.column[-1])
-        self._room -= self._size
-        self._waiting, self._size = [], 0
 
     def _write(self, rows: Rows) -> _Block:
         if self._storage is None:
@@ -573,15 +684,13 @@ def _unpacked(data: bytes, at: int, count: int) -> tuple[Blobs, int]:
 class _Cursor:
     """The next rows of one run. `more`: whether there are some behind those in memory."""
 
-    def __init__(self, read: Callable[[_Block | Rows], Rows], run: list[_Block | Rows]) -> None:
-        self._left = iter(run)
-        self._read, self._blocks = read, len(run)
+    def __init__(self, run: Iterator[Rows], blocks: int) -> None:
+        self._left, self._blocks = run, blocks
         self._advance()
 
     def _advance(self) -> None:
-        block = next(self._left, None)
+        self._rows, self._at = next(self._left, NOTHING), 0
         self._blocks -= 1
-        self._rows, self._at = NOTHING if block is None else self._read(block), 0
 
     @property
     def more(self) -> bool:
