@@ -45,7 +45,6 @@ PLACES: Final = {
     "files for each row that is looked up": "winkfs.container.catalog.LOOKED_UP",
     "files put in bulk that are sorted together": "winkfs.container.rows.BULK_FILES",
     "bytes of their names": "winkfs.container.rows.BULK_NAMES",
-    "batches of files put in bulk that are joined": "winkfs.container.rows.TOGETHER",
     "bytes of a tail that a close reads": "winkfs.container.catalog.QUICK_TAIL",
     "rows of runs that a close joins": "winkfs.container.catalog.QUICK_RUN",
     "names read back at a time": "winkfs.container.rows.BLOCK",

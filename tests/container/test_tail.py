@@ -412,7 +412,6 @@ def bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, "rows that a close reads for the catalog", 0)
     shrink(monkeypatch, "rows behind the first run of a catalog", 10)
     shrink(monkeypatch, "files put in bulk that are sorted together", 50)
-    shrink(monkeypatch, "batches of files put in bulk that are joined", 3)
     shrink(monkeypatch, "names read back at a time", 7)
 
 

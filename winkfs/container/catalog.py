@@ -489,7 +489,7 @@ def values_between(
 
 def new_sorter(store: Opened) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
-    return NameSorter(store.directory.scratch, CHUNK)
+    return NameSorter(store.directory.scratch, CHUNK, store.settings.mtime_unit)
 
 
 def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[Rows]:
@@ -582,10 +582,10 @@ class CatalogTrail:
         attrs: Sequence[bytes] | None,
     ) -> None:
         """Files put in bulk, as `writemany.append_plain` has them. `mtimes`: as stored."""
-        times = nanoseconds(mtimes, self._store.settings.mtime_unit)
         if attrs is None:
-            self.sorter.add_bulk(files, keys, positions, pointers, fileids, times)
+            self.sorter.add_bulk(files, keys, positions, pointers, fileids, mtimes)
             return
+        times = nanoseconds(mtimes, self._store.settings.mtime_unit)
         typed = bool(self._store.schema)
         rows = special_rows(files, positions, pointers, fileids, times, attrs, typed=typed)
         self.sorter.add(rows)

@@ -30,7 +30,7 @@ from winkformats.arrays import (
 )
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType
+from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType, nanoseconds
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
 from winkfs.names import INODE, name_of
@@ -64,8 +64,8 @@ BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
 AREA: Final = 1 << 19  # bytes of them, about
 PART: Final = 1 << 14  # rows that are put in order at a time
 BULK_NAMES: Final = 64 << 20  # bytes of names of files put in bulk that are sorted at a time, and
-BULK_FILES: Final = 1 << 20  # of these files: 32 bytes of numbers each, and 50 more to sort them
-TOGETHER: Final = 32  # batches whose columns are joined
+BULK_FILES: Final = 1 << 20  # of these files: 35 bytes of numbers each, and 50 more to sort them
+BULK_TYPES: Final = (np.int64, np.int64, np.int64, np.uint32, np.uint32, np.uint16, np.uint8)
 BULK_NAME: Final = 512  # bytes of their names, in the mean: of longer ones parts have fewer rows
 EACH: Final = 1 << 13  # rows of a part that goes right into the catalog
 OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
@@ -339,11 +339,9 @@ def special_rows(
 
 
 def _kinds(ftypes: Sequence[int]) -> UInt8:
-    """Their FTYPEs, uint8[n]."""
-    first = ftypes[0] or FileType.FILE
-    if ftypes.count(ftypes[0]) == len(ftypes):  # a twelfth of the time of an array
-        return np.full(len(ftypes), first, np.uint8)
-    kinds = np.array(ftypes, np.uint8)
+    """Their FTYPEs, uint8[n]; uint8[1], where all are the same."""
+    same = ftypes.count(ftypes[0]) == len(ftypes)  # a twelfth of the time of an array
+    kinds = np.array(ftypes[:1] if same else ftypes, np.uint8)
     kinds[kinds == 0] = FileType.FILE
     return kinds
 
@@ -351,22 +349,22 @@ def _kinds(ftypes: Sequence[int]) -> UInt8:
 class BulkRows:
     """Files put in bulk, without attributes, as columns in the order in which they come.
 
+    unit    nanoseconds of their mtimes
     count   files
     """
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, unit: int) -> None:
+        self._unit, self.count = unit, 0
+        self._room = 0  # files
         self._raw = np.empty(0, np.uint8)  # the keys, one behind the other
         self._end = 0  # of these
-        self._batches: list[tuple[Any, ...]] = []
-        self._parts: list[list[npt.NDArray[Any]]] = []  # many of these, in few bytes
-        self._at = self._order = np.empty(0, np.int64)
         self._columns: list[npt.NDArray[Any]] = []
+        self._at = self._order = np.empty(0, np.int64)
 
     def has_room(self, size: int, files: int) -> bool:
         """Whether there is room for more files with so many bytes of keys."""
         return not self.count or (
-            self._end + size + WORD <= len(self._raw) and self.count + files <= BULK_FILES
+            self._end + size + WORD <= len(self._raw) and self.count + files <= self._room
         )
 
     def add(
@@ -378,25 +376,31 @@ class BulkRows:
         fileids: Int64,
         mtimes: Int64,
     ) -> None:
-        """More files. `keys`: joined; `mtimes`: nanoseconds."""
-        if not self.count:  # takes memory only where it is written
-            self._raw = np.empty(max(BULK_NAMES, len(keys)) + WORD, np.uint8)
-        lengths = files.key_lengths - len(INODE)
-        beside = positions - pointers - files.lengths  # mostly the same for all
-        self._batches.append((
-            positions, fileids, files.lengths, mtimes, beside, _kinds(files.ftypes), lengths,
-        ))  # fmt: skip
+        """More files. `keys`: joined."""
+        start, n = self.count, len(positions)
+        if not start:
+            self._make_room(len(keys), n)
+        self.count = stop = start + n
+        beside, kinds = positions - pointers - files.lengths, files.ftypes
+        for column, values in zip(
+            self._columns,
+            (positions, fileids, mtimes, files.lengths, beside, files.key_lengths, _kinds(kinds)),
+            strict=True,
+        ):
+            column[start:stop] = values
         self._raw[self._end : self._end + len(keys)] = np.frombuffer(keys, np.uint8)
         self._end += len(keys)
-        self.count += len(positions)
-        if len(self._batches) == TOGETHER:
-            self._join()
 
-    def _join(self) -> None:
-        columns = [np.concatenate(parts) for parts in zip(*self._batches, strict=True)]
-        self._batches = []
-        columns[1] -= np.arange(self.count - len(columns[1]), self.count)  # mostly one number, too
-        self._parts.append(list(map(_narrow, columns)))
+    def _make_room(self, size: int, files: int) -> None:
+        """In one piece, which takes memory only where it is written: small ones that stay would keep
+        others, of the chunks that are put, from being used again."""
+        size, self._room = max(BULK_NAMES, size) + WORD, max(BULK_FILES, files)
+        widths = [np.dtype(kind).itemsize * self._room for kind in BULK_TYPES]
+        whole = np.empty(sum(widths) + size, np.uint8)
+        for kind, width in zip(BULK_TYPES, widths, strict=True):
+            self._columns.append(whole[:width].view(kind))
+            whole = whole[width:]
+        self._raw = whole
 
     def sort(self, each: int) -> list[tuple[int, int]]:
         """No more files come: have them in byte order of their names.
@@ -405,40 +409,34 @@ class BulkRows:
         ->      the parts
         cost    n log n; memory: 50 bytes a file
         """
-        if self._batches:
-            self._join()
+        n = self.count
         self._raw = self._raw[: self._end + WORD]
-        self._columns = [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
-        self._parts = []
-        for i, column in enumerate(self._columns):
-            if column.min() == column.max():
-                self._columns[i] = column[:1].copy()
-        lengths = np.broadcast_to(self._columns[-1].astype(np.int64), self.count)
-        self._at = np.cumsum(lengths + len(INODE)) - lengths - len(INODE)
-        self._order = order_at(self._raw, self._at, lengths)
-        each = max(min(each, each * BULK_NAME * self.count // self._end), 1)
-        return [(at, min(at + each, self.count)) for at in range(0, self.count, each)]
+        pos, fileid, mtime, size, beside, lengths, kind = (column[:n] for column in self._columns)
+        fileid -= np.arange(n)  # mostly one number is left
+        lengths -= len(INODE)
+        self._columns = [
+            column[:1] if (column == column[0]).all() else column
+            for column in (pos, fileid, mtime, size, beside, lengths, kind)
+        ]
+        wide = lengths.astype(np.int64)
+        self._at = np.cumsum(wide + len(INODE)) - wide - len(INODE)
+        self._order = order_at(self._raw, self._at, wide)
+        each = max(min(each, each * BULK_NAME * n // self._end), 1)
+        return [(at, min(at + each, n)) for at in range(0, n, each)]
 
     def part(self, start: int, stop: int) -> Rows:
         """The rows [start, stop), after `sort`."""
         chosen = self._order[start:stop]
-        pos, fileid, size, mtime, beside, kind, lengths = (
+        pos, fileid, mtime, size, beside, lengths, kind = (
             column if len(column) == 1 else column[chosen] for column in self._columns
         )
         numbers = np.zeros((len(COLUMNS), len(chosen)), np.int64)  # as the catalog has them
         numbers[POS], numbers[SIZE], numbers[KIND] = pos, size, kind
         np.add(fileid, chosen, out=numbers[FILEID])
-        numbers[MTIME] = numbers[CTIME] = mtime
+        numbers[MTIME] = numbers[CTIME] = nanoseconds(mtime, self._unit)
         np.subtract(numbers[POS], numbers[SIZE] + beside, out=numbers[POINTER])
-        lengths = np.broadcast_to(lengths, len(chosen)).astype(np.int64)
-        return Rows(column_at(self._raw, self._at[chosen], lengths), numbers.T)
-
-
-def _narrow(values: Int64) -> npt.NDArray[np.integer]:
-    """The same in as few bytes as hold them, but 8 where one is below 0 or has more than 4."""
-    high = int(values.max())
-    small = int(values.min()) >= 0 and high <= UINT32
-    return values.astype(np.min_scalar_type(high)) if small else values
+        wide = np.broadcast_to(lengths, len(chosen)).astype(np.int64)
+        return Rows(column_at(self._raw, self._at[chosen], wide), numbers.T)
 
 
 # --- sorted ---
@@ -516,8 +514,11 @@ class NameSorter:
              in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
     """
 
-    def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
-        self._scratch, self._limit = scratch, chunk
+    def __init__(
+        self, scratch: Callable[[], Storage], chunk: int = CHUNK, unit: int = 1
+    ) -> None:
+        """`unit`: see `BulkRows`."""
+        self._scratch, self._limit, self._unit = scratch, chunk, unit
         self._storage: Storage | None = None
         self._waiting: list[Rows] = []
         self._size = 0  # bytes of these
@@ -526,7 +527,7 @@ class NameSorter:
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
-        self._bulk = BulkRows()
+        self._bulk = BulkRows(unit)
         self.count = 0
 
     def add_bulk(
@@ -622,7 +623,7 @@ class NameSorter:
         self._waiting, self._size = [], 0
 
     def _flush_bulk(self) -> None:
-        bulk, self._bulk = self._bulk, BulkRows()
+        bulk, self._bulk = self._bulk, BulkRows(self._unit)
         if self._error is None:
             self._add_run(itertools.starmap(bulk.part, bulk.sort(BLOCK)), held=False)
 

@@ -151,10 +151,11 @@ def append_plain(
     ends = np.cumsum(sizes).reshape(n, each)
     at = ends - sizes
     places = (at + base).T
-    entries = [_values(kv.layout, places[0], _headers(fileids, head, lengths, b"/D0"), files.data)]
+    headers = _headers(fileids, head, lengths, b"/D0")
+    entries = [_values(kv.layout, places[0], headers, files.data, lengths)]
     if attrs is not None and named is not None:
         headers = _headers(fileids, head, named, b"/A0")
-        entries.append(_values(kv.layout, places[1], headers, attrs))
+        entries.append(_values(kv.layout, places[1], headers, attrs, named))
     keys = b"".join(files.keys)
     inodes = _inodes(
         form, isz, fileids, lengths, files.ftypes, mtimes, places[0],
@@ -188,9 +189,11 @@ class _Entries(NamedTuple):
     sealed: bool
 
 
-def _values(layout: Layout, places: Int64, heads: UInt8, values: Sequence[Any]) -> _Entries:
+def _values(
+    layout: Layout, places: Int64, heads: UInt8, values: Sequence[Any], lengths: Int64
+) -> _Entries:
     """Entries at these places, of heads up to the length of the value, and values."""
-    if sum(map(len, values)) > JOINED * len(values):
+    if int(lengths.sum()) > JOINED * len(values):
         return _Entries(heads, values, np.zeros((len(heads), 4), np.uint8), sealed=False)
     bodies = list(map(add, row_bytes(heads[:, 1:].copy()), values))  # cheaper than slices of a chunk
     return _Entries(heads[:, :1], bodies, _sums(layout, places, bodies), sealed=True)
@@ -205,7 +208,8 @@ def _keyed(layout: Layout, places: Int64, files: Plain, keys: bytes, inodes: UIn
         body = np.concatenate([sizes, np.frombuffer(keys, np.uint8).reshape(n, -1), inodes], 1)
         bodies = row_bytes(body)
     else:
-        body = bodies = list(map(b"".join, zip(row_bytes(sizes), files.keys, row_bytes(inodes), strict=True)))
+        three = zip(row_bytes(sizes), files.keys, row_bytes(inodes), strict=True)
+        body = bodies = list(map(b"".join, three))
     return _Entries(np.zeros((n, 1), np.uint8), body, _sums(layout, places, bodies), sealed=True)
 
 
@@ -219,7 +223,7 @@ def _joined(entries: list[_Entries]) -> bytearray:
     columns: list[UInt8 | Sequence[Any]] = []
     for entry, following in zip(entries, [*entries[1:], None], strict=True):
         columns += [entry.body, entry.sums]
-        columns.append(np.roll(first, -1, axis=0) if following is None else following.head)
+        columns.append(following.head if following else np.concatenate([first[1:], first[:1]]))
     # What stands in rows side by side is one part: fewer to join.
     grouped: list[Sequence[Any]] = []
     for rows, some in groupby(columns, lambda column: isinstance(column, np.ndarray)):
