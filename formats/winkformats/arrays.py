@@ -161,7 +161,7 @@ def text_order(texts: TextColumn) -> Int64:
 
 
 def order_at(raw: UInt8, at: Int64, lengths: Int64) -> Int64:
-    """The same of the texts raw[at[i] : at[i] + lengths[i]]; WORD bytes more follow the last one."""
+    """The same of texts raw[at[i] : at[i] + lengths[i]]; WORD bytes more follow the last one."""
     words = np.ndarray((len(raw) - WORD + 1,), np.uint64, raw, 0, (1,))
     least, most = int(lengths.min(initial=0)), int(lengths.max(initial=0))
 
@@ -198,7 +198,10 @@ def _order(count: int, width: int, word: Words) -> Int64:
     Two bytes take as many bits as tell apart those that there are. Texts that still are alike are
     sorted by what follows, behind the number of those that they are alike with.
     """
-    order, todo = np.arange(count), np.arange(count)  # places in `order` that are not decided yet, ascending
+    order, todo = (
+        np.arange(count),
+        np.arange(count),
+    )  # places in `order` that are not decided yet, ascending
     group = np.zeros(count, np.uint64)  # those with one number begin alike; ascending from 0
     rows: Int64 | slice = slice(None)
     at = 0

@@ -444,6 +444,25 @@ def mixed(c: winkfs.Container, model: Model) -> None:
 
 
 @pytest.mark.usefixtures("bulk")
+def test_a_close_leaves_the_catalog_of_many_small_files_to_others(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows put in bulk that a close writes", FILES - 1)
+    shrink(monkeypatch, "bytes put for each of more rows", 1000)
+    model = made(base)
+    assert not path_of(base, ".cat").exists()
+    winkfs.reindex(base)
+    with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
+        c.put_many((b"x%d" % i, b"1") for i in range(FILES))
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert_catalog(store, catalog, [*model, *(b"x%d" % i for i in range(FILES))])
+    large = base.with_name("large")
+    with winkfs.create(large) as c:
+        c.put_many((b"x%d" % i, bytes(1000)) for i in range(FILES))
+    check_catalog(large, {b"x%d" % i for i in range(FILES)})
+
+
+@pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("looked_up", [0, 10**9])
 @pytest.mark.parametrize("synced", [False, True])
 def test_what_happens_around_puts_in_bulk_is_in_the_catalog_of_the_close(
@@ -511,6 +530,7 @@ def test_the_runs_of_many_closes_are_joined_and_at_last_written_as_one(
 def test_a_writer_that_never_ends_keeps_no_more_than_so_many_rows(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shrink(monkeypatch, "rows kept for a close in any case", 50)
     shrink(monkeypatch, "rows kept for a close", 100)
     shrink(monkeypatch, "bytes of a tail that a close reads", 1000)
     with winkfs.create(base) as c:

@@ -18,7 +18,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -65,15 +65,19 @@ CHANGES: Final = 1 << 16  # names in it, or a part of all names:
 PART: Final = 64
 FEW: Final = 1 << 14  # rows behind the first run that stay there, or a part of its rows:
 SMALL: Final = 32
-# What a close does of itself. What was put in bulk costs 0.2 to 0.5 us a row, where put_many takes 2
-# to 4; what has to be read 2 to 7, where a put takes 12. So of that only few rows are worth it, and
-# all are written anew only when many more have come since the last time.
+# What a close does of itself. What was put in bulk costs 0.2 to 0.5 us a row, where put_many takes
+# 3 for files of 2 KiB and 1.5 for the smallest, of which only some are worth it; what has to be
+# read costs 2 to 7, where a put takes 12. All are written anew only when many more have come since
+# the last time.
+CHEAP: Final = 1 << 16  # rows put in bulk that a close writes, or more with
+DENSE: Final = 2 << 10  # bytes of the data file for each
 QUICK: Final = 1 << 13  # rows that a close reads, or files of a container that gets a catalog
 QUICK_TAIL: Final = 4 << 20  # bytes of a tail that is read for them
 QUICK_PART: Final = 2  # rows of the first run for each behind it
 QUICK_RUN: Final = 1 << 15  # rows of runs that are joined, but for
 RUNS: Final = 16  # runs: of more, those that are together as large as the one before
 LOOKED_UP: Final = 64  # files for each row, from which on rows are looked up one by one
+SURE: Final = 1 << 18  # rows put in bulk that are kept until then, whether it writes them or not
 MOST: Final = 1 << 26  # rows kept for a close: the scratch file has 7 GB then
 MANY: Final = 1 << 20  # names that went and are remembered
 IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
@@ -599,8 +603,13 @@ class CatalogTrail:
         """There is a new inode at this position."""
         self._positions.append(pos)
 
+    @property
+    def is_cheap(self) -> bool:
+        """Whether to write it takes little time beside what was put."""
+        return self.count <= max(CHEAP, (self._store.kv.end - self.since) // DENSE)
+
     def reaches(self, covered: int) -> bool:
-        """Have it go back to where the data file ended at `covered`, by reading what was put before.
+        """Have it go back to where the data file ended at `covered`, by reading what came since.
 
         ->      whether it does: not where that is much
         raises  CorruptError
@@ -672,23 +681,33 @@ class DerivedCatalog:
         self.since = 0
         self.trail: CatalogTrail | None = None
         self._tried = False  # to follow what is put in bulk
-
-    def follow_bulk(self) -> None:
-        """Before files are put in bulk: the same, where a close can make use of it."""
-        if self.trail is not None and self.trail.count > MOST:
-            self._end_trail()
-        if self._tried or self.trail is not None:
-            return
-        self._tried, kv = True, self._store.kv
-        covered = self._covered()
-        if kv.end - (kv.start if covered is None else covered) <= QUICK_TAIL:
-            self.follow()
+        self._wanted = False  # the trail, whether a close writes it or not
 
     def follow(self) -> None:
         """Keep what is put from now on, so that `save` need not read it again."""
         self._end_trail()
+        self._wanted = True
         if not self._store.settings.classic:
             self.trail = self._store.index.trail = CatalogTrail(self._store)
+
+    def follow_bulk(self) -> None:
+        """Before files are put in bulk: the same for `keep_up`, where it can make use of it."""
+        if self._tried or self.trail is not None:
+            return
+        covered, kv = self._covered(), self._store.kv
+        if kv.end - (kv.start if covered is None else covered) <= QUICK_TAIL:
+            self.follow()
+        self._tried, self._wanted = True, False
+
+    def put_many(self, files: Put, keys: bytes, *what: Any) -> None:
+        """See `CatalogTrail.put_many`: where that is followed."""
+        trail = self.trail
+        if trail is None:
+            return
+        if not self._wanted and trail.count > SURE and not (trail.is_cheap and trail.count < MOST):
+            self._end_trail()
+        else:
+            trail.put_many(files, keys, *what)
 
     def sweep(self) -> None:
         store, name = self._store, self._store.name + self.suffix
@@ -734,8 +753,9 @@ class DerivedCatalog:
     def keep_up(self) -> None:
         """For a close: as `save` where something was changed, and where that takes little time.
 
-        cost    20 ms for QUICK rows; what was put in bulk 0.2 to 0.5 us a row. More changes of other
-                kinds, and a catalog of many files that is not there, are left to who needs it
+        cost    20 ms for QUICK rows; of what was put in bulk 0.2 to 0.5 us a row. More changes,
+                more small files put in bulk, and a catalog of many files that is not there, are
+                left to who needs it
         """
         if self._store.kv.end != self._opened:
             self.save(quickly=True)
@@ -781,9 +801,11 @@ class DerivedCatalog:
         try:
             if catalog is not None and catalog.covered == store.kv.end:
                 return True
-            if self._has_all(catalog) and trail is not None:
+            if trail is not None and quickly and not trail.is_cheap:
+                trail = None
+            if trail is not None and self._has_all(catalog, trail):
                 write_whole(store, trail.rows(whole=True)).close()
-            elif catalog is not None and (changes := self._changes(catalog, quickly)):
+            elif catalog is not None and (changes := self._changes(catalog, trail, quickly)):
                 self._add(catalog, *changes, quickly)
             elif small:
                 build(store).close()
@@ -800,16 +822,16 @@ class DerivedCatalog:
                 catalog.close()
         return True
 
-    def _has_all(self, catalog: Catalog | None) -> bool:
-        """Whether all files of the container were put since the trail began. Raises CorruptError."""
-        trail, start = self.trail, self._store.kv.start
-        if trail is None or not (catalog is None or trail.since == start):
-            return False
-        return trail.reaches(start)
+    def _has_all(self, catalog: Catalog | None, trail: CatalogTrail) -> bool:
+        """Whether all files were put since the trail began. Raises CorruptError."""
+        start = self._store.kv.start
+        return (catalog is None or trail.since == start) and trail.reaches(start)
 
-    def _changes(self, catalog: Catalog, quickly: bool) -> tuple[Iterator[Rows], int] | None:
+    def _changes(
+        self, catalog: Catalog, trail: CatalogTrail | None, quickly: bool
+    ) -> tuple[Iterator[Rows], int] | None:
         """What happened since, and about how many rows it is; None: too much to be added."""
-        store, trail, covered = self._store, self.trail, catalog.covered
+        store, covered = self._store, catalog.covered
         if trail is not None and trail.reaches(covered):
             return trail.rows(whole=False), trail.count
         limit = QUICK if quickly else max(CHANGES, catalog.count // PART)

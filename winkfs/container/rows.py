@@ -392,8 +392,8 @@ class BulkRows:
         self._end += len(keys)
 
     def _make_room(self, size: int, files: int) -> None:
-        """In one piece, which takes memory only where it is written: small ones that stay would keep
-        others, of the chunks that are put, from being used again."""
+        """In one piece, which takes memory only where it is written: small ones that stay would
+        keep those of the chunks that are put from being used again."""
         size, self._room = max(BULK_NAMES, size) + WORD, max(BULK_FILES, files)
         widths = [np.dtype(kind).itemsize * self._room for kind in BULK_TYPES]
         whole = np.empty(sum(widths) + size, np.uint8)
@@ -514,9 +514,7 @@ class NameSorter:
              in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
     """
 
-    def __init__(
-        self, scratch: Callable[[], Storage], chunk: int = CHUNK, unit: int = 1
-    ) -> None:
+    def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK, unit: int = 1) -> None:
         """`unit`: see `BulkRows`."""
         self._scratch, self._limit, self._unit = scratch, chunk, unit
         self._storage: Storage | None = None
@@ -578,6 +576,7 @@ class NameSorter:
         """
         if self._error is not None:
             raise self._error
+        found: Iterator[Rows]
         if self._bulk.count and not (self._runs or self._waiting):
             found = itertools.starmap(self._bulk.part, self._bulk.sort(EACH))
         elif self._bulk.count or self._runs:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
@@ -50,7 +50,9 @@ FIRST: Final = 64  # rows of the first batch, for their size is not known
 BYTES: Final = 2 << 20  # content of a batch, about
 LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
-JOINED: Final = 512  # bytes of a value that is copied to be hashed, in the mean: larger ones cost more
+JOINED: Final = (
+    512  # bytes of a value that is copied to be hashed, in the mean: larger ones cost more
+)
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
 ODD: Final = object()
@@ -169,8 +171,7 @@ def append_plain(
     kv.append_encoded(chunk, each * n)
     store.itotsz += n * isz
     store.dtotsz += int(lengths.sum())
-    if store.catalog.trail is not None:
-        store.catalog.trail.put_many(files, keys, places[-1], places[0], fileids, mtimes, attrs)
+    store.catalog.put_many(files, keys, places[-1], places[0], fileids, mtimes, attrs)
     return places[-1], places[0]
 
 
@@ -195,12 +196,14 @@ def _values(
     """Entries at these places, of heads up to the length of the value, and values."""
     if int(lengths.sum()) > JOINED * len(values):
         return _Entries(heads, values, np.zeros((len(heads), 4), np.uint8), sealed=False)
-    bodies = list(map(add, row_bytes(heads[:, 1:].copy()), values))  # cheaper than slices of a chunk
+    bodies = list(
+        map(add, row_bytes(heads[:, 1:].copy()), values)
+    )  # cheaper than slices of a chunk
     return _Entries(heads[:, :1], bodies, _sums(layout, places, bodies), sealed=True)
 
 
 def _keyed(layout: Layout, places: Int64, files: Plain, keys: bytes, inodes: UInt8) -> _Entries:
-    """Inode entries at these places. `keys`: those of the files, joined; `inodes`: see `_inodes`."""
+    """Inode entries at these places. `keys`: of the files, joined; `inodes`: see `_inodes`."""
     n, lengths = len(places), files.key_lengths
     sizes = lengths.astype(">u2").view(np.uint8).reshape(n, 2)
     body: UInt8 | Sequence[bytes]
@@ -226,8 +229,14 @@ def _joined(entries: list[_Entries]) -> bytearray:
         columns.append(following.head if following else np.concatenate([first[1:], first[:1]]))
     # What stands in rows side by side is one part: fewer to join.
     grouped: list[Sequence[Any]] = []
-    for rows, some in groupby(columns, lambda column: isinstance(column, np.ndarray)):
-        grouped += [row_bytes(np.concatenate(list(some), 1))] if rows else list(some)
+    rows: list[UInt8] = []
+    for column in [*columns, []]:
+        if isinstance(column, np.ndarray):
+            rows.append(column)
+            continue
+        grouped += [row_bytes(np.concatenate(rows, 1)), column] if rows else [column]
+        rows = []
+    grouped.pop()
     parts: list[Any] = [None] * (len(grouped) * n + 1)
     parts[0] = first[0].tobytes()
     for i, column in enumerate(grouped, 1):
