@@ -69,7 +69,7 @@ SMALL: Final = 32
 # 3 for files of 2 KiB and 1.5 for the smallest, of which only some are worth it; what has to be
 # read costs 2 to 7, where a put takes 12. All are written anew only when many more have come since
 # the last time.
-CHEAP: Final = 1 << 16  # rows put in bulk that a close writes, or more with
+CHEAP: Final = 1 << 17  # rows put in bulk that a close writes, or more with
 DENSE: Final = 2 << 10  # bytes of the data file for each
 QUICK: Final = 1 << 13  # rows that a close reads, or files of a container that gets a catalog
 QUICK_TAIL: Final = 4 << 20  # bytes of a tail that is read for them
