@@ -542,6 +542,16 @@ def test_a_writer_that_never_ends_keeps_no_more_than_so_many_rows(
 
 
 @pytest.mark.usefixtures("bulk")
+def test_files_are_put_where_there_is_no_memory_for_their_catalog(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "bytes of their names", 1 << 60)
+    model = made(base)
+    assert not path_of(base, ".cat").exists()
+    assert_sound(base, model)
+
+
+@pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("suffix", [".cat.tmp", "(scratch file)", ".cat"])
 def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(suffix: str, base: Path) -> None:
     model = made(base)

@@ -706,8 +706,11 @@ class DerivedCatalog:
             return
         if not self._wanted and trail.count > SURE and not (trail.is_cheap and trail.count < MOST):
             self._end_trail()
-        else:
+            return
+        try:
             trail.put_many(files, keys, *what)
+        except MemoryError:  # the files themselves take less
+            self._end_trail()
 
     def sweep(self) -> None:
         store, name = self._store, self._store.name + self.suffix
