@@ -634,6 +634,7 @@ class CatalogTrail:
 
     def rows(self, *, whole: bool) -> Iterator[Rows]:
         """The live files that were put and, but for `whole`, names that are gone, in byte order.
+        Once; nothing is put after that.
 
         whole   all live files of the container were put since
         raises  OSError
@@ -788,6 +789,7 @@ class DerivedCatalog:
                 self.follow()
         except CorruptError as error:
             store.note(error)
+            self._end_trail()  # a part of it has been given away
         except OSError as error:
             store.excuse(error)
             self._end_trail()  # its scratch file may take the room that the index needs
@@ -817,6 +819,7 @@ class DerivedCatalog:
         except DerivedDamage as error:  # of the catalog that was there
             store.remark(error)
             if not small:
+                self._end_trail()
                 store.directory.unlink(store.name + self.suffix)
                 return False
             build(store).close()

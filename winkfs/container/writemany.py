@@ -50,9 +50,7 @@ FIRST: Final = 64  # rows of the first batch, for their size is not known
 BYTES: Final = 2 << 20  # content of a batch, about
 LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
-JOINED: Final = (
-    512  # bytes of a value that is copied to be hashed, in the mean: larger ones cost more
-)
+JOINED: Final = 512  # bytes of a value, in the mean, up to which it is copied to be hashed
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
 ODD: Final = object()
