@@ -526,6 +526,26 @@ def test_the_runs_of_many_closes_are_joined_and_at_last_written_as_one(
     check_catalog(base, names)
 
 
+def test_the_first_run_of_many_rows_is_joined_when_those_behind_it_are_as_many(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows of runs that a close joins", 0)
+    shrink(monkeypatch, "rows behind the first run of a catalog", 1)
+    shrink(monkeypatch, "rows put in bulk that a close writes", 100)
+    shrink(monkeypatch, "bytes put for each of more rows", 1)
+    shrink(monkeypatch, "runs of a catalog", 5)
+    names, counts = set(made(base)), []
+    for turn in range(9):
+        with winkfs.open(base, "a") as c:
+            c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(90))
+        names |= {b"t%d/%d" % (turn, i) for i in range(90)}
+        with store_of(base) as store, open_catalog(store) as catalog:
+            counts.append([run.count for run in catalog.file.runs])
+        check_catalog(base, names)
+    assert counts[3:5] == [[FILES, 90, 90, 90, 90], [FILES + 450]]
+    assert counts[8] == [FILES + 450, 90, 90, 90, 90]
+
+
 @pytest.mark.usefixtures("bulk")
 def test_a_writer_that_never_ends_keeps_no_more_than_so_many_rows(
     base: Path, monkeypatch: pytest.MonkeyPatch

@@ -73,9 +73,9 @@ CHEAP: Final = 1 << 17  # rows put in bulk that a close writes, or more with
 DENSE: Final = 2 << 10  # bytes of the data file for each
 QUICK: Final = 1 << 13  # rows that a close reads, or files of a container that gets a catalog
 QUICK_TAIL: Final = 4 << 20  # bytes of a tail that is read for them
-QUICK_PART: Final = 2  # rows of the first run for each behind it
+QUICK_PART: Final = 2  # rows of the first run for each behind it, where all are at most CHEAP
 QUICK_RUN: Final = 1 << 15  # rows of runs that are joined, but for
-RUNS: Final = 16  # runs: of more, those that are together as large as the one before
+RUNS: Final = 16  # runs: of more, those behind one that together are as large as it, and it
 LOOKED_UP: Final = 64  # files for each row, from which on rows are looked up one by one
 SURE: Final = 1 << 18  # rows put in bulk that are kept until then, whether it writes them or not
 MOST: Final = 1 << 26  # rows kept for a close: the scratch file has 7 GB then
@@ -856,12 +856,14 @@ class DerivedCatalog:
         store, file = self._store, catalog.file
         behind = count + file.rows - catalog.count
         many = behind > max(FEW, catalog.count // (QUICK_PART if quickly else SMALL))
-        storage = None if many else self._open_to_write()
+        if many and quickly:
+            many = catalog.count + behind <= CHEAP
+        kept = 0 if many else self._kept([run.count for run in file.runs], count, quickly)
+        storage = self._open_to_write() if kept else None
         if storage is None:
             runs = _whole_runs(file.runs, store.schema)
             write_whole(store, joined([*runs, changes])).close()
             return
-        kept = self._kept([run.count for run in file.runs], count, quickly)
         with CatalogWriter.append_to(storage, file, kept, store.schema) as writer:
             runs = _whole_runs(file.runs[kept:], store.schema)
             writer.write_run(joined([*runs, changes]))
@@ -869,7 +871,8 @@ class DerivedCatalog:
 
     @staticmethod
     def _kept(sizes: list[int], count: int, quickly: bool) -> int:
-        """How many runs of these sizes stay as they are, when `count` rows are added."""
+        """How many runs of these sizes stay as they are, when `count` rows are added; 0: all are
+        written anew."""
         kept = len(sizes)
         while kept > 1 and sizes[kept - 1] <= 2 * count:
             if quickly and sizes[kept - 1] + count > QUICK_RUN:
@@ -877,8 +880,8 @@ class DerivedCatalog:
             kept, count = kept - 1, count + sizes[kept - 1]
         if kept < RUNS:
             return kept
-        later = count + sum(sizes[1:kept])
-        for at in range(1, kept):
+        later = count + sum(sizes[:kept])
+        for at in range(kept):
             later -= sizes[at]
             if sizes[at] <= later:
                 return at
