@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import mmh3
@@ -55,7 +55,7 @@ def hash_key(htalgo: int, key: Key) -> tuple[int, int]:
 def hash_keys(htalgo: int, keys: Iterable[Key]) -> tuple[UInt64, UInt64]:
     """Hash n keys -> S: uint64[n], slot bits: uint64[n]. Cost: with XXH3 one call in C a key."""
     if htalgo == XXH3:
-        s = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64)
+        s = np.frombuffer(b"".join(map(xxhash.xxh3_64_digest, keys)), ">u8").astype(np.uint64)
         return s, s & np.uint64(MASK63)
     if htalgo == MURMUR3:
         raw = b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
@@ -66,7 +66,7 @@ def hash_keys(htalgo: int, keys: Iterable[Key]) -> tuple[UInt64, UInt64]:
     return np.ascontiguousarray(pair[:, 0]), pair[:, 1] & np.uint64(MASK63)
 
 
-def xxh3_many(buffers: Iterable[Any], seeds: Iterable[int], n: int) -> UInt64:
+def xxh3_many(buffers: Iterable[Any], seeds: Iterable[int]) -> UInt64:
     """XXH3-64 of each buffer with its seed -> uint64[n]. Cost: one call in C a buffer."""
-    digest: Callable[[Any, int], int] = xxhash.xxh3_64_intdigest
-    return np.fromiter(map(digest, buffers, seeds), np.uint64, n)
+    found = b"".join(map(xxhash.xxh3_64_digest, buffers, seeds))  # bytes cost less than numbers
+    return np.frombuffer(found, ">u8").astype(np.uint64)

@@ -5,6 +5,7 @@ Also what a close does to the catalog, and what it leaves behind.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -17,8 +18,9 @@ import container_checks
 import pytest
 from catalog_checks import assert_catalog, check_catalog, store_of
 from constants import leave_tails, shrink
-from container_checks import assert_sound, contents, path_of
+from container_checks import assert_sound, contents, copy_files, path_of
 from oracle_read import check
+from seam import Call, disk_calls, refusing
 
 import winkfs
 from winkformats.disk.posix import FileStorage
@@ -328,7 +330,7 @@ def test_lives_with_tails_show_what_they_should(
 ) -> None:
     """The same names again and again, for a reader that follows and for new ones."""
     leave_tails(monkeypatch)
-    shrink(monkeypatch, "rows that a close adds to the catalog", 12)
+    shrink(monkeypatch, "rows that a close reads for the catalog", 12)
     shrink(monkeypatch, "bytes of a tail that a close reads", 3000)
     dice, model = random.Random(seed), dict[bytes, bytes]()
     winkfs.create(base).close()
@@ -380,20 +382,286 @@ def test_a_close_makes_the_catalog_of_a_small_container(base: Path, ao: bool) ->
     check_catalog(base, set(names))
 
 
-def test_a_close_leaves_the_catalog_of_many_files_to_others(
+def test_a_close_leaves_the_catalog_of_many_single_puts_to_others(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shrink(monkeypatch, "rows that a close adds to the catalog", FILES - 1)
-    model = made(base)
+    shrink(monkeypatch, "rows that a close reads for the catalog", FILES - 1)
+    names = [b"x%d" % i for i in range(FILES)]
+    with winkfs.create(base) as c:
+        for name in names:
+            c.put(name, b"1")
     assert not path_of(base, ".cat").exists()
     with winkfs.open(base) as c:
-        assert [name.encode() for name in c.names()] == sorted(model)
+        assert [name.encode() for name in c.names()] == sorted(names)
+    winkfs.reindex(base)
+    others = [b"y%d" % i for i in range(FILES)]
+    with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
+        for name in others:
+            c.put(name, b"1")
+    assert tail_of(base, ".cat") > 0
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert_catalog(store, catalog, [*names, *others])
+
+
+# --- what was put in bulk: a close writes the catalog of it
+
+
+@pytest.fixture
+def bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is read for the catalog but what was put in bulk is written, in many parts."""
+    shrink(monkeypatch, "rows that a close reads for the catalog", 0)
+    shrink(monkeypatch, "rows behind the first run of a catalog", 10)
+    shrink(monkeypatch, "files put in bulk that are sorted together", 50)
+    shrink(monkeypatch, "names read back at a time", 7)
+
+
+@pytest.mark.usefixtures("bulk")
+@pytest.mark.parametrize("ao", [False, True])
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_close_writes_the_catalog_of_what_was_put_in_bulk(
+    ao: bool, synced: bool, base: Path
+) -> None:
+    model = {b"d%d/f%03d" % (i % 7, i): b"first %d" % i for i in range(FILES)}
+    with winkfs.create(base, ao=ao) as c, disk_calls() as calls:
+        names = list(model)
+        for at in range(0, FILES, 9):
+            c.put_many((name, model[name], 5) for name in names[at : at + 9])
+        if synced:
+            c.sync()
+        calls.clear()
+        c.close()
+    assert not [call for call in calls if call.verb == "read" and call.path.endswith(".data")]
+    check_catalog(base, set(model))
+    assert_same(base, model)
+
+
+def mixed(c: winkfs.Container, model: Model) -> None:
+    """A change of each kind, though they have been done before."""
+    for i in range(2, 6):
+        c.put(b"d%d/f00%d" % (i, i), b"anew")
+        model[b"d%d/f00%d" % (i, i)] = b"anew"
+    changed(c, model)
+
+
+@pytest.mark.usefixtures("bulk")
+def test_a_close_leaves_the_catalog_of_many_small_files_to_others(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows put in bulk that a close writes", FILES - 1)
+    shrink(monkeypatch, "bytes put for each of more rows", 1000)
+    model = made(base)
+    assert not path_of(base, ".cat").exists()
     winkfs.reindex(base)
     with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
         c.put_many((b"x%d" % i, b"1") for i in range(FILES))
-    assert tail_of(base, ".cat") > 0
     with store_of(base) as store, open_catalog(store) as catalog:
         assert_catalog(store, catalog, [*model, *(b"x%d" % i for i in range(FILES))])
+    large = base.with_name("large")
+    with winkfs.create(large) as c:
+        c.put_many((b"x%d" % i, bytes(1000)) for i in range(FILES))
+    check_catalog(large, {b"x%d" % i for i in range(FILES)})
+
+
+@pytest.mark.usefixtures("bulk")
+@pytest.mark.parametrize("looked_up", [0, 10**9])
+@pytest.mark.parametrize("synced", [False, True])
+def test_what_happens_around_puts_in_bulk_is_in_the_catalog_of_the_close(
+    synced: bool, looked_up: int, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "files for each row that is looked up", looked_up)
+    model = made(base)
+    for turn in range(4):
+        with winkfs.open(base, "a") as c:
+            if turn % 2:
+                mixed(c, model)
+            names = [b"t%d/%d" % (turn, i % 150) for i in range(200)]  # some of them twice
+            c.put_many((name, b"%d" % i) for i, name in enumerate(names))
+            model |= {name: b"%d" % i for i, name in enumerate(names)}
+            if synced:
+                c.sync()
+            mixed(c, model)
+            c.put_many([(b"t%d/0" % turn, b"again"), ("typed", b"x")])
+            model |= {b"t%d/0" % turn: b"again", b"typed": b"x"}
+        check_catalog(base, set(model))
+        assert_same(base, model)
+
+
+@pytest.mark.usefixtures("bulk")
+def test_puts_before_those_in_bulk_are_read_where_they_are_few(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with winkfs.create(base) as c:
+        c.put("before", b"1")
+        c.delete("before")
+        c.put("kept", b"1")
+        c.put_many((b"f%d" % i, b"1") for i in range(90))
+    names = {b"kept", *(b"f%d" % i for i in range(90))}
+    check_catalog(base, names)
+    shrink(monkeypatch, "bytes of a tail that a close reads", 100)
+    with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
+        c.put("before", b"1" * 200)
+        c.put_many([("f0", b"2"), ("g", b"2")])
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert catalog.covered < store.kv.end
+        assert_catalog(store, catalog, [*names, b"before", b"g"])
+
+
+def test_the_runs_of_many_closes_are_joined_and_at_last_written_as_one(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows of runs that a close joins", 0)
+    shrink(monkeypatch, "rows behind the first run of a catalog", 1)
+    shrink(monkeypatch, "runs of a catalog", 5)
+    names, counts = set(made(base)), []
+    for turn in range(30):
+        with winkfs.open(base, "a") as c:
+            c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(9))
+        names |= {b"t%d/%d" % (turn, i) for i in range(9)}
+        with store_of(base) as store, open_catalog(store) as catalog:
+            assert catalog.covered == store.kv.end
+            counts.append([run.count for run in catalog.file.runs])
+    assert counts[3:5] == [[FILES, 9, 9, 9, 9], [FILES, 45]]
+    assert max(map(len, counts)) == 5
+    assert [FILES + 9 * 23] in counts  # more than half of the first run
+    check_catalog(base, names)
+
+
+def test_the_first_run_of_many_rows_is_joined_when_those_behind_it_are_as_many(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows of runs that a close joins", 0)
+    shrink(monkeypatch, "rows behind the first run of a catalog", 1)
+    shrink(monkeypatch, "rows put in bulk that a close writes", 100)
+    shrink(monkeypatch, "bytes put for each of more rows", 1)
+    shrink(monkeypatch, "runs of a catalog", 5)
+    names, counts = set(made(base)), []
+    for turn in range(9):
+        with winkfs.open(base, "a") as c:
+            c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(90))
+        names |= {b"t%d/%d" % (turn, i) for i in range(90)}
+        with store_of(base) as store, open_catalog(store) as catalog:
+            counts.append([run.count for run in catalog.file.runs])
+        check_catalog(base, names)
+    assert counts[3:5] == [[FILES, 90, 90, 90, 90], [FILES + 450]]
+    assert counts[8] == [FILES + 450, 90, 90, 90, 90]
+
+
+@pytest.mark.usefixtures("bulk")
+def test_a_writer_that_never_ends_keeps_no_more_than_so_many_rows(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "rows kept for a close in any case", 50)
+    shrink(monkeypatch, "rows kept for a close", 100)
+    shrink(monkeypatch, "bytes of a tail that a close reads", 1000)
+    with winkfs.create(base) as c:
+        for turn in range(9):
+            c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(30))
+    assert not path_of(base, ".cat").exists()
+    with winkfs.open(base) as c:
+        assert len(list(c.names())) == 270
+
+
+@pytest.mark.usefixtures("bulk")
+def test_files_are_put_where_there_is_no_memory_for_their_catalog(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "bytes of their names", 1 << 60)
+    model = made(base)
+    assert not path_of(base, ".cat").exists()
+    assert_sound(base, model)
+
+
+@pytest.mark.usefixtures("bulk")
+@pytest.mark.parametrize("suffix", [".cat.tmp", "(scratch file)", ".cat"])
+def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(suffix: str, base: Path) -> None:
+    model = made(base)
+    before = path_of(base, ".cat").read_bytes()
+    names = [b"x%d" % i for i in range(20 if suffix == ".cat" else FILES)]
+    c = winkfs.open(base, "a")
+    with disk_calls(refusing("write", suffix, errno.ENOSPC)) as calls:
+        c.put_many((name, b"1") for name in names)
+        c.close()
+    assert any(call.verb == "write" and call.path.endswith(suffix) for call in calls)
+    model |= dict.fromkeys(names, b"1")
+    assert path_of(base, ".cat").read_bytes() == before
+    assert not path_of(base, ".cat.tmp").exists()
+    assert tail_of(base) == 0
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert_catalog(store, catalog, list(model))
+    assert_sound(base, model)
+    with winkfs.open(base, "a") as c:  # the next one reads what it lacks, where that is little
+        c.put_many((b"y%d" % i, b"1") for i in range(9))
+    check_catalog(base, {*model, *(b"y%d" % i for i in range(9))})
+
+
+@pytest.mark.usefixtures("bulk")
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("suffix", [".cat.tmp", ".cat"])
+def test_a_writer_that_dies_while_it_writes_the_catalog_has_put_all(
+    suffix: str, nth: int, base: Path
+) -> None:
+    model = made(base)
+    names = [b"x%d" % i for i in range(20 if suffix == ".cat" else FILES)]
+    model |= dict.fromkeys(names, b"1")
+    seen, then = [], base.with_name("then") / "c"
+    then.parent.mkdir()
+
+    def killed(call: Call) -> None:
+        if call.verb == "write" and call.path.endswith(suffix):
+            seen.append(call)
+            if len(seen) == nth:
+                copy_files(base.parent, then.parent)
+
+    c = winkfs.open(base, "a")
+    c.put_many((name, b"1") for name in names)
+    with disk_calls(killed):
+        c.close()
+    assert_same(base, model)
+    with store_of(then) as store, open_catalog(store) as catalog:  # as a reader at that moment
+        assert_catalog(store, catalog, list(model))
+    assert_sound(then, model)
+    with winkfs.open(then, "a") as c:
+        c.put("one more", b"1")
+    assert not path_of(then, ".cat.tmp").exists()
+    model[b"one more"] = b"1"
+    assert_sound(then, model)
+    with store_of(then) as store, open_catalog(store) as catalog:
+        assert_catalog(store, catalog, list(model))
+
+
+@pytest.mark.usefixtures("bulk")
+def test_ctrl_c_while_the_catalog_is_written_loses_nothing_that_was_put(base: Path) -> None:
+    model = made(base)
+    names = [b"x%d" % i for i in range(FILES)]
+
+    def interrupted(call: Call) -> None:
+        if call.verb == "write" and call.path.endswith(".cat.tmp"):
+            raise KeyboardInterrupt
+
+    c = winkfs.open(base, "a")
+    c.put_many((name, b"1") for name in names)
+    with disk_calls(interrupted), pytest.raises(KeyboardInterrupt):
+        c.close()
+    assert not path_of(base, ".cat.tmp").exists()
+    model |= dict.fromkeys(names, b"1")
+    assert_sound(base, model)
+    with winkfs.open(base, "a") as c:  # nothing holds the lock
+        assert len(c) == len(model)
+
+
+@pytest.mark.usefixtures("bulk")
+def test_a_reader_goes_on_while_closes_write_the_catalog(base: Path) -> None:
+    model = made(base)
+    with winkfs.open(base) as reader:
+        for turn in range(6):
+            listed = reader.names()
+            seen = [next(listed)]
+            with winkfs.open(base, "a") as c:
+                c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(60))
+            seen += listed
+            assert [name.encode() for name in seen] == sorted(model)
+            model |= {b"t%d/%d" % (turn, i): b"1" for i in range(60)}
+            assert [name.encode() for name in reader.names()] == sorted(model)
 
 
 @pytest.mark.usefixtures("few")
@@ -406,13 +674,11 @@ def test_large_files_do_not_keep_a_close_from_the_catalog(base: Path) -> None:
     check_catalog(base, {*model, b"large"})
 
 
-def test_runs_that_closes_add_are_joined_and_at_last_written_as_one(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_runs_that_closes_add_are_joined(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, "rows of runs that a close joins", 12)
     shrink(monkeypatch, "rows behind the first run of a catalog", 1)
     names, counts = set(made(base)), []
-    for turn in range(30):
+    for turn in range(18):
         with winkfs.open(base, "a") as c:
             c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(3))
         names |= {b"t%d/%d" % (turn, i) for i in range(3)}
@@ -421,7 +687,6 @@ def test_runs_that_closes_add_are_joined_and_at_last_written_as_one(
             counts.append([run.count for run in catalog.file.runs])
     assert max(count for runs in counts for count in runs[1:]) <= 12
     assert counts[15][0] == FILES and sum(counts[15][1:]) == 48 and len(counts[15]) > 4
-    assert counts[16] == [FILES + 51]  # an eighth of the first run is 50
     check_catalog(base, names)
 
 
@@ -455,7 +720,7 @@ def test_a_damaged_catalog_of_many_files_is_dropped_by_a_close(
     with path_of(base, ".cat").open("r+b") as file:
         file.seek(8192 + 40)
         file.write(b"\xff" * 40)
-    shrink(monkeypatch, "rows that a close adds to the catalog", 50)
+    shrink(monkeypatch, "rows that a close reads for the catalog", 50)
     shrink(monkeypatch, "rows behind the first run of a catalog", 0)
     with winkfs.open(base, "a") as c:
         c.put_many((b"x%d" % i, b"1") for i in range(49))

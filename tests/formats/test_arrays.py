@@ -1,6 +1,8 @@
-"""Which of several rows with one key counts."""
+"""Which of several rows with one key counts, and the order of texts."""
 
 from __future__ import annotations
+
+import random
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from constants import shrink
 from hypothesis import given
 from hypothesis import strategies as st
 
+from winkformats import arrays
 from winkformats.arrays import superseded
 
 # Few keys, and fewer hashes than keys: most hashes have several keys.
@@ -39,3 +42,30 @@ def test_no_key_is_asked_for_where_no_hash_comes_twice() -> None:
         raise AssertionError(row)
 
     assert superseded(np.arange(1000, dtype=np.uint64), key_at).tolist() == []
+
+
+@given(st.lists(st.text("ab/é\U00010000", min_size=1, max_size=30).map(str.encode)), st.booleans())
+def test_texts_are_put_in_byte_order_and_equal_ones_in_theirs(
+    texts: list[bytes], ordered: bool
+) -> None:
+    texts = sorted(texts) if ordered else texts
+    wanted = sorted(range(len(texts)), key=texts.__getitem__)
+    raw = np.frombuffer(b"".join(texts) + b"\xff" * arrays.WORD, np.uint8)
+    lengths = np.array([len(text) for text in texts], np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        for least in (0, 1 << 14):
+            shrink(patch, "texts whose pairs of bytes are counted", least)
+            shrink(patch, "texts that tell whether all are in order", 3)
+            found = arrays.order_at(raw, np.cumsum(lengths) - lengths, lengths)
+            assert found.tolist() == wanted
+            assert arrays.text_order(arrays.text_column(texts)).tolist() == wanted
+
+
+def test_many_texts_that_begin_alike_are_put_in_order() -> None:
+    chance = random.Random(1)
+    ends = [(i % 7, chance.randrange(9000)) for i in range(20_000)]
+    texts = [b"the same in all of them/%d/%d" % end for end in ends]
+    raw = np.frombuffer(b"".join(texts) + bytes(arrays.WORD), np.uint8)
+    lengths = np.array([len(text) for text in texts], np.int64)
+    found = arrays.order_at(raw, np.cumsum(lengths) - lengths, lengths)
+    assert found.tolist() == sorted(range(len(texts)), key=texts.__getitem__)

@@ -18,7 +18,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -39,7 +39,6 @@ from winkfs.container.rows import (
     CHUNK,
     COLUMNS,
     GONE,
-    BulkRows,
     ClashFinder,
     NameSorter,
     Plain,
@@ -51,6 +50,7 @@ from winkfs.container.rows import (
     overlaid,
     plain_numbers,
     some,
+    special_rows,
 )
 from winkfs.container.where import Condition
 from winkfs.names import INODE, OLD, after
@@ -66,12 +66,20 @@ CHANGES: Final = 1 << 16  # names in it, or a part of all names:
 PART: Final = 64
 FEW: Final = 1 << 14  # rows behind the first run that stay there, or a part of its rows:
 SMALL: Final = 32
-# What a close does of itself: 2 to 7 us a row, where a put takes 12 us and put_many 3. So only few
-# rows are worth it, and all are written anew only when many more have come since the last time.
-QUICK: Final = 1 << 13  # rows that a close adds, or files of a container that gets a catalog
+# What a close does of itself. What was put in bulk costs 0.2 to 0.5 us a row, where put_many takes
+# 3 for files of 2 KiB and 1.5 for the smallest, of which only some are worth it; what has to be
+# read costs 2 to 7, where a put takes 12. All are written anew only when many more have come since
+# the last time.
+CHEAP: Final = 1 << 17  # rows put in bulk that a close writes, or more with
+DENSE: Final = 2 << 10  # bytes of the data file for each
+QUICK: Final = 1 << 13  # rows that a close reads, or files of a container that gets a catalog
 QUICK_TAIL: Final = 4 << 20  # bytes of a tail that is read for them
-QUICK_PART: Final = 8  # rows of the first run for each behind it
-QUICK_RUN: Final = 1 << 15  # rows of runs that are joined
+QUICK_PART: Final = 2  # rows of the first run for each behind it, where all are at most CHEAP
+QUICK_RUN: Final = 1 << 15  # rows of runs that are joined, but for
+RUNS: Final = 16  # runs: of more, those behind one that together are as large as it, and it
+LOOKED_UP: Final = 64  # files for each row, from which on rows are looked up one by one
+SURE: Final = 1 << 18  # rows put in bulk that are kept until then, whether it writes them or not
+MOST: Final = 1 << 26  # rows kept for a close: the scratch file has 7 GB then
 MANY: Final = 1 << 20  # names that went and are remembered
 IN_MEMORY: Final = 1 << 18  # files of a catalog that is kept in memory, where it cannot be written
 
@@ -506,7 +514,7 @@ def values_between(
 
 def new_sorter(store: Opened) -> NameSorter:
     """One with its scratch file beside the container, or where temporary files go."""
-    return NameSorter(store.directory.scratch, CHUNK)
+    return NameSorter(store.directory.scratch, CHUNK, store.settings.mtime_unit)
 
 
 def changed_rows(store: Opened, changes: Mapping[bytes, int]) -> Iterator[Rows]:
@@ -585,13 +593,13 @@ class CatalogTrail:
     def __init__(self, store: Opened) -> None:
         self._store, self.since = store, store.kv.end
         self.sorter = new_sorter(store)
-        self._bulk = BulkRows(typed=bool(store.schema))
         self._positions = array("q")
         self._gone: set[bytes] = set()
 
     def put_many(
         self,
         files: Put,
+        keys: bytes,
         positions: Int64,
         pointers: Int64,
         fileids: Int64,
@@ -599,18 +607,44 @@ class CatalogTrail:
         attrs: Sequence[bytes] | None,
     ) -> None:
         """Files put in bulk, as `writemany.append_plain` has them. `mtimes`: as stored."""
+        if attrs is None:
+            self.sorter.add_bulk(files, keys, positions, pointers, fileids, mtimes)
+            return
         times = nanoseconds(mtimes, self._store.settings.mtime_unit)
-        for rows in self._bulk.add(files, positions, pointers, fileids, times, attrs):
-            self.sorter.add(rows)
+        typed = bool(self._store.schema)
+        rows = special_rows(files, positions, pointers, fileids, times, attrs, typed=typed)
+        self.sorter.add(rows)
 
     @property
     def count(self) -> int:
         """About how many rows there will be."""
-        return self.sorter.count + self._bulk.count + len(self._positions) + len(self._gone)
+        return self.sorter.count + len(self._positions) + len(self._gone)
 
     def put(self, pos: int) -> None:
         """There is a new inode at this position."""
         self._positions.append(pos)
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether to write it takes little time beside what was put."""
+        return self.count <= max(CHEAP, (self._store.kv.end - self.since) // DENSE)
+
+    def reaches(self, covered: int) -> bool:
+        """Have it go back to where the data file ended at `covered`, by reading what came since.
+
+        ->      whether it does: not where that is much
+        raises  CorruptError
+        """
+        if not 0 <= self.since - covered <= QUICK_TAIL:
+            return False
+        before = dict(tail(self._store, covered, self.since))
+        self.since = covered
+        for name, pos in before.items():
+            if pos:
+                self.put(pos)
+            else:
+                self.remove(name)
+        return self.since >= 0
 
     def remove(self, name: bytes) -> None:
         """There is no such name any more."""
@@ -621,14 +655,13 @@ class CatalogTrail:
 
     def rows(self, *, whole: bool) -> Iterator[Rows]:
         """The live files that were put and, but for `whole`, names that are gone, in byte order.
+        Once; nothing is put after that.
 
         whole   all live files of the container were put since
         raises  OSError
         """
         store, sorter = self._store, self.sorter
-        for rows in self._bulk.rest():
-            sorter.add(rows)
-        positions, self._positions = np.unique(np.array(self._positions, np.int64)), array("q")
+        positions, self._positions = np.array(sorted(set(self._positions)), np.int64), array("q")
         for rows in read_rows(store, positions):
             sorter.add(rows)
         if not whole:
@@ -636,8 +669,9 @@ class CatalogTrail:
             sorter.add(gone_rows(gone))
         if whole and sorter.count == store.index.count:
             return sorter.rows()
-        if 8 * sorter.count > store.index.count:
-            return sorter.rows(np.concatenate([[0], store.index.positions()]))  # 0: what is gone
+        if LOOKED_UP * sorter.count > store.index.count or store.index.has_since(self.since):
+            live = store.index.positions(self.since)
+            return sorter.rows(np.concatenate([[0], live]))  # 0: what is gone
         return (rows.take(rows.gone | _current(store, rows)) for rows in sorter.rows())
 
     def close(self) -> None:
@@ -668,12 +702,37 @@ class DerivedCatalog:
         self._opened = store.kv.end
         self.since = 0
         self.trail: CatalogTrail | None = None
+        self._tried = False  # to follow what is put in bulk
+        self._wanted = False  # the trail, whether a close writes it or not
 
     def follow(self) -> None:
         """Keep what is put from now on, so that `save` need not read it again."""
         self._end_trail()
+        self._wanted = True
         if not self._store.settings.classic:
             self.trail = self._store.index.trail = CatalogTrail(self._store)
+
+    def follow_bulk(self) -> None:
+        """Before files are put in bulk: the same for `keep_up`, where it can make use of it."""
+        if self._tried or self.trail is not None:
+            return
+        covered, kv = self._covered(), self._store.kv
+        if kv.end - (kv.start if covered is None else covered) <= QUICK_TAIL:
+            self.follow()
+        self._tried, self._wanted = True, False
+
+    def put_many(self, files: Put, keys: bytes, *what: Any) -> None:
+        """See `CatalogTrail.put_many`: where that is followed."""
+        trail = self.trail
+        if trail is None:
+            return
+        if not self._wanted and trail.count > SURE and not (trail.is_cheap and trail.count < MOST):
+            self._end_trail()
+            return
+        try:
+            trail.put_many(files, keys, *what)
+        except MemoryError:  # the files themselves take less
+            self._end_trail()
 
     def sweep(self) -> None:
         store, name = self._store, self._store.name + self.suffix
@@ -681,19 +740,20 @@ class DerivedCatalog:
         store.directory.unlink(name + TEMPORARY)  # of a writer that was killed
         for suffix in OLD:
             store.directory.unlink(store.name + suffix)
-        if not self._is_true():
+        if self._covered() is None:
             store.directory.unlink(name)  # before .data grows to its DATAEND
 
-    def _is_true(self) -> bool:
-        """Whether what a file on the disk says is true as far as it goes."""
+    def _covered(self) -> int | None:
+        """DATAEND of the file on the disk; None: what it says is not true as far as it goes."""
         store = self._store
         try:
             with open_file(store.base + self.suffix) as storage:
                 block = read_superblock(storage)
         except (FormatError, OSError):
-            return False
+            return None
         mine = store.settings.contid != 0 and block.get("CONTID") == store.settings.contid
-        return mine and 0 <= block.get("DATAEND", -1) <= store.kv.end
+        covered = block.get("DATAEND", -1)
+        return covered if mine and 0 <= covered <= store.kv.end else None
 
     def rewritten(self, pos: int) -> None:
         """What was kept of it is wrong: what was put is read from the tail instead."""
@@ -718,8 +778,9 @@ class DerivedCatalog:
     def keep_up(self) -> None:
         """For a close: as `save` where something was changed, and where that takes little time.
 
-        cost    20 ms for QUICK rows. More changes, and a catalog of many files that is not there,
-                are left to who needs it
+        cost    20 ms for QUICK rows; of what was put in bulk 0.2 to 0.5 us a row. More changes,
+                more small files put in bulk, and a catalog of many files that is not there, are
+                left to who needs it
         """
         if self._store.kv.end != self._opened:
             self.save(quickly=True)
@@ -749,8 +810,10 @@ class DerivedCatalog:
                 self.follow()
         except CorruptError as error:
             store.note(error)
+            self._end_trail()  # a part of it has been given away
         except OSError as error:
             store.excuse(error)
+            self._end_trail()  # its scratch file may take the room that the index needs
 
     def _save(self, quickly: bool) -> bool:
         """After few changes these are added, else the file is written anew.
@@ -764,9 +827,11 @@ class DerivedCatalog:
         try:
             if catalog is not None and catalog.covered == store.kv.end:
                 return True
-            if trail is not None and trail.since == store.kv.start and small:
+            if trail is not None and quickly and not trail.is_cheap:
+                trail = None
+            if trail is not None and self._has_all(catalog, trail):
                 write_whole(store, trail.rows(whole=True)).close()
-            elif catalog is not None and (changes := self._changes(catalog, quickly)):
+            elif catalog is not None and (changes := self._changes(catalog, trail, quickly)):
                 self._add(catalog, *changes, quickly)
             elif small:
                 build(store).close()
@@ -775,6 +840,7 @@ class DerivedCatalog:
         except DerivedDamage as error:  # of the catalog that was there
             store.remark(error)
             if not small:
+                self._end_trail()
                 store.directory.unlink(store.name + self.suffix)
                 return False
             build(store).close()
@@ -783,12 +849,19 @@ class DerivedCatalog:
                 catalog.close()
         return True
 
-    def _changes(self, catalog: Catalog, quickly: bool) -> tuple[Iterator[Rows], int] | None:
+    def _has_all(self, catalog: Catalog | None, trail: CatalogTrail) -> bool:
+        """Whether all files were put since the trail began. Raises CorruptError."""
+        start = self._store.kv.start
+        return (catalog is None or trail.since == start) and trail.reaches(start)
+
+    def _changes(
+        self, catalog: Catalog, trail: CatalogTrail | None, quickly: bool
+    ) -> tuple[Iterator[Rows], int] | None:
         """What happened since, and about how many rows it is; None: too much to be added."""
-        store, trail, covered = self._store, self.trail, catalog.covered
-        limit = QUICK if quickly else max(CHANGES, catalog.count // PART)
-        if trail is not None and trail.since == covered and (trail.count <= limit or not quickly):
+        store, covered = self._store, catalog.covered
+        if trail is not None and trail.reaches(covered):
             return trail.rows(whole=False), trail.count
+        limit = QUICK if quickly else max(CHANGES, catalog.count // PART)
         changes = store.index.changes(covered)
         if changes is None:
             if store.kv.end - covered > (QUICK_TAIL if quickly else max(SHORT, covered // PART)):
@@ -802,22 +875,38 @@ class DerivedCatalog:
         """Add a run, with those in it that are not much larger; so there are few of them, and a row
         is written again only when they have doubled."""
         store, file = self._store, catalog.file
-        behind, kept = count + file.rows - catalog.count, len(file.runs)
+        behind = count + file.rows - catalog.count
         many = behind > max(FEW, catalog.count // (QUICK_PART if quickly else SMALL))
-        storage = None if many else self._open_to_write()
+        if many and quickly:
+            many = catalog.count + behind <= CHEAP
+        kept = 0 if many else self._kept([run.count for run in file.runs], count, quickly)
+        storage = self._open_to_write() if kept else None
         if storage is None:
             runs = _whole_runs(file.runs, store.schema)
             write_whole(store, joined([*runs, changes])).close()
             return
-        while kept > 1:
-            size = file.runs[kept - 1].count
-            if size > 2 * count or (quickly and size + count > QUICK_RUN):
-                break
-            kept, count = kept - 1, count + size
         with CatalogWriter.append_to(storage, file, kept, store.schema) as writer:
             runs = _whole_runs(file.runs[kept:], store.schema)
             writer.write_run(joined([*runs, changes]))
             writer.finish(store.kv.end, store.kv.superblock.get("SYNCTIME", int(time.time())))
+
+    @staticmethod
+    def _kept(sizes: list[int], count: int, quickly: bool) -> int:
+        """How many runs of these sizes stay as they are, when `count` rows are added; 0: all are
+        written anew."""
+        kept = len(sizes)
+        while kept > 1 and sizes[kept - 1] <= 2 * count:
+            if quickly and sizes[kept - 1] + count > QUICK_RUN:
+                break
+            kept, count = kept - 1, count + sizes[kept - 1]
+        if kept < RUNS:
+            return kept
+        later = count + sum(sizes[:kept])
+        for at in range(kept):
+            later -= sizes[at]
+            if sizes[at] <= later:
+                return at
+        return kept
 
     def _open_to_write(self) -> Storage | None:
         """The file; None: it is not ours to write, or a symbolic link is in its place."""

@@ -345,21 +345,28 @@ class Index:
         self._see()
         return np.fromiter(self.hidden, np.int64, len(self.hidden))
 
-    def positions(self) -> Int64:
-        """Positions of all inodes, ascending, int64[count]: the files in disk order.
+    def has_since(self, since: int) -> bool:
+        """Whether what is put from `since` on is in memory: `positions` need not read the base."""
+        return self.base is None or self.base.covered <= since
+
+    def positions(self, since: int = 0) -> Int64:
+        """Positions of all inodes from `since` on, ascending: the files in disk order.
 
         cost    sorts them, n log n; memory: the array
         """
-        self._check_whole()
-        found, hidden = Columns(np.int64), self.replaced()
-        for part in self.base.pointers() if self.base else ():
-            found.add(part[~np.isin(part, hidden)] if self.hidden else part)
+        read = not self.has_since(since)
+        if read:
+            self._check_whole()
+        found, hidden = Columns(np.int64), self.replaced() if read else np.empty(0, np.int64)
+        for part in self.base.pointers() if self.base and read else ():
+            some = part[part >= since]
+            found.add(some[~np.isin(some, hidden)] if len(hidden) else some)
         found.add(np.array([pos for pos in self.overlay.values() if pos], np.int64))
         if self._settled:
             found.add(self._settled.pos)
         (positions,) = found.take()
         positions.sort()
-        return positions
+        return positions[int(np.searchsorted(positions, since)) :]
 
     def merged(self) -> tuple[Rows, Int64 | None]:
         """Everything as rows for a new base, and the user's words of its cells."""

@@ -8,30 +8,33 @@ order.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, pairwise
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import (
+    WORD,
     Bools,
     Int64,
     TextColumn,
     UInt8,
     column_at,
     gather,
+    order_at,
     text_column,
     text_order,
 )
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType
+from winkfs.container.ondisk.inode import ATTRS, DEFAULT_MODES, UINT32, FileType, nanoseconds
 from winkfs.container.ondisk.typed import Column, Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
-from winkfs.names import INODE
+from winkfs.names import INODE, name_of
 from winkfs.units import MICRO
 
 COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
@@ -61,7 +64,11 @@ WIDTH: Final = 8 * len(COLUMNS)  # bytes of the numbers of a row
 BLOCK: Final = 2048  # rows read back at a time from each run, at most, and
 AREA: Final = 1 << 19  # bytes of them, about
 PART: Final = 1 << 14  # rows that are put in order at a time
-BULK: Final = 1 << 13  # files put in bulk that become rows together
+BULK_NAMES: Final = 64 << 20  # bytes of names of files put in bulk that are sorted at a time, and
+BULK_FILES: Final = 1 << 20  # of these files: 35 bytes of numbers each, and 50 more to sort them
+BULK_TYPES: Final = (np.int64, np.int64, np.int64, np.uint32, np.uint32, np.uint16, np.uint8)
+BULK_NAME: Final = 512  # bytes of their names, in the mean: of longer ones parts have fewer rows
+EACH: Final = 1 << 13  # rows of a part that goes right into the catalog
 OBJECT: Final = 41  # bytes of a bytes object, and its place in an array
 
 Blobs = npt.NDArray[np.object_]
@@ -342,64 +349,131 @@ class Put(Protocol):
     def ftypes(self) -> Sequence[int]: ...
 
 
-class BulkRows:
-    """Makes rows of files that are put in bulk, many files at a time.
+def special_rows(
+    files: Put,
+    positions: Int64,
+    pointers: Int64,
+    fileids: Int64,
+    mtimes: Int64,
+    attrs: Sequence[bytes],
+    *,
+    typed: bool,
+) -> Rows:
+    """Rows of files put in bulk with these attributes. `mtimes`: nanoseconds; `typed`: there are
+    columns of the user."""
+    numbers = plain_numbers(
+        positions, fileids, files.lengths, mtimes, pointers, _kinds(files.ftypes)
+    )
+    heads = b"".join(word[: ATTRS.size] for word in attrs)
+    mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
+    numbers[:, KIND] |= SPECIAL | mode << MODE_AT
+    numbers[:, OWNER] = owner_words(uid, gid)
+    values = None
+    if typed:
+        values = np.empty(len(attrs), object)
+        values[:] = [word[ATTRS.size :] for word in attrs]
+    return Rows([name_of(key) for key in files.keys], numbers, values)
 
-    count   files that wait
+
+def _kinds(ftypes: Sequence[int]) -> UInt8:
+    """Their FTYPEs, uint8[n]; uint8[1], where all are the same."""
+    same = ftypes.count(ftypes[0]) == len(ftypes)  # a twelfth of the time of an array
+    kinds = np.array(ftypes[:1] if same else ftypes, np.uint8)
+    kinds[kinds == 0] = FileType.FILE
+    return kinds
+
+
+class BulkRows:
+    """Files put in bulk, without attributes, as columns in the order in which they come.
+
+    unit    nanoseconds of their mtimes
+    count   files
     """
 
-    def __init__(self, *, typed: bool) -> None:
-        """`typed`: there are columns of the user."""
-        self._typed = typed
-        self._waiting: list[tuple[Int64, ...]] = []
-        self._keys: list[bytes] = []  # of these, one behind the other
-        self.count = 0
+    def __init__(self, unit: int) -> None:
+        self._unit, self.count = unit, 0
+        self._room = 0  # files
+        self._raw = np.empty(0, np.uint8)  # the keys, one behind the other
+        self._end = 0  # of these
+        self._columns: list[npt.NDArray[Any]] = []
+        self._at = self._order = np.empty(0, np.int64)
+
+    def has_room(self, size: int, files: int) -> bool:
+        """Whether there is room for more files with so many bytes of keys."""
+        return not self.count or (
+            self._end + size + WORD <= len(self._raw) and self.count + files <= self._room
+        )
 
     def add(
         self,
         files: Put,
+        keys: bytes,
         positions: Int64,
         pointers: Int64,
         fileids: Int64,
         mtimes: Int64,
-        attrs: Sequence[bytes] | None,
-    ) -> Iterator[Rows]:
-        """Take files -> rows of some of all that were taken. `mtimes`: nanoseconds."""
-        n, first = len(positions), files.ftypes[0]
-        same = files.ftypes.count(first) == n  # a twelfth of the time of an array
-        kinds = np.full(n, first) if same else np.array(files.ftypes)
-        if attrs is not None:
-            yield from self.rest()
-        self._waiting.append(
-            (positions, fileids, files.lengths, mtimes, pointers, kinds, files.key_lengths)
-        )
-        self._keys.append(b"".join(files.keys))
-        self.count += n
-        if attrs is not None or self.count >= BULK:
-            yield from self.rest(attrs)
+    ) -> None:
+        """More files. `keys`: joined."""
+        start, n = self.count, len(positions)
+        if not start:
+            self._make_room(len(keys), n)
+        self.count = stop = start + n
+        beside, kinds = positions - pointers - files.lengths, files.ftypes
+        for column, values in zip(
+            self._columns,
+            (positions, fileids, mtimes, files.lengths, beside, files.key_lengths, _kinds(kinds)),
+            strict=True,
+        ):
+            column[start:stop] = values
+        self._raw[self._end : self._end + len(keys)] = np.frombuffer(keys, np.uint8)
+        self._end += len(keys)
 
-    def rest(self, attrs: Sequence[bytes] | None = None) -> Iterator[Rows]:
-        """-> rows of all that wait. `attrs`: the attributes of all of these."""
-        if not self._waiting:
-            return
-        pos, fileids, sizes, times, pointers, kinds, lengths = map(
-            np.concatenate, zip(*self._waiting, strict=True)
+    def _make_room(self, size: int, files: int) -> None:
+        """In one piece, which takes memory only where it is written: small ones that stay would
+        keep those of the chunks that are put from being used again."""
+        size, self._room = max(BULK_NAMES, size) + WORD, max(BULK_FILES, files)
+        widths = [np.dtype(kind).itemsize * self._room for kind in BULK_TYPES]
+        whole = np.empty(sum(widths) + size, np.uint8)
+        for kind, width in zip(BULK_TYPES, widths, strict=True):
+            self._columns.append(whole[:width].view(kind))
+            whole = whole[width:]
+        self._raw = whole
+
+    def sort(self, each: int) -> list[tuple[int, int]]:
+        """No more files come: have them in byte order of their names.
+
+        each    rows of a part, at most; fewer where the names are long
+        ->      the parts
+        cost    n log n; memory: 50 bytes a file
+        """
+        n = self.count
+        self._raw = self._raw[: self._end + WORD]
+        pos, fileid, mtime, size, beside, lengths, kind = (column[:n] for column in self._columns)
+        fileid -= np.arange(n)  # mostly one number is left
+        lengths -= len(INODE)
+        self._columns = [
+            column[:1] if (column == column[0]).all() else column
+            for column in (pos, fileid, mtime, size, beside, lengths, kind)
+        ]
+        wide = lengths.astype(np.int64)
+        self._at = np.cumsum(wide + len(INODE)) - wide - len(INODE)
+        self._order = order_at(self._raw, self._at, wide)
+        each = max(min(each, each * BULK_NAME * n // self._end), 1)
+        return [(at, min(at + each, n)) for at in range(0, n, each)]
+
+    def part(self, start: int, stop: int) -> Rows:
+        """The rows [start, stop), after `sort`."""
+        chosen = self._order[start:stop]
+        pos, fileid, mtime, size, beside, lengths, kind = (
+            column if len(column) == 1 else column[chosen] for column in self._columns
         )
-        keys = np.frombuffer(b"".join(self._keys), np.uint8)
-        names = column_at(keys, np.cumsum(lengths) - lengths, lengths - len(INODE))
-        self._waiting, self._keys, self.count = [], [], 0
-        kinds[kinds == 0] = FileType.FILE
-        numbers = plain_numbers(pos, fileids, sizes, times, pointers, kinds)
-        values = None
-        if attrs is not None:
-            heads = b"".join(word[: ATTRS.size] for word in attrs)
-            mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
-            numbers[:, KIND] |= SPECIAL | mode << MODE_AT
-            numbers[:, OWNER] = owner_words(uid, gid)
-            if self._typed:
-                values = np.empty(len(attrs), object)
-                values[:] = [word[ATTRS.size :] for word in attrs]
-        yield Rows(names, numbers, values)
+        numbers = np.zeros((len(COLUMNS), len(chosen)), np.int64)  # as the catalog has them
+        numbers[POS], numbers[SIZE], numbers[KIND] = pos, size, kind
+        np.add(fileid, chosen, out=numbers[FILEID])
+        numbers[MTIME] = numbers[CTIME] = nanoseconds(mtime, self._unit)
+        np.subtract(numbers[POS], numbers[SIZE] + beside, out=numbers[POINTER])
+        wide = np.broadcast_to(lengths, len(chosen)).astype(np.int64)
+        return Rows(column_at(self._raw, self._at[chosen], wide), numbers.T)
 
 
 # --- sorted ---
@@ -477,8 +551,9 @@ class NameSorter:
              in order are not sorted. Memory: HELD and two chunks, and up to 512 KB for each run
     """
 
-    def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK) -> None:
-        self._scratch, self._limit = scratch, chunk
+    def __init__(self, scratch: Callable[[], Storage], chunk: int = CHUNK, unit: int = 1) -> None:
+        """`unit`: see `BulkRows`."""
+        self._scratch, self._limit, self._unit = scratch, chunk, unit
         self._storage: Storage | None = None
         self._waiting: list[Rows] = []
         self._size = 0  # bytes of these
@@ -487,10 +562,28 @@ class NameSorter:
         self._last = b""  # name of the last run
         self._end = 0  # of the scratch file
         self._error: OSError | None = None
+        self._bulk = BulkRows(unit)
         self.count = 0
+
+    def add_bulk(
+        self,
+        files: Put,
+        keys: bytes,
+        positions: Int64,
+        pointers: Int64,
+        fileids: Int64,
+        mtimes: Int64,
+    ) -> None:
+        """See `BulkRows.add`."""
+        if not self._bulk.has_room(len(keys), len(positions)):
+            self._put_by(self._flush_bulk)
+        self._bulk.add(files, keys, positions, pointers, fileids, mtimes)
+        self.count += len(positions)
 
     def add(self, rows: Rows) -> None:
         """Rows in any order."""
+        if not len(rows):
+            return
         names = rows.column
         self._waiting.append(Rows(names, rows.numbers, rows.values))
         self.count += len(rows)
@@ -499,18 +592,19 @@ class NameSorter:
             if texts is not None:
                 self._size += sum(map(len, texts)) + OBJECT * len(rows)
         if self._size >= self._limit:
-            self._put_by()
+            self._put_by(self._flush)
 
     def rest(self) -> None:
         """No more rows for now: keep none that are not sorted, if they are more than a chunk."""
         if self._runs:
-            self._put_by()
+            self._put_by(self._flush)
 
-    def _put_by(self) -> None:
+    def _put_by(self, flush: Callable[[], None]) -> None:
         try:
-            self._flush()
+            flush()
         except OSError as error:
             self._error = error
+            self.close()  # the disk may be full
 
     def rows(self, live: Int64 | None = None) -> Iterator[Rows]:
         """Everything in order, some thousand rows at a time; a part may be empty.
@@ -519,9 +613,14 @@ class NameSorter:
         """
         if self._error is not None:
             raise self._error
-        if self._runs:  # only rows that fit into one chunk stay in memory
+        found: Iterator[Rows]
+        if self._bulk.count and not (self._runs or self._waiting):
+            found = itertools.starmap(self._bulk.part, self._bulk.sort(EACH))
+        elif self._bulk.count or self._runs:
             self._flush()
-        found = self._merged() if self._runs else self._chunk(PART)
+            found = self._merged()
+        else:  # only rows that fit into one chunk stay in memory
+            found = self._chunk(PART)
         return found if live is None else _at(found, live)
 
     def close(self) -> None:
@@ -531,7 +630,10 @@ class NameSorter:
             self._storage = None
 
     def _merged(self) -> Iterator[Rows]:
-        cursors = [_Cursor(self._read, run) for run in self._runs]
+        cursors = [_Cursor(map(self._read, run), len(run)) for run in self._runs]
+        if self._bulk.count:
+            parts = self._bulk.sort(BLOCK)
+            cursors.append(_Cursor(itertools.starmap(self._bulk.part, parts), len(parts)))
         while any(cursor.more for cursor in cursors):
             limit = min(c.last for c in cursors if c.more)  # what is on the disk is >= limit
             yield _joined([c.take(limit) for c in cursors])
@@ -551,17 +653,26 @@ class NameSorter:
         if not self._waiting or self._error is not None:
             self._waiting, self._size = [], 0
             return
-        run: list[_Block | Rows] | None = None
         each = max(min(BLOCK, AREA * sum(map(len, self._waiting)) // max(self._size, 1)), 1)
-        for rows in self._chunk(each):
+        self._add_run(self._chunk(each), held=self._room > 0)
+        self._room -= self._size
+        self._waiting, self._size = [], 0
+
+    def _flush_bulk(self) -> None:
+        bulk, self._bulk = self._bulk, BulkRows(self._unit)
+        if self._error is None:
+            self._add_run(itertools.starmap(bulk.part, bulk.sort(BLOCK)), held=False)
+
+    def _add_run(self, parts: Iterator[Rows], *, held: bool) -> None:
+        """Rows in order. `held`: they stay in memory."""
+        run: list[_Block | Rows] | None = None
+        for rows in parts:
             if run is None:
                 if not self._runs or rows.column[0] <= self._last:
                     self._runs.append([])
                 run = self._runs[-1]
-            run.append(rows if self._room > 0 else self._write(rows))
+            run.append(rows if held else self._write(rows))
             self._last = bytes(rows.column[-1])
-        self._room -= self._size
-        self._waiting, self._size = [], 0
 
     def _write(self, rows: Rows) -> _Block:
         if self._storage is None:
@@ -610,15 +721,13 @@ def _unpacked(data: bytes, at: int, count: int) -> tuple[Blobs, int]:
 class _Cursor:
     """The next rows of one run. `more`: whether there are some behind those in memory."""
 
-    def __init__(self, read: Callable[[_Block | Rows], Rows], run: list[_Block | Rows]) -> None:
-        self._left = iter(run)
-        self._read, self._blocks = read, len(run)
+    def __init__(self, run: Iterator[Rows], blocks: int) -> None:
+        self._left, self._blocks = run, blocks
         self._advance()
 
     def _advance(self) -> None:
-        block = next(self._left, None)
+        self._rows, self._at = next(self._left, NOTHING), 0
         self._blocks -= 1
-        self._rows, self._at = NOTHING if block is None else self._read(block), 0
 
     @property
     def more(self) -> bool:

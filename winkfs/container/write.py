@@ -684,13 +684,8 @@ class Changes:
 
     def syncing(self) -> Iterator[None]:
         """`sync` in steps, see `GrowingFile.syncing`."""
-        self.settle()
+        yield from self._syncing_data()
         store = self._store
-        if self._kv.end != store.synced or store.doomed:
-            yield from store.syncing_data()
-        elif not self._sure:  # what was found may be of a sync that failed, see `GrowingFile`
-            yield
-        self._sure = True
         if not store.should_merge:
             return
         if self.drafts or self._kv.end != store.synced:  # an index is of what is durable
@@ -698,12 +693,23 @@ class Changes:
             store.sync_data()
         store.merge()
 
+    def _syncing_data(self) -> Iterator[None]:
+        """The same without derived files."""
+        self.settle()
+        store = self._store
+        if self._kv.end != store.synced or store.doomed:
+            yield from store.syncing_data()
+        elif not self._sure:  # what was found may be of a sync that failed, see `GrowingFile`
+            yield
+        self._sure = True
+
     def close(self) -> None:
         """Sync, and bring the derived files up to date on disk, where that is worth its time."""
         store = self._store
-        self.sync()
+        for _ in self._syncing_data():
+            self._kv.sync_storage()
         store.catalog.keep_up()
-        if store.is_behind and not store.may_leave_tail:
+        if store.should_merge or (store.is_behind and not store.may_leave_tail):
             store.merge()
 
     def recover(self) -> None:

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -50,6 +50,7 @@ FIRST: Final = 64  # rows of the first batch, for their size is not known
 BYTES: Final = 2 << 20  # content of a batch, about
 LARGE: Final = 16 << 20  # where files suddenly become larger, a batch ends here
 CONTENT: Final = itemgetter(1)  # of a row
+JOINED: Final = 512  # bytes of a value, in the mean, up to which it is copied to be hashed
 NAME_LIMIT: Final = 65_000
 LONG: Final = 1 << 20  # bytes of attributes that are written by themselves
 ODD: Final = object()
@@ -139,47 +140,107 @@ def append_plain(
     form, isz = store.settings.form, store.inode_size
     head = len(f"{int(fileids[0]):x}") + 10  # delflag, key length, "<hex>/D0", value length
     each = 2 if attrs is None else 3  # entries of a file
-    sizes = np.empty(each * n, np.int64)
-    sizes[0::each], sizes[each - 1 :: each] = head + lengths + 4, 3 + key_lengths + 4 + isz + 4
+    sizes = np.empty((n, each), np.int64)
+    sizes[:, 0] = head + lengths + 4
     named = None
     if attrs is not None:
         named = np.fromiter(map(len, attrs), np.int64, n)
-        sizes[1::each] = head + named + 4
+        sizes[:, 1] = head + named + 4
         isz = max(isz, -(-(56 + 2 * form.pair) // 8) * 8)
-        sizes[2::each] = 3 + key_lengths + 4 + isz + 4
-    ends = np.cumsum(sizes)
+    sizes[:, -1] = 3 + key_lengths + 4 + isz + 4
+    ends = np.cumsum(sizes).reshape(n, each)
     at = ends - sizes
+    places = (at + base).T
     headers = _headers(fileids, head, lengths, b"/D0")
-    pointers = at[0::each] + base
-    tails = _inodes(
-        form, isz, fileids, lengths, files.ftypes, mtimes, pointers,
-        None if named is None else (at[1::each] + base, named),
-    )  # fmt: skip
-    middles = np.zeros((n, 7), np.uint8)  # checksum of the data, delflag, length of the key
-    middles[:, 5:7] = key_lengths.astype(">u2").view(np.uint8).reshape(n, 2)
-    # The end of an inode entry and the head of the next data entry are one part: fewer to join.
-    between = np.zeros((n, isz + 8 + head), np.uint8)
-    between[:, : isz + 8] = tails
-    between[:-1, isz + 8 :] = headers[1:]
-    step = 2 * each
-    parts: list[Any] = [None] * (step * n + 1)
-    parts[0], parts[1::step] = headers[0].tobytes(), files.data
+    entries = [_values(kv.layout, places[0], headers, files.data, lengths)]
     if attrs is not None and named is not None:
-        heads = np.zeros((n, 4 + head), np.uint8)  # checksum of the data, head of the attributes
-        heads[:, 4:] = _headers(fileids, head, named, b"/A0")
-        parts[2::step], parts[3::step] = row_bytes(heads), attrs
-    parts[step - 2 :: step] = row_bytes(middles)
-    parts[step - 1 :: step], parts[step::step] = files.keys, row_bytes(between)
-    parts[-1] = parts[-1][:-head]
-    chunk = bytearray().join(parts)
-    _seal(chunk, at, ends, base, kv.layout)
+        headers = _headers(fileids, head, named, b"/A0")
+        entries.append(_values(kv.layout, places[1], headers, attrs, named))
+    keys = b"".join(files.keys)
+    inodes = _inodes(
+        form, isz, fileids, lengths, files.ftypes, mtimes, places[0],
+        None if named is None else (places[1], named),
+    )  # fmt: skip
+    entries.append(_keyed(kv.layout, places[-1], files, keys, inodes))
+    chunk = _joined(entries)
+    for i, entry in enumerate(entries):
+        if not entry.sealed:
+            _seal(chunk, at[:, i], ends[:, i], base, kv.layout)
     kv.append_encoded(chunk, each * n)
     store.itotsz += n * isz
     store.dtotsz += int(lengths.sum())
-    positions = at[each - 1 :: each] + base
-    if store.catalog.trail is not None:
-        store.catalog.trail.put_many(files, positions, pointers, fileids, mtimes, attrs)
-    return positions, pointers
+    store.catalog.put_many(files, keys, places[-1], places[0], fileids, mtimes, attrs)
+    return places[-1], places[0]
+
+
+class _Entries(NamedTuple):
+    """An entry of each of n files, in parts.
+
+    head    uint8[n, h], the delflag and what else is no part of `body`
+    body    uint8[n, w], where all are equally long, or n bytes-like
+    sums    uint8[n, 4]
+    sealed  whether these are right: else they are to be filled in
+    """
+
+    head: UInt8
+    body: UInt8 | Sequence[Any]
+    sums: UInt8
+    sealed: bool
+
+
+def _values(
+    layout: Layout, places: Int64, heads: UInt8, values: Sequence[Any], lengths: Int64
+) -> _Entries:
+    """Entries at these places, of heads up to the length of the value, and values."""
+    if int(lengths.sum()) > JOINED * len(values):
+        return _Entries(heads, values, np.zeros((len(heads), 4), np.uint8), sealed=False)
+    bodies = list(
+        map(add, row_bytes(heads[:, 1:].copy()), values)
+    )  # cheaper than slices of a chunk
+    return _Entries(heads[:, :1], bodies, _sums(layout, places, bodies), sealed=True)
+
+
+def _keyed(layout: Layout, places: Int64, files: Plain, keys: bytes, inodes: UInt8) -> _Entries:
+    """Inode entries at these places. `keys`: of the files, joined; `inodes`: see `_inodes`."""
+    n, lengths = len(places), files.key_lengths
+    sizes = lengths.astype(">u2").view(np.uint8).reshape(n, 2)
+    body: UInt8 | Sequence[bytes]
+    if int(lengths.min()) == int(lengths.max()):
+        body = np.concatenate([sizes, np.frombuffer(keys, np.uint8).reshape(n, -1), inodes], 1)
+        bodies = row_bytes(body)
+    else:
+        three = zip(row_bytes(sizes), files.keys, row_bytes(inodes), strict=True)
+        body = bodies = list(map(b"".join, three))
+    return _Entries(np.zeros((n, 1), np.uint8), body, _sums(layout, places, bodies), sealed=True)
+
+
+def _sums(layout: Layout, places: Int64, bodies: Iterable[Any]) -> UInt8:
+    return layout.sums(places, bodies).astype(">u4").view(np.uint8).reshape(-1, 4)
+
+
+def _joined(entries: list[_Entries]) -> bytearray:
+    """The bytes of all entries, file by file."""
+    n, first = len(entries[0].head), entries[0].head
+    columns: list[UInt8 | Sequence[Any]] = []
+    for entry, following in zip(entries, [*entries[1:], None], strict=True):
+        columns += [entry.body, entry.sums]
+        columns.append(following.head if following else np.concatenate([first[1:], first[:1]]))
+    # What stands in rows side by side is one part: fewer to join.
+    grouped: list[Sequence[Any]] = []
+    rows: list[UInt8] = []
+    for column in [*columns, []]:
+        if isinstance(column, np.ndarray):
+            rows.append(column)
+            continue
+        grouped += [row_bytes(np.concatenate(rows, 1)), column] if rows else [column]
+        rows = []
+    grouped.pop()
+    parts: list[Any] = [None] * (len(grouped) * n + 1)
+    parts[0] = first[0].tobytes()
+    for i, column in enumerate(grouped, 1):
+        parts[i :: len(grouped)] = column
+    parts[-1] = parts[-1][: -first.shape[1]]
+    return bytearray().join(parts)
 
 
 class _Tails(NamedTuple):
@@ -256,7 +317,7 @@ def _inodes(
     pointers: Int64,
     attrs: tuple[Int64, Int64] | None,
 ) -> UInt8:
-    """Value length, inode, room for the checksum of each inode entry: uint8[n, isz + 8].
+    """Value length and inode of each inode entry: uint8[n, isz + 4].
 
     attrs  positions and bytes of their attributes; None: none has any
     """
@@ -272,9 +333,8 @@ def _inodes(
     words[:, 7 + (pair - form.pair) // 8] = pointers
     words[:, -1] = lengths
     body = np.ascontiguousarray(words[:, 1:]).view(np.uint8)
-    sums = np.fromiter(map(xxhash.xxh3_64_intdigest, row_bytes(body)), np.uint64, n)
-    words[:, 0] = sums.view(np.int64)
-    out = np.zeros((n, isz + 8), np.uint8)
+    words[:, 0] = np.frombuffer(b"".join(map(xxhash.xxh3_64_digest, row_bytes(body))), ">i8")
+    out = np.zeros((n, isz + 4), np.uint8)
     out[:, :4] = np.frombuffer(isz.to_bytes(4, "big"), np.uint8)
     out[:, 4 : 60 + pair] = words.view(np.uint8)
     return out
@@ -285,9 +345,8 @@ def _seal(chunk: bytearray, at: Int64, ends: Int64, base: int, layout: Layout) -
     view = memoryview(chunk)
     pairs = zip((at + 1).tolist(), (ends - 4).tolist(), strict=True)
     bodies = (view[a:b] for a, b in pairs)
-    sums = layout.sums(at + base, bodies).astype(">u4")
     raw = np.frombuffer(chunk, np.uint8)
-    raw[(ends - 4)[:, None] + np.arange(4)] = sums.view(np.uint8).reshape(-1, 4)
+    raw[(ends - 4)[:, None] + np.arange(4)] = _sums(layout, at + base, bodies)
 
 
 class Encoded(bytes):
@@ -369,6 +428,7 @@ class BulkPut:
     def __init__(self, store: Store, changes: Writer) -> None:
         keep_heap()
         self._store, self._changes = store, changes
+        store.catalog.follow_bulk()
         self._fast = can_append(store)
         # Without delflags a name that exists must be refused at once.
         self._put = changes.put_bulk if store.kv.layout.delflag else changes.put

@@ -145,12 +145,9 @@ class ContainerNames:
             return build(store), []
         try:
             later = dict(tail(store, order.covered))
-            changes = order.changes() | later
-            return (
-                (order, list(changes))
-                if len(changes) <= FEW
-                else (merge(store, order.file.runs, later), [])
-            )
+            if order.file.rows - order.count + len(later) > FEW:
+                return merge(store, order.file.runs, later), []
+            return order, list(order.changes() | later)
         except DerivedDamage as error:
             log.warning("%s: made again", error)
             return build(store), []

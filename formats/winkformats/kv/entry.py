@@ -186,7 +186,7 @@ class Layout:
     def sums(self, pos: npt.NDArray[np.int64], bodies: Iterable[Any]) -> npt.NDArray[np.uint32]:
         """The same for many entries, as numbers: uint32[n]."""
         seeds = pos.astype(np.uint64) + np.uint64(self.contid & MASK64)
-        return xxh3_many(bodies, seeds.tolist(), len(pos)).astype(np.uint32)
+        return xxh3_many(bodies, seeds.tolist()).astype(np.uint32)
 
     def locate(self, data: bytes | memoryview, at: int) -> Span | None:
         """Find the parts of the entry at `at`; None where `data` ends before its value length.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 from typing import Final
 
@@ -27,6 +27,7 @@ import numpy as np
 from winkformats.arrays import (
     WIDEST,
     WORD,
+    Bools,
     Int64,
     Strings,
     TextColumn,
@@ -118,13 +119,30 @@ def _share(texts: TextColumn, starts: Int64, shared: Int64, rest: Int64) -> list
     np.argmin(matrix[1:] == matrix[:-1], axis=1, out=shared[1:])
     shared[starts] = 0
     np.subtract(lengths, shared, out=rest)
-    small = np.min_scalar_type(matrix.shape[1])  # with numbers of 8 bytes: six times the time
-    column = np.arange(matrix.shape[1], dtype=small)
-    mine = column >= shared.astype(small)[:, None]
-    mine &= column < lengths.astype(small)[:, None]
+    mine = _between(shared, lengths, matrix.shape[1])
     joined = matrix[mine].tobytes()
     ends = np.cumsum(np.add.reduceat(rest, starts)).tolist()
     return [joined[a:b] for a, b in pairwise([0, *ends])]
+
+
+def _between(low: Int64, high: Int64, width: int) -> Bools:
+    """Which of `width` places are in [low, high), bool[n, width]."""
+    if width <= WIDEST:  # half the time
+        below = _below(width)
+        found = below.take(high, 0)
+        found ^= below.take(low, 0)
+        return found
+    small = np.min_scalar_type(width)  # with numbers of 8 bytes: six times the time
+    place = np.arange(width, dtype=small)
+    found = place >= low.astype(small)[:, None]
+    found &= place < high.astype(small)[:, None]
+    return found
+
+
+@lru_cache(maxsize=WIDEST // 8)
+def _below(width: int) -> Bools:
+    """For each number 0 .. width which places are below it."""
+    return np.arange(width) < np.arange(width + 1)[:, None]
 
 
 def _figures(stored: Int64, starts: Int64, counts: Int64) -> Int64:
