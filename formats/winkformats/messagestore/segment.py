@@ -40,6 +40,11 @@ class Scan:
     error: str = ""
     value: int | None = None
 
+    @property
+    def said(self) -> str:
+        """What is wrong, for people."""
+        return self.error.replace("_", " ") + ("" if self.value is None else f" {self.value}")
+
 
 class Window:
     """Bytes of a file, read a piece at a time as a scan goes on."""
