@@ -55,7 +55,7 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
         good = msg_id not in seen and _ends(storage, window, stop - 1)
         if good and (valid is None or whole or valid(_body(window, at, stop))):
             seen.add(msg_id)
-            found.messages.append(Message(msg_id, stop - at, at))
+            found.rows.append((msg_id, stop - at, at))
             at = stop
         else:
             at += 1

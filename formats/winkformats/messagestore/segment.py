@@ -29,16 +29,20 @@ class Message(NamedTuple):
 class Scan:
     """What a scan found.
 
-    messages  in the order of the file, each id once
+    rows      id, size and offset of each message, in the order of the file, each id once
     end       bytes: where the scan ended
     error     what is wrong there; "" at the end of the file, or where a record is torn
     value     the byte that says so, where one does
     """
 
-    messages: list[Message] = field(default_factory=list)
+    rows: list[tuple[bytes, int, int]] = field(default_factory=list)
     end: int = 0
     error: str = ""
     value: int | None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        return list(map(Message._make, self.rows))
 
     @property
     def said(self) -> str:

@@ -84,12 +84,18 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
     """
     window, found = Window(storage), Scan(end=START)
     seen: set[bytes] = set()
-    messages, unpack, size = found.messages, HEAD.unpack_from, window.size
+    know, add, unpack, size = seen.add, found.rows.append, HEAD.unpack_from, window.size
     at, run, hole_before = START, 0, False  # run: small holes before `at`
+    data, base, last = b"", 0, -1
     while at < size:
-        place = window.at(at, HEAD.size)
-        data = window.data
-        kind = data[place]
+        place = at - base
+        if place > last:
+            place = window.at(at, HEAD.size)
+            data, base, last = window.data, window.base, len(window.data) - HEAD.size
+        if place <= last:
+            kind, length, msg_id = unpack(data, place)
+        else:  # the file ends: no message has room
+            kind, length, msg_id = *_head(data[place:]), b""
         if kind == SMALL_HOLE:
             if hole_before:
                 return _failed(found, at, "hole_after_hole")
@@ -100,9 +106,8 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
             continue
         if kind not in LEAST:
             return _failed(found, at, "unrecognised_record_type", kind)
-        if place + RECORD.size > len(data):
+        if length < 0:
             break
-        length = RECORD.unpack_from(data, place)[1]
         if kind == HOLE and (hole_before or run):
             return _failed(found, at, "hole_after_hole")
         if length < LEAST[kind]:
@@ -111,15 +116,19 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
             break
         hole_before, run = kind == HOLE, 0
         if kind != HOLE:
-            msg_id = unpack(data, place)[2]
             if valid is not None and not valid(_body(window, at, kind, length)):
                 return _failed(found, at, "invalid_message_body")
             if msg_id not in seen:
-                seen.add(msg_id)
-                messages.append(Message(msg_id, length, at))
+                know(msg_id)
+                add((msg_id, length, at))
         at += length
     found.end = at
     return found
+
+
+def _head(data: bytes) -> tuple[int, int]:
+    """Kind and size of a record; size -1: it is torn."""
+    return RECORD.unpack_from(data) if len(data) >= RECORD.size else (data[0], -1)
 
 
 def _body(window: Window, at: int, kind: int, length: int) -> bytes:
