@@ -53,7 +53,8 @@ class Rows(NamedTuple):
     refs: Int64
 
     def take(self, which: Int64 | Bools) -> Rows:
-        return Rows(*(column[which] for column in self))
+        ids, file, offset, size, refs = self
+        return Rows(ids[which], file[which], offset[which], size[which], refs[which])
 
 
 def words_of(ids: bytes) -> UInt64:
@@ -83,7 +84,7 @@ class Index:
         slots = max(LEAST, 1 << (room * 3 // 2).bit_length())
         self._table: Slots = np.empty((slots, WORDS), np.uint64)
         self._table[:, 2] = FREE
-        self._words = memoryview(self._table).cast("B").cast("Q")
+        self._words = self._table.data.cast("B").cast("Q")
         self._mask, self._shift = slots - 1, 65 - slots.bit_length()
         self._used = 0  # slots that are not free
         self._most = slots * 2 // 3
@@ -158,14 +159,13 @@ class Index:
 
     def _homes(self, ids: UInt64) -> Int64:
         a, b = map(np.uint64, self._factors)
-        found: Int64 = ((ids[:, 0] * a ^ ids[:, 1] * b) * a >> np.uint64(self._shift)).astype(
-            np.int64
-        )
-        return found
+        mixed = (ids[:, 0] * a ^ ids[:, 1] * b) * a >> np.uint64(self._shift)
+        return mixed.astype(np.int64)
 
     def _find_many(self, ids: UInt64) -> Int64:
         """The slots of ids, -1: not there."""
-        found, todo, slots = np.full(len(ids), -1, np.int64), np.arange(len(ids)), self._homes(ids)
+        found = np.full(len(ids), -1, np.int64)
+        todo, slots = np.arange(len(ids)), self._homes(ids)
         while len(todo):
             rows = self._table[slots]
             hit = (rows[:, :2] == ids[todo]).all(1) & (rows[:, 2] < GONE)
@@ -216,7 +216,7 @@ class Index:
 
     def _grow(self, more: int) -> None:
         rows = self._table[self._table[:, 2] < GONE]
-        self._make(2 * (self.count + more))
+        self._make(self.count + more + self.count // 8)  # an eighth: not anew after few removals
         for at in range(0, len(rows), PARTS):
             self._add(rows[at : at + PARTS])
 
