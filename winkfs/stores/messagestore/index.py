@@ -136,7 +136,7 @@ class Index:
         return None
 
     def hold(self, msg_id: bytes, change: int) -> int:
-        """Change the number of references -> what it is now. Raises KeyError; ValueError below 0."""
+        """Change how many references there are -> how many. Raises KeyError; ValueError below 0."""
         at = self._find(*IDS.unpack(msg_id))
         if at < 0:
             raise KeyError(msg_id.hex())
