@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from winkfs.stores.messagestore.index import GONE, Index, Place, Rows, words_of
+from winkformats.messagestore.index import GONE, Index, Place, Rows, words_of
 
 SOME = st.integers(0, 40).map(lambda number: (number * 0x9E3779B97F4A7C15 << 20).to_bytes(16))
 PLACES = st.builds(Place, *[st.integers(0, (1 << 31) - 1)] * 3, st.integers(0, 5))
