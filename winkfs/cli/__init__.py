@@ -41,7 +41,7 @@ COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs
     "umount": ("mount", "Unmount a directory."),
     "mounts": ("mount", "List all mounts."),
     "pipeline": ("pipeline", "Run Spark jobs: ingest, digest, sort, group, dedup, compact, stats."),
-    "fct": ("fct", "Inspect or change a single kvseq, hindex or perm file."),
+    "fct": ("fct", "Inspect or change a single file: kvseq, hindex, perm, segment."),
     "completion": ("", "Print a shell completion script."),
 }
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions

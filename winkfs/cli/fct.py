@@ -1,4 +1,5 @@
-"""`winkfs fct`: look into and change a single kvseq, hindex or perm file."""
+"""`winkfs fct`: look into and change a single kvseq, hindex or perm file, or a segment of a message
+store."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from winkformats.hindex.hindex import Cell, HIndex, KeyOf
     from winkformats.kv.sequence import KVSeq
     from winkformats.kv.superblock import Superblock
+    from winkformats.messagestore.segment import Message
     from winkformats.perm import Compare, Perm
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
@@ -481,3 +484,103 @@ def create(
         except BaseException:
             directory.unlink(name)
             raise
+
+
+# --- segments of a message store ---
+
+
+def version_of(file: str) -> ModuleType:
+    """The module of a segment's version, by the end of its name."""
+    from winkformats.messagestore import rdq, sqs
+
+    for version in (rdq, sqs):
+        if file.endswith(version.SUFFIX):
+            return version
+    raise click.ClickException(f"{file}: not a segment of a message store: no .rdq or .sqs")
+
+
+@fct.command()
+@FILE
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@one_line_errors
+def scan(file: str, as_json: bool) -> None:
+    """List the messages of a segment of a message store: id, size of the record, offset.
+
+    Where a segment of version 2 is damaged, what is wrong there comes last, and the exit status
+    is 1.
+    """
+    from winkformats.disk.paths import open_file
+
+    version = version_of(file)
+    with open_file(file) as storage:
+        found = version.scan(storage)
+    for message in found.messages:
+        click.echo(json.dumps(message_row(message)) if as_json else message_line(message))
+    if not found.error:
+        return
+    if as_json:
+        click.echo(json.dumps({"error": found.error, "offset": found.end}))
+        raise SystemExit(1)
+    raise click.ClickException(f"{file}: {found.said} at byte {found.end}")
+
+
+def message_row(message: Message) -> dict[str, str | int]:
+    return message._asdict() | {"msg_id": message.msg_id.hex()}
+
+
+def message_line(message: Message) -> str:
+    return f"{message.msg_id.hex()}  {message.size:>12}  {message.offset:>12}"
+
+
+@fct.command()
+@FILE
+@click.option(
+    "--keep", "ids", required=True, metavar="IDS", type=click.Path(dir_okay=False),
+    help="A file of the ids to keep, in hexadecimal, one a line.",
+)  # fmt: skip
+@click.option("--no-truncate", is_flag=True, help="Leave the end of the segment as it is.")
+@one_line_errors
+def compact(file: str, ids: str, no_truncate: bool) -> None:
+    """Move the messages that are kept to the front of a segment, in place, and truncate it.
+
+    Prints {"truncate_size": bytes, "moved": messages}. No store may have the segment open.
+    """
+    from winkformats.disk.paths import open_file
+
+    version, wanted = version_of(file), ids_in(ids)
+    with open_file(file, "w") as storage:
+        found = version.scan(storage)
+        if found.error:
+            raise click.ClickException(
+                f"{file}: {found.said} at byte {found.end}: nothing is changed in a damaged segment"
+            )
+        kept = [message for message in found.messages if message.msg_id in wanted]
+        missing = wanted - {message.msg_id for message in kept}
+        if missing:
+            raise click.ClickException(f"{file}: it has no message {min(missing).hex()}")
+        plan = version.compact(storage, kept)
+        storage.sync()
+        if not no_truncate and plan.size < storage.size():
+            storage.truncate(plan.size)
+            storage.sync()
+    click.echo(json.dumps({"truncate_size": plan.size, "moved": len(plan.moves)}))
+
+
+def ids_in(path: str) -> set[bytes]:
+    """The ids in a file. Raises ClickException."""
+    from winkformats.messagestore.segment import ID
+
+    found = set()
+    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            one = bytes.fromhex(os.fsdecode(line.strip()))
+        except ValueError:
+            one = b""
+        if len(one) != ID:
+            raise click.ClickException(
+                f"{path}, line {number}: not an id of {2 * ID} hexadecimal digits"
+            )
+        found.add(one)
+    return found

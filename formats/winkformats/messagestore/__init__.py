@@ -1,0 +1,1 @@
+"""Segment files of the classic queue message store: `rdq` is version 1, `sqs` version 2."""

@@ -1,0 +1,237 @@
+"""Index of a message store: where each message is, and how many hold it.
+
+A table in memory with open addressing, of slots of four words of 8 bytes:
+
+    word  meaning
+    0, 1  the id, big-endian
+    2     file << 32 | offset; FREE: nothing is there; GONE: what was there is removed
+    3     size << 32 | references
+
+At most two of three slots are in use: 48 to 96 bytes a message. One look-up goes through a
+memoryview of the table, many go through numpy.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.arrays import Bools, Int64, UInt64
+
+WORDS: Final = 4  # of a slot
+FREE: Final = (1 << 64) - 1
+GONE: Final = FREE - 1
+LOW: Final = (1 << 32) - 1
+MASK: Final = (1 << 64) - 1
+LEAST: Final = 1 << 10  # slots
+IDS: Final = struct.Struct(">QQ")
+PARTS: Final = 1 << 16  # messages looked up together
+Slots = npt.NDArray[np.uint64]  # [n, WORDS]
+
+
+class Place(NamedTuple):
+    """Where a message is: `size` bytes of its record from `offset` of a file; `refs` hold it."""
+
+    file: int
+    offset: int
+    size: int
+    refs: int
+
+
+class Rows(NamedTuple):
+    """Many messages: ids uint64[n, 2], and the columns of `Place`, int64[n] each."""
+
+    ids: UInt64
+    file: Int64
+    offset: Int64
+    size: Int64
+    refs: Int64
+
+    def take(self, which: Int64 | Bools) -> Rows:
+        ids, file, offset, size, refs = self
+        return Rows(ids[which], file[which], offset[which], size[which], refs[which])
+
+
+def words_of(ids: bytes) -> UInt64:
+    """Ids one behind the other -> uint64[n, 2]."""
+    return np.frombuffer(ids, ">u8").reshape(-1, 2).astype(np.uint64)
+
+
+class Index:
+    """Message id -> `Place`. Not for several threads at once."""
+
+    def __init__(self, room: int = 0) -> None:
+        """`room`: messages that are expected."""
+        self.count = 0
+        # Odd and secret: so nobody can choose ids that all have one home.
+        self._factors = secrets.randbits(64) | 1, secrets.randbits(64) | 1
+        self._make(room)
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the table."""
+        return self._table.nbytes
+
+    def _make(self, room: int) -> None:
+        slots = max(LEAST, 1 << (room * 3 // 2).bit_length())
+        self._table: Slots = np.empty((slots, WORDS), np.uint64)
+        self._table[:, 2] = FREE
+        self._words = self._table.data.cast("B").cast("Q")
+        self._mask, self._shift = slots - 1, 65 - slots.bit_length()
+        self._used = 0  # slots that are not free
+        self._most = slots * 2 // 3
+
+    # --- one ---
+
+    def _find(self, high: int, low: int) -> int:
+        """The place in `_words` of an id; negative: it is not there, ~place of where to put it."""
+        a, b = self._factors
+        at = ((high * a ^ low * b) * a & MASK) >> self._shift << 2
+        words, last, gone = self._words, self._mask << 2, -1
+        while True:
+            where = words[at + 2]
+            if where == FREE:
+                return ~at if gone < 0 else ~gone
+            if where == GONE:
+                gone = at if gone < 0 else gone
+            elif words[at + 1] == low and words[at] == high:
+                return at
+            at = at + WORDS & last
+
+    def get(self, msg_id: bytes) -> Place | None:
+        """Cost: 1 us."""
+        at = self._find(*IDS.unpack(msg_id))
+        if at < 0:
+            return None
+        where, what = self._words[at + 2], self._words[at + 3]
+        return Place(where >> 32, where & LOW, what >> 32, what & LOW)
+
+    def __contains__(self, msg_id: bytes) -> bool:
+        return self._find(*IDS.unpack(msg_id)) >= 0
+
+    def put(self, msg_id: bytes, place: Place) -> None:
+        """Add a message, or say where it is now."""
+        high, low = IDS.unpack(msg_id)
+        at = self._find(high, low)
+        words = self._words
+        if at < 0:
+            at = ~at
+            if words[at + 2] == FREE:
+                if self._used >= self._most:
+                    self._grow(1)
+                    return self.put(msg_id, place)
+                self._used += 1
+            self.count += 1
+            words[at], words[at + 1] = high, low
+        file, offset, size, refs = place
+        words[at + 2], words[at + 3] = file << 32 | offset, size << 32 | refs
+        return None
+
+    def hold(self, msg_id: bytes, change: int) -> int:
+        """Change how many references there are -> how many. Raises KeyError; ValueError below 0."""
+        at = self._find(*IDS.unpack(msg_id))
+        if at < 0:
+            raise KeyError(msg_id.hex())
+        what = self._words[at + 3]
+        refs = (what & LOW) + change
+        if not 0 <= refs <= LOW:
+            raise ValueError(f"{msg_id.hex()}: {refs} references")
+        self._words[at + 3] = what - (what & LOW) + refs
+        return refs
+
+    def remove(self, msg_id: bytes) -> None:
+        """Raises KeyError."""
+        at = self._find(*IDS.unpack(msg_id))
+        if at < 0:
+            raise KeyError(msg_id.hex())
+        self._words[at + 2] = GONE
+        self.count -= 1
+
+    # --- many ---
+
+    def _homes(self, ids: UInt64) -> Int64:
+        a, b = map(np.uint64, self._factors)
+        mixed = (ids[:, 0] * a ^ ids[:, 1] * b) * a >> np.uint64(self._shift)
+        return mixed.astype(np.int64)
+
+    def _find_many(self, ids: UInt64) -> Int64:
+        """The slots of ids, -1: not there."""
+        found = np.full(len(ids), -1, np.int64)
+        todo, slots = np.arange(len(ids)), self._homes(ids)
+        while len(todo):
+            rows = self._table[slots]
+            hit = (rows[:, :2] == ids[todo]).all(1) & (rows[:, 2] < GONE)
+            found[todo[hit]] = slots[hit]
+            on = ~hit & (rows[:, 2] != FREE)
+            todo, slots = todo[on], slots[on] + 1 & self._mask
+        return found
+
+    def get_many(self, ids: UInt64) -> tuple[Rows, Bools]:
+        """-> rows of the messages, in the order of their ids, and which ids are there.
+
+        cost  0.1 us each
+        """
+        slots = np.concatenate(
+            [self._find_many(ids[at : at + PARTS]) for at in range(0, len(ids), PARTS)]
+            or [np.empty(0, np.int64)]
+        )
+        there = slots >= 0
+        return _rows(self._table[slots[there]]), there
+
+    def put_many(self, rows: Rows) -> None:
+        """The same as `put` of each; no id comes twice. Cost: 0.2 us each."""
+        if self._used + len(rows.ids) > self._most:
+            self._grow(len(rows.ids))
+        for at in range(0, len(rows.ids), PARTS):
+            self._put_part(rows.take(np.arange(at, min(at + PARTS, len(rows.ids)))))
+
+    def _put_part(self, rows: Rows) -> None:
+        slots = self._find_many(rows.ids)
+        new = slots < 0
+        self.count += int(new.sum())
+        values = np.empty((len(slots), WORDS), np.uint64)
+        values[:, :2] = rows.ids
+        values[:, 2], values[:, 3] = _packed(rows.file, rows.offset), _packed(rows.size, rows.refs)
+        self._table[slots[~new]] = values[~new]
+        self._add(values[new])
+
+    def _add(self, values: Slots) -> None:
+        """Put ids that are not there into free slots."""
+        slots = self._homes(values[:, :2])
+        while len(values):
+            free = self._table[slots, 2] == FREE
+            # Of those that meet in a slot one gets it: the one that is written last.
+            self._table[slots[free]] = values[free]
+            done = (self._table[slots] == values).all(1)
+            self._used += int(done.sum())
+            values, slots = values[~done], slots[~done] + 1 & self._mask
+
+    def _grow(self, more: int) -> None:
+        rows = self._table[self._table[:, 2] < GONE]
+        self._make(self.count + more + self.count // 8)  # an eighth: not anew after few removals
+        for at in range(0, len(rows), PARTS):
+            self._add(rows[at : at + PARTS])
+
+    def rows(self) -> Iterator[Rows]:
+        """All messages, in no order, in parts."""
+        for at in range(0, len(self._table), PARTS):
+            some = self._table[at : at + PARTS]
+            yield _rows(some[some[:, 2] < GONE])
+
+
+def _packed(high: Int64, low: Int64) -> UInt64:
+    found: UInt64 = (high << 32 | low).view(np.uint64)
+    return found
+
+
+def _rows(slots: Slots) -> Rows:
+    where, what = slots[:, 2].view(np.int64), slots[:, 3].view(np.int64)
+    return Rows(slots[:, :2], where >> 32, where & LOW, what >> 32, what & LOW)

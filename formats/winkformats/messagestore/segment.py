@@ -1,0 +1,115 @@
+"""What both versions of a segment have: what a scan finds, and how a segment is compacted in place.
+
+Source: seeds/cq-message-store-v2.txt; where the document is silent, what the reference does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from winkformats.disk.storage import Storage
+
+ID: Final = 16  # bytes of a message id
+WINDOW: Final = 1 << 18  # bytes read at a time
+COPY: Final = 1 << 20  # bytes moved or blanked at a time
+Valid = Callable[[bytes], bool]  # of a body
+
+
+class Message(NamedTuple):
+    """A message of a segment: `size` bytes from `offset`, its header and trailer too."""
+
+    msg_id: bytes
+    size: int
+    offset: int
+
+
+@dataclass
+class Scan:
+    """What a scan found.
+
+    rows      id, size and offset of each message, in the order of the file, each id once
+    end       bytes: where the scan ended
+    error     what is wrong there; "" at the end of the file, or where a record is torn
+    value     the byte that says so, where one does
+    """
+
+    rows: list[tuple[bytes, int, int]] = field(default_factory=list)
+    end: int = 0
+    error: str = ""
+    value: int | None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        return list(map(Message._make, self.rows))
+
+    @property
+    def said(self) -> str:
+        """What is wrong, for people."""
+        return self.error.replace("_", " ") + ("" if self.value is None else f" {self.value}")
+
+
+class Window:
+    """Bytes of a file, read a piece at a time as a scan goes on."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._read, self.size = storage.read, storage.size()
+        self.data, self.base = b"", 0
+
+    def at(self, offset: int, least: int) -> int:
+        """-> where in `data` an offset is: with `least` bytes from it, unless the file ends."""
+        place = offset - self.base
+        if place < 0 or place + least > len(self.data):
+            self.data, self.base = self._read(offset, max(WINDOW, least)), offset
+            place = 0
+        return place
+
+
+class Plan(NamedTuple):
+    """How a segment is compacted: messages move into gaps nearer to the front.
+
+    moves  message, and its new offset, in order
+    gaps   [start, stop): what is left of those that messages moved into
+    size   bytes of the segment when it is truncated
+    """
+
+    moves: list[tuple[Message, int]]
+    gaps: list[tuple[int, int]]
+    size: int
+
+
+def plan(kept: list[Message], start: int) -> Plan:
+    """The last message moves into the first gap that holds it, and so on until they meet.
+
+    kept   in the order of the file
+    start  bytes before the first record of a segment
+    """
+    moves: list[tuple[Message, int]] = []
+    gaps: list[tuple[int, int]] = []
+    first, last, at, used = 0, len(kept) - 1, start, False
+    while first <= last:
+        here, mover = kept[first], kept[last]
+        fits = mover.size <= here.offset - at
+        if fits:
+            moves.append((mover, at))
+            at, used, last = at + mover.size, True, last - 1
+        if used and at < here.offset and (not fits or last < first):
+            gaps.append((at, here.offset))
+        if not fits:
+            at, used, first = here.offset + here.size, False, first + 1
+    return Plan(moves, gaps, at)
+
+
+def blank(storage: Storage, start: int, stop: int) -> None:
+    """Fill a part of a segment with zeros."""
+    for at in range(start, stop, COPY):
+        storage.write(at, [bytes(min(COPY, stop - at))])
+
+
+def move(storage: Storage, moves: Iterable[tuple[Message, int]]) -> None:
+    """Copy messages to their new offsets, which may overlap their old ones."""
+    for message, offset in moves:
+        for at in range(0, message.size, COPY):
+            piece = storage.read(message.offset + at, min(COPY, message.size - at))
+            storage.write(offset + at, [piece])

@@ -1,0 +1,156 @@
+"""Segment of version 2, `.sqs`: a header, then records that say what they are and how long.
+
+    offset  size  type  field     meaning
+    0       4     4s    magic     RSQS
+    4       1     B     version   2
+    5       59                    zeros
+
+    the header is written, and not looked at
+
+    record         bytes
+    SMALL_HOLE     1: 1
+    HOLE           2: 1, size: 4, anything: size - 5
+    MESSAGE        3: 1, size: 4, id: 16, body: size - 21
+    CHECKED        4: 1, size: 4, id: 16, checksum: 4, body: size - 25
+
+Big-endian. `size` counts the whole record. At most 4 small holes follow each other, and no hole
+follows a hole. The checksum is CRC-32 over id and body.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError
+from winkformats.messagestore import segment
+from winkformats.messagestore.segment import ID, Message, Plan, Scan, Valid, Window
+
+SUFFIX: Final = ".sqs"
+HEADER: Final = struct.pack(">4sB59x", b"RSQS", 2)
+START: Final = len(HEADER)
+SMALL_HOLE, HOLE, MESSAGE, CHECKED = 1, 2, 3, 4
+RECORD: Final = struct.Struct(">BI")
+HEAD: Final = struct.Struct(f">BI{ID}s")
+SUM: Final = struct.Struct(">I")
+LEAST: Final = {HOLE: RECORD.size, MESSAGE: HEAD.size, CHECKED: HEAD.size + SUM.size}
+SMALL_HOLES: Final = 4  # most that follow each other
+LONGEST: Final = (1 << 32) - 1  # bytes of a record
+assert START == 64
+assert (RECORD.size, HEAD.size) == (5, 21)
+
+
+def record(msg_id: bytes, body: bytes, *, checked: bool = False) -> bytes:
+    """A message. Raises ValueError for one that is too large, or an id of other than 16 bytes."""
+    if len(msg_id) != ID:
+        raise ValueError(f"a message id has {ID} bytes, not {len(msg_id)}")
+    size = LEAST[CHECKED if checked else MESSAGE] + len(body)
+    if size > LONGEST:
+        raise ValueError(f"a message of {len(body)} bytes is too large for a segment")
+    if not checked:
+        return HEAD.pack(MESSAGE, size, msg_id) + body
+    return HEAD.pack(CHECKED, size, msg_id) + SUM.pack(_sum(msg_id, body)) + body
+
+
+def hole(size: int) -> bytes:
+    """What is written at the start of a gap of so many bytes, which then are skipped."""
+    return bytes([SMALL_HOLE]) * size if size <= SMALL_HOLES else RECORD.pack(HOLE, size)
+
+
+def decode(data: bytes, *, file: str, offset: int) -> tuple[bytes, bytes]:
+    """A whole record -> id and body. Raises CorruptError where it is no message."""
+    if len(data) >= HEAD.size:
+        kind, size, msg_id = HEAD.unpack_from(data)
+        least = LEAST.get(kind, 0) if kind != HOLE else 0
+        if least and least <= size == len(data):
+            body = data[least:]
+            if kind == MESSAGE or SUM.unpack_from(data, HEAD.size)[0] == _sum(msg_id, body):
+                return msg_id, body
+            raise CorruptError("checksum of a message", file=file, offset=offset)
+    raise CorruptError("no message", file=file, offset=offset)
+
+
+def _sum(msg_id: bytes, body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(msg_id))
+
+
+def scan(storage: Storage, valid: Valid | None = None) -> Scan:
+    """The messages of a segment, by its records alone.
+
+    valid   asked of each body; what it refuses is an error
+    cost    0.5 us a record, holes of any size and bodies longer than a window are not read
+    """
+    window, found = Window(storage), Scan(end=START)
+    seen: set[bytes] = set()
+    know, add, unpack, size = seen.add, found.rows.append, HEAD.unpack_from, window.size
+    at, run, hole_before = START, 0, False  # run: small holes before `at`
+    data, base, last = b"", 0, -1
+    while at < size:
+        place = at - base
+        if place > last:
+            place = window.at(at, HEAD.size)
+            data, base, last = window.data, window.base, len(window.data) - HEAD.size
+        if place <= last:
+            kind, length, msg_id = unpack(data, place)
+        else:  # the file ends: no message has room
+            kind, length, msg_id = *_head(data[place:]), b""
+        if kind == SMALL_HOLE:
+            if hole_before:
+                return _failed(found, at, "hole_after_hole")
+            run += 1
+            if run > SMALL_HOLES:
+                return _failed(found, at - SMALL_HOLES, "small_hole_run_too_long")
+            at += 1
+            continue
+        if kind not in LEAST:
+            return _failed(found, at, "unrecognised_record_type", kind)
+        if length < 0:
+            break
+        if kind == HOLE and (hole_before or run):
+            return _failed(found, at, "hole_after_hole")
+        if length < LEAST[kind]:
+            return _failed(found, at, f"invalid_{'hole' if kind == HOLE else 'message'}_size")
+        if at + length > size:
+            break
+        hole_before, run = kind == HOLE, 0
+        if kind != HOLE:
+            if valid is not None and not valid(_body(window, at, kind, length)):
+                return _failed(found, at, "invalid_message_body")
+            if msg_id not in seen:
+                know(msg_id)
+                add((msg_id, length, at))
+        at += length
+    found.end = at
+    return found
+
+
+def _head(data: bytes) -> tuple[int, int]:
+    """Kind and size of a record; size -1: it is torn."""
+    return RECORD.unpack_from(data) if len(data) >= RECORD.size else (data[0], -1)
+
+
+def _body(window: Window, at: int, kind: int, length: int) -> bytes:
+    place = window.at(at, length)
+    return window.data[place + LEAST[kind] : place + length]
+
+
+def _failed(found: Scan, at: int, error: str, value: int | None = None) -> Scan:
+    found.end, found.error, found.value = at, error, value
+    return found
+
+
+def compact(storage: Storage, kept: list[Message]) -> Plan:
+    """Move the messages that are kept towards the front; others between them stay as they are.
+
+    What is left of a gap that a message moved into becomes a hole of zeros. It is not truncated.
+    cost  as the bytes moved
+    """
+    made = segment.plan(kept, START)
+    segment.move(storage, made.moves)
+    for start, stop in made.gaps:
+        head = hole(stop - start)
+        storage.write(start, [head])
+        segment.blank(storage, start + len(head), stop)
+    return made

@@ -1,0 +1,253 @@
+"""Segments of a message store: files of the reference implementation, damage, and random ones."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from winkformats.disk.memory import MemoryStorage
+from winkformats.errors import CorruptError
+from winkformats.messagestore import rdq, segment, sqs
+from winkformats.messagestore.segment import Message
+from winkfs.cli import cli
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "messagestore"
+CASES: list[dict[str, Any]] = json.loads((GOLDEN / "manifest.json").read_text())["cases"]
+COMPACTED = [case for case in CASES if "compaction" in case and "not-truncated" in case["file"]]
+ID = bytes(range(16))
+OTHER = bytes(range(1, 17))
+
+
+def segment_of(*parts: bytes, header: bytes = sqs.HEADER) -> MemoryStorage:
+    storage = MemoryStorage(name="7.sqs")
+    storage.write(0, [header + b"".join(parts)])
+    return storage
+
+
+def said(version: ModuleType, storage: MemoryStorage) -> tuple[list[tuple[int, int]], str, int]:
+    """-> (size, offset) of each message, and how the scan ended."""
+    found = version.scan(storage)
+    return [(size, offset) for _, size, offset in found.messages], found.error, found.end
+
+
+# --- the reference ---
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["file"])
+def test_a_scan_finds_what_the_reference_finds(case: dict[str, Any]) -> None:
+    done = CliRunner().invoke(cli, ["fct", "scan", str(GOLDEN / case["file"]), "--json"])
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    if "ok" in case["scan"]:
+        assert (done.exit_code, rows) == (0, case["scan"]["ok"])
+    else:
+        wanted = {key: case["scan"][key] for key in ("error", "offset")}
+        assert (done.exit_code, rows[-1]) == (1, wanted)
+
+
+@pytest.mark.parametrize("truncated", [True, False])
+@pytest.mark.parametrize("case", COMPACTED, ids=lambda case: case["file"])
+def test_a_compaction_gives_the_bytes_of_the_reference(
+    case: dict[str, Any], truncated: bool, tmp_path: Path
+) -> None:
+    whole = GOLDEN / case["file"]
+    path, plan, keep = tmp_path / f"0{whole.suffix}", case["compaction"], tmp_path / "keep"
+    shutil.copy(next(whole.parent.glob("before.*")), path)
+    version = rdq if whole.suffix == rdq.SUFFIX else sqs
+    storage = MemoryStorage(name=str(path))
+    storage.write(0, [path.read_bytes()])
+    ids = [found.msg_id.hex() for found in version.scan(storage).messages]
+    keep.write_text("\n".join(one for one in ids if int(one[:8], 16) in plan["keep"]))
+    more = [] if truncated else ["--no-truncate"]
+    done = CliRunner().invoke(cli, ["fct", "compact", str(path), "--keep", str(keep), *more])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {
+        "truncate_size": plan["truncate_size"], "moved": len(plan["moves"]),
+    }  # fmt: skip
+    wanted = whole.with_name(f"0{whole.suffix}") if truncated else whole
+    assert path.read_bytes() == wanted.read_bytes()
+
+
+def test_a_record_of_version_1_nine_bytes_before_the_end_of_a_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for window in (64, 100, 4096):
+        monkeypatch.setattr(segment, "WINDOW", window)
+        for before in range(window - 40, window + 10):
+            storage = segment_of(bytes(before), rdq.record(ID, b"x"), header=b"")
+            assert said(rdq, storage)[0] == [(26, before)]
+
+
+# --- what is wrong in a segment of version 2 ---
+
+MESSAGE = sqs.record(ID, b"body")
+WRONG = {
+    "five small holes": ([bytes([1]) * 5], "small_hole_run_too_long", 0),
+    "a hole behind a small one": ([bytes([1]), sqs.hole(10).ljust(10)], "hole_after_hole", 1),
+    "a hole behind a hole": ([sqs.hole(10).ljust(10), sqs.hole(10)], "hole_after_hole", 10),
+    "a small hole behind a hole": ([sqs.hole(10).ljust(10), bytes([1])], "hole_after_hole", 10),
+    "a hole of 4 bytes": ([bytes([2, 0, 0, 0, 4])], "invalid_hole_size", 0),
+    "a message of 20 bytes": ([bytes([3, 0, 0, 0, 20])], "invalid_message_size", 0),
+    "a checked one of 24 bytes": ([bytes([4, 0, 0, 0, 24])], "invalid_message_size", 0),
+    "type 0": ([bytes(40)], "unrecognised_record_type", 0),
+    "type 5": ([bytes([5])], "unrecognised_record_type", 0),
+    "type 255": ([bytes([255])], "unrecognised_record_type", 0),
+}
+
+
+@pytest.mark.parametrize("window", [21, 64, 1 << 18])
+@pytest.mark.parametrize("which", WRONG)
+def test_what_is_wrong_in_a_segment(
+    which: str, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "WINDOW", window)
+    parts, error, at = WRONG[which]
+    start = sqs.START + len(MESSAGE)
+    messages = [(len(MESSAGE), sqs.START)]
+    assert said(sqs, segment_of(MESSAGE, *parts)) == (messages, error, start + at)
+
+
+TORN = {
+    "nothing": b"",
+    "a part of a header": bytes([3, 0, 0]),
+    "a message that goes on": sqs.record(OTHER, b"long")[:-1],
+    "an id that goes on": sqs.record(OTHER, b"")[:10],
+    "a hole that goes on": sqs.hole(100),
+    "four small holes": bytes([1]) * 4,
+    "the message again": MESSAGE,
+}
+
+
+@pytest.mark.parametrize("which", TORN)
+def test_what_ends_a_segment_without_an_error(which: str) -> None:
+    rows, error, _ = said(sqs, segment_of(MESSAGE, TORN[which]))
+    assert (rows, error) == ([(len(MESSAGE), sqs.START)], "")
+
+
+def test_a_segment_shorter_than_its_header_is_empty() -> None:
+    assert said(sqs, segment_of(header=sqs.HEADER[:30]))[:2] == ([], "")
+
+
+def test_a_large_hole_is_not_read() -> None:
+    class Counted(MemoryStorage):
+        got = 0
+
+        def read(self, offset: int, length: int) -> bytes:
+            data = super().read(offset, length)
+            self.got += len(data)
+            return data
+
+    storage = Counted(name="7.sqs")
+    storage.write(0, [sqs.HEADER, sqs.hole((1 << 30) - 64)])
+    storage.truncate(1 << 30)
+    storage.write(1 << 30, [MESSAGE])
+    assert said(sqs, storage) == ([(len(MESSAGE), 1 << 30)], "", (1 << 30) + len(MESSAGE))
+    assert storage.got <= 2 * segment.WINDOW
+
+
+def test_a_checked_message_that_changed_is_told() -> None:
+    data = sqs.record(ID, b"body", checked=True)
+    assert sqs.decode(data, file="7.sqs", offset=64) == (ID, b"body")
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptError, match=r"7\.sqs"):
+            sqs.decode(bytes(flipped), file="7.sqs", offset=64)
+
+
+def test_a_body_that_is_refused() -> None:
+    good = sqs.record(OTHER, b"good")
+    found = sqs.scan(segment_of(good, MESSAGE), b"good".__eq__)
+    assert (len(found.messages), found.error) == (1, "invalid_message_body")
+    assert found.end == sqs.START + len(good)
+    both = rdq.record(OTHER, b"good"), rdq.record(ID, b"bad"), rdq.record(ID, b"good")
+    found = rdq.scan(segment_of(*both, header=b""), b"good".__eq__)
+    assert [m.offset for m in found.messages] == [0, len(both[0]) + len(both[1])]
+
+
+# --- random segments ---
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=25), st.booleans())
+def test_a_compaction_keeps_what_is_kept(rows: list[tuple[int, bool]], old: bool) -> None:
+    """Each message is found at its new place with its body, before truncation and after."""
+    version: Any = rdq if old else sqs
+    bodies = {number.to_bytes(16): bytes([1 + number]) * size
+              for number, (size, _) in enumerate(rows)}  # fmt: skip
+    parts = [version.record(one, body) for one, body in bodies.items()]
+    storage = segment_of(*parts, header=b"" if old else sqs.HEADER)
+    kept = [m for m, (_, keep) in zip(version.scan(storage).messages, rows, strict=True) if keep]
+    plan = version.compact(storage, kept)
+    places = {m.msg_id: m.offset for m in kept} | {m.msg_id: at for m, at in plan.moves}
+    assert plan.size <= max((m.offset + m.size for m in kept), default=version.START)
+    for size in (storage.size(), plan.size):
+        storage.truncate(size)
+        found = {m.msg_id: m for m in version.scan(storage).messages}
+        assert version.scan(storage).error == ""
+        for one, at in places.items():
+            assert found[one].offset == at
+            data = storage.read(at, found[one].size)
+            assert data == version.record(one, bodies[one])
+
+
+def test_the_plan_is_that_of_the_document() -> None:
+    """Several messages fit into one gap; it goes on where the last one does not fit."""
+    kept = [Message(b"a", 10, 100), Message(b"b", 30, 110), Message(b"c", 40, 200),
+            Message(b"d", 20, 300), Message(b"e", 30, 400)]  # fmt: skip
+    plan = segment.plan(kept, 64)
+    assert [(m.msg_id, at) for m, at in plan.moves] == [(b"e", 64), (b"d", 140), (b"c", 160)]
+    assert plan.gaps == [(94, 100)]
+    assert plan.size == 200
+
+
+@pytest.mark.parametrize("version", [rdq, sqs])
+def test_no_bytes_make_a_scan_fail(version: Any) -> None:
+    rng = random.Random(3)
+    whole = b"".join(version.record(rng.randbytes(16), rng.randbytes(40)) for _ in range(20))
+    header = b"" if version is rdq else sqs.HEADER
+    for _ in range(2000):
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 6)):
+            data[rng.randrange(len(data))] = rng.choice([0, 1, 2, 3, 255, rng.randrange(256)])
+        storage = segment_of(bytes(data[: rng.randrange(len(data))]), header=header)
+        found = version.scan(storage)
+        for message in found.messages:
+            assert 0 < message.size <= storage.size() - message.offset
+
+
+# --- the command line ---
+
+
+@pytest.mark.parametrize(
+    "args, line",
+    [
+        (["scan", "there.sqs"], "no such file"),
+        (["scan", "ids"], "not a segment of a message store"),
+        (["compact", "7.sqs", "--keep", "bad"], "bad, line 2: not an id of 32 hexadecimal digits"),
+        (["compact", "7.sqs", "--keep", "ids"], "it has no message 0102030405"),
+        (["compact", "wrong.sqs", "--keep", "none"], "unrecognised record type 0 at byte 64"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    args: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("7.sqs").write_bytes(sqs.HEADER + MESSAGE)
+    Path("wrong.sqs").write_bytes(sqs.HEADER + bytes(9))
+    Path("bad").write_text(f"{ID.hex()}\nxyz\n")
+    Path("ids").write_text(f"{OTHER.hex()}\n")
+    Path("none").write_text("")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    done = CliRunner().invoke(cli, ["fct", *args])
+    assert done.exit_code == 1
+    assert line in done.stderr.lower()
+    assert len(done.stderr.splitlines()) == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

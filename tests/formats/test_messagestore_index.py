@@ -1,0 +1,117 @@
+"""The index of a message store beside a dict."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from winkformats.messagestore.index import GONE, Index, Place, Rows, words_of
+
+SOME = st.integers(0, 40).map(lambda number: (number * 0x9E3779B97F4A7C15 << 20).to_bytes(16))
+PLACES = st.builds(Place, *[st.integers(0, (1 << 31) - 1)] * 3, st.integers(0, 5))
+
+
+def rows_of(model: dict[bytes, Place]) -> Rows:
+    columns = np.array(list(model.values()), np.int64).reshape(-1, 4).T
+    return Rows(words_of(b"".join(model)), *columns)
+
+
+class Beside(RuleBasedStateMachine):
+    """Does the same to an index and a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index, self.model = Index(), dict[bytes, Place]()
+        self.index._make(0)
+        self.index._most = 20  # so that it has to grow, and to sweep
+
+    @rule(one=SOME, place=PLACES)
+    def put(self, one: bytes, place: Place) -> None:
+        self.index.put(one, place)
+        self.model[one] = place
+
+    @rule(many=st.dictionaries(SOME, PLACES, max_size=30))
+    def put_many(self, many: dict[bytes, Place]) -> None:
+        self.index.put_many(rows_of(many))
+        self.model |= many
+
+    @rule(one=SOME)
+    def remove(self, one: bytes) -> None:
+        if one in self.model:
+            self.index.remove(one)
+            del self.model[one]
+        else:
+            with pytest.raises(KeyError, match=one.hex()):
+                self.index.remove(one)
+
+    @rule(one=SOME, change=st.integers(-3, 3))
+    def hold(self, one: bytes, change: int) -> None:
+        place = self.model.get(one)
+        if place is None:
+            with pytest.raises(KeyError):
+                self.index.hold(one, change)
+        elif place.refs + change < 0:
+            with pytest.raises(ValueError, match="references"):
+                self.index.hold(one, change)
+        else:
+            assert self.index.hold(one, change) == place.refs + change
+            self.model[one] = place._replace(refs=place.refs + change)
+
+    @rule(ids=st.lists(SOME, max_size=50))
+    def get_many(self, ids: list[bytes]) -> None:
+        rows, there = self.index.get_many(words_of(b"".join(ids)))
+        assert there.tolist() == [one in self.model for one in ids]
+        wanted = [self.model[one] for one in ids if one in self.model]
+        assert [Place(*row) for row in zip(*(c.tolist() for c in rows[1:]), strict=True)] == wanted
+
+    @invariant()
+    def agrees(self) -> None:
+        assert len(self.index) == len(self.model)
+        found = {}
+        for rows in self.index.rows():
+            for ids, *place in zip(*(c.tolist() for c in rows), strict=True):
+                found[ids[0].to_bytes(8) + ids[1].to_bytes(8)] = Place(*place)
+        assert found == self.model
+        for number in range(42):
+            one = (number * 0x9E3779B97F4A7C15 << 20).to_bytes(16)
+            assert self.index.get(one) == self.model.get(one)
+
+
+TestBeside = Beside.TestCase
+
+
+def test_the_largest_numbers() -> None:
+    """A file that is the last of all is not taken for a mark."""
+    index = Index()
+    place = Place((1 << 32) - 2, (1 << 32) - 1, (1 << 32) - 1, (1 << 32) - 1)
+    index.put(bytes(16), place)
+    index.put(b"\xff" * 16, place)
+    assert (index.get(bytes(16)), index.get(b"\xff" * 16), len(index)) == (place, place, 2)
+    assert place.file << 32 | place.offset < GONE
+
+
+def test_ids_that_somebody_chose_are_found_fast() -> None:
+    """All with the same low bits, or the same high ones."""
+    for step in (1, 1 << 64, 1 << 100, 0x10001 << 40):
+        index = Index()
+        ids = [(i * step & (1 << 128) - 1).to_bytes(16) for i in range(20_000)]
+        index.put_many(rows_of(dict.fromkeys(ids, Place(1, 2, 3, 1))))
+        longest, at = 0, 0
+        for used in (index._table[:, 2] < GONE).tolist():
+            at = at + 1 if used else 0
+            longest = max(longest, at)
+        assert longest < 400, (step, longest)
+
+
+def test_memory_of_a_message() -> None:
+    index, rng = Index(), random.Random(1)
+    for count in (50_000, 100_000, 200_000):
+        new = words_of(rng.randbytes(16 * (count - len(index))))
+        numbers = np.arange(len(new))
+        index.put_many(Rows(new, numbers, numbers, numbers, numbers))
+        assert len(index) == count
+        assert index.memory <= 100 * count
