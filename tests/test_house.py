@@ -15,7 +15,7 @@ from scripts import house
 pytestmark = pytest.mark.slow
 
 BOUNDS = {
-    "modules": 160,
+    "modules": 165,  # 5 of them of the message store
     "flat in winkfs/": 8,
     "import cycles": 0,
     "longest chain of imports": 14,
