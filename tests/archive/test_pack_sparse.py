@@ -318,9 +318,20 @@ def test_hole_that_the_file_system_cannot_have_is_left_out(tmp_path: Path) -> No
         c.put("z", b"2")
     notes: list[Note] = []
     report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
-    assert sorted(note.name for note in notes) == [b"bomb", b"link"]
-    assert (report.files, report.failed) == (1, 2)
-    assert os.listdir(tmp_path / "out") == ["z"]
+    left_out = ["link"] if _can_have(tmp_path / "hole", 1 << 62) else ["bomb", "link"]  # tmpfs can
+    assert sorted(note.name.decode() for note in notes) == left_out
+    assert (report.files, report.failed) == (3 - len(left_out), len(left_out))
+    assert sorted(os.listdir(tmp_path / "out")) == sorted({"bomb", "link", "z"} - {*left_out})
+
+
+def _can_have(path: Path, size: int) -> bool:
+    """Whether the file system has files of so many bytes."""
+    path.touch()
+    try:
+        os.truncate(path, size)
+    except OSError:
+        return False
+    return True
 
 
 def test_entry_that_is_claimed_again_and_again_fills_no_disk(tmp_path: Path) -> None:

@@ -808,6 +808,8 @@ def test_a_listing_leaves_no_more_in_the_page_cache_than_its_budget(
     shrink(monkeypatch, "bytes of a catalog that stay in the page cache", 64 << 10)
     shrink(monkeypatch, "bytes of a catalog that are dropped at a time", 1 << 20)  # whole folios
     _forget(path)
+    if _resident(path) > size / 2:
+        pytest.skip("files of this file system are in the page cache alone")
     with winkfs.open(base) as container:
         assert sum(1 for _ in container.names()) == count
         half = container.names()
