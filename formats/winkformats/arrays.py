@@ -137,7 +137,7 @@ def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:
 
     cost    array operations up to WIDEST bytes; with a longer one a slice each, 3 times as slow
     """
-    width = -(-int(lengths.max(initial=1)) // 8) * 8
+    width = row_width(lengths)
     last = len(raw) - width  # where the last whole row begins
     if width > WIDEST or last < 0:
         ends = (at + lengths).tolist()
@@ -156,9 +156,9 @@ def texts_at(raw: UInt8, at: Int64, lengths: Int64) -> list[bytes]:
 
 def text_column(texts: list[bytes]) -> TextColumn:
     """Texts, none of which ends in NUL, as a column."""
-    longest = max(map(len, texts), default=1)
-    if longest <= WIDEST:
-        return np.array(texts, f"S{_width(longest)}")
+    width = row_width(np.fromiter(map(len, texts), np.int64, len(texts)))
+    if width <= WIDEST:
+        return np.array(texts, f"S{width}")
     found = np.empty(len(texts), object)
     found[:] = texts
     return found
@@ -166,7 +166,7 @@ def text_column(texts: list[bytes]) -> TextColumn:
 
 def column_at(raw: UInt8, at: Int64, lengths: Int64) -> TextColumn:
     """As `texts_at`, but as a column."""
-    width = _width(int(lengths.max(initial=1)))
+    width = row_width(lengths)
     last = len(raw) - width  # where the last whole row begins
     if width > WIDEST or last < 0:
         return text_column(texts_at(raw, at, lengths))
@@ -235,10 +235,8 @@ def _order(count: int, width: int, word: Words) -> Int64:
     Two bytes take as many bits as tell apart those that there are. Texts that still are alike are
     sorted by what follows, behind the number of those that they are alike with.
     """
-    order, todo = (
-        np.arange(count),
-        np.arange(count),
-    )  # places in `order` that are not decided yet, ascending
+    order = np.arange(count)
+    todo = np.arange(count)  # places in `order` that are not decided yet, ascending
     group = np.zeros(count, np.uint64)  # those with one number begin alike; ascending from 0
     rows: Int64 | slice = slice(None)
     at = 0
@@ -283,8 +281,9 @@ def _ranks(values: npt.NDArray[np.uint16]) -> tuple[npt.NDArray[np.uint16], int]
     return rank.take(values), (int(there.sum()) - 1).bit_length()
 
 
-def _width(longest: int) -> int:
-    return -(-longest // WORD) * WORD
+def row_width(lengths: Int64) -> int:
+    """Bytes of a row of words, at least one, in which each of these texts has room."""
+    return -(-int(lengths.max(initial=1)) // WORD) * WORD
 
 
 @lru_cache(maxsize=WIDEST // 8)

@@ -512,18 +512,10 @@ def test_the_runs_of_many_closes_are_joined_and_at_last_written_as_one(
     shrink(monkeypatch, "rows of runs that a close joins", 0)
     shrink(monkeypatch, "rows behind the first run of a catalog", 1)
     shrink(monkeypatch, "runs of a catalog", 5)
-    names, counts = set(made(base)), []
-    for turn in range(30):
-        with winkfs.open(base, "a") as c:
-            c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(9))
-        names |= {b"t%d/%d" % (turn, i) for i in range(9)}
-        with store_of(base) as store, open_catalog(store) as catalog:
-            assert catalog.covered == store.kv.end
-            counts.append([run.count for run in catalog.file.runs])
+    counts = _after_closes(base, 30, 9)
     assert counts[3:5] == [[FILES, 9, 9, 9, 9], [FILES, 45]]
     assert max(map(len, counts)) == 5
     assert [FILES + 9 * 23] in counts  # more than half of the first run
-    check_catalog(base, names)
 
 
 def test_the_first_run_of_many_rows_is_joined_when_those_behind_it_are_as_many(
@@ -534,16 +526,24 @@ def test_the_first_run_of_many_rows_is_joined_when_those_behind_it_are_as_many(
     shrink(monkeypatch, "rows put in bulk that a close writes", 100)
     shrink(monkeypatch, "bytes put for each of more rows", 1)
     shrink(monkeypatch, "runs of a catalog", 5)
-    names, counts = set(made(base)), []
-    for turn in range(9):
-        with winkfs.open(base, "a") as c:
-            c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(90))
-        names |= {b"t%d/%d" % (turn, i) for i in range(90)}
-        with store_of(base) as store, open_catalog(store) as catalog:
-            counts.append([run.count for run in catalog.file.runs])
-        check_catalog(base, names)
+    counts = _after_closes(base, 9, 90)
     assert counts[3:5] == [[FILES, 90, 90, 90, 90], [FILES + 450]]
     assert counts[8] == [FILES + 450, 90, 90, 90, 90]
+
+
+def _after_closes(base: Path, closes: int, files: int) -> list[list[int]]:
+    """Rows of each run after each of so many closes that follow so many files put in bulk."""
+    names, counts = set(made(base)), []
+    for turn in range(closes):
+        more = [b"t%d/%d" % (turn, i) for i in range(files)]
+        with winkfs.open(base, "a") as c:
+            c.put_many((name, b"1") for name in more)
+        names.update(more)
+        with store_of(base) as store, open_catalog(store) as catalog:
+            assert catalog.covered == store.kv.end
+            counts.append([run.count for run in catalog.file.runs])
+        check_catalog(base, names)
+    return counts
 
 
 @pytest.mark.usefixtures("bulk")

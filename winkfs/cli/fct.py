@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from winkformats.hindex.hindex import Cell, HIndex, KeyOf
     from winkformats.kv.sequence import KVSeq
     from winkformats.kv.superblock import Superblock
-    from winkformats.messagestore.segment import Message
     from winkformats.perm import Compare, Perm
 
 FILE = click.argument("file", type=click.Path(dir_okay=False))
@@ -515,21 +514,14 @@ def scan(file: str, as_json: bool) -> None:
     with open_file(file) as storage:
         found = version.scan(storage)
     for message in found.messages:
-        click.echo(json.dumps(message_row(message)) if as_json else message_line(message))
+        row = message._asdict() | {"msg_id": message.msg_id.hex()}
+        click.echo(json.dumps(row) if as_json else line(row))
     if not found.error:
         return
     if as_json:
         click.echo(json.dumps({"error": found.error, "offset": found.end}))
         raise SystemExit(1)
     raise click.ClickException(f"{file}: {found.said} at byte {found.end}")
-
-
-def message_row(message: Message) -> dict[str, str | int]:
-    return message._asdict() | {"msg_id": message.msg_id.hex()}
-
-
-def message_line(message: Message) -> str:
-    return f"{message.msg_id.hex()}  {message.size:>12}  {message.offset:>12}"
 
 
 @fct.command()

@@ -18,7 +18,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from winkformats.kv.superblock import read_superblock
 from winkfs.container.columns import InodeScan, read_rows, rows_of
 from winkfs.container.derived import Opened
 from winkfs.container.ondisk.catalog import CatalogFile, CatalogWriter, Place, Run
-from winkfs.container.ondisk.inode import ATTRS, FileType, attributes, nanoseconds
+from winkfs.container.ondisk.inode import ATTRS, FileType, attributes
 from winkfs.container.ondisk.typed import Column
 from winkfs.container.recovery import tail
 from winkfs.container.rows import (
@@ -41,8 +41,8 @@ from winkfs.container.rows import (
     GONE,
     ClashFinder,
     NameSorter,
+    Placed,
     Plain,
-    Put,
     Rows,
     Times,
     joined,
@@ -596,24 +596,13 @@ class CatalogTrail:
         self._positions = array("q")
         self._gone: set[bytes] = set()
 
-    def put_many(
-        self,
-        files: Put,
-        keys: bytes,
-        positions: Int64,
-        pointers: Int64,
-        fileids: Int64,
-        mtimes: Int64,
-        attrs: Sequence[bytes] | None,
-    ) -> None:
-        """Files put in bulk, as `writemany.append_plain` has them. `mtimes`: as stored."""
+    def put_many(self, put: Placed, attrs: Sequence[bytes] | None) -> None:
+        """Files put in bulk, as `writemany.append_plain` has them."""
         if attrs is None:
-            self.sorter.add_bulk(files, keys, positions, pointers, fileids, mtimes)
+            self.sorter.add_bulk(put)
             return
-        times = nanoseconds(mtimes, self._store.settings.mtime_unit)
-        typed = bool(self._store.schema)
-        rows = special_rows(files, positions, pointers, fileids, times, attrs, typed=typed)
-        self.sorter.add(rows)
+        unit, typed = self._store.settings.mtime_unit, bool(self._store.schema)
+        self.sorter.add(special_rows(put, attrs, unit, typed=typed))
 
     @property
     def count(self) -> int:
@@ -721,7 +710,7 @@ class DerivedCatalog:
             self.follow()
         self._tried, self._wanted = True, False
 
-    def put_many(self, files: Put, keys: bytes, *what: Any) -> None:
+    def put_many(self, put: Placed, attrs: Sequence[bytes] | None) -> None:
         """See `CatalogTrail.put_many`: where that is followed."""
         trail = self.trail
         if trail is None:
@@ -730,7 +719,7 @@ class DerivedCatalog:
             self._end_trail()
             return
         try:
-            trail.put_many(files, keys, *what)
+            trail.put_many(put, attrs)
         except MemoryError:  # the files themselves take less
             self._end_trail()
 

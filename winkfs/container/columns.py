@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import repeat
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -21,6 +20,7 @@ from winkformats.arrays import (
     UInt8,
     among,
     column_at,
+    fetch,
     gather,
     rows_at,
     texts_at,
@@ -144,7 +144,7 @@ class InodeScan:
 
     def __init__(self, store: Opened, problem: Problem | None, *, checked: bool = False) -> None:
         kv, settings = store.kv, store.settings
-        self._kv, self._read, self._problem = kv, kv.storage.read, problem
+        self._kv, self._storage, self._problem = kv, kv.storage, problem
         self._start, self._end, self._name = kv.start, kv.end, kv.storage.name
         self._layout, self._form, self._settings = kv.layout, settings.form, settings
         self._key_at = kv.layout.delflag + kv.layout.key.prefix  # of a key in its entry
@@ -169,13 +169,11 @@ class InodeScan:
         """The same where there is too much between the inodes to read it."""
         inside = np.flatnonzero((positions >= self._start) & (positions <= self._end - APART))
         # Through the view there is a page fault each: that takes 1.8 times as long.
-        starts = positions[inside].tolist()
-        if len(starts) > SEVERAL:
-            for start in starts:
-                self._kv.storage.read_ahead(start, APART)
-        data = b"".join(map(self._read, starts, repeat(APART)))
+        if len(inside) > SEVERAL:
+            for start in positions[inside].tolist():
+                self._storage.read_ahead(start, APART)
         at = np.full(len(positions), -1)
-        at[inside] = np.arange(0, APART * len(inside), APART)
+        data, at[inside] = fetch(self._storage, positions[inside], APART)
         return self._piece(positions, memoryview(data), at)
 
     def _piece(self, positions: Int64, data: memoryview, at: Int64) -> Piece:
@@ -302,10 +300,8 @@ class InodeScan:
         layout, limit = self._layout, self._end
         found = np.full(len(pointer), -1, np.int64)
         which = np.flatnonzero((pointer >= self._start) & (pointer < limit - self._key_at))
-        data = b"".join(
-            self._read(pos, APART).ljust(APART, b"\0") for pos in pointer[which].tolist()
-        )
-        at = np.arange(0, len(data), APART) + layout.delflag
+        data, at = fetch(self._storage, pointer[which], APART)
+        at += layout.delflag
         length = lengths_at(data, at, layout.key)
         value = at + layout.key.size(0) + (length if layout.key.room < 0 else 0)
         near = (length >= 0) & (length <= KEYS)

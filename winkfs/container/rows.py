@@ -349,20 +349,28 @@ class Put(Protocol):
     def ftypes(self) -> Sequence[int]: ...
 
 
-def special_rows(
-    files: Put,
-    positions: Int64,
-    pointers: Int64,
-    fileids: Int64,
-    mtimes: Int64,
-    attrs: Sequence[bytes],
-    *,
-    typed: bool,
-) -> Rows:
-    """Rows of files put in bulk with these attributes. `mtimes`: nanoseconds; `typed`: there are
-    columns of the user."""
+class Placed(NamedTuple):
+    """Files put in bulk, and where they are.
+
+    keys       joined
+    positions  of their inodes, int64[n]; pointers: of their contents
+    mtimes     as stored, int64[n]
+    """
+
+    files: Put
+    keys: bytes
+    positions: Int64
+    pointers: Int64
+    fileids: Int64
+    mtimes: Int64
+
+
+def special_rows(put: Placed, attrs: Sequence[bytes], unit: int, *, typed: bool) -> Rows:
+    """Rows of files put in bulk with these attributes. `unit`: nanoseconds of their mtimes;
+    `typed`: there are columns of the user."""
+    files, times = put.files, nanoseconds(put.mtimes, unit)
     numbers = plain_numbers(
-        positions, fileids, files.lengths, mtimes, pointers, _kinds(files.ftypes)
+        put.positions, put.fileids, files.lengths, times, put.pointers, _kinds(files.ftypes)
     )
     heads = b"".join(word[: ATTRS.size] for word in attrs)
     mode, uid, gid = np.frombuffer(heads, ">i8").astype(np.int64).reshape(-1, 3).T
@@ -398,22 +406,16 @@ class BulkRows:
         self._columns: list[npt.NDArray[Any]] = []
         self._at = self._order = np.empty(0, np.int64)
 
-    def has_room(self, size: int, files: int) -> bool:
-        """Whether there is room for more files with so many bytes of keys."""
+    def has_room(self, put: Placed) -> bool:
+        """Whether there is room for more files."""
         return not self.count or (
-            self._end + size + WORD <= len(self._raw) and self.count + files <= self._room
+            self._end + len(put.keys) + WORD <= len(self._raw)
+            and self.count + len(put.positions) <= self._room
         )
 
-    def add(
-        self,
-        files: Put,
-        keys: bytes,
-        positions: Int64,
-        pointers: Int64,
-        fileids: Int64,
-        mtimes: Int64,
-    ) -> None:
-        """More files. `keys`: joined."""
+    def add(self, put: Placed) -> None:
+        """More files."""
+        files, keys, positions, pointers, fileids, mtimes = put
         start, n = self.count, len(positions)
         if not start:
             self._make_room(len(keys), n)
@@ -565,20 +567,12 @@ class NameSorter:
         self._bulk = BulkRows(unit)
         self.count = 0
 
-    def add_bulk(
-        self,
-        files: Put,
-        keys: bytes,
-        positions: Int64,
-        pointers: Int64,
-        fileids: Int64,
-        mtimes: Int64,
-    ) -> None:
+    def add_bulk(self, put: Placed) -> None:
         """See `BulkRows.add`."""
-        if not self._bulk.has_room(len(keys), len(positions)):
+        if not self._bulk.has_room(put):
             self._put_by(self._flush_bulk)
-        self._bulk.add(files, keys, positions, pointers, fileids, mtimes)
-        self.count += len(positions)
+        self._bulk.add(put)
+        self.count += len(put.positions)
 
     def add(self, rows: Rows) -> None:
         """Rows in any order."""

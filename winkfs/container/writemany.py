@@ -31,6 +31,7 @@ from winkfs.container.ondisk.inode import (
     check_ftype,
     default_mode,
 )
+from winkfs.container.rows import Placed
 from winkfs.errors import NameTooLong, NotAllowed, Refusal
 from winkfs.names import INODE, INODE_TEXT, Name, to_bytes
 from winkfs.units import checked_ns, to_ns
@@ -169,7 +170,8 @@ def append_plain(
     kv.append_encoded(chunk, each * n)
     store.itotsz += n * isz
     store.dtotsz += int(lengths.sum())
-    store.catalog.put_many(files, keys, places[-1], places[0], fileids, mtimes, attrs)
+    put = Placed(files, keys, places[-1], places[0], fileids, mtimes)
+    store.catalog.put_many(put, attrs)
     return places[-1], places[0]
 
 

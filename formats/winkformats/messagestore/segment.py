@@ -108,7 +108,7 @@ def blank(storage: Storage, start: int, stop: int) -> None:
 
 
 def move(storage: Storage, moves: Iterable[tuple[Message, int]]) -> None:
-    """Copy messages to their new offsets, which may overlap their old ones."""
+    """Copy messages to their new offsets, each into a gap before it."""
     for message, offset in moves:
         for at in range(0, message.size, COPY):
             piece = storage.read(message.offset + at, min(COPY, message.size - at))

@@ -34,6 +34,7 @@ from winkformats.arrays import (
     UInt8,
     UInt64,
     blank,
+    row_width,
     rows_at,
     rows_joined,
 )
@@ -256,7 +257,7 @@ class Block:
         tails = self._raw[self._tails_at + int(begin[0]) : self._tails_at + int(ends[-1])]
         at = begin - begin[0] + wide + ahead - shared
         at[0] = wide
-        behind = np.zeros(_width(lengths), np.uint8)
+        behind = np.zeros(row_width(lengths), np.uint8)
         rows = _whole(np.concatenate([behind[:wide], front, tails, behind]), at, shared, lengths)
         blank(rows, lengths)
         return rows.view(f"S{rows.shape[1]}").ravel()
@@ -384,7 +385,7 @@ class Blocks:
     ) -> Iterator[UInt8]:
         """The names in the blocks [first, stop), in parts that fit into a cache."""
         rows = slice(self.starts[first], self.starts[stop])
-        if stop - first > 1 and (rows.stop - rows.start) * _width(lengths[rows]) > TOGETHER:
+        if stop - first > 1 and (rows.stop - rows.start) * row_width(lengths[rows]) > TOGETHER:
             middle = (first + stop) // 2
             yield from self._names(first, middle, at, shared, lengths)
             yield from self._names(middle, stop, at, shared, lengths)
@@ -406,18 +407,13 @@ def _numbers(raw: UInt8, width: int, count: int) -> Int64:
     return found
 
 
-def _width(lengths: Int64) -> int:
-    """Bytes of a row in which each of these names has room."""
-    return max(-(-int(lengths.max()) // WORD), 1) * WORD
-
-
 def _whole(raw: UInt8, at: Int64, shared: Int64, lengths: Int64) -> UInt8:
-    """Names as rows of a matrix, uint8[n, _width(lengths)], with anything behind their ends.
+    """Names as rows of a matrix, uint8[n, row_width(lengths)], with anything behind their ends.
 
     at      where they would begin in `raw`, if what they share stood before the rest of each
     shared  0 for the first one
     """
-    width, wide = _width(lengths), int(shared.max())
+    width, wide = row_width(lengths), int(shared.max())
     missing = int(at.max()) + width - len(raw)
     if missing > 0:
         raw = np.append(raw, np.zeros(missing, np.uint8))
