@@ -21,6 +21,7 @@ from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkformats.kv.superblock import read_superblock
 from winkfs import FileType
+from winkfs.container.catalog import open_catalog
 from winkfs.errors import Closed
 from winkfs.mounting import ids as places
 from winkfs.mounting.container import ContainerSource
@@ -244,6 +245,68 @@ def test_names_that_went_before_the_mount_leave_no_directory(base: str) -> None:
         view = opened(base, mode)
         assert walk(view) == {b"a/", b"a/g", b"x"}
         view.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_closes_leave_the_mount_what_a_reindex_would(base: str, seed: int) -> None:
+    """Each close adds a run to BASE.cat: what the later ones say needs no look-up at the start."""
+    chance = random.Random(seed)
+    letters = "a", "b", "b!", "c0", "d"
+    some = ["/".join(chance.choices(letters, k=chance.randint(1, 4))) for _ in range(200)]
+    made(base, *some, *(f"more/{i}" for i in range(500)))
+    for _ in range(4):
+        with winkfs.open(base, "a") as container:
+            for _ in range(15):
+                name = "/".join(chance.choices(letters, k=chance.randint(1, 5)))
+                if chance.random() < 0.6:
+                    ftype = DIR if chance.random() < 0.2 else FileType.FILE
+                    container.put(name, b"" if ftype == DIR else b"new", ftype=ftype)
+                elif name in container:
+                    container.delete(name)
+    with store_of(Path(base)) as store:
+        catalog = open_catalog(store)
+        assert catalog is not None and len(catalog.file.runs) > 1
+        catalog.close()
+    found = walk(opened(base, "r"))
+    winkfs.reindex(base)
+    assert found == walk(opened(base, "r"))
+
+
+def test_a_mount_asks_no_index_for_names_that_a_close_added(base: str) -> None:
+    made(base, *(f"{i % 9}/{i}" for i in range(900)))
+    with winkfs.open(base, "a") as container:
+        for i in range(50):
+            container.put(f"{i}/new/{i}", b"")
+            container.put(f"{i % 9}/{i}", b"changed")
+    with disk_calls() as calls:
+        winkfs.open(base).close()
+    least = len([c for c in calls if c.path.endswith(".idx")])
+    with disk_calls() as calls:
+        view = opened(base, "r")
+    assert len([c for c in calls if c.path.endswith(".idx")]) <= least + 2
+    assert len(walk(view)) == 900 + 50 + 50 + 50
+
+
+@pytest.mark.parametrize("suffix", [".cat", ".idx"])
+def test_a_mount_starts_over_derived_files_that_are_damaged(base: str, suffix: str) -> None:
+    """Damaged is what is read while the mount finds out what later runs changed."""
+    names = {b"%d/%05d" % (i % 9, i) for i in range(30_000)}
+    with winkfs.create(base) as container:
+        container.put_many((name, b"x") for name in sorted(names))
+    with winkfs.open(base, "a") as container:
+        for i in range(50):
+            container.put(f"{i % 9}/{i}-", b"")
+            container.delete(f"0/{i * 90:05}")
+    names |= {b"%d/%d-" % (i % 9, i) for i in range(50)}
+    names -= {b"0/%05d" % (i * 90) for i in range(50)}
+    path = Path(base + suffix)
+    raw = bytearray(path.read_bytes())
+    for place in range(len(raw) // 4, len(raw) * 3 // 4, 1000):
+        raw[place] ^= 1
+    path.write_bytes(raw)
+    view = opened(base, "r")
+    shown = {b"%d/" % i + name for i in range(9) for name in listed(view, at(view, str(i)))}
+    assert shown == names
 
 
 def test_forgotten_ids_are_stale_and_the_same_when_looked_up_again(

@@ -39,6 +39,7 @@ from winkfs.container.rows import (
     CHUNK,
     COLUMNS,
     GONE,
+    KIND,
     ClashFinder,
     NameSorter,
     Placed,
@@ -205,11 +206,11 @@ class Catalog:
     # --- by name, of all runs ---
 
     def changes(self) -> dict[bytes, int]:
-        """What the runs behind the first say: name -> position of its inode, 0 where it is gone."""
+        """What the runs behind the first say: name -> FTYPE, 0: it is gone, -1: ask the inode."""
         found: dict[bytes, int] = {}
         for rows in itertools.chain.from_iterable(run.rows() for run in self.file.runs[1:]):
-            positions = np.where(rows.gone, 0, rows.pos)
-            found.update(zip(rows.names, positions.tolist(), strict=True))
+            ftypes = np.where(rows.asked, -1, rows.numbers[:, KIND] & 255)
+            found.update(zip(rows.names, np.where(rows.gone, 0, ftypes).tolist(), strict=True))
         return found
 
     def rows(self, wanted_columns: Sequence[str] = ()) -> Iterator[Rows]:

@@ -11,7 +11,8 @@ can have count as if they were not there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, Protocol
 
 from winkfs.container.ondisk.inode import FileType
@@ -19,6 +20,7 @@ from winkfs.names import bad_prefix, within
 
 BATCH: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered
+REMEMBERED: Final = 1024  # FTYPEs of directories above names that changed
 NEAR: Final = 512  # names below a directory up to which its implied children are remembered
 
 
@@ -347,10 +349,28 @@ class NameTree:
 
     # over a new order
 
-    def replay(self, tail: Iterable[bytes]) -> None:
+    def replay_all(self, ftypes: Mapping[bytes, int]) -> None:
+        """All names that changed since the order was made, before anything else is done: name ->
+        FTYPE of its entry, 0 where it is gone; -1: unknown, ask.
+
+        cost    in byte order each block of the order is decoded once; 12 us a name
+        """
+        ask = self._entry
+
+        def known(name: bytes) -> int:
+            found = ftypes.get(name, -1 if self._has_place(name) else 0)
+            return ask(name) if found < 0 else found
+
+        self._entry = lru_cache(REMEMBERED)(known)
+        try:
+            self.replay(ftypes)
+        finally:
+            self._entry = ask
+
+    def replay(self, names: Iterable[bytes]) -> None:
         """Names that came, changed or went since the order was made, whichever."""
         self.version += 1
-        for name in tail:
+        for name in names:
             if name.startswith(b"/"):  # no path, and what follows is no child of the top directory
                 continue
             known = self._has_place(name)

@@ -20,7 +20,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from winkformats.errors import CorruptError, FormatError
-from winkfs.container.catalog import Catalog, build, merge, open_catalog
+from winkfs.container.catalog import Catalog, DerivedCatalog, build, merge, open_catalog
 from winkfs.container.ondisk.inode import Attrs, FileType
 from winkfs.container.recovery import tail
 from winkfs.errors import DerivedDamage
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from winkfs.mounting.timedir import TimeDirectory
 
 CHANGES: Final = 1 << 17  # changes of names in memory, at least, before they go into a new order
-FEW: Final = 1 << 12  # names behind an order up to which they are looked up one by one
+FEW: Final = 1 << 12  # names behind an order up to which they are looked at one by one, or
+PART: Final = 64  # one of so many
 OPENING_TAIL: Final = 512 << 20  # bytes behind an order, at least, before a mount makes a new one
 SYNCING_TAIL: Final = 256 << 20  # the same for a sync of a mount that runs
 AHEAD: Final = 1024  # inodes that are read ahead of a lookup
@@ -132,25 +133,28 @@ class ContainerNames:
         return order
 
     def _new_tree(self) -> None:
-        order, names = self._current_order()
-        self.tree = NameTree(order, self.entry)
-        self.tree.replay(names)
+        try:
+            order, ftypes = self._current_order()
+            self.tree = NameTree(order, self.entry)
+            self.tree.replay_all(ftypes)
+        except DerivedDamage as error:
+            log.warning("%s: made again", error)
+            if not error.file.endswith(DerivedCatalog.suffix):
+                self.store.distrust_index(error)
+            self.tree = NameTree(build(self.store), self.entry)
 
-    def _current_order(self) -> tuple[Catalog, list[bytes]]:
-        """The catalog, and the names that changed since its first run. Written where it is
-        missing."""
+    def _current_order(self) -> tuple[Catalog, dict[bytes, int]]:
+        """The catalog, written where it is missing, and the names that changed since its first run,
+        in byte order -> their FTYPEs, see `NameTree.replay_all`."""
         store = self.store
         order = open_catalog(store)
         if order is None or store.kv.end - order.covered > _longest(order, OPENING_TAIL):
-            return build(store), []
-        try:
-            later = dict(tail(store, order.covered))
-            if order.file.rows - order.count + len(later) > FEW:
-                return merge(store, order.file.runs, later), []
-            return order, list(order.changes() | later)
-        except DerivedDamage as error:
-            log.warning("%s: made again", error)
-            return build(store), []
+            return build(store), {}
+        later = dict(tail(store, order.covered))
+        # To merge 10^7 names and 6,000 took 9 s, to look at the 6,000 0.08 s.
+        if order.file.rows - order.count + len(later) > max(FEW, order.count // PART):
+            return merge(store, order.file.runs, later), {}
+        return order, dict(sorted((order.changes() | dict.fromkeys(later, -1)).items()))
 
     def _many_changes(self) -> bool:
         """Whether so much has changed in memory that it had better go into a new order."""

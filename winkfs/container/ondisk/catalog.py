@@ -506,8 +506,9 @@ class Run:
 
     def names(self, number: int) -> list[bytes]:
         """The names of a block. Raises DerivedDamage."""
+        block = self.block(number)
         try:
-            return self.block(number).names
+            return block.names
         except ValueError as error:
             raise self.damage(number, error) from None
 
@@ -545,12 +546,11 @@ class CatalogFile:
             self.runs = [_checked(storage, row[:3], make) for row in self.listed]
             if not self.runs:
                 raise DerivedDamage("a catalog without a run", file=storage.name, offset=0)
-        except ValueError as error:
+        except BaseException as error:
             storage.close()
+            if isinstance(error, DerivedDamage) or not isinstance(error, ValueError):
+                raise
             raise DerivedDamage(str(error), file=storage.name, offset=0) from None
-        except BaseException:
-            storage.close()
-            raise
 
     def __enter__(self) -> Self:
         return self
