@@ -1,6 +1,7 @@
 """What can be done with any store that has a `Reader`: info, verify, a read-only mount.
 
-A store with many files has forms of its own: these read the names of all files into memory.
+A store with many files has forms of its own: these read the names of all files into memory, save
+those of a store of records.
 """
 
 from __future__ import annotations
@@ -16,19 +17,27 @@ from winkfs.container.ondisk.inode import FileType
 from winkfs.container.verify import Report
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes
-from winkfs.reader import Reader
+from winkfs.reader import Problem, Reader
 from winkfs.registry import kind_of, open_silently
+from winkfs.stores.recordmount import RecordSource
+from winkfs.stores.records import Records, batches
 from winkmount.source import Attr, DirEntry, ReadOnlySource
 
 if TYPE_CHECKING:
     from winkmount.options import Options
+    from winkmount.source import Source
 
 
 def info(path: str) -> dict[str, Any]:
-    """-> how many files there are, and their bytes. Cost: a scan."""
+    """-> how many files there are, and their bytes; the facts of a store of records.
+
+    cost  a scan, save of a store of records
+    """
     with open_silently(path) as store:
-        sizes = [entry.size for entry in store.scan()]
         record = {"base": path, "kind": kind_of(path)[0].name}
+        if isinstance(store, Records):
+            return record | dict(store.stats()) | {"problems": store.problems}
+        sizes = [entry.size for entry in store.scan()]
         return record | {"files": len(sizes), "bytes": sum(sizes), "problems": store.problems}
 
 
@@ -40,16 +49,15 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
         report.add(str(error))
 
     with open_silently(path) as store:
-        for entry in store.scan(problem=damaged):
+        for name, told, content in _contents(store, damaged):
             report.files += 1
-            try:
-                size = len(entry.read())
-            except (OSError, ValueError) as error:  # FormatError is a ValueError
-                report.add(f"{path}: {entry.name}: {error}")
+            if isinstance(content, Exception):
+                report.add(f"{path}: {name}: {content}")
                 continue
+            size = len(content)
             report.bytes += size
-            if size != entry.size:
-                report.add(f"{path}: {entry.name}: {size} bytes, {entry.size} are told")
+            if size != told:
+                report.add(f"{path}: {name}: {size} bytes, {told} are told")
             if progress is not None:
                 progress(size)
         for problem in store.problems:
@@ -57,12 +65,27 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     return report
 
 
-def mount(path: str, options: Options) -> ReaderSource:
+def _contents(store: Reader, damaged: Problem) -> Iterator[tuple[str, int, bytes | Exception]]:
+    """Name and size of each file, and its content, or what is wrong with it."""
+    if isinstance(store, Records):
+        for some in batches(store.rows()):
+            for row, content in store.contents(some):
+                yield row.id, row.size, content
+        return
+    for entry in store.scan(problem=damaged):
+        try:
+            yield entry.name, entry.size, entry.read()
+        except (OSError, ValueError) as error:  # FormatError is a ValueError
+            yield entry.name, entry.size, error
+
+
+def mount(path: str, options: Options) -> Source:
     """What `winkfs mount` serves. Raises Refusal for an option that it does not have."""
     for name, given in (("timedir", options.timedir), ("as_of", bool(options.as_of))):
         if given:
             raise Refusal(f"{name} is not for a {kind_of(path)[0].name}", path)
-    return ReaderSource(open_silently(path))
+    store = open_silently(path)
+    return RecordSource(store) if isinstance(store, Records) else ReaderSource(store)
 
 
 class ReaderSource(ReadOnlySource):

@@ -1,0 +1,231 @@
+"""A small store of records, to hold the commands, the mount and Spark against.
+
+It comes as any store of another distribution does: with an entry point. `shelf` counts references
+of hexadecimal ids, `ledger` has versions of numbered records.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+CODE = '''
+import fcntl, os, uuid
+from winkfs.errors import CorruptError, Locked, NoSuchFile, ReadOnly
+from winkfs.registry import Kind, register
+from winkfs.stores.records import Part, Records, Row
+
+ROLL = 1 << 16
+
+class Shelf(Records):
+    counts = True
+
+    def __init__(self, path, mode="r"):
+        super().__init__(path)
+        self._rows, self._ends, self._lock = {}, {}, None
+        if mode == "a":
+            self._lock = open(os.path.join(path, self.mark), "rb")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Locked("another process writes to it", path) from None
+        self.refresh()
+
+    mark = ".shelf"
+
+    def _files(self):
+        names = [name for name in os.listdir(self.base) if name.endswith(".rec")]
+        return sorted(names, key=lambda name: int(name[:-4]))
+
+    def refresh(self):
+        files, changed = self._files(), False
+        if self._ends.keys() - set(files):
+            self._rows, self._ends, changed = {}, {}, True
+        for name in files:
+            with open(os.path.join(self.base, name), "rb") as file:
+                file.seek(self._ends.get(name, 0))
+                while (head := file.readline()).endswith(b"\\n"):
+                    id, size = head.split()
+                    id, size, at = id.decode(), int(size), file.tell() - len(head)
+                    if size < 0:
+                        self._forget(id)
+                    elif len(file.read(size)) == size:
+                        self._remember(Row(id, size, name, at, 1 if self.counts else None))
+                    else:
+                        break
+                    self._ends[name], changed = file.tell(), True
+                self._ends.setdefault(name, 0)
+        return changed
+
+    def _remember(self, row):
+        old = self._rows.get(row.id)
+        if old and self.counts:
+            self._rows[row.id] = old._replace(refs=old.refs + 1)
+        else:
+            self._rows.pop(row.id, None)
+            self._rows[row.id] = row
+
+    def _forget(self, id):
+        row = self._rows.pop(id)
+        if row.refs and row.refs > 1:
+            self._rows[id] = row._replace(refs=row.refs - 1)
+
+    def rows(self, part=None):
+        found = (r for r in self._rows.values() if part is None or r.file == part.file)
+        yield from sorted(found, key=lambda r: (int(r.file[:-4]), r.offset))
+
+    def parts(self):
+        return [Part(n, os.path.getsize(os.path.join(self.base, n))) for n in self._files()]
+
+    def _check(self, id):
+        if len(id) != 32 or id.strip("0123456789abcdefABCDEF"):
+            raise ValueError(f"{id}: not 32 hexadecimal digits")
+        return id.lower()
+
+    def row(self, id):
+        id = self._check(id)
+        if id not in self._rows:
+            raise NoSuchFile("no such record", id)
+        return self._rows[id]
+
+    def bodies(self, rows):
+        for row in rows:
+            try:
+                with open(os.path.join(self.base, row.file), "rb") as file:
+                    file.seek(row.offset)
+                    if file.readline().split()[0].decode() != row.id:
+                        raise CorruptError("another id", file=row.file, offset=row.offset)
+                    body = file.read(row.size)
+            except FileNotFoundError:
+                raise NoSuchFile("no such record", row.id) from None
+            if body.startswith(b"DAMAGED"):
+                raise CorruptError("damaged", file=row.file, offset=row.offset)
+            yield body
+
+    def mtime_ns(self, file):
+        return os.stat(os.path.join(self.base, file)).st_mtime_ns
+
+    def stats(self):
+        return {"records": len(self._rows), "bytes": sum(r.size for r in self._rows.values()),
+                "files": len(self._ends)}
+
+    def _append(self, id, size, body=b""):
+        if self._lock is None:
+            raise ReadOnly("opened to read", self.base)
+        last = (self._files() or ["0.rec"])[-1]
+        path = os.path.join(self.base, last)
+        if os.path.exists(path) and os.path.getsize(path) > ROLL:
+            path = os.path.join(self.base, f"{int(last[:-4]) + 1}.rec")
+        with open(path, "ab") as file:
+            file.write(f"{id} {size}\\n".encode() + body)
+        self.refresh()
+        return id
+
+    def put(self, id, body):
+        id = self._free() if id is None else self._check(id)
+        return self._append(id, len(body), body)
+
+    def _free(self):
+        return uuid.uuid4().hex
+
+    def remove(self, id):
+        self._append(self.row(id).id, -1)
+
+    def sync(self):
+        pass
+
+    def compact(self, progress=None, *, dry_run=False):
+        """Writes the last file anew behind all, and removes the first."""
+        sizes = [part.size for part in self.parts()]
+        live = [row for row in self.rows() if row.file == self._files()[0]]
+        if not dry_run:
+            first = self._files()[0]
+            name = os.path.join(self.base, f"{int(self._files()[-1][:-4]) + 1}.rec")
+            bodies = list(self.bodies(live))
+            with open(name, "wb") as file:
+                for row, body in zip(live, bodies):
+                    for _ in range(row.refs or 1):
+                        file.write(f"{row.id} {row.size}\\n".encode() + body)
+            os.unlink(os.path.join(self.base, first))
+            if progress:
+                progress(sizes[0])
+            self.refresh()
+        return {"records": len(live), "bytes_before": sum(sizes), "dry_run": dry_run}
+
+    def close(self):
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+class Ledger(Shelf):
+    counts, numbers, mark = False, True, ".ledger"
+
+    def _check(self, id):
+        if not id.isdecimal() or int(id) > 2**63 - 1:
+            raise ValueError(f"{id}: not a number")
+        return str(int(id))
+
+    def _free(self):
+        return str(max(map(int, self._rows), default=0) + 1)
+
+def maker(kind):
+    def create(path, *, roll: int = 1 << 16, color="red"):
+        os.makedirs(path, exist_ok=True)
+        with open(os.path.join(path, kind.mark), "x") as file:
+            file.write(f"{roll} {color}")
+        return kind(path, "a")
+    return create
+
+def salvage(path, target):
+    with Shelf(path) as old, maker(Shelf)(target) as new:
+        lost = 0
+        for row, body in old.contents(old.rows()):
+            if isinstance(body, Exception):
+                lost += row.size
+            else:
+                new.put(row.id, body)
+        return {"records": len(new), "bytes": new.stats()["bytes"], "lost_bytes": lost}
+
+def migrate(path, progress=None):
+    progress(7)
+    return {"files": 1}
+
+def detect(mark):
+    return lambda path: path if os.path.exists(os.path.join(path, mark)) else None
+
+register(Kind("shelf", detect(".shelf"), {
+    "open": Shelf, "create": maker(Shelf), "salvage": salvage, "migrate": migrate}, editable=True))
+register(Kind("ledger", detect(".ledger"), {
+    "open": Ledger, "create": maker(Ledger)}, editable=True))
+'''
+ENTRY = "[winkfs.stores]\nshelves = shelves.kind\n"
+
+
+@pytest.fixture(scope="session")
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PYTHONPATH with both kinds in it."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "shelves").mkdir()
+    (site / "shelves/__init__.py").touch()
+    (site / "shelves/kind.py").write_text(CODE)
+    (site / "shelves-1.dist-info").mkdir()
+    (site / "shelves-1.dist-info/entry_points.txt").write_text(ENTRY)
+    (site / "shelves-1.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: shelves\nVersion: 1\n"
+    )
+    return site
+
+
+@pytest.fixture
+def installed(shelves: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The PYTHONPATH with it, which subprocesses have, too; here they are registered."""
+    path = os.pathsep.join([str(shelves), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.syspath_prepend(str(shelves))
+    import shelves.kind  # type: ignore[import-not-found]
+
+    assert shelves.kind
+    return path
