@@ -201,6 +201,8 @@ register(Kind("shelf", detect(".shelf"), {
 register(Kind("ledger", detect(".ledger"), {
     "open": Ledger, "create": maker(Ledger)}, editable=True))
 '''
+KINDS = ("shelf", "ledger")
+COUNTING = ("shelf",)
 ENTRY = "[winkfs.stores]\nshelves = shelves.kind\n"
 
 
