@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -55,6 +55,14 @@ class Rows(NamedTuple):
     def take(self, which: Int64 | Bools) -> Rows:
         ids, file, offset, size, refs = self
         return Rows(ids[which], file[which], offset[which], size[which], refs[which])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """Those of several, one behind the other; also of none."""
+        if not parts:
+            none = np.empty(0, np.int64)
+            return cls(np.empty((0, 2), np.uint64), none, none, none, none)
+        return parts[0] if len(parts) == 1 else cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def words_of(ids: bytes) -> UInt64:
@@ -135,17 +143,39 @@ class Index:
         words[at + 2], words[at + 3] = file << 32 | offset, size << 32 | refs
         return None
 
-    def hold(self, msg_id: bytes, change: int) -> int:
-        """Change how many references there are -> how many. Raises KeyError; ValueError below 0."""
+    def add(self, msg_id: bytes, file: int, offset: int, size: int) -> bool:
+        """Add a message with one reference; False, and nothing is done: it is there already."""
+        high, low = IDS.unpack(msg_id)
+        at = self._find(high, low)
+        if at >= 0:
+            return False
+        at, words = ~at, self._words
+        if words[at + 2] == FREE:
+            if self._used >= self._most:
+                self._grow(1)
+                return self.add(msg_id, file, offset, size)
+            self._used += 1
+        self.count += 1
+        words[at], words[at + 1] = high, low
+        words[at + 2], words[at + 3] = file << 32 | offset, size << 32 | 1
+        return True
+
+    def hold(self, msg_id: bytes, change: int) -> Place | None:
+        """Change how many references there are -> the message as it is then, without any it is
+        removed; None: it is not there. Raises ValueError for too many."""
         at = self._find(*IDS.unpack(msg_id))
         if at < 0:
-            raise KeyError(msg_id.hex())
-        what = self._words[at + 3]
+            return None
+        where, what = self._words[at + 2], self._words[at + 3]
         refs = (what & LOW) + change
         if not 0 <= refs <= LOW:
             raise ValueError(f"{msg_id.hex()}: {refs} references")
-        self._words[at + 3] = what - (what & LOW) + refs
-        return refs
+        if refs:
+            self._words[at + 3] = what - (what & LOW) + refs
+        else:
+            self._words[at + 2] = GONE
+            self.count -= 1
+        return Place(where >> 32, where & LOW, what >> 32, refs)
 
     def remove(self, msg_id: bytes) -> None:
         """Raises KeyError."""

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError
 from winkformats.messagestore import segment
 from winkformats.messagestore.segment import ID, Message, Plan, Scan, Valid, Window
 
@@ -32,6 +33,15 @@ LEAST: Final = HEAD.size + 1  # bytes of a record
 def record(msg_id: bytes, body: bytes) -> bytes:
     """A message as version 1 has it."""
     return HEAD.pack(ID + len(body), msg_id) + body + bytes([END])
+
+
+def decode(data: bytes, *, file: str, offset: int) -> tuple[bytes, bytes]:
+    """A whole record -> id and body. Raises CorruptError where it is no message."""
+    if len(data) >= LEAST and data[-1] == END:
+        length, msg_id = HEAD.unpack_from(data)
+        if length + MORE == len(data):
+            return msg_id, data[HEAD.size : -1]
+    raise CorruptError("no message", file=file, offset=offset)
 
 
 def scan(storage: Storage, valid: Valid | None = None) -> Scan:

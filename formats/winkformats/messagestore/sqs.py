@@ -76,16 +76,20 @@ def _sum(msg_id: bytes, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(msg_id))
 
 
-def scan(storage: Storage, valid: Valid | None = None) -> Scan:
+def scan(
+    storage: Storage, valid: Valid | None = None, *, start: int = START, checked: bool = False
+) -> Scan:
     """The messages of a segment, by its records alone.
 
-    valid   asked of each body; what it refuses is an error
+    valid    asked of each body; what it refuses is an error
+    start    where the first of them begins
+    checked  a message whose checksum is wrong is an error, too
     cost    0.5 us a record, holes of any size and bodies longer than a window are not read
     """
-    window, found = Window(storage), Scan(end=START)
+    window, found = Window(storage), Scan(end=start)
     seen: set[bytes] = set()
     know, add, unpack, size = seen.add, found.rows.append, HEAD.unpack_from, window.size
-    at, run, hole_before = START, 0, False  # run: small holes before `at`
+    at, run, hole_before = start, 0, False  # run: small holes before `at`
     data, base, last = b"", 0, -1
     while at < size:
         place = at - base
@@ -118,6 +122,8 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
         if kind != HOLE:
             if valid is not None and not valid(_body(window, at, kind, length)):
                 return _failed(found, at, "invalid_message_body")
+            if kind == CHECKED and checked and not _good(window, at, length):
+                return _failed(found, at, "wrong_checksum")
             if msg_id not in seen:
                 know(msg_id)
                 add((msg_id, length, at))
@@ -129,6 +135,15 @@ def scan(storage: Storage, valid: Valid | None = None) -> Scan:
 def _head(data: bytes) -> tuple[int, int]:
     """Kind and size of a record; size -1: it is torn."""
     return RECORD.unpack_from(data) if len(data) >= RECORD.size else (data[0], -1)
+
+
+def _good(window: Window, at: int, length: int) -> bool:
+    place = window.at(at, length)
+    try:
+        decode(window.data[place : place + length], file="", offset=at)
+    except CorruptError:
+        return False
+    return True
 
 
 def _body(window: Window, at: int, kind: int, length: int) -> bytes:

@@ -1,0 +1,217 @@
+"""What a message store knows beside its segments: a snapshot of its index, and a journal since.
+
+`index`, the snapshot, little-endian; with `refs.GENERATION` it goes together
+
+    offset  size  type  field       meaning
+    0       8     8s    magic       WINKMSGX
+    8       8     Q     generation
+    16      8     q     last_v1     number of the last segment of version 1, -1: there is none
+    24      8     Q     next        no segment has this number or a higher one
+    32      8     Q     files       rows of segments
+    40      8     Q     messages    rows of messages
+
+    a segment    number u64, bytes of it that the snapshot covers u64
+    a message    id 16, segment u32, offset u32, size u32, references u32
+    at the end   xxh3_64 of all before, u64
+
+`refs.GENERATION`, the journal: a header, then rows of 40 bytes
+
+    offset  size  type  field       meaning
+    0       8     8s    magic       WINKMSGJ
+    8       8     Q     generation
+
+    row          offset  size  type  field
+                 0       4     I     kind: REFS, RESET, KEPT, INTENT, END
+                 4       4     I     segment
+                 8       4     I     offset
+                 12      4     I     size
+                 16      4     I     references
+                 20      16    16s   id
+                 36      4     I     CRC-32 of the header, and of the row before this field
+
+    REFS    so many hold the message at this place, 0: it is removed
+    RESET   all that was known of a segment is void; `offset` rows KEPT follow
+    KEPT    a message of the segment
+    INTENT  a message that stays, at its place before: the segment is being compacted
+    END     another generation has followed
+
+The journal ends at the first row that is not whole.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+import xxhash
+
+from winkformats.arrays import Int64
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError
+from winkformats.messagestore.index import Rows
+
+INDEX: Final = "index"
+JOURNAL: Final = "refs."
+MAGIC: Final = b"WINKMSGX"
+HEAD: Final = struct.Struct("<8sQqQQQ")
+FILE: Final = np.dtype([("file", "<u8"), ("covered", "<u8")])
+MESSAGE: Final = np.dtype(
+    [("id", ">u8", 2), ("file", "<u4"), ("offset", "<u4"), ("size", "<u4"), ("refs", "<u4")]
+)
+SUM: Final = struct.Struct("<Q")
+PIECE: Final = 1 << 17  # rows at a time
+JOURNAL_MAGIC: Final = b"WINKMSGJ"
+JOURNAL_HEAD: Final = struct.Struct("<8sQ")
+ROW: Final = struct.Struct("<5I16s")
+CRC: Final = struct.Struct("<I")
+STRIDE: Final = ROW.size + CRC.size
+REFS, RESET, KEPT, INTENT, END = 1, 2, 3, 4, 5
+NO_ID: Final = bytes(16)
+assert (HEAD.size, FILE.itemsize, MESSAGE.itemsize, STRIDE) == (48, 16, 32, 40)
+
+
+class Entry(NamedTuple):
+    """A row of the journal."""
+
+    kind: int
+    file: int
+    offset: int
+    size: int
+    refs: int
+    msg_id: bytes
+
+
+class Snapshot(NamedTuple):
+    """covered: segment -> bytes of it that the rows say all of; rows: in no order."""
+
+    generation: int
+    last_v1: int | None
+    next_file: int
+    covered: dict[int, int]
+    rows: Rows
+
+
+def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], count: int) -> None:
+    """Write a snapshot of `count` messages, in parts; `head.rows` are not looked at.
+
+    cost  32 bytes a message, 20 ns
+    """
+    last = -1 if head.last_v1 is None else head.last_v1
+    files = np.zeros(len(head.covered), FILE)
+    files["file"], files["covered"] = list(head.covered), list(head.covered.values())
+    numbers = head.generation, last, head.next_file, len(files), count
+    hashed, at = xxhash.xxh3_64(), 0
+
+    def put(data: bytes) -> None:
+        nonlocal at
+        hashed.update(data)
+        at += storage.write(at, [data])
+
+    put(HEAD.pack(MAGIC, *numbers) + files.tobytes())
+    for rows in parts:
+        packed = np.empty(len(rows.file), MESSAGE)
+        packed["id"], packed["file"], packed["offset"] = rows.ids, rows.file, rows.offset
+        packed["size"], packed["refs"] = rows.size, rows.refs
+        put(packed.tobytes())
+    storage.write(at, [SUM.pack(hashed.intdigest())])
+
+
+def read_snapshot(storage: Storage) -> Snapshot:
+    """Raises CorruptError where it is damaged. Cost: reads it all."""
+    name, size = storage.name, storage.size()
+
+    def wrong(what: str) -> CorruptError:
+        return CorruptError(what, file=name, offset=0)
+
+    head = storage.read(0, HEAD.size)
+    if len(head) < HEAD.size or not head.startswith(MAGIC):
+        raise wrong("no index of a message store")
+    _, generation, last, next_file, files, count = HEAD.unpack(head)
+    end = HEAD.size + files * FILE.itemsize + count * MESSAGE.itemsize
+    if size != end + SUM.size:
+        raise wrong(f"an index of {size} bytes, of {end + SUM.size} by its header")
+    hashed = xxhash.xxh3_64(head)
+    raw = storage.read(HEAD.size, files * FILE.itemsize)
+    hashed.update(raw)
+    listed, at = np.frombuffer(raw, FILE), HEAD.size + len(raw)
+    parts = []
+    while at < end:
+        raw = storage.read(at, min(PIECE * MESSAGE.itemsize, end - at))
+        hashed.update(raw)
+        parts.append(_rows(np.frombuffer(raw, MESSAGE)))
+        at += len(raw)
+    if storage.read(end, SUM.size) != SUM.pack(hashed.intdigest()):
+        raise wrong("an index with a wrong checksum")
+    covered = dict(zip(listed["file"].tolist(), listed["covered"].tolist(), strict=True))
+    return Snapshot(
+        generation, None if last < 0 else last, next_file, covered, Rows.joined(parts)
+    )  # fmt: skip
+
+
+def _rows(packed: np.ndarray[tuple[int], np.dtype[np.void]]) -> Rows:
+    def column(name: str) -> Int64:
+        return packed[name].astype(np.int64)
+
+    ids = packed["id"].astype(np.uint64)
+    return Rows(ids, column("file"), column("offset"), column("size"), column("refs"))
+
+
+class Journal:
+    """The journal of a generation, open for writing: rows are gathered, and written by `flush`."""
+
+    def __init__(self, storage: Storage, generation: int) -> None:
+        """`storage`: empty."""
+        self.storage = storage
+        head = JOURNAL_HEAD.pack(JOURNAL_MAGIC, generation)
+        self._seed, self._rows = zlib.crc32(head), [head]
+        self.size = 0  # bytes written
+
+    def add(self, kind: int, file: int, offset: int, size: int, refs: int, msg_id: bytes) -> None:
+        row = ROW.pack(kind, file, offset, size, refs, msg_id)
+        self._rows.append(row + CRC.pack(zlib.crc32(row, self._seed)))
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are not written."""
+        return len(self._rows)
+
+    def flush(self) -> None:
+        """Write what was added. Raises OSError; the rows are kept then."""
+        if self._rows:
+            data = b"".join(self._rows)
+            self.storage.write(self.size, [data])
+            self.size += len(data)
+            self._rows.clear()
+
+
+def entries(storage: Storage, generation: int, start: int = 0) -> tuple[list[Entry], int]:
+    """The rows of a journal from byte `start` on, 0: all -> rows, and where they end, 0: the header
+    is not that of this generation, or not written yet."""
+    head = JOURNAL_HEAD.pack(JOURNAL_MAGIC, generation)
+    start = start or JOURNAL_HEAD.size
+    if storage.read(0, len(head)) != head:
+        return [], 0
+    data, seed = storage.read(start, max(storage.size() - start, 0)), zlib.crc32(head)
+    view = memoryview(data)
+    found: list[Entry] = []
+    for at in range(0, len(data) - STRIDE + 1, STRIDE):
+        if CRC.unpack_from(data, at + ROW.size)[0] != zlib.crc32(view[at : at + ROW.size], seed):
+            break
+        found.append(Entry._make(ROW.unpack_from(data, at)))
+    return whole(found, start)
+
+
+def whole(found: list[Entry], start: int) -> tuple[list[Entry], int]:
+    """Without a RESET whose rows KEPT are not all there, and what follows it."""
+    at = 0
+    while at < len(found):
+        if found[at].kind == RESET:
+            rest = found[at + 1 : at + 1 + found[at].offset]
+            if len(rest) < found[at].offset or any(entry.kind != KEPT for entry in rest):
+                break
+            at += len(rest)
+        at += 1
+    return found[:at], start + at * STRIDE

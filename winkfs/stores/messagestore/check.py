@@ -1,0 +1,166 @@
+"""Verify a message store, and salvage one that is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from winkformats.disk.paths import directory_of
+from winkformats.disk.storage import Storage
+from winkformats.errors import CorruptError
+from winkformats.messagestore import rdq, sqs
+from winkformats.messagestore.segment import Message
+from winkfs.container.verify import Report
+from winkfs.stores.messagestore.recovery import Segment, listed, load
+from winkfs.stores.messagestore.store import MessageStore, create
+from winkfs.stores.records import Progress
+
+PIECE: Final = 1 << 20  # bytes looked through at a time for the next record
+LONGEST: Final = 64 << 20  # bytes of a record that is looked for
+
+
+def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
+    """Read every message once, and every record. Memory: the index, and a segment's messages."""
+    report = Report()
+    directory = directory_of(path)
+    state = load(directory, report.add, removed=True)
+    rows = [rows for rows in state.index.rows() if len(rows.file)]
+    for number, segment in state.segments.items():
+        mine = [some.take(some.file == number) for some in rows]
+        places = {
+            (msg_id, offset): size
+            for some in mine
+            for msg_id, offset, size in zip(
+                _ids(some.ids.astype(">u8").tobytes()), some.offset.tolist(), some.size.tolist(),
+                strict=True,
+            )
+        }  # fmt: skip
+        try:
+            with directory.open(segment.name, follow=False) as storage:
+                _check(segment, storage, places, report)
+        except OSError as error:
+            report.add(f"{path}/{segment.name}: {error}")
+        if progress is not None:
+            progress(segment.size)
+    return report
+
+
+def _ids(data: bytes) -> list[bytes]:
+    return [data[at : at + 16] for at in range(0, len(data), 16)]
+
+
+def _check(
+    segment: Segment, storage: Storage, places: dict[tuple[bytes, int], int], report: Report
+) -> None:
+    """Each message of the index is a record, and the records lead from one to the next."""
+    for (msg_id, offset), size in places.items():
+        report.files += 1
+        try:
+            found, body = segment.version.decode(
+                storage.read(offset, size), file=storage.name, offset=offset
+            )
+            if found != msg_id:
+                raise CorruptError("another message", file=storage.name, offset=offset)
+            report.bytes += len(body)
+        except CorruptError as error:
+            report.add(f"{error}: message {msg_id.hex()}")
+    if segment.version is sqs:
+        found = sqs.scan(storage)
+        if found.error and found.end < segment.size:
+            report.add(f"{storage.name}: {found.said} at byte {found.end}")
+
+
+def salvage(path: str, target: str, progress: Progress | None = None) -> dict[str, Any]:
+    """Write all messages that can be found into a new store.
+
+    A segment that is damaged is looked through byte by byte for the next record. Where the index
+    is good it says which messages are held, and how often; else all that are found are.
+
+    ->      messages and bytes that were saved, messages of the index and bytes that were lost
+    raises  Refusal where there is something in the target; OSError
+    """
+    problems: list[str] = []
+    directory = directory_of(path)
+    state = load(directory, problems.append, removed=True)
+    create(target)
+    saved = taken = lost = 0
+    with MessageStore(target, "a") as into:
+        for number, segment in listed(directory).items():
+            with directory.open(segment.name, follow=False) as storage:
+                messages, bad = everything(segment, storage)
+                lost += bad
+                for message in messages:
+                    place = state.index.get(message.msg_id)
+                    if place is None and state.generation and not problems:
+                        continue  # it was removed
+                    if place is not None and place[:2] != (number, message.offset):
+                        continue
+                    data = storage.read(message.offset, message.size)
+                    try:
+                        _, body = segment.version.decode(data, file="", offset=message.offset)
+                    except CorruptError:
+                        lost += message.size
+                        continue
+                    if message.msg_id in into:
+                        continue
+                    for _ in range(1 if place is None else place.refs):
+                        into.write(message.msg_id, body)
+                    saved += 1
+                    taken += len(body)
+            if progress is not None:
+                progress(segment.size)
+        missing = sum(int((~into.index.get_many(rows.ids)[1]).sum()) for rows in state.index.rows())
+    return {
+        "messages": saved, "bytes": taken, "lost_messages": missing, "lost_bytes": lost,
+        "problems": problems,
+    }  # fmt: skip
+
+
+def everything(segment: Segment, storage: Storage) -> tuple[list[Message], int]:
+    """All records of a segment that look whole, and how many bytes are in none."""
+    if segment.version is rdq:
+        return rdq.scan(storage).messages, 0
+    found: list[Message] = []
+    lost, at, size = 0, sqs.START, storage.size()
+    while at < size:
+        part = sqs.scan(storage, start=at, checked=True)
+        found += part.messages
+        if part.end >= size:
+            break
+        at = _next(storage, part.end + 1, size)
+        lost += at - part.end
+    return found, lost
+
+
+def _next(storage: Storage, start: int, size: int) -> int:
+    """Where from `start` on a record begins that leads to another, or to the end."""
+    for base in range(start, size, PIECE):
+        data = storage.read(base, PIECE + sqs.HEAD.size)
+        raw = np.frombuffer(data, np.uint8)
+        for at in np.flatnonzero((raw[:PIECE] >= sqs.HOLE) & (raw[:PIECE] <= sqs.CHECKED)).tolist():
+            if at + sqs.RECORD.size > len(data):
+                break
+            kind, length = sqs.RECORD.unpack_from(data, at)
+            stop = base + at + length
+            if (
+                sqs.LEAST[kind] <= length <= LONGEST
+                and stop <= size
+                and _leads(storage, stop, size)
+            ):
+                return base + at
+    return size
+
+
+def _leads(storage: Storage, at: int, size: int) -> bool:
+    """Whether a record may begin here, or the file ends."""
+    if at == size:
+        return True
+    head = storage.read(at, sqs.RECORD.size)
+    if head[0] == sqs.SMALL_HOLE:
+        return True
+    if len(head) < sqs.RECORD.size or head[0] not in sqs.LEAST:
+        return False
+    kind, length = sqs.RECORD.unpack(head)
+    return bool(sqs.LEAST[kind] <= length)

@@ -1,0 +1,118 @@
+"""The messages of a store as `Records`: their ids in hexadecimal digits."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from winkformats.messagestore.index import Rows
+from winkformats.messagestore.segment import ID
+from winkfs.errors import NoSuchFile
+from winkfs.stores.messagestore.store import MessageStore
+from winkfs.stores.records import Part, Progress, Records, Row
+from winkfs.units import NANO
+
+BATCH: Final = 1024  # bodies read together
+ROWS: Final = 1 << 14
+
+
+def migrate(path: str, progress: Progress | None = None) -> dict[str, Any]:
+    """See `MessageStore.migrate`: -> how many segments there were, and messages in them."""
+    with closing(MessageStore(path, "a")) as store:
+        return {"segments": store.migrate(progress), "messages": len(store)}
+
+
+class MessageRecords(Records):
+    """A message store. What is put without an id gets a random one."""
+
+    def __init__(self, path: str, mode: str = "r", **options: Any) -> None:
+        """`options`: of `MessageStore`. Raises as that does."""
+        super().__init__(path)
+        self.store = MessageStore(path, mode, **options)
+        self._mtimes: dict[str, int] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        return self.store.problems
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def close(self) -> None:
+        self.store.close()
+
+    def rows(self, part: Part | None = None) -> Iterator[Row]:
+        found = self.store.rows()
+        if part is not None:
+            found = found.take(found.file == int(part.file.partition(".")[0]))
+        for at in range(0, len(found.file), ROWS):
+            yield from self._rows(found.take(np.arange(at, min(at + ROWS, len(found.file)))))
+
+    def _rows(self, found: Rows) -> Iterator[Row]:
+        ids = found.ids.astype(">u8").tobytes().hex()
+        columns = (found.file, found.offset, found.size, found.refs)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for number, (file, offset, size, refs) in enumerate(rows):
+            name, head = self.store.head(file, offset)
+            yield Row(ids[2 * ID * number :][: 2 * ID], size - head, name, offset, refs)
+
+    def parts(self) -> list[Part]:
+        segments = sorted(self.store.segments.items())
+        return [Part(segment.name, segment.valid) for _, segment in segments if segment.count]
+
+    def row(self, id: str) -> Row:
+        place = self.store.place(_bytes(id))
+        if place is None:
+            raise NoSuchFile("no such message", f"{self.base}: {id}")
+        name, head = self.store.head(place.file, place.offset)
+        return Row(id.lower(), place.size - head, name, place.offset, place.refs)
+
+    def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
+        left = iter(rows)
+        while some := list(islice(left, BATCH)):
+            yield from self.store.read_many([bytes.fromhex(row.id) for row in some])
+
+    def mtime_ns(self, file: str) -> int:
+        found = self._mtimes.get(file)
+        if found is None:
+            info = self.store.directory.info(file)
+            found = self._mtimes[file] = 0 if info is None else int(info.mtime * NANO)
+        return found
+
+    def refresh(self) -> bool:
+        self._mtimes.clear()
+        return self.store.refresh()
+
+    def stats(self) -> Mapping[str, Any]:
+        return self.store.stats()
+
+    def put(self, id: str | None, body: bytes) -> str:
+        msg_id = secrets.token_bytes(ID) if id is None else _bytes(id)
+        self.store.write(msg_id, body)
+        return msg_id.hex()
+
+    def remove(self, id: str) -> None:
+        self.store.remove(_bytes(id))
+
+    def sync(self) -> None:
+        self.store.sync()
+
+    def compact(
+        self, progress: Callable[[int], None] | None = None, *, dry_run: bool = False
+    ) -> Mapping[str, Any]:
+        return self.store.compact(progress, dry_run=dry_run)._asdict()
+
+
+def _bytes(id: str) -> bytes:
+    try:
+        found = bytes.fromhex(id)
+    except ValueError:
+        found = b""
+    if len(found) != ID or len(id) != 2 * ID:
+        raise NoSuchFile(f"{id!r} can be no id of a message: that is {2 * ID} hexadecimal digits")
+    return found

@@ -1,0 +1,431 @@
+"""What is in the directory of a message store: its segments, and which messages are in them.
+
+The snapshot `index` says it up to a moment; behind that the segments say what was added, and the
+journal what was removed, held again, or moved. Without a snapshot, as of a directory that another
+program wrote, each message of the segments is there once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+
+from winkformats.arrays import Int64
+from winkformats.disk.paths import directory_of
+from winkformats.disk.storage import Directory, Kind, Storage
+from winkformats.errors import CorruptError
+from winkformats.messagestore import rdq, sqs
+from winkformats.messagestore.index import LOW, Index, Place, Rows, words_of
+from winkformats.messagestore.journal import (
+    END,
+    INDEX,
+    INTENT,
+    JOURNAL,
+    KEPT,
+    MAGIC,
+    REFS,
+    RESET,
+    Entry,
+    Snapshot,
+    entries,
+    read_snapshot,
+)
+from winkformats.messagestore.segment import Message, Scan
+from winkfs.errors import Refusal
+
+VERSIONS: Final[dict[str, ModuleType]] = {"rdq": rdq, "sqs": sqs}
+NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(rdq|sqs)")
+CUT: Final = ".cut"  # behind the name of a segment: bytes that were cut off its end
+TRIES: Final = 20  # a writer may put a new snapshot in the place of what is being read
+Say = Callable[[str], object]
+
+
+@dataclass(slots=True)
+class Segment:
+    """A file of messages.
+
+    size    bytes up to the end of its last record
+    valid   bytes of the messages that are held by somebody, and how many these are
+    moved   grows when bytes of it are about to change, and when they have
+    """
+
+    number: int
+    extension: str
+    size: int
+    valid: int = 0
+    count: int = 0
+    moved: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}.{self.extension}"
+
+    @property
+    def version(self) -> ModuleType:
+        return VERSIONS[self.extension]
+
+
+@dataclass(slots=True)
+class State:
+    """What was found.
+
+    index       of all messages
+    segments    by number
+    generation  of the snapshot, 0: there is none; journal: bytes of its journal that were read
+    next_file   no segment has this number or a higher one
+    clean       the snapshot says all
+    cuts        segment -> where its good records end, where there is more behind them
+    torn        segments of which what is cut is not known to be dead
+    redo        segments whose compaction began -> the messages that stay
+    """
+
+    index: Index = field(default_factory=Index)
+    segments: dict[int, Segment] = field(default_factory=dict)
+    generation: int = 0
+    journal: int = 0
+    next_file: int = 0
+    clean: bool = False
+    cuts: dict[int, int] = field(default_factory=dict)
+    torn: set[int] = field(default_factory=set)
+    redo: dict[int, list[Message]] = field(default_factory=dict)
+
+
+def is_store(path: str) -> bool:
+    """Whether there is a message store: its index, or a segment."""
+    try:
+        directory = directory_of(path)
+        with directory.open(INDEX, follow=False) as storage:
+            if storage.read(0, len(MAGIC)) == MAGIC:
+                return True
+    except OSError:
+        pass
+    try:
+        return any(NAME.fullmatch(name) for name in directory.list())
+    except OSError:
+        return False
+
+
+def listed(directory: Directory) -> dict[int, Segment]:
+    """The segments by number, ascending. Raises Refusal where two have one; OSError."""
+    found: dict[int, Segment] = {}
+    for name in directory.list():
+        if not (match := NAME.fullmatch(name)):
+            continue
+        number = int(match[1])
+        info = directory.info(name)
+        if info is None:
+            continue
+        if info.kind is not Kind.FILE or number > LOW:
+            raise Refusal(f"{name} is no segment: a {info.kind.value}", directory.path)
+        if number in found:
+            raise Refusal(f"{found[number].name} and {name}: remove one of them", directory.path)
+        found[number] = Segment(number, match[2], info.size)
+    return dict(sorted(found.items()))
+
+
+def load(directory: Directory, say: Say, *, removed: bool = False) -> State:
+    """Raises Refusal; CorruptError; OSError.
+
+    say      is told of damage, a line each
+    removed  a writer may be at work, which removes files
+    cost     reads the snapshot, the journal, and what was added to the segments since; memory: 100
+             bytes a message while it goes on
+    """
+    for left in reversed(range(TRIES if removed else 1)):
+        told: list[str] = []
+        try:
+            found = _load(directory, told.append)
+        except FileNotFoundError:
+            if not left:
+                raise
+            continue
+        if not told or not left or not _moved_on(directory, found):
+            break
+    for line in told:
+        say(line)
+    return found
+
+
+def _moved_on(directory: Directory, state: State) -> bool:
+    """Whether a writer has done something meanwhile."""
+    info = directory.info(f"{JOURNAL}{state.generation}")
+    return info is None or info.size > state.journal
+
+
+def _load(directory: Directory, say: Say) -> State:
+    head, state = _snapshot(directory, say), State()
+    past: list[Entry] = []
+    if head is not None:
+        state.generation, state.next_file = head.generation, head.next_file
+        past, state.journal = _journal(directory, head.generation, say)
+    segments = state.segments = listed(directory)  # behind the journal: it says what was removed
+    state.next_file = max([state.next_file, *(number + 1 for number in segments)])
+    changes = Changes(past)
+    parts, covered = [], {} if head is None else head.covered
+    if head is not None:
+        parts.append(_still_there(head.rows, segments, changes.resets, say, directory.path))
+    parts += [_kept(kept) for number, kept in changes.resets.items() if number in segments]
+    state.clean = head is not None and not past and covered.keys() == segments.keys()
+    for number, segment in segments.items():
+        length, start = segment.size, covered.get(number, segment.version.START)
+        if number in changes.resets:
+            ends = [entry.offset + entry.size for entry in changes.resets[number]]
+            segment.size = max(ends, default=segment.version.START)
+        elif start < length or number not in covered:
+            parts.append(_rows(number, _tail(directory, segment, start, say)))
+            state.clean = False
+            if segment.size < length or (number not in covered and not len(parts[-1].file)):
+                state.torn.add(number)
+        if segment.size < length:
+            state.cuts[number] = segment.size
+    state.clean = state.clean and not state.cuts
+    _fill(state.index, [changes.applied(rows) for rows in parts])
+    _sum_up(state)
+    state.redo = {n: kept for n, kept in changes.intents.items() if n in segments}
+    return state
+
+
+def _snapshot(directory: Directory, say: Say) -> Snapshot | None:
+    try:
+        with directory.open(INDEX, follow=False) as storage:
+            return read_snapshot(storage)
+    except FileNotFoundError:
+        return None
+    except CorruptError as error:
+        say(f"{error}: made again from the segments, messages that were removed may be back")
+        return None
+
+
+def _journal(directory: Directory, generation: int, say: Say) -> tuple[list[Entry], int]:
+    name = f"{JOURNAL}{generation}"
+    with directory.open(name, follow=False) as storage:
+        found, end = entries(storage, generation)
+        if not end and storage.size() > 0:
+            say(f"{storage.name}: its header is wrong: messages that were removed may be back")
+        return found, end
+
+
+def _tail(
+    directory: Directory, segment: Segment, start: int, say: Say
+) -> list[tuple[bytes, int, int]]:
+    """Id, size and offset of the messages from `start` on; `size` becomes where they end."""
+    with directory.open(segment.name, follow=False) as storage:
+        found = scan(segment, storage, start)
+    segment.size = found.end
+    if found.error:
+        say(f"{directory.path}/{segment.name}: {found.said} at byte {found.end}")
+    return found.rows
+
+
+def scan(segment: Segment, storage: Storage, start: int) -> Scan:
+    """The messages of a segment from `start` on, as far as they are good."""
+    if segment.version is rdq:
+        return rdq.scan(storage)
+    return sqs.scan(storage, start=start, checked=True)
+
+
+def _rows(number: int, messages: Iterable[tuple[bytes, int, int]]) -> Rows:
+    found = [message for message in messages if message[1] <= LOW and message[2] <= LOW]
+    ids = b"".join(msg_id for msg_id, _, _ in found)
+    count = len(found)
+    sizes, offsets = (
+        np.fromiter((message[i] for message in found), np.int64, count) for i in (1, 2)
+    )
+    return Rows(words_of(ids), np.full(count, number), offsets, sizes, np.ones(count, np.int64))
+
+
+def _kept(found: list[Entry]) -> Rows:
+    """The rows that a RESET of a segment gives it."""
+    numbers = np.array([entry[1:5] for entry in found], np.int64).reshape(-1, 4).T
+    return Rows(words_of(b"".join(entry.msg_id for entry in found)), *numbers)
+
+
+def _still_there(
+    rows: Rows, segments: dict[int, Segment], resets: dict[int, list[Entry]], say: Say, path: str
+) -> Rows:
+    """Rows of a snapshot whose segments are there and as long; others are told."""
+    numbers = np.unique(rows.file)
+    ends = np.zeros(len(numbers), np.int64)
+    for i, number in enumerate(numbers.tolist()):
+        if number in segments and number not in resets:
+            ends[i] = segments[number].size
+    which = np.searchsorted(numbers, rows.file)
+    good = rows.offset + rows.size <= ends[which]
+    lost = np.bincount(which[~good], minlength=len(numbers))
+    for i in np.flatnonzero(lost).tolist():
+        number = int(numbers[i])
+        if number not in resets:
+            what = "is cut short" if number in segments else "is missing"
+            say(f"{path}: segment {number} {what}: {lost[i]} messages are lost")
+    return rows.take(good) if not good.all() else rows
+
+
+class Changes:
+    """What a journal says: of each segment the rows since its last RESET.
+
+    resets   segment -> its rows KEPT
+    intents  segment -> the messages that stay, where no RESET followed
+    """
+
+    def __init__(self, past: list[Entry]) -> None:
+        self.resets: dict[int, list[Entry]] = {}
+        self.intents: dict[int, list[Message]] = {}
+        refs: dict[int, dict[int, int]] = defaultdict(dict)  # segment -> offset -> references
+        for entry in past:
+            if entry.kind == REFS:
+                refs[entry.file][entry.offset] = entry.refs
+            elif entry.kind == RESET:
+                self.resets[entry.file] = []
+                refs.pop(entry.file, None)
+                self.intents.pop(entry.file, None)
+            elif entry.kind == KEPT:
+                self.resets[entry.file].append(entry)
+            elif entry.kind == INTENT:
+                message = Message(entry.msg_id, entry.size, entry.offset)
+                self.intents.setdefault(entry.file, []).append(message)
+        places = [(file << 32 | at, n) for file, some in refs.items() for at, n in some.items()]
+        self._places, self._refs = np.array(sorted(places), np.int64).reshape(-1, 2).T
+
+    def applied(self, rows: Rows) -> Rows:
+        """With their references as of the journal, without those that were removed."""
+        if not len(self._places) or not len(rows.file):
+            return rows
+        places: Int64 = rows.file << 32 | rows.offset
+        at = np.minimum(np.searchsorted(self._places, places), len(self._places) - 1)
+        hit = self._places[at] == places
+        refs = np.where(hit, self._refs[at], rows.refs)
+        return rows._replace(refs=refs).take(refs > 0)
+
+
+def _fill(index: Index, parts: list[Rows]) -> None:
+    """Of an id that comes more than once the first stays; no part has one twice."""
+    for rows in parts:
+        index.put_many(rows.take(~index.get_many(rows.ids)[1]) if index.count else rows)
+
+
+def _sum_up(state: State) -> None:
+    """Count what is held in each segment."""
+    for rows in state.index.rows():
+        numbers, which = np.unique(rows.file, return_inverse=True)
+        valid = np.bincount(which, rows.size, len(numbers)).astype(np.int64)
+        counts = np.bincount(which, minlength=len(numbers))
+        for number, some, count in zip(numbers, valid, counts, strict=True):
+            segment = state.segments[int(number)]
+            segment.valid += int(some)
+            segment.count += int(count)
+
+
+# --- what a reader follows ---
+
+
+def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> int | None:
+    """Take up what a writer did since: rows of its journal, and what is in the segments now.
+
+    ->  changes; None: the whole has to be loaded anew
+    """
+    changes = len(past)
+    if any(entry.kind == END for entry in past):
+        return None
+    for entry in past:
+        if entry.kind in (RESET, INTENT) and entry.file in state.segments:
+            state.segments[entry.file].moved += 1
+    _apply(state, past, only=None)
+    resets = {entry.file for entry in past if entry.kind == RESET}
+    try:
+        there = listed(directory)
+        for number in [n for n in state.segments if n not in there]:
+            if any((rows.file == number).any() for rows in state.index.rows()):
+                return None
+            state.segments.pop(number).moved += 1
+        added = set()
+        for number, found in there.items():
+            segment, length = state.segments.get(number), found.size
+            if segment is None:
+                segment = state.segments[number] = found
+                segment.size = segment.version.START
+                if number in resets:
+                    segment.size = length
+            if length > segment.size and number not in resets:
+                rows = _rows(number, _tail(directory, segment, segment.size, say))
+                changes += len(rows.file)
+                state.index.put_many(rows.take(~state.index.get_many(rows.ids)[1]))
+                added.add(number)
+    except FileNotFoundError:
+        return None
+    _apply(state, past, only=added)
+    return changes
+
+
+def _apply(state: State, past: list[Entry], *, only: set[int] | None) -> None:
+    """Rows of the journal, those of some segments or all."""
+    index = state.index
+    for kind, number, offset, size, refs, msg_id in past:
+        if only is not None and number not in only:
+            continue
+        if kind == KEPT and only is None:
+            index.put(msg_id, Place(number, offset, size, refs))
+        elif kind == REFS:
+            place = index.get(msg_id)
+            if place is not None and place[:2] == (number, offset):
+                if refs:
+                    index.put(msg_id, place._replace(refs=refs))
+                else:
+                    index.remove(msg_id)
+
+
+# --- what a writer mends ---
+
+
+def mend(directory: Directory, state: State, say: Say) -> None:
+    """Finish compactions that were interrupted, and cut off what is no record. A new snapshot has
+    to follow, and then the removal of the segments without messages. Raises OSError."""
+    for number, kept in state.redo.items():
+        segment = state.segments[number]
+        with directory.open(segment.name, "w", follow=False) as storage:
+            plan = segment.version.compact(storage, kept)  # nothing that moved was overwritten
+            storage.sync()
+        relocate(state.index, segment, plan.moves)
+        state.cuts[number] = segment.size = plan.size
+    for number in sorted(state.torn):
+        segment = state.segments[number]
+        start = segment.size if segment.count else min(segment.size, segment.version.START)
+        _keep_aside(directory, segment, start, say)
+
+
+def cut(directory: Directory, state: State) -> None:
+    """Behind the new snapshot. Raises OSError."""
+    for number, end in state.cuts.items():
+        if number in state.segments:
+            with directory.open(state.segments[number].name, "w", follow=False) as storage:
+                storage.truncate(min(end, storage.size()))
+                storage.sync()
+
+
+def relocate(index: Index, segment: Segment, moves: Iterable[tuple[Message, int]]) -> None:
+    """Say where messages are now, those that are still where they were."""
+    for message, offset in moves:
+        place = index.get(message.msg_id)
+        if place is not None and place[:2] == (segment.number, message.offset):
+            index.put(message.msg_id, place._replace(offset=offset))
+
+
+def _keep_aside(directory: Directory, segment: Segment, start: int, say: Say) -> None:
+    """Keep the bytes of a segment from `start` on in a file of their own, unless all are zeros."""
+    with directory.open(segment.name, follow=False) as storage:
+        data = storage.read(start, max(storage.size() - start, 0))
+        if not data.strip(b"\0"):
+            return
+        number = 0
+        while directory.exists(name := f"{segment.name}{CUT}{number or ''}"):
+            number += 1
+        with directory.create_new(name, like=storage) as aside:
+            aside.write(0, [data])
+            aside.sync()
+        directory.sync()
+    say(f"{directory.path}/{segment.name}: {len(data)} bytes at its end are no messages: in {name}")

@@ -1,0 +1,923 @@
+"""MessageStore: messages by id in a directory of segments, each held by so many.
+
+    with MessageStore("queue/store", "a") as store:
+        store.write(msg_id, body)        # again: one more reference
+        store.read(msg_id)
+        store.remove(msg_id)             # the last reference: the message is gone
+
+Writes always make segments of version 2. One process writes; others read without a lock, see
+`refresh`. What is written stays in memory up to BUFFER bytes, a read or a sync.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import numpy as np
+
+from winkformats.disk.paths import directory_of, is_directory, make_directory
+from winkformats.disk.storage import Kind, Lock, Storage, replacing
+from winkformats.errors import CorruptError, FormatError
+from winkformats.messagestore import rdq, sqs
+from winkformats.messagestore.index import LOW, Place, Rows, words_of
+from winkformats.messagestore.journal import (
+    END,
+    INDEX,
+    INTENT,
+    JOURNAL,
+    KEPT,
+    NO_ID,
+    REFS,
+    RESET,
+    Entry,
+    Journal,
+    Snapshot,
+    entries,
+    write_snapshot,
+)
+from winkformats.messagestore.segment import ID, Message
+from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
+from winkfs.stores.messagestore.recovery import (
+    Segment,
+    State,
+    cut,
+    follow,
+    load,
+    mend,
+    relocate,
+    scan,
+)
+
+ROLL: Final = 16 << 20  # bytes of a segment behind which a new one begins
+LARGE: Final = 4_000_000  # bytes of a body that gets a segment of its own
+BUFFER: Final = 1 << 20  # bytes of records that wait to be written
+JOURNAL_ROOM: Final = 64 << 20  # bytes of a journal, at least, behind which there is a new snapshot
+OPEN: Final = 256  # segments open for reading
+SPAN: Final = 1 << 20  # bytes read at once, most, for several messages
+TRIES: Final = 100  # of a reader that meets compactions
+LOCK: Final = "messages.lock"
+CHECKED: Final = bytes([sqs.CHECKED])
+Sync = Literal["none", "interval", "always"]
+
+
+class Compaction(NamedTuple):
+    """What a compaction did: segments, bytes before and after, messages that moved; what it left
+    alone, and why."""
+
+    files: int = 0
+    before: int = 0
+    after: int = 0
+    moved: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def create(path: str, *, checksums: bool = False) -> None:
+    """An empty store. Raises Refusal where there is one, or something else; OSError."""
+    if is_directory(path) and directory_of(path).list():
+        raise Refusal("is not empty: a store needs a directory of its own", path)
+    make_directory(path)
+    MessageStore(path, "a", checksums=checksums, make=True).close()
+
+
+class MessageStore:
+    """A store of messages. Any number of threads may use it.
+
+    mode        "r": to read, also while another process writes; "a": to read and write
+    sync        when what was written is made durable: "none": by `sync` and `close`; "interval":
+                each `interval` seconds, too; "always": before a call returns
+    confirm     is called with the ids of messages that have become durable, on any thread
+    checksums   messages are written with a checksum, which reading checks
+    problems    damage that was found, a line each
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        mode: str = "r",
+        *,
+        sync: Sync = "none",
+        interval: float = 0.2,
+        confirm: Callable[[list[bytes]], object] | None = None,
+        checksums: bool = False,
+        make: bool = False,
+    ) -> None:
+        """Raises NoSuchFile; Locked; CorruptError; OSError.
+
+        make  the directory may be empty
+        cost  after a clean end: reads the snapshot, 0.3 us a message; else also what was added
+        """
+        if mode not in ("r", "a"):
+            raise ValueError(f"mode must be 'r' or 'a', not {mode!r}")
+        if sync not in ("none", "interval", "always"):
+            raise ValueError(f"sync must be 'none', 'interval' or 'always', not {sync!r}")
+        self.path, self.writable = os.fspath(path), mode == "a"
+        self.directory = directory_of(self.path)
+        self.problems: list[str] = []
+        self._always, self._confirm, self._checked = sync == "always", confirm, checksums
+        self._lock, self._sync_lock = threading.RLock(), threading.Lock()
+        self._files: dict[int, Storage] = {}  # open for reading, the last used at the end
+        self._retired: list[Storage] = []  # which others may be reading
+        self._current: Segment | None = None
+        self._out: dict[int, Storage] = {}  # open for writing
+        self._parts: list[bytes] = []  # records that are not written, behind `_flushed`
+        self._waiting, self._flushed = 0, 0  # their bytes; bytes of the current segment
+        self._dirty: set[int] = set()  # segments that were not synced
+        self._named = False  # whether names have changed since the last sync
+        self._done = self._synced = 0  # changes, and those that are durable
+        self._ids: list[bytes] = []  # to be confirmed
+        self._busy: set[int] = set()  # segments that are compacted or migrated
+        self._failed = ""
+        self._pid, self._closed = os.getpid(), False
+        self._held: Lock | None = None
+        self._heard: Storage | None = None  # the journal of the writer that is followed
+        self._stop = threading.Event()
+        if not is_directory(self.path):
+            raise NoSuchFile("no such message store", self.path)
+        if self.writable:
+            self._held = self._locked()
+        try:
+            self._load(make=make)
+        except BaseException:
+            self._let_go()
+            raise
+        self._thread: threading.Thread | None = None
+        if sync == "interval" and self.writable:
+            self._thread = threading.Thread(
+                target=self._repeat, args=(interval,), name="winkfs-messages", daemon=True
+            )
+            self._thread.start()
+
+    # --- opening and closing ---
+
+    def _locked(self) -> Lock:
+        info = self.directory.info(LOCK)
+        if info is None:
+            with suppress(FileExistsError):
+                self.directory.create_new(LOCK).close()
+        elif info.kind is not Kind.FILE:
+            raise Refusal(f"{LOCK} is a {info.kind.value}: remove it", self.path)
+        held = self.directory.lock(LOCK)
+        if held is None:
+            raise Locked("another writer has it open; wait for it or stop it", self.path)
+        return held
+
+    def _load(self, *, make: bool = False) -> None:
+        state = load(self.directory, self._say, removed=not self.writable)
+        if not (state.generation or state.segments or make):
+            raise NoSuchFile("no message store: no index and no segment", self.path)
+        if not self.writable:
+            self._listen(state)
+            return
+        if not state.clean:
+            mend(self.directory, state, self._say)
+        self._take(state)
+        if not state.clean:
+            self._checkpoint()
+            cut(self.directory, state)
+            for number in [n for n, segment in self.segments.items() if not segment.count]:
+                self._unlink(self.segments.pop(number))
+        else:
+            self._journal = Journal(
+                self.directory.open(f"{JOURNAL}{self._generation}", "w", follow=False),
+                self._generation,
+            )
+        self._since = self._done
+
+    def _take(self, state: State) -> None:
+        self.index, self.segments = state.index, state.segments
+        self._generation, self._next = state.generation, state.next_file
+        self._state = state
+        last = max(self.segments, default=None)
+        if self.writable and last is not None:
+            segment = self.segments[last]
+            large = segment.count == 1 and segment.size >= LARGE
+            if segment.version is sqs and segment.size < ROLL and segment.count and not large:
+                self._current, self._flushed = segment, segment.size
+
+    def _say(self, line: str) -> None:
+        self.problems.append(line)
+
+    def close(self) -> None:
+        """Make all durable, and say in a snapshot what there is. Idempotent. Raises OSError."""
+        if self._closed:
+            return
+        try:
+            self._end_thread()
+            if self.writable and not self._failed and os.getpid() == self._pid:
+                self.sync()
+                with self._lock:
+                    if self._since != self._done:
+                        self._checkpoint()
+        finally:
+            self._let_go()
+
+    def abort(self) -> None:
+        """Close as it is: what is not durable may be lost."""
+        self._end_thread()
+        self._let_go()
+
+    def _end_thread(self) -> None:
+        self._stop.set()
+        if (thread := getattr(self, "_thread", None)) is not None:
+            thread.join()
+
+    def _let_go(self) -> None:
+        self._closed = True
+        heard = [] if self._heard is None else [self._heard]
+        for storage in (*self._files.values(), *self._retired, *self._out.values(), *heard):
+            storage.close()
+        if hasattr(self, "_journal"):
+            self._journal.storage.close()
+        if self._held is not None:
+            self._held.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.close() if kind is None else self.abort()
+
+    def _repeat(self, interval: float) -> None:
+        while not self._stop.wait(interval):
+            with suppress(OSError):  # the next call says it
+                self.sync()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise Closed("the store is closed", self.path)
+        if not self.writable:
+            raise ReadOnly("the store was opened for reading", self.path)
+        if self._failed:
+            raise Refusal(
+                f"nothing can be written any more: {self._failed}; open it anew", self.path
+            )
+        if os.getpid() != self._pid:
+            raise Closed("the store belongs to the parent process", self.path)
+
+    # --- writing ---
+
+    def write(self, msg_id: bytes, body: bytes) -> None:
+        """Add a message; one that is there has a reference more, and keeps its body.
+
+        raises  ValueError for an id of other than 16 bytes; ReadOnly; Refusal; OSError
+        cost    4 us
+        """
+        with self._lock:
+            self._check()
+            if len(body) >= LARGE:
+                self._write_large(msg_id, body)
+            else:
+                self._write(msg_id, body)
+            self._note((msg_id,))
+        if self._always:
+            self.sync()
+
+    def write_many(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
+        """The same of many, (id, body) each."""
+        with self._lock:
+            self._check()
+            ids = []
+            try:
+                for msg_id, body in messages:
+                    if len(body) >= LARGE:
+                        self._write_large(msg_id, body)
+                    else:
+                        self._write(msg_id, body)
+                    ids.append(msg_id)
+            finally:
+                self._note(ids)
+        if self._always:
+            self.sync()
+
+    def _note(self, ids: Sequence[bytes]) -> None:
+        self._done += len(ids)
+        if self._confirm is not None:
+            self._ids += ids
+
+    def _write(self, msg_id: bytes, body: bytes) -> None:
+        current = self._current
+        if current is None or current.size >= ROLL:
+            current = self._roll()
+        if self._waiting > BUFFER:
+            self._flush()
+        record = sqs.record(msg_id, body, checked=self._checked)
+        size, offset = len(record), current.size
+        if not self.index.add(msg_id, current.number, offset, size):
+            self._hold(msg_id, 1)
+            return
+        self._parts.append(record)
+        self._waiting += size
+        current.size = offset + size
+        current.valid += size
+        current.count += 1
+
+    def _write_large(self, msg_id: bytes, body: bytes) -> None:
+        if msg_id in self.index:
+            self._hold(msg_id, 1)
+            return
+        record = sqs.record(msg_id, body, checked=self._checked)
+        segment = self._new_segment()
+        try:
+            self._out[segment.number].write(sqs.START, [record])
+        except OSError:
+            self._discard(segment)
+            raise
+        segment.size += len(record)
+        segment.valid, segment.count = len(record), 1
+        self._dirty.add(segment.number)
+        self.index.add(msg_id, segment.number, sqs.START, len(record))
+
+    def _new_segment(self) -> Segment:
+        """An empty one, with its header."""
+        number = self._next
+        if number > LOW:
+            raise Refusal("there are no more numbers for segments", self.path)
+        segment = Segment(number, "sqs", sqs.START)
+        storage = self.directory.create_new(segment.name)
+        self._next, self._named = number + 1, True
+        try:
+            storage.write(0, [sqs.HEADER])
+        except OSError:
+            storage.close()
+            with suppress(OSError):
+                self.directory.unlink(segment.name)
+            raise
+        self._out[number], self.segments[number] = storage, segment
+        return segment
+
+    def _discard(self, segment: Segment) -> None:
+        del self.segments[segment.number]
+        self._dirty.discard(segment.number)
+        if (storage := self._out.pop(segment.number, None)) is not None:
+            storage.close()
+        with suppress(OSError):
+            self.directory.unlink(segment.name)
+
+    def _roll(self) -> Segment:
+        """A new current segment."""
+        self._flush()
+        before = self._current
+        if self._journal.size > max(JOURNAL_ROOM, 32 * self.index.count):
+            self.sync()
+            self._checkpoint()
+        self._current, self._flushed = self._new_segment(), sqs.START
+        if before is not None and not before.count:
+            self._remove_segments([before])
+        return self._current
+
+    def _hold(self, msg_id: bytes, change: int) -> Place | None:
+        place = self.index.hold(msg_id, change)
+        if place is not None:
+            self._journal.add(REFS, *place, msg_id)
+        return place
+
+    def remove(self, msg_id: bytes) -> None:
+        """Take a reference away; without any the message is gone. Raises NoSuchFile; as `write`.
+
+        cost  4 us; where a segment is empty then, a sync of the journal
+        """
+        self.remove_many((msg_id,))
+
+    def remove_many(self, ids: Iterable[bytes]) -> None:
+        """The same of many; where one is not there, those before it are removed."""
+        empty: list[Segment] = []
+        with self._lock:
+            self._check()
+            done: list[bytes] = []
+            try:
+                for msg_id in ids:
+                    place = self._hold(_checked_id(msg_id), -1)
+                    if place is None:
+                        raise NoSuchFile(f"no message {msg_id.hex()}", self.path)
+                    done.append(msg_id)
+                    if not place.refs:
+                        segment = self.segments[place.file]
+                        segment.valid -= place.size
+                        segment.count -= 1
+                        if not segment.count and segment is not self._current:
+                            empty.append(segment)
+            finally:
+                self._done += len(done)
+                self._remove_segments(
+                    [s for s in empty if not s.count and s.number not in self._busy]
+                )
+        if self._always:
+            self.sync()
+
+    def _remove_segments(self, empty: list[Segment]) -> None:
+        """Remove the files of segments without messages. What says so is durable first."""
+        if not empty:
+            return
+        for segment in empty:
+            self._journal.add(RESET, segment.number, 0, 0, 0, NO_ID)
+        self._sync_journal()
+        for segment in empty:
+            del self.segments[segment.number]
+            self._unlink(segment)
+
+    def _unlink(self, segment: Segment) -> None:
+        self._dirty.discard(segment.number)
+        segment.moved += 1
+        if (storage := self._out.pop(segment.number, None)) is not None:
+            storage.close()
+        if (storage := self._files.pop(segment.number, None)) is not None:
+            self._retired.append(storage)
+        self.directory.unlink(segment.name)
+        self._named = True
+
+    # --- durable ---
+
+    def _flush(self) -> None:
+        """Write what waits. Where that fails it goes on to wait."""
+        if self._parts:
+            current = self._current
+            assert current is not None
+            self._storage_out(current).write(self._flushed, [b"".join(self._parts)])
+            self._dirty.add(current.number)
+            self._parts.clear()
+            self._flushed, self._waiting = current.size, 0
+
+    def _storage_out(self, segment: Segment) -> Storage:
+        found = self._out.get(segment.number)
+        if found is None:
+            found = self.directory.open(segment.name, "w", follow=False)
+            self._out[segment.number] = found
+        return found
+
+    def _sync_journal(self) -> None:
+        self._flush_journal()
+        try:
+            self._journal.storage.sync()
+        except OSError as error:
+            self._failed = str(error)
+            raise
+
+    def _flush_journal(self) -> None:
+        """The records that it speaks of are written before."""
+        self._flush()
+        self._journal.flush()
+
+    def sync(self) -> None:
+        """Return when all that was written and removed before is durable, and confirm it.
+
+        raises  ReadOnly; OSError: nothing is known of what was not confirmed
+        """
+        with self._lock:
+            self._check()
+            wanted = self._done
+        with self._sync_lock:
+            if self._synced >= wanted:
+                return  # by another thread, meanwhile
+            with self._lock:
+                self._check()
+                self._flush()
+                # Those that are removed meanwhile are closed, so duplicates are synced.
+                files = [self._storage_out(self.segments[n]).duplicate() for n in self._dirty]
+                self._dirty.clear()
+                rolled = [
+                    n for n in self._out if self._current is None or n != self._current.number
+                ]
+                for number in rolled:
+                    self._out.pop(number).close()
+                self._journal.flush()
+                journal = self._journal.storage.duplicate()
+                named, self._named = self._named, False
+                done, (ids, self._ids) = self._done, (self._ids, [])
+            try:
+                for storage in files:
+                    storage.sync()
+                if named:
+                    self.directory.sync()
+                journal.sync()
+            except OSError as error:
+                self._failed = str(error)
+                raise
+            finally:
+                for storage in (*files, journal):
+                    storage.close()
+            self._synced = max(self._synced, done)
+        if ids and self._confirm is not None:
+            self._confirm(ids)
+
+    def _checkpoint(self) -> None:
+        """A new snapshot, with a new journal. All is synced."""
+        number = self._generation + 1
+        name = f"{JOURNAL}{number}"
+        self.directory.unlink(name)
+        storage = self.directory.create_new(name)
+        try:
+            head = Snapshot(
+                number, self.last_v1_file, self._next,
+                {n: segment.size for n, segment in self.segments.items()}, Rows.joined([]),
+            )  # fmt: skip
+            with replacing(self.directory, INDEX) as index:
+                write_snapshot(index, head, self.index.rows(), self.index.count)
+            index.close()
+        except BaseException:
+            storage.close()
+            raise
+        before, self._generation = self._generation, number
+        if hasattr(self, "_journal"):
+            self._journal.add(END, 0, 0, 0, 0, NO_ID)  # readers have it open
+            with suppress(OSError):
+                self._journal.flush()
+            self._journal.storage.close()
+        self._journal = Journal(storage, number)
+        self._since = self._done
+        self.directory.unlink(f"{JOURNAL}{before}")
+
+    # --- reading ---
+
+    def __contains__(self, msg_id: bytes) -> bool:
+        with self._lock:
+            return _checked_id(msg_id) in self.index
+
+    def __len__(self) -> int:
+        return self.index.count
+
+    @property
+    def last_v1_file(self) -> int | None:
+        """The number of the last segment of version 1."""
+        return max((n for n, s in self.segments.items() if s.version is rdq), default=None)
+
+    def place(self, msg_id: bytes) -> Place | None:
+        """Where a message is. Raises ValueError for what can be no id."""
+        with self._lock:
+            return self.index.get(_checked_id(msg_id))
+
+    def read(self, msg_id: bytes) -> bytes:
+        """The body of a message.
+
+        raises  NoSuchFile; CorruptError; OSError
+        cost    5 us, and a read
+        """
+        for _ in range(TRIES):
+            with self._lock:
+                if self._closed:
+                    raise Closed("the store is closed", self.path)
+                place = self.index.get(_checked_id(msg_id))
+                if place is None:
+                    raise NoSuchFile(f"no message {msg_id.hex()}", self.path)
+                number, offset, size, _ = place
+                segment = self.segments[number]
+                moved = segment.moved
+                if segment is self._current and offset >= self._flushed:
+                    self._flush()
+                storage = self._storage(segment)
+            data = b"" if storage is None else storage.read(offset, size)
+            if storage is None or (not self.writable and self._overtaken()):
+                self.refresh()
+            if storage is not None and segment.moved == moved:
+                return _body(segment, data, msg_id, storage.name, offset)
+        what = "a segment that changes all the time"
+        raise CorruptError(what, file=f"{self.path}/{segment.name}", offset=offset)
+
+    def read_many(self, ids: Sequence[bytes]) -> list[bytes]:
+        """The bodies of many messages, in the order of their ids. Raises as `read`.
+
+        cost  2 us each, and the reads, which are in the order of the disk
+        """
+        with self._lock:
+            if self._closed:
+                raise Closed("the store is closed", self.path)
+            rows, there = self.index.get_many(words_of(b"".join(map(_checked_id, ids))))
+            if not there.all():
+                missing = ids[int(np.argmin(there))]
+                raise NoSuchFile(f"no message {missing.hex()}", self.path)
+            self._flush()
+            moved = {n: self.segments[n].moved for n in np.unique(rows.file).tolist()}
+        found: list[bytes | None] = [None] * len(ids)
+        order = np.lexsort((rows.offset, rows.file))
+        files, offsets, sizes = (a[order].tolist() for a in (rows.file, rows.offset, rows.size))
+        places, at = order.tolist(), 0
+        while at < len(places):
+            number, start = files[at], offsets[at]
+            end, stop = start + sizes[at], at + 1
+            while (
+                stop < len(places) and files[stop] == number
+                and offsets[stop] - end < 4096 and offsets[stop] + sizes[stop] - start <= SPAN
+            ):  # fmt: skip
+                end, stop = offsets[stop] + sizes[stop], stop + 1
+            with self._lock:
+                segment = self.segments.get(number)
+                storage = None if segment is None else self._storage(segment)
+            if segment is not None and storage is not None:
+                data = storage.read(start, end - start)
+                if segment.moved == moved[number]:
+                    for i in range(at, stop):
+                        place, low = places[i], offsets[i] - start
+                        part = data[low : low + sizes[i]]
+                        with suppress(CorruptError):  # `read` says it, or finds another place
+                            found[place] = _body(segment, part, ids[place], "", 0)
+            at = stop
+        if not self.writable and self._overtaken():
+            self.refresh()
+            found = [None] * len(ids)  # what was read may have been another's
+        return [self.read(i) if body is None else body for i, body in zip(ids, found, strict=True)]
+
+    def _storage(self, segment: Segment) -> Storage | None:
+        """The file of a segment, to read; None: it is gone. Under the lock."""
+        number = segment.number
+        found = self._files.pop(number, None)
+        if found is None:
+            try:
+                found = self.directory.open(segment.name, follow=False)
+            except FileNotFoundError:
+                if self.writable:
+                    raise
+                return None
+            if len(self._files) >= OPEN:
+                self._retire(next(iter(self._files)))
+        self._files[number] = found
+        return found
+
+    def _retire(self, number: int) -> None:
+        """Close a file that was not used for long. Others may still be reading from it, so it is
+        closed when as many others are."""
+        self._retired.append(self._files.pop(number))
+        if len(self._retired) > OPEN:
+            self._retired.pop(0).close()
+
+    def head(self, number: int, offset: int) -> tuple[str, int]:
+        """Of a message: the name of its segment, and bytes of its record that are not its body.
+
+        cost  of version 2 a read
+        """
+        with self._lock:
+            segment = self.segments[number]
+            if segment.version is rdq:
+                return segment.name, rdq.LEAST
+            if segment is self._current and offset >= self._flushed:
+                self._flush()
+            storage = self._storage(segment)
+        kind = b"" if storage is None else storage.read(offset, 1)
+        return segment.name, sqs.LEAST[sqs.CHECKED if kind == CHECKED else sqs.MESSAGE]
+
+    def rows(self) -> Rows:
+        """All messages in the order of segments and offsets. Cost: 1 us each."""
+        with self._lock:
+            found = Rows.joined(list(self.index.rows()))
+        return found.take(np.lexsort((found.offset, found.file)))
+
+    def refresh(self) -> bool:
+        """Follow the writer -> whether anything has changed. Raises CorruptError; OSError.
+
+        cost  2 us a message that came or went; where a new snapshot was made, as to open
+        """
+        if self.writable:
+            return False
+        with self._lock:
+            state, heard = self._state, self._heard
+            past, end = list[Entry](), 0
+            if heard is not None:
+                past, end = entries(heard, state.generation, state.journal)
+            anew = heard is None and self.directory.exists(INDEX)
+            changes = None if anew else follow(self.directory, state, past, self._say)
+            if changes is None:
+                for segment in state.segments.values():
+                    segment.moved += 1
+                for number in list(self._files):
+                    self._retire(number)
+                self._listen(load(self.directory, self._say, removed=True))
+                return True
+            state.journal = max(state.journal, end)
+            for number in [n for n in self._files if n not in state.segments]:
+                self._retire(number)
+            return bool(changes)
+
+    def _listen(self, state: State) -> None:
+        """Read what was found, and hear of what follows."""
+        for _ in range(TRIES):
+            heard = None
+            if state.generation:
+                with suppress(FileNotFoundError):
+                    name = f"{JOURNAL}{state.generation}"
+                    heard = self.directory.open(name, follow=False)
+            if heard is not None or not state.generation:
+                break
+            state = load(self.directory, self._say, removed=True)
+        before, self._heard = self._heard, heard
+        if before is not None:
+            self._retired.append(before)
+        self._take(state)
+
+    def _overtaken(self) -> bool:
+        """Whether a writer has said something since that was not followed. Cost: a system call."""
+        return self._heard is not None and self._heard.size() > self._state.journal
+
+    # --- compaction and migration ---
+
+    def candidates(self) -> list[Segment]:
+        """The segments that a compaction makes smaller by half or more."""
+        return [
+            segment for segment in list(self.segments.values())
+            if segment is not self._current and 0 < segment.valid * 2 < segment.size
+        ]  # fmt: skip
+
+    def compact(
+        self, progress: Callable[[int], object] | None = None, *, dry_run: bool = False
+    ) -> Compaction:
+        """Compact in place the segments of which more than half is dead; readers and writers go on.
+
+        progress  is told of the bytes of each segment that is done
+        raises    ReadOnly; OSError
+        cost      as the bytes that move
+        """
+        if not dry_run:
+            with self._lock:
+                self._check()
+        done = Compaction()
+        for segment in self.candidates():
+            before = segment.size
+            if dry_run:
+                after, moved, problem = segment.version.START + segment.valid, 0, ""
+            else:
+                after, moved, problem = self._compact(segment)
+            if problem:
+                done = done._replace(problems=(*done.problems, problem))
+            else:
+                done = done._replace(
+                    files=done.files + 1, before=done.before + before,
+                    after=done.after + after, moved=done.moved + moved,
+                )  # fmt: skip
+            if progress is not None:
+                progress(before)
+        return done
+
+    def _kept(self, segment: Segment) -> tuple[list[Message], str]:
+        """The messages of a segment that are held, in the order of the file; or why not."""
+        with self.directory.open(segment.name, follow=False) as storage:
+            found = scan(segment, storage, segment.version.START).messages
+        with self._lock:
+            places = [self.index.get(message.msg_id) for message in found]
+            kept = [
+                message for message, place in zip(found, places, strict=True)
+                if place is not None and place[:2] == (segment.number, message.offset)
+            ]  # fmt: skip
+            if len(kept) == segment.count:
+                return kept, ""
+            what = f"a scan finds {len(kept)} of {segment.count} messages: verify it"
+            return [], f"{self.path}/{segment.name}: {what}"
+
+    def _compact(self, segment: Segment) -> tuple[int, int, str]:
+        """-> bytes then, messages moved, and why it was left alone."""
+        with self._lock:
+            self._check()
+            if segment.number in self._busy or segment.number not in self.segments:
+                return segment.size, 0, ""
+            self._busy.add(segment.number)
+        started = False
+        try:
+            self.sync()
+            kept, problem = self._kept(segment)
+            if problem:
+                return segment.size, 0, problem
+            with self._lock:
+                for msg_id, size, offset in kept:
+                    self._journal.add(INTENT, segment.number, offset, size, 0, msg_id)
+                self._sync_journal()
+                segment.moved += 1
+            started = True
+            with self.directory.open(segment.name, "w", follow=False) as storage:
+                plan = segment.version.compact(storage, kept)
+                storage.sync()
+                with self._lock:
+                    self._check()
+                    relocate(self.index, segment, plan.moves)
+                    new = {message.msg_id: offset for message, offset in plan.moves}
+                    self._reset(segment, [m._replace(offset=new.get(m[0], m[2])) for m in kept])
+                    segment.moved += 1
+                    segment.size = plan.size
+                storage.truncate(plan.size)
+                storage.sync()
+            return plan.size, len(plan.moves), ""
+        except OSError as error:
+            with self._lock:
+                if started:  # what is in it is not known: the next who opens it does it again
+                    self._failed = self._failed or str(error)
+            raise
+        finally:
+            with self._lock:
+                self._busy.discard(segment.number)
+                if not segment.count and segment.number in self.segments and not self._failed:
+                    self._remove_segments([segment])
+
+    def _reset(self, segment: Segment, messages: Iterable[Message]) -> None:
+        """Say in the journal which messages a segment has, those of these that are held."""
+        kept = []
+        for msg_id, size, offset in messages:
+            place = self.index.get(msg_id)
+            if place is not None and place[:2] == (segment.number, offset):
+                kept.append((offset, size, place.refs, msg_id))
+        self._journal.add(RESET, segment.number, len(kept), 0, 0, NO_ID)
+        for row in kept:
+            self._journal.add(KEPT, segment.number, *row)
+        self._done += 1
+        self._sync_journal()
+
+    def migrate(self, progress: Callable[[int], object] | None = None) -> int:
+        """Write the messages of each segment of version 1 into one of version 2 -> how many there
+        were. Readers and writers go on. Raises CorruptError; OSError."""
+        old = [segment for segment in list(self.segments.values()) if segment.version is rdq]
+        for segment in old:
+            self._migrate(segment)
+            if progress is not None:
+                progress(segment.size)
+        return len(old)
+
+    def _migrate(self, segment: Segment) -> None:
+        with self._lock:
+            self._check()
+            if segment.number in self._busy or segment.number not in self.segments:
+                return
+            self._busy.add(segment.number)
+        new = None
+        try:
+            kept, problem = self._kept(segment)
+            if problem:
+                raise FormatError(problem)
+            with self._lock:
+                new = self._new_segment()
+                self._busy.add(new.number)
+                into = self._out[new.number].duplicate()
+            copied, at = self._copy(segment, kept, into)
+            with self._lock:
+                self._check()
+                self.directory.sync()
+                for (msg_id, _, before), (_, size, offset) in zip(kept, copied, strict=True):
+                    place = self.index.get(msg_id)
+                    if place is not None and place[:2] == (segment.number, before):
+                        self.index.put(msg_id, Place(new.number, offset, size, place.refs))
+                        new.valid += size
+                        new.count += 1
+                new.size = at
+                segment.count = segment.valid = 0
+                self._reset(new, copied)
+                self._busy.discard(segment.number)
+                self._remove_segments([segment])
+        except (OSError, FormatError):
+            if new is not None and not new.count:
+                with self._lock, suppress(KeyError):
+                    self._discard(new)
+            raise
+        finally:
+            with self._lock:
+                self._busy -= {segment.number, -1 if new is None else new.number}
+                if new is not None and not new.count and new.number in self.segments:
+                    self._remove_segments([new])
+
+    def _copy(
+        self, segment: Segment, kept: list[Message], into: Storage
+    ) -> tuple[list[Message], int]:
+        """Copy messages into a new segment, durable -> where they are in it, and its end."""
+        copied, at = list[Message](), sqs.START
+        with into, self.directory.open(segment.name, follow=False) as storage:
+            parts, room = list[bytes](), 0
+            for message in kept:
+                data = storage.read(message.offset, message.size)
+                body = _body(segment, data, message.msg_id, storage.name, message.offset)
+                record = sqs.record(message.msg_id, body, checked=self._checked)
+                copied.append(Message(message.msg_id, len(record), at + room))
+                parts.append(record)
+                room += len(record)
+                if room > BUFFER:
+                    into.write(at, parts)
+                    at, parts, room = at + room, [], 0
+            into.write(at, parts)
+            into.sync()
+        return copied, at + room
+
+    # --- facts ---
+
+    def stats(self) -> dict[str, Any]:
+        """Messages, their bytes, segments, bytes that are dead, and what the index takes."""
+        with self._lock:
+            segments = list(self.segments.values())
+            size = sum(segment.size for segment in segments)
+            valid = sum(segment.valid for segment in segments)
+            return {
+                "messages": self.index.count, "bytes": valid, "segments": len(segments),
+                "segments_v1": sum(segment.version is rdq for segment in segments),
+                "last_v1_file": self.last_v1_file, "disk_bytes": size,
+                "dead_bytes": size - valid - sum(s.version.START for s in segments),
+                "index_memory": self.index.memory,
+                "to_compact": len(self.candidates()),
+            }  # fmt: skip
+
+
+def _checked_id(msg_id: bytes) -> bytes:
+    if len(msg_id) != ID:
+        raise ValueError(f"a message id has {ID} bytes, not {len(msg_id)}")
+    return msg_id
+
+
+def _body(segment: Segment, data: bytes, msg_id: bytes, name: str, offset: int) -> bytes:
+    """The body of a record. Raises CorruptError where it is not that of this message."""
+    found, body = segment.version.decode(data, file=name, offset=offset)
+    if found != msg_id:
+        raise CorruptError("another message", file=name, offset=offset)
+    return body  # type: ignore[no-any-return]
