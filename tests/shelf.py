@@ -31,6 +31,7 @@ class Shelf(Records):
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                self.close()
                 raise Locked("another process writes to it", path) from None
         self.refresh()
 
@@ -69,12 +70,13 @@ class Shelf(Records):
             self._rows[row.id] = row
 
     def _forget(self, id):
-        row = self._rows.pop(id)
-        if row.refs and row.refs > 1:
+        row = self._rows.pop(id, None)
+        if row and row.refs and row.refs > 1:
             self._rows[id] = row._replace(refs=row.refs - 1)
 
-    def rows(self, part=None):
-        found = (r for r in self._rows.values() if part is None or r.file == part.file)
+    def rows(self, *parts):
+        files = {part.file for part in parts} or set(self._ends)
+        found = [row for row in self._rows.values() if row.file in files]
         yield from sorted(found, key=lambda r: (int(r.file[:-4]), r.offset))
 
     def parts(self):
@@ -93,6 +95,8 @@ class Shelf(Records):
 
     def bodies(self, rows):
         for row in rows:
+            if not os.path.exists(os.path.join(self.base, row.file)) and self.refresh():
+                row = self.row(row.id)
             try:
                 with open(os.path.join(self.base, row.file), "rb") as file:
                     file.seek(row.offset)
@@ -106,11 +110,14 @@ class Shelf(Records):
             yield body
 
     def mtime_ns(self, file):
-        return os.stat(os.path.join(self.base, file)).st_mtime_ns
+        path = os.path.join(self.base, file)
+        return os.stat(path).st_mtime_ns if os.path.exists(path) else 0
 
     def stats(self):
-        return {"records": len(self._rows), "bytes": sum(r.size for r in self._rows.values()),
-                "files": len(self._ends)}
+        return {"bytes": sum(r.size for r in self._rows.values()), "files": len(self._ends)}
+
+    def __len__(self):
+        return len(self._rows)
 
     def _append(self, id, size, body=b""):
         if self._lock is None:
@@ -179,7 +186,7 @@ def maker(kind):
         return kind(path, "a")
     return create
 
-def salvage(path, target):
+def salvage(path, target, progress=None):
     with Shelf(path) as old, maker(Shelf)(target) as new:
         lost = 0
         for row, body in old.contents(old.rows()):
@@ -187,7 +194,7 @@ def salvage(path, target):
                 lost += row.size
             else:
                 new.put(row.id, body)
-        return {"records": len(new), "bytes": new.stats()["bytes"], "lost_bytes": lost}
+        return {"bytes": new.stats()["bytes"], "lost_bytes": lost}
 
 def migrate(path, progress=None):
     progress(7)
@@ -201,8 +208,8 @@ register(Kind("shelf", detect(".shelf"), {
 register(Kind("ledger", detect(".ledger"), {
     "open": Ledger, "create": maker(Ledger)}, editable=True))
 '''
-KINDS = ("shelf", "ledger")
-COUNTING = ("shelf",)
+KINDS = ("shelf", "ledger", "message")
+COUNTING = ("shelf", "message")
 ENTRY = "[winkfs.stores]\nshelves = shelves.kind\n"
 
 

@@ -59,8 +59,8 @@ class Kind:
                shards   (as_of) -> Snapshot: Spark reads its containers by bytes, others by name
                pack     (source, ...) -> PackReport
                create   (**options) -> the new store, open, or None: of records, `winkfs store`
-               salvage  (target) -> a record for people and JSON: records, bytes, lost_bytes,
-                        problems ...; a store of records in any state
+               salvage  (target, progress) -> a record for people and JSON: bytes, lost_bytes,
+                        problems ...; of a store of records in any state
                migrate  (progress) -> a record: what is in an older format is rewritten
 
     folder     whether the path is a folder that holds the whole store

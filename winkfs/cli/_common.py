@@ -219,7 +219,7 @@ def opened_any(base: str, mode: str = "r", as_of: str | None = None) -> Iterator
         try:
             yield container
         except Refusal as error:
-            if error.filename not in (None, container.base):
+            if error.filename and not error.filename.startswith(container.base):
                 error.filename = f"{container.base}: {error.filename}"
             raise
         finally:

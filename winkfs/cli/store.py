@@ -76,8 +76,6 @@ def records(base: str, mode: str = "r") -> Iterator[Records]:
     from winkfs.stores.records import Records
 
     kind, path = store_at(base)
-    if kind.has("shards") or not kind.has("open"):
-        raise _no_records(kind, base)
     with opened_any(path, mode) as found:
         if not isinstance(found, Records):
             raise _no_records(kind, base)
@@ -90,7 +88,8 @@ def records(base: str, mode: str = "r") -> Iterator[Records]:
 
 
 def store_at(base: str) -> tuple[Kind, str]:
-    """The kind of store at a path, and its canonical path. Raises NoSuchFile, Refusal."""
+    """The kind of store at a path, and its canonical path. Raises NoSuchFile; Refusal for one of a
+    kind that is none of records."""
     from winkfs.registry import find_kind
 
     found = find_kind(base)
@@ -98,6 +97,8 @@ def store_at(base: str) -> tuple[Kind, str]:
         raise Refusal("a folder, but no store: see winkfs store create --help", base)
     if found is None:
         raise NoSuchFile("no such store", base)
+    if found[0].has("shards") or not found[0].has("open"):
+        raise _no_records(found[0], base)
     return found
 
 
@@ -342,9 +343,8 @@ def verify(base: str, as_json: bool) -> int:
     """
     import winkfs
 
-    with records(base) as found:
-        size = int(found.stats()["bytes"])
-    with Progress("verifying", "bytes", size) as bar:
+    store_at(base)
+    with Progress("verifying", "bytes") as bar:
         report = winkfs.verify(base, progress=bar)
     if as_json:
         counts = {"records": report.files, "bytes": report.bytes}
@@ -368,7 +368,7 @@ def verify(base: str, as_json: bool) -> int:
 def stats(base: str, as_json: bool) -> None:
     """Show how many records and bytes there are, and what the store knows beside."""
     with records(base) as found:
-        facts = dict(found.stats())
+        facts = {"records": len(found), **found.stats()}
     say_facts({"base": base, "kind": store_at(base)[0].name} | facts, as_json)
 
 
@@ -376,11 +376,12 @@ def stats(base: str, as_json: bool) -> None:
 @DIR
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
 @JSON
-def compact(base: str, dry_run: bool, as_json: bool) -> None:
+def compact(base: str, dry_run: bool, as_json: bool) -> int:
     """Reclaim the space of records that were removed or replaced. Readers go on meanwhile."""
     with records(base, "a") as found, Progress("compacting", "bytes") as bar:
         done = found.compact(bar, dry_run=dry_run)
     say_facts(done, as_json)
+    return 1 if done.get("problems") else 0
 
 
 @store.command()
@@ -393,7 +394,9 @@ def salvage(base: str, target: str, as_json: bool) -> int:
     Says what was saved and what was lost, in bytes; the exit status is 1 if anything was lost.
     """
     kind, path = store_at(base)
-    facts = kind.function("salvage", path)(path, target)
+    function = kind.function("salvage", path)
+    with Progress("salvaging", "bytes") as bar:
+        facts = function(path, target, bar)
     say_facts(facts, as_json)
     lost = any(value for name, value in facts.items() if "lost" in name)
     return 1 if lost or facts.get("problems") else 0

@@ -36,7 +36,8 @@ def info(path: str) -> dict[str, Any]:
     with open_silently(path) as store:
         record = {"base": path, "kind": kind_of(path)[0].name}
         if isinstance(store, Records):
-            return record | dict(store.stats()) | {"problems": store.problems}
+            facts = {"records": len(store), **store.stats()}
+            return record | facts | {"problems": store.problems}
         sizes = [entry.size for entry in store.scan()]
         return record | {"files": len(sizes), "bytes": sum(sizes), "problems": store.problems}
 

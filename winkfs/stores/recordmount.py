@@ -229,11 +229,7 @@ class RecordSource(ReadOnlySource):
         self._places.note(id, name)
         mtime = self._mtimes.get(row.file)
         if mtime is None:
-            try:
-                mtime = self._store.mtime_ns(row.file)
-            except FileNotFoundError:  # the record is elsewhere by now
-                mtime = self._owner[0]
-            self._mtimes[row.file] = mtime
+            mtime = self._mtimes[row.file] = self._store.mtime_ns(row.file)
         return Attr(id, stat.S_IFREG | MODE, row.size, mtime, *self._owner[1:])
 
     def readlink(self, id: int) -> bytes:
@@ -285,10 +281,9 @@ class RecordSource(ReadOnlySource):
         return {"base": self._store.base, "files": len(self._store)}
 
     def statfs(self) -> Mapping[str, int]:
-        facts = self._store.stats()
-        blocks = -(-int(facts["bytes"]) // 4096)
+        blocks = -(-int(self._store.stats()["bytes"]) // 4096)
         return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": blocks, "f_bfree": 0,
-                "f_bavail": 0, "f_files": int(facts["records"]), "f_namemax": 255}  # fmt: skip
+                "f_bavail": 0, "f_files": len(self._store), "f_namemax": 255}  # fmt: skip
 
     def close(self) -> None:
         self._store.close()

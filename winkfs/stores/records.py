@@ -81,8 +81,10 @@ class Records(Reader):
     # --- to read ---
 
     @abstractmethod
-    def rows(self, part: Part | None = None) -> Iterator[Row]:
-        """The live records, of one part or of all, in the order of the files and offsets.
+    def rows(self, *parts: Part) -> Iterator[Row]:
+        """The live records, of these parts or of all, in the order of the files and offsets.
+
+        A part that is gone by now has none. Other calls may come between two records.
 
         raises  CorruptError
         """
@@ -101,7 +103,7 @@ class Records(Reader):
 
     @abstractmethod
     def mtime_ns(self, file: str) -> int:
-        """When this file was last written."""
+        """When this file was last written; 0: it is gone."""
 
     @abstractmethod
     def refresh(self) -> bool:
@@ -109,8 +111,8 @@ class Records(Reader):
 
     @abstractmethod
     def stats(self) -> Mapping[str, Any]:
-        """Facts for people and JSON: records, bytes (of the live bodies), files, those that are
-        dead, memory, ... Cost: little, also with many records."""
+        """Facts for people and JSON: bytes (those of live records), files, bytes that are dead,
+        memory, ... Cost: little, also with many records."""
 
     # --- to write, with mode "a"; in the other mode these raise ReadOnly ---
 
@@ -132,10 +134,10 @@ class Records(Reader):
     ) -> Mapping[str, Any]:
         """Reclaim space -> what was done, or with `dry_run` what would be. progress: bytes."""
 
-    # --- built on them: many at a time ---
+    # --- built on them, a store may have better ones: many at a time ---
 
     def listing(self) -> Iterator[tuple[Ids, Int64]]:
-        """The ids and sizes of all live records, some at a time, in any order.
+        """The ids of all live records, and their bytes, about; some at a time, in any order.
 
         A store that has them as arrays should say them so: mounts and Spark list all records.
         """
@@ -157,14 +159,24 @@ class Records(Reader):
                 for body in self.bodies(left[at:]):
                     yield left[at], body
                     at += 1
+            except (OSError, ValueError):  # of this one, or of one that is read together with it
+                alone = left[at : at + MANY]
+                at += len(alone)
+                yield from self._alone(alone)
+
+    def _alone(self, rows: Iterable[Row]) -> Iterator[tuple[Row, bytes | Exception]]:
+        for row in rows:
+            try:
+                body = next(iter(self.bodies([row])))
             except NoSuchFile:
-                at += 1
+                continue
             except (OSError, ValueError) as error:  # FormatError is a ValueError
-                yield left[at], error
-                at += 1
+                yield row, error
+            else:
+                yield row, body
 
     def __len__(self) -> int:
-        return int(self.stats()["records"])
+        return sum(1 for _ in self.rows())
 
     # --- built on them: files ---
 

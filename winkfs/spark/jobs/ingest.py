@@ -253,18 +253,16 @@ class RecordFiles:
         if store is None:
             raise NoSuchFile("no such store", self._path)
         with store:
-            for part in store.parts():
-                if part.file in self._files:
-                    mtime = store.mtime_ns(part.file)
-                    for rows in batches(store.rows(part)):
-                        yield from self._rows(store, rows, mtime)
+            parts = [part for part in store.parts() if part.file in self._files]
+            for rows in batches(store.rows(*parts)) if parts else ():
+                yield from self._rows(store, rows)
 
-    def _rows(self, store: Records, rows: list[Record], mtime: int) -> Iterator[Row]:
+    def _rows(self, store: Records, rows: list[Record]) -> Iterator[Row]:
         for row, body in store.contents(rows):
             if isinstance(body, Exception):
                 self._note(Note(row.id.encode(), str(body), True))
             else:
-                yield Row(row.id.encode(), body, mtime, FileType.FILE, None, None, None, None)
+                yield Row(row.id.encode(), body, store.mtime_ns(row.file))
 
 
 class Table:

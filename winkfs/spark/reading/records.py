@@ -81,8 +81,7 @@ class RecordsSource:
     def _found(self) -> Iterator[Row]:
         store, piece = self._store, self._piece
         if piece.rows is None:
-            for name, size in piece.files:
-                yield from store.rows(File(name, size))
+            yield from store.rows(*(File(name, size) for name, size in piece.files))
             return
         ids = unpack(piece.rows)
         for at in range(0, len(ids), AT_ONCE):
@@ -120,10 +119,7 @@ class RecordsSource:
 
     def _mtime(self, file: str) -> int:
         if file not in self._mtimes:
-            try:
-                self._mtimes[file] = self._store.mtime_ns(file)
-            except FileNotFoundError:  # its records are elsewhere by now
-                self._mtimes[file] = 0
+            self._mtimes[file] = self._store.mtime_ns(file)
         return self._mtimes[file]
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
