@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+import winkfs
+from winkfs.registry import kinds_with
+from winkfs.stores.records import Records
 
 CODE = '''
 import fcntl, os, uuid
@@ -25,7 +31,7 @@ class Shelf(Records):
 
     def __init__(self, path, mode="r"):
         super().__init__(path)
-        self._rows, self._ends, self._lock = {}, {}, None
+        self._rows, self._ends, self._lock, self._news = {}, {}, None, False
         if mode == "a":
             self._lock = open(os.path.join(path, self.mark), "rb")
             try:
@@ -42,6 +48,10 @@ class Shelf(Records):
         return sorted(names, key=lambda name: int(name[:-4]))
 
     def refresh(self):
+        news, self._news = self._news, False
+        return self._follow() or news
+
+    def _follow(self):
         files, changed = self._files(), False
         if self._ends.keys() - set(files):
             self._rows, self._ends, changed = {}, {}, True
@@ -95,7 +105,8 @@ class Shelf(Records):
 
     def bodies(self, rows):
         for row in rows:
-            if not os.path.exists(os.path.join(self.base, row.file)) and self.refresh():
+            if not os.path.exists(os.path.join(self.base, row.file)):
+                self._news = self.refresh()
                 row = self.row(row.id)
             try:
                 with open(os.path.join(self.base, row.file), "rb") as file:
@@ -145,10 +156,10 @@ class Shelf(Records):
         pass
 
     def compact(self, progress=None, *, dry_run=False):
-        """Writes the last file anew behind all, and removes the first."""
+        """Removes the first file; numbered records in it move behind all others."""
         sizes = [part.size for part in self.parts()]
         live = [row for row in self.rows() if row.file == self._files()[0]]
-        if not dry_run:
+        if not dry_run and not (self.counts and live):
             first = self._files()[0]
             name = os.path.join(self.base, f"{int(self._files()[-1][:-4]) + 1}.rec")
             bodies = list(self.bodies(live))
@@ -238,3 +249,42 @@ def installed(shelves: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     assert shelves.kind
     return path
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Records]:
+    with winkfs.open(path, "a") as store:
+        assert isinstance(store, Records)
+        yield store
+
+
+def made(path: Path, kind: str, bodies: list[bytes]) -> list[str]:
+    """A store with these -> their ids."""
+    (found,) = (one for one in kinds_with("create") if one.name.removesuffix(" store") == kind)
+    store = found.function("create", str(path))(str(path))
+    if store is not None:
+        store.close()
+    with writing(path) as store:
+        ids = [store.put(None, body) for body in bodies]
+        store.sync()
+        return ids
+
+
+# argv: a store, a file of ids of which it may remove some, .., seconds; it writes those it left.
+WRITER = """
+import sys, time, winkfs
+store = winkfs.open(sys.argv[1], "a")
+ids = [line.strip() for line in open(sys.argv[2])]
+start = time.monotonic()
+while time.monotonic() - start < float(sys.argv[-1]):
+    for _ in range(100):
+        ids.append(store.put(None, b"needle %d\\n" % len(ids) * 20))
+    for id in ids[:50]:
+        store.remove(id)
+    del ids[:50]
+    store.sync()
+    store.compact()
+    time.sleep(0.05)
+store.close()
+open(sys.argv[2], "w").write("\\n".join(ids))
+"""

@@ -8,19 +8,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import shelf
 from mounting import mounted
-from shelf import COUNTING, KINDS
+from shelf import COUNTING, KINDS, WRITER, made, writing
 
-import winkfs
-from winkfs.registry import kinds_with
 from winkfs.stores.recordmount import FLAT
-from winkfs.stores.records import Records
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory, pytest.mark.usefixtures("installed")]
 
@@ -31,25 +27,6 @@ MANY = FLAT + 5
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[Records]:
-    with winkfs.open(path, "a") as store:
-        assert isinstance(store, Records)
-        yield store
-
-
-def made(path: Path, kind: str, bodies: list[bytes]) -> list[str]:
-    """A store with these -> their ids."""
-    (found,) = (one for one in kinds_with("create") if one.name.removesuffix(" store") == kind)
-    store = found.function("create", str(path))(str(path))
-    if store is not None:
-        store.close()
-    with writing(path) as store:
-        ids = [store.put(None, body) for body in bodies]
-        store.sync()
-        return ids
 
 
 def soon(fact: Callable[[], bool]) -> None:
@@ -154,25 +131,6 @@ def test_without_follow_it_is_as_of_the_mount(tmp_path: Path, kind: str) -> None
         assert not (there / new).exists()
 
 
-WRITER = """
-import sys, time, winkfs
-store = winkfs.open(sys.argv[1], "a")
-ids = [line.strip() for line in open(sys.argv[2])]
-start = time.monotonic()
-while time.monotonic() - start < float(sys.argv[3]):
-    for _ in range(100):
-        ids.append(store.put(None, b"needle %d\\n" % len(ids) * 20))
-    for id in ids[:50]:
-        store.remove(id)
-    del ids[:50]
-    store.sync()
-    store.compact()
-    time.sleep(0.05)
-store.close()
-open(sys.argv[2], "w").write("\\n".join(ids))
-"""
-
-
 @pytest.mark.parametrize("count", [200, MANY])
 def test_grep_goes_through_it_while_a_writer_goes_on(
     tmp_path: Path, kind: str, count: int, installed: str
@@ -181,7 +139,7 @@ def test_grep_goes_through_it_while_a_writer_goes_on(
     (tmp_path / "ids").write_text("\n".join([*ids[:100], ""]))  # the others stay
     with mounted(tmp_path / "s", "--ro", "--follow") as there:
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, tmp_path / "s", tmp_path / "ids", "4"],
+            [sys.executable, "-c", WRITER, tmp_path / "s", tmp_path / "ids", "", "4"],
             env=os.environ | {"PYTHONPATH": installed},
         ) as writer:  # fmt: skip
             rounds = 0

@@ -107,7 +107,8 @@ class Records(Reader):
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Follow the writer to what is durable, or was written, by now -> whether that is more."""
+        """Follow the writer to what is durable, or was written, by now -> whether anything has
+        changed since the last call, also where a read had to follow the writer before."""
 
     @abstractmethod
     def stats(self) -> Mapping[str, Any]:

@@ -134,6 +134,7 @@ class MessageStore:
         self._pid, self._closed = os.getpid(), False
         self._held: Lock | None = None
         self._heard: Storage | None = None  # the journal of the writer that is followed
+        self._news = False  # whether a read has followed it
         self._stop = threading.Event()
         if not is_directory(self.path):
             raise NoSuchFile("no such message store", self.path)
@@ -570,7 +571,7 @@ class MessageStore:
                 storage = self._storage(segment)
             data = b"" if storage is None else storage.read(offset, size)
             if storage is None or (not self.writable and self._overtaken()):
-                self.refresh()
+                self._news = self.refresh()
             if storage is not None and segment.moved == moved:
                 return _body(segment, data, msg_id, storage.name, offset)
         what = "a segment that changes all the time"
@@ -615,7 +616,7 @@ class MessageStore:
                             found[place] = _body(segment, part, ids[place], "", 0)
             at = stop
         if not self.writable and self._overtaken():
-            self.refresh()
+            self._news = self.refresh()
             found = [None] * len(ids)  # what was read may have been another's
         return [self.read(i) if body is None else body for i, body in zip(ids, found, strict=True)]
 
@@ -664,13 +665,15 @@ class MessageStore:
         return found.take(np.lexsort((found.offset, found.file)))
 
     def refresh(self) -> bool:
-        """Follow the writer -> whether anything has changed. Raises CorruptError; OSError.
+        """Follow the writer -> whether anything has changed since the last call, a read that met a
+        compaction included. Raises CorruptError; OSError.
 
         cost  2 us a message that came or went; where a new snapshot was made, as to open
         """
         if self.writable:
             return False
         with self._lock:
+            news, self._news = self._news, False
             state, heard = self._state, self._heard
             past, end = list[Entry](), 0
             if heard is not None:
@@ -687,7 +690,7 @@ class MessageStore:
             state.journal = max(state.journal, end)
             for number in [n for n in self._files if n not in state.segments]:
                 self._retire(number)
-            return bool(changes)
+            return bool(changes) or news
 
     def _listen(self, state: State) -> None:
         """Read what was found, and hear of what follows."""
