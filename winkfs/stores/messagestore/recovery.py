@@ -21,7 +21,7 @@ from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Directory, Kind, Storage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import LOW, Index, Place, Rows, words_of
+from winkformats.messagestore.index import LAST, LOW, Index, Place, Rows, words_of
 from winkformats.messagestore.journal import (
     END,
     INDEX,
@@ -121,7 +121,7 @@ def listed(directory: Directory) -> dict[int, Segment]:
         info = directory.info(name)
         if info is None:
             continue
-        if info.kind is not Kind.FILE or number > LOW:
+        if info.kind is not Kind.FILE or number > LAST:
             raise Refusal(f"{name} is no segment: a {info.kind.value}", directory.path)
         if number in found:
             raise Refusal(f"{found[number].name} and {name}: remove one of them", directory.path)
