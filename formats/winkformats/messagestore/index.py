@@ -71,6 +71,12 @@ def words_of(ids: bytes) -> UInt64:
     return np.frombuffer(ids, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
+def ids_of(rows: Rows) -> list[bytes]:
+    """The other way round."""
+    data = rows.ids.astype(">u8").tobytes()
+    return [data[at : at + 16] for at in range(0, len(data), 16)]
+
+
 class Index:
     """Message id -> `Place`. Not for several threads at once."""
 

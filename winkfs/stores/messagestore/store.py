@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import chain, repeat
 from typing import Any, Final, Literal, NamedTuple, Self
 
@@ -34,6 +34,7 @@ from winkformats.messagestore.journal import (
     NO_ID,
     REFS,
     RESET,
+    SEALED,
     Entry,
     Journal,
     Snapshot,
@@ -136,6 +137,7 @@ class MessageStore:
         self._named = False  # whether names have changed since the last sync
         self._done = self._synced = 0  # changes, and those that are durable
         self._ids: list[bytes] = []  # to be confirmed
+        self._full = False  # the journal: a new snapshot is wanted
         self._busy: set[int] = set()  # segments that are compacted or migrated
         self._why, self._closed, self._ready = "", False, self.writable
         self._held: Lock | None = None
@@ -188,21 +190,18 @@ class MessageStore:
             for number in [n for n, segment in self.segments.items() if not segment.count]:
                 self._unlink(self.segments.pop(number))
         else:
-            self._journal = Journal(
-                self.directory.open(f"{JOURNAL}{self._generation}", "w", follow=False),
-                self._generation,
-            )
+            storage = self.directory.open(f"{JOURNAL}{self._generation}", "w", follow=False)
+            self._journal = Journal(storage, self._generation, begun=True)
         self._since = self._done
 
     def _take(self, state: State) -> None:
         self.index, self.segments = state.index, state.segments
         self._generation, self._next = state.generation, state.next_file
         self._state = state
-        last = max(self.segments, default=None)
-        if self.writable and last is not None:
-            segment = self.segments[last]
+        for segment in self.segments.values() if self.writable else ():
             large = segment.count == 1 and segment.size >= LARGE
-            if segment.version is sqs and segment.size < ROLL and segment.count and not large:
+            good = segment.version is sqs and not segment.sealed and not large and segment.count
+            if good and sqs.START <= segment.size < ROLL:
                 self._current, self._flushed = segment, segment.size
 
     def _say(self, line: str) -> None:
@@ -216,9 +215,8 @@ class MessageStore:
             self._end_thread()
             if self._ready:
                 self.sync()
-                with self._lock:
-                    if self._since != self._done:
-                        self._checkpoint()
+                if self._since != self._done:
+                    self._renew()
         finally:
             self._let_go()
 
@@ -294,8 +292,8 @@ class MessageStore:
             self._done += 1
             if self._confirm is not None:
                 self._ids.append(msg_id)
-        if self._always:
-            self.sync()
+        if self._always or self._full:
+            self._settle()
 
     def write_many(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
         """The same of many, (id, body) each. Cost: 1.5 us each, where they are new."""
@@ -311,6 +309,8 @@ class MessageStore:
                     self._done += self.index.count - before
                 if self._confirm is not None:
                     self._ids += [msg_id for msg_id, _ in some]
+            if self._full:
+                self._renew()
         if self._always:
             self.sync()
 
@@ -418,9 +418,7 @@ class MessageStore:
         """A new current segment."""
         self._flush()
         before = self._current
-        if self._journal.size > max(JOURNAL_ROOM, 32 * self.index.count):
-            self.sync()
-            self._checkpoint()
+        self._full = self._journal.size > max(JOURNAL_ROOM, 32 * self.index.count)
         self._current, self._flushed = self._new_segment(), sqs.START
         if before is not None and not before.count:
             self._remove_segments([before])
@@ -462,8 +460,8 @@ class MessageStore:
                 self._remove_segments(
                     [s for s in empty if not s.count and s.number not in self._busy]
                 )
-        if self._always:
-            self.sync()
+        if self._always or self._full:
+            self._settle()
 
     def _remove_segments(self, empty: list[Segment]) -> None:
         """Remove the files of segments without messages. What says so is durable first."""
@@ -535,34 +533,58 @@ class MessageStore:
         with self._sync_lock:
             if self._synced >= wanted:
                 return  # by another thread, meanwhile
-            with self._lock:
-                self._check()
-                self._flush()
-                # Those that are removed meanwhile are closed, so duplicates are synced.
-                files = [self._storage_out(self.segments[n]).duplicate() for n in self._dirty]
-                self._dirty.clear()
-                rolled = [
-                    n for n in self._out if self._current is None or n != self._current.number
-                ]
-                for number in rolled:
-                    self._out.pop(number).close()
-                self._journal.flush()
-                journal = self._journal.storage.duplicate()
-                named, self._named = self._named, False
-                done, (ids, self._ids) = self._done, (self._ids, [])
+            with ExitStack() as stack:
+                with self._lock:
+                    self._check()
+                    self._flush_journal()
+                    # Those that are removed meanwhile are closed, so duplicates are synced.
+                    files = [self._storage_out(self.segments[n]) for n in self._dirty]
+                    files = [
+                        stack.enter_context(s.duplicate()) for s in (*files, self._journal.storage)
+                    ]
+                    self._dirty.clear()
+                    current = None if self._current is None else self._current.number
+                    for number in [n for n in self._out if n != current]:
+                        self._out.pop(number).close()
+                    named, self._named = self._named, False
+                    done, (ids, self._ids) = self._done, (self._ids, [])
+                try:
+                    for storage in files[:-1]:
+                        storage.sync()
+                    if named:
+                        self.directory.sync()
+                    files[-1].sync()
+                except OSError as error:
+                    self._failed = str(error)
+                    raise
+            self._synced = max(self._synced, done)
+        if ids and self._confirm is not None:
+            self._confirm(ids)
+
+    def _settle(self) -> None:
+        """What is to be done behind a change, without the lock."""
+        if self._full:
+            self._renew()
+        if self._always:
+            self.sync()
+
+    def _renew(self) -> None:
+        """Make all durable by a new snapshot. Others wait for it. Raises OSError."""
+        with self._sync_lock, self._lock:
+            self._check()
+            if self._busy:  # the journal says what is being moved
+                return
+            self._flush()
             try:
-                for storage in files:
-                    storage.sync()
-                if named:
-                    self.directory.sync()
-                journal.sync()
+                for number in self._dirty:
+                    self._storage_out(self.segments[number]).sync()
             except OSError as error:
                 self._failed = str(error)
                 raise
-            finally:
-                for storage in (*files, journal):
-                    storage.close()
-            self._synced = max(self._synced, done)
+            self._dirty.clear()
+            self._checkpoint()
+            self._synced, self._full = self._done, False
+            ids, self._ids = self._ids, []
         if ids and self._confirm is not None:
             self._confirm(ids)
 
@@ -572,10 +594,16 @@ class MessageStore:
         name = f"{JOURNAL}{number}"
         self.directory.unlink(name)
         storage = self.directory.create_new(name)
+        journal = Journal(storage, number)
         try:
+            journal.flush()
+            storage.sync()
+            # Segments that were removed must not be back when the journal that says so is gone.
+            self.directory.sync()
             head = Snapshot(
                 number, self.last_v1_file, self._next,
-                {n: segment.size for n, segment in self.segments.items()}, Rows.joined([]),
+                {n: s.size if s is self._current else SEALED for n, s in self.segments.items()},
+                Rows.joined([]),
             )  # fmt: skip
             with replacing(self.directory, INDEX) as index:
                 write_snapshot(index, head, self.index.rows(), self.index.count)
@@ -589,7 +617,7 @@ class MessageStore:
             with suppress(OSError):
                 self._journal.flush()
             self._journal.storage.close()
-        self._journal = Journal(storage, number)
+        self._journal = journal
         self._since = self._done
         self.directory.unlink(f"{JOURNAL}{before}")
 
@@ -646,6 +674,8 @@ class MessageStore:
 
         cost  2 us each, and the reads, which are in the order of the disk
         """
+        if not ids:
+            return []
         with self._lock:
             if self._closed:
                 raise Closed("the store is closed", self.path)
@@ -847,9 +877,7 @@ class MessageStore:
             if problem:
                 return segment.size, 0, problem
             with self._lock:
-                for msg_id, size, offset in kept:
-                    self._journal.add(INTENT, segment.number, offset, size, 0, msg_id)
-                self._sync_journal()
+                self._state_all(INTENT, segment, kept)
                 segment.moved += 1
             started = True
             with self.directory.open(segment.name, "w", follow=False) as storage:
@@ -859,7 +887,8 @@ class MessageStore:
                     self._check()
                     relocate(self.index, segment, plan.moves)
                     new = {message.msg_id: offset for message, offset in plan.moves}
-                    self._reset(segment, [m._replace(offset=new.get(m[0], m[2])) for m in kept])
+                    after = [m._replace(offset=new.get(m.msg_id, m.offset)) for m in kept]
+                    self._state_all(RESET, segment, after)
                     segment.moved += 1
                     segment.size = plan.size
                 storage.truncate(plan.size)
@@ -876,14 +905,15 @@ class MessageStore:
                 if not segment.count and segment.number in self.segments and not self._failed:
                     self._remove_segments([segment])
 
-    def _reset(self, segment: Segment, messages: Iterable[Message]) -> None:
-        """Say in the journal which messages a segment has, those of these that are held."""
+    def _state_all(self, kind: int, segment: Segment, messages: Iterable[Message]) -> None:
+        """Say in the journal, durable, which messages a segment has: those of these that are held.
+        What is in the segment is durable."""
         kept = []
         for msg_id, size, offset in messages:
             place = self.index.get(msg_id)
             if place is not None and place[:2] == (segment.number, offset):
                 kept.append((offset, size, place.refs, msg_id))
-        self._journal.add(RESET, segment.number, len(kept), 0, 0, NO_ID)
+        self._journal.add(kind, segment.number, len(kept), 0, 0, NO_ID)
         for row in kept:
             self._journal.add(KEPT, segment.number, *row)
         self._done += 1
@@ -926,7 +956,7 @@ class MessageStore:
                         new.count += 1
                 new.size = at
                 segment.count = segment.valid = 0
-                self._reset(new, copied)
+                self._state_all(RESET, new, copied)
                 self._busy.discard(segment.number)
                 self._remove_segments([segment])
         except (OSError, FormatError):
