@@ -71,6 +71,11 @@ PLACES: Final = {
     "rows of a data set read together": "winkfs.mounting.datasetnames.SHEET",
     "names of an order that is always made anew": "winkfs.mounting.datasetnames.SMALL",
     "names put into an order one by one": "winkfs.mounting.datasetnames.FEW",
+    # a message store
+    "bytes of a segment": "winkfs.stores.messagestore.store.ROLL",
+    "bytes of a large message": "winkfs.stores.messagestore.store.LARGE",
+    "bytes that a message store gathers": "winkfs.stores.messagestore.store.BUFFER",
+    "bytes of a journal of messages": "winkfs.stores.messagestore.store.JOURNAL_ROOM",
     # a mount
     "changes to a new catalog": "winkfs.mounting.view.CHANGES",
     "inodes read ahead": "winkfs.mounting.view.AHEAD",

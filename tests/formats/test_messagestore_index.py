@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from winkformats.messagestore.index import GONE, Index, Place, Rows, words_of
+from winkformats.messagestore.index import GONE, LAST, Index, Place, Rows, words_of
 
 SOME = st.integers(0, 40).map(lambda number: (number * 0x9E3779B97F4A7C15 << 20).to_bytes(16))
 PLACES = st.builds(Place, *[st.integers(0, (1 << 31) - 1)] * 3, st.integers(0, 5))
@@ -52,14 +52,20 @@ class Beside(RuleBasedStateMachine):
     def hold(self, one: bytes, change: int) -> None:
         place = self.model.get(one)
         if place is None:
-            with pytest.raises(KeyError):
-                self.index.hold(one, change)
+            assert self.index.hold(one, change) is None
         elif place.refs + change < 0:
             with pytest.raises(ValueError, match="references"):
                 self.index.hold(one, change)
         else:
-            assert self.index.hold(one, change) == place.refs + change
             self.model[one] = place._replace(refs=place.refs + change)
+            assert self.index.hold(one, change) == self.model[one]
+            if not self.model[one].refs:
+                del self.model[one]
+
+    @rule(one=SOME, file=st.integers(0, LAST), offset=st.integers(0, LAST))
+    def add(self, one: bytes, file: int, offset: int) -> None:
+        assert self.index.add(one, file, offset, 21) == (one not in self.model)
+        self.model.setdefault(one, Place(file, offset, 21, 1))
 
     @rule(ids=st.lists(SOME, max_size=50))
     def get_many(self, ids: list[bytes]) -> None:

@@ -27,6 +27,7 @@ WORDS: Final = 4  # of a slot
 FREE: Final = (1 << 64) - 1
 GONE: Final = FREE - 1
 LOW: Final = (1 << 32) - 1
+LAST: Final = (1 << 31) - 1  # number of a file, at most
 MASK: Final = (1 << 64) - 1
 LEAST: Final = 1 << 10  # slots
 IDS: Final = struct.Struct(">QQ")
@@ -68,6 +69,12 @@ class Rows(NamedTuple):
 def words_of(ids: bytes) -> UInt64:
     """Ids one behind the other -> uint64[n, 2]."""
     return np.frombuffer(ids, ">u8").reshape(-1, 2).astype(np.uint64)
+
+
+def ids_of(rows: Rows) -> list[bytes]:
+    """The other way round."""
+    data = rows.ids.astype(">u8").tobytes()
+    return [data[at : at + 16] for at in range(0, len(data), 16)]
 
 
 class Index:
@@ -146,10 +153,12 @@ class Index:
     def add(self, msg_id: bytes, file: int, offset: int, size: int) -> bool:
         """Add a message with one reference; False, and nothing is done: it is there already."""
         high, low = IDS.unpack(msg_id)
-        at = self._find(high, low)
-        if at >= 0:
-            return False
-        at, words = ~at, self._words
+        a, b = self._factors
+        at, words = ((high * a ^ low * b) * a & MASK) >> self._shift << 2, self._words
+        if words[at + 2] != FREE:
+            at = ~self._find(high, low)
+            if at < 0:
+                return False
         if words[at + 2] == FREE:
             if self._used >= self._most:
                 self._grow(1)
@@ -216,6 +225,15 @@ class Index:
         there = slots >= 0
         return _rows(self._table[slots[there]]), there
 
+    def add_many(self, rows: Rows) -> None:
+        """Add messages that are not there, each once. Cost: 0.1 us each."""
+        if self._used + len(rows.ids) > self._most:
+            self._grow(len(rows.ids))
+        for at in range(0, len(rows.ids), PARTS):
+            part = rows.take(np.arange(at, min(at + PARTS, len(rows.ids))))
+            self._add(_slots(part))
+            self.count += len(part.ids)
+
     def put_many(self, rows: Rows) -> None:
         """The same as `put` of each; no id comes twice. Cost: 0.2 us each."""
         if self._used + len(rows.ids) > self._most:
@@ -227,9 +245,7 @@ class Index:
         slots = self._find_many(rows.ids)
         new = slots < 0
         self.count += int(new.sum())
-        values = np.empty((len(slots), WORDS), np.uint64)
-        values[:, :2] = rows.ids
-        values[:, 2], values[:, 3] = _packed(rows.file, rows.offset), _packed(rows.size, rows.refs)
+        values = _slots(rows)
         self._table[slots[~new]] = values[~new]
         self._add(values[new])
 
@@ -255,6 +271,13 @@ class Index:
         for at in range(0, len(self._table), PARTS):
             some = self._table[at : at + PARTS]
             yield _rows(some[some[:, 2] < GONE])
+
+
+def _slots(rows: Rows) -> Slots:
+    found = np.empty((len(rows.ids), WORDS), np.uint64)
+    found[:, :2] = rows.ids
+    found[:, 2], found[:, 3] = _packed(rows.file, rows.offset), _packed(rows.size, rows.refs)
+    return found
 
 
 def _packed(high: Int64, low: Int64) -> UInt64:

@@ -10,7 +10,7 @@
     32      8     Q     files       rows of segments
     40      8     Q     messages    rows of messages
 
-    a segment    number u64, bytes of it that the snapshot covers u64
+    a segment    number u64, bytes of it that the snapshot covers u64, SEALED: nothing is added
     a message    id 16, segment u32, offset u32, size u32, references u32
     at the end   xxh3_64 of all before, u64
 
@@ -32,7 +32,7 @@
     REFS    so many hold the message at this place, 0: it is removed
     RESET   all that was known of a segment is void; `offset` rows KEPT follow
     KEPT    a message of the segment
-    INTENT  a message that stays, at its place before: the segment is being compacted
+    INTENT  as RESET, and the segment is going to be compacted: these messages will stay
     END     another generation has followed
 
 The journal ends at the first row that is not whole.
@@ -69,6 +69,7 @@ ROW: Final = struct.Struct("<5I16s")
 CRC: Final = struct.Struct("<I")
 STRIDE: Final = ROW.size + CRC.size
 REFS, RESET, KEPT, INTENT, END = 1, 2, 3, 4, 5
+SEALED: Final = (1 << 64) - 1
 NO_ID: Final = bytes(16)
 assert (HEAD.size, FILE.itemsize, MESSAGE.itemsize, STRIDE) == (48, 16, 32, 40)
 
@@ -162,12 +163,12 @@ def _rows(packed: np.ndarray[tuple[int], np.dtype[np.void]]) -> Rows:
 class Journal:
     """The journal of a generation, open for writing: rows are gathered, and written by `flush`."""
 
-    def __init__(self, storage: Storage, generation: int) -> None:
-        """`storage`: empty."""
+    def __init__(self, storage: Storage, generation: int, *, begun: bool = False) -> None:
+        """`storage`: empty, or `begun`, with a header and no row."""
         self.storage = storage
         head = JOURNAL_HEAD.pack(JOURNAL_MAGIC, generation)
-        self._seed, self._rows = zlib.crc32(head), [head]
-        self.size = 0  # bytes written
+        self._seed, self._rows = zlib.crc32(head), [] if begun else [head]
+        self.size = len(head) if begun else 0  # bytes written
 
     def add(self, kind: int, file: int, offset: int, size: int, refs: int, msg_id: bytes) -> None:
         row = ROW.pack(kind, file, offset, size, refs, msg_id)
@@ -205,10 +206,10 @@ def entries(storage: Storage, generation: int, start: int = 0) -> tuple[list[Ent
 
 
 def whole(found: list[Entry], start: int) -> tuple[list[Entry], int]:
-    """Without a RESET whose rows KEPT are not all there, and what follows it."""
+    """Without a RESET or INTENT whose rows KEPT are not all there, and what follows it."""
     at = 0
     while at < len(found):
-        if found[at].kind == RESET:
+        if found[at].kind in (RESET, INTENT):
             rest = found[at + 1 : at + 1 + found[at].offset]
             if len(rest) < found[at].offset or any(entry.kind != KEPT for entry in rest):
                 break

@@ -77,13 +77,19 @@ def _sum(msg_id: bytes, body: bytes) -> int:
 
 
 def scan(
-    storage: Storage, valid: Valid | None = None, *, start: int = START, checked: bool = False
+    storage: Storage,
+    valid: Valid | None = None,
+    *,
+    start: int = START,
+    checked: bool = False,
+    repeated: bool = False,
 ) -> Scan:
     """The messages of a segment, by its records alone.
 
     valid    asked of each body; what it refuses is an error
     start    where the first of them begins
     checked  a message whose checksum is wrong is an error, too
+    repeated an id may come more than once: its first record may have been removed
     cost    0.5 us a record, holes of any size and bodies longer than a window are not read
     """
     window, found = Window(storage), Scan(end=start)
@@ -124,7 +130,7 @@ def scan(
                 return _failed(found, at, "invalid_message_body")
             if kind == CHECKED and checked and not _good(window, at, length):
                 return _failed(found, at, "wrong_checksum")
-            if msg_id not in seen:
+            if repeated or msg_id not in seen:
                 know(msg_id)
                 add((msg_id, length, at))
         at += length

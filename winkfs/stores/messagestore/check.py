@@ -11,6 +11,7 @@ from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
+from winkformats.messagestore.index import ids_of
 from winkformats.messagestore.segment import Message
 from winkfs.container.verify import Report
 from winkfs.stores.messagestore.recovery import Segment, listed, load
@@ -33,7 +34,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
             (msg_id, offset): size
             for some in mine
             for msg_id, offset, size in zip(
-                _ids(some.ids.astype(">u8").tobytes()), some.offset.tolist(), some.size.tolist(),
+                ids_of(some), some.offset.tolist(), some.size.tolist(),
                 strict=True,
             )
         }  # fmt: skip
@@ -45,10 +46,6 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
         if progress is not None:
             progress(segment.size)
     return report
-
-
-def _ids(data: bytes) -> list[bytes]:
-    return [data[at : at + 16] for at in range(0, len(data), 16)]
 
 
 def _check(
@@ -125,7 +122,7 @@ def everything(segment: Segment, storage: Storage) -> tuple[list[Message], int]:
     found: list[Message] = []
     lost, at, size = 0, sqs.START, storage.size()
     while at < size:
-        part = sqs.scan(storage, start=at, checked=True)
+        part = sqs.scan(storage, start=at, checked=True, repeated=True)
         found += part.messages
         if part.end >= size:
             break

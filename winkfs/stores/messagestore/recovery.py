@@ -21,7 +21,7 @@ from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Directory, Kind, Storage
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import LOW, Index, Place, Rows, words_of
+from winkformats.messagestore.index import LAST, LOW, Index, Place, Rows, ids_of, words_of
 from winkformats.messagestore.journal import (
     END,
     INDEX,
@@ -31,6 +31,7 @@ from winkformats.messagestore.journal import (
     MAGIC,
     REFS,
     RESET,
+    SEALED,
     Entry,
     Snapshot,
     entries,
@@ -52,6 +53,8 @@ class Segment:
 
     size    bytes up to the end of its last record
     valid   bytes of the messages that are held by somebody, and how many these are
+    sealed  nothing is added to it any more
+    scanned what is in it was not known
     moved   grows when bytes of it are about to change, and when they have
     """
 
@@ -60,6 +63,8 @@ class Segment:
     size: int
     valid: int = 0
     count: int = 0
+    sealed: bool = False
+    scanned: bool = False
     moved: int = 0
 
     @property
@@ -83,6 +88,7 @@ class State:
     cuts        segment -> where its good records end, where there is more behind them
     torn        segments of which what is cut is not known to be dead
     redo        segments whose compaction began -> the messages that stay
+    later       id -> where it is, too: what is said to be its message may have been removed
     """
 
     index: Index = field(default_factory=Index)
@@ -94,6 +100,7 @@ class State:
     cuts: dict[int, int] = field(default_factory=dict)
     torn: set[int] = field(default_factory=set)
     redo: dict[int, list[Message]] = field(default_factory=dict)
+    later: dict[bytes, list[Place]] = field(default_factory=dict)
 
 
 def is_store(path: str) -> bool:
@@ -121,7 +128,7 @@ def listed(directory: Directory) -> dict[int, Segment]:
         info = directory.info(name)
         if info is None:
             continue
-        if info.kind is not Kind.FILE or number > LOW:
+        if info.kind is not Kind.FILE or number > LAST:
             raise Refusal(f"{name} is no segment: a {info.kind.value}", directory.path)
         if number in found:
             raise Refusal(f"{found[number].name} and {name}: remove one of them", directory.path)
@@ -140,7 +147,7 @@ def load(directory: Directory, say: Say, *, removed: bool = False) -> State:
     for left in reversed(range(TRIES if removed else 1)):
         told: list[str] = []
         try:
-            found = _load(directory, told.append)
+            found = _load(directory, told.append, last=not left)
         except FileNotFoundError:
             if not left:
                 raise
@@ -158,12 +165,12 @@ def _moved_on(directory: Directory, state: State) -> bool:
     return info is None or info.size > state.journal
 
 
-def _load(directory: Directory, say: Say) -> State:
+def _load(directory: Directory, say: Say, *, last: bool) -> State:
     head, state = _snapshot(directory, say), State()
-    past: list[Entry] = []
+    past, ends = list[Entry](), False
     if head is not None:
         state.generation, state.next_file = head.generation, head.next_file
-        past, state.journal = _journal(directory, head.generation, say)
+        past, state.journal, ends = _journal(directory, head.generation, say, last=last)
     segments = state.segments = listed(directory)  # behind the journal: it says what was removed
     state.next_file = max([state.next_file, *(number + 1 for number in segments)])
     changes = Changes(past)
@@ -171,23 +178,29 @@ def _load(directory: Directory, say: Say) -> State:
     if head is not None:
         parts.append(_still_there(head.rows, segments, changes.resets, say, directory.path))
     parts += [_kept(kept) for number, kept in changes.resets.items() if number in segments]
-    state.clean = head is not None and not past and covered.keys() == segments.keys()
+    state.clean = ends and not past and covered.keys() == segments.keys()
     for number, segment in segments.items():
         length, start = segment.size, covered.get(number, segment.version.START)
-        if number in changes.resets:
-            ends = [entry.offset + entry.size for entry in changes.resets[number]]
-            segment.size = max(ends, default=segment.version.START)
-        elif start < length or number not in covered:
+        segment.sealed = number in changes.resets or start == SEALED
+        if number in changes.intents:
+            kept = changes.resets[number]
+            state.redo[number] = [Message(row.msg_id, row.size, row.offset) for row in kept]
+        elif number in changes.resets:
+            stops = [entry.offset + entry.size for entry in changes.resets[number]]
+            segment.size = max(stops, default=segment.version.START)
+        elif not segment.sealed and (start < length or number not in covered):
             parts.append(_rows(number, _tail(directory, segment, start, say)))
-            state.clean = False
+            state.clean, segment.scanned = False, True
             if segment.size < length or (number not in covered and not len(parts[-1].file)):
                 state.torn.add(number)
         if segment.size < length:
             state.cuts[number] = segment.size
     state.clean = state.clean and not state.cuts
-    _fill(state.index, [changes.applied(rows) for rows in parts])
+    if head is not None:
+        state.index.add_many(changes.applied(parts.pop(0)))  # each id once
+    for rows in parts:
+        add(state, changes.applied(rows))
     _sum_up(state)
-    state.redo = {n: kept for n, kept in changes.intents.items() if n in segments}
     return state
 
 
@@ -202,13 +215,22 @@ def _snapshot(directory: Directory, say: Say) -> Snapshot | None:
         return None
 
 
-def _journal(directory: Directory, generation: int, say: Say) -> tuple[list[Entry], int]:
-    name = f"{JOURNAL}{generation}"
-    with directory.open(name, follow=False) as storage:
-        found, end = entries(storage, generation)
-        if not end and storage.size() > 0:
-            say(f"{storage.name}: its header is wrong: messages that were removed may be back")
-        return found, end
+def _journal(
+    directory: Directory, generation: int, say: Say, *, last: bool
+) -> tuple[list[Entry], int, bool]:
+    """Its rows, where they end, and whether the file does so, too."""
+    name, back = f"{JOURNAL}{generation}", "messages that were removed may be back"
+    try:
+        with directory.open(name, follow=False) as storage:
+            found, end = entries(storage, generation)
+            if not end:
+                say(f"{storage.name}: its header is wrong: {back}")
+            return found, end, end == storage.size()
+    except FileNotFoundError:
+        if not last:
+            raise
+        say(f"{directory.path}/{name} is missing: {back}")
+        return [], 0, False
 
 
 def _tail(
@@ -224,10 +246,11 @@ def _tail(
 
 
 def scan(segment: Segment, storage: Storage, start: int) -> Scan:
-    """The messages of a segment from `start` on, as far as they are good."""
+    """The messages of a segment from `start` on, as far as they are good; one that was removed and
+    came again is there twice."""
     if segment.version is rdq:
         return rdq.scan(storage)
-    return sqs.scan(storage, start=start, checked=True)
+    return sqs.scan(storage, start=start, checked=True, repeated=True)
 
 
 def _rows(number: int, messages: Iterable[tuple[bytes, int, int]]) -> Rows:
@@ -267,28 +290,25 @@ def _still_there(
 
 
 class Changes:
-    """What a journal says: of each segment the rows since its last RESET.
+    """What a journal says: of each segment the rows since its last RESET or INTENT.
 
     resets   segment -> its rows KEPT
-    intents  segment -> the messages that stay, where no RESET followed
+    intents  segments whose compaction began, and did not end
     """
 
     def __init__(self, past: list[Entry]) -> None:
         self.resets: dict[int, list[Entry]] = {}
-        self.intents: dict[int, list[Message]] = {}
+        self.intents: set[int] = set()
         refs: dict[int, dict[int, int]] = defaultdict(dict)  # segment -> offset -> references
         for entry in past:
             if entry.kind == REFS:
                 refs[entry.file][entry.offset] = entry.refs
-            elif entry.kind == RESET:
+            elif entry.kind in (RESET, INTENT):
                 self.resets[entry.file] = []
                 refs.pop(entry.file, None)
-                self.intents.pop(entry.file, None)
+                (self.intents.add if entry.kind == INTENT else self.intents.discard)(entry.file)
             elif entry.kind == KEPT:
                 self.resets[entry.file].append(entry)
-            elif entry.kind == INTENT:
-                message = Message(entry.msg_id, entry.size, entry.offset)
-                self.intents.setdefault(entry.file, []).append(message)
         places = [(file << 32 | at, n) for file, some in refs.items() for at, n in some.items()]
         self._places, self._refs = np.array(sorted(places), np.int64).reshape(-1, 2).T
 
@@ -303,10 +323,16 @@ class Changes:
         return rows._replace(refs=refs).take(refs > 0)
 
 
-def _fill(index: Index, parts: list[Rows]) -> None:
-    """Of an id that comes more than once the first stays; no part has one twice."""
-    for rows in parts:
-        index.put_many(rows.take(~index.get_many(rows.ids)[1]) if index.count else rows)
+def add(state: State, rows: Rows) -> None:
+    """Add messages that are not there yet; of an id that comes more than once the first."""
+    new = ~state.index.get_many(rows.ids)[1]
+    first = np.zeros(len(new), bool)
+    first[np.unique(rows.ids, axis=0, return_index=True)[1]] = True
+    state.index.add_many(rows.take(new & first))
+    others = rows.take(~(new & first))
+    for i, msg_id in enumerate(ids_of(others)):
+        place = Place(*(int(column[i]) for column in others[1:]))
+        state.later.setdefault(msg_id, []).append(place)
 
 
 def _sum_up(state: State) -> None:
@@ -329,13 +355,13 @@ def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> i
 
     ->  changes; None: the whole has to be loaded anew
     """
-    changes = len(past)
+    changes, count = Changes(past), len(past)
     if any(entry.kind == END for entry in past):
         return None
     for entry in past:
         if entry.kind in (RESET, INTENT) and entry.file in state.segments:
             state.segments[entry.file].moved += 1
-    _apply(state, past, only=None)
+    _apply(state, past)
     resets = {entry.file for entry in past if entry.kind == RESET}
     try:
         there = listed(directory)
@@ -343,32 +369,27 @@ def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> i
             if any((rows.file == number).any() for rows in state.index.rows()):
                 return None
             state.segments.pop(number).moved += 1
-        added = set()
         for number, found in there.items():
             segment, length = state.segments.get(number), found.size
             if segment is None:
                 segment = state.segments[number] = found
                 segment.size = segment.version.START
                 if number in resets:
-                    segment.size = length
-            if length > segment.size and number not in resets:
+                    segment.size, segment.sealed = length, True
+            if length > segment.size and not segment.sealed:
                 rows = _rows(number, _tail(directory, segment, segment.size, say))
-                changes += len(rows.file)
-                state.index.put_many(rows.take(~state.index.get_many(rows.ids)[1]))
-                added.add(number)
+                count += len(rows.file)
+                add(state, changes.applied(rows))
     except FileNotFoundError:
         return None
-    _apply(state, past, only=added)
-    return changes
+    return count
 
 
-def _apply(state: State, past: list[Entry], *, only: set[int] | None) -> None:
-    """Rows of the journal, those of some segments or all."""
+def _apply(state: State, past: list[Entry]) -> None:
+    """Rows of the journal."""
     index = state.index
     for kind, number, offset, size, refs, msg_id in past:
-        if only is not None and number not in only:
-            continue
-        if kind == KEPT and only is None:
+        if kind == KEPT:
             index.put(msg_id, Place(number, offset, size, refs))
         elif kind == REFS:
             place = index.get(msg_id)
@@ -377,14 +398,29 @@ def _apply(state: State, past: list[Entry], *, only: set[int] | None) -> None:
                     index.put(msg_id, place._replace(refs=refs))
                 else:
                     index.remove(msg_id)
+                    for other in state.later.pop(msg_id, [])[:1]:
+                        index.put(msg_id, other)
 
 
 # --- what a writer mends ---
 
 
 def mend(directory: Directory, state: State, say: Say) -> None:
-    """Finish compactions that were interrupted, and cut off what is no record. A new snapshot has
-    to follow, and then the removal of the segments without messages. Raises OSError."""
+    """Cut off what is no record, and finish compactions that were interrupted. A new snapshot has
+    to follow, then `cut`, and the removal of segments without messages. Raises OSError."""
+    # Who wrote them may have ended before the disk had them.
+    names = [segment.name for segment in state.segments.values() if segment.scanned]
+    if state.generation and directory.exists(name := f"{JOURNAL}{state.generation}"):
+        names.append(name)
+    for name in names:
+        with directory.open(name, "w", follow=False) as storage:
+            storage.sync()
+    directory.sync()
+    for number in sorted(state.torn):
+        segment = state.segments[number]
+        start = segment.size if segment.count else min(segment.size, segment.version.START)
+        _keep_aside(directory, segment, start, say)
+    cut(directory, state)
     for number, kept in state.redo.items():
         segment = state.segments[number]
         with directory.open(segment.name, "w", follow=False) as storage:
@@ -392,19 +428,16 @@ def mend(directory: Directory, state: State, say: Say) -> None:
             storage.sync()
         relocate(state.index, segment, plan.moves)
         state.cuts[number] = segment.size = plan.size
-    for number in sorted(state.torn):
-        segment = state.segments[number]
-        start = segment.size if segment.count else min(segment.size, segment.version.START)
-        _keep_aside(directory, segment, start, say)
 
 
 def cut(directory: Directory, state: State) -> None:
-    """Behind the new snapshot. Raises OSError."""
+    """Raises OSError."""
     for number, end in state.cuts.items():
-        if number in state.segments:
-            with directory.open(state.segments[number].name, "w", follow=False) as storage:
-                storage.truncate(min(end, storage.size()))
-                storage.sync()
+        with directory.open(state.segments[number].name, "w", follow=False) as storage:
+            storage.truncate(min(end, storage.size()))
+            storage.sync()
+        state.segments[number].sealed = True
+    state.cuts.clear()
 
 
 def relocate(index: Index, segment: Segment, moves: Iterable[tuple[Message, int]]) -> None:

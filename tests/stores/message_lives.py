@@ -1,0 +1,310 @@
+"""Lives of message stores on a simulated disk: random operations by seed, beside a model.
+
+    python tests/stores/message_lives.py plain 17      # one life, step by step
+
+A sync acknowledges what was written and removed before. In an image of the disk after a power cut
+each message is as it was acknowledged, or as it was at some moment since.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from constants import shrink
+
+from winkformats.disk.paths import directory_of
+from winkformats.disk.simulated import Event, SimulatedDisk
+from winkformats.errors import CorruptError
+from winkformats.messagestore import rdq
+from winkfs.stores.messagestore.check import verify
+from winkfs.stores.messagestore.store import MessageStore, create
+
+VARIANTS = ("plain", "checked", "v1")
+IDS = [bytes([i]) * 16 for i in range(1, 30)]
+Value = tuple[int, bytes] | None  # references and body; None: there is none
+SMALL = {
+    "bytes of a segment": 6000, "bytes of a large message": 3000,
+    "bytes that a message store gathers": 900, "bytes of a journal of messages": 1200,
+}  # fmt: skip
+FAULTS = ("sync", "sync", "write", "directory sync", "create", "truncate", "rename", "unlink")
+
+
+def small(patch: pytest.MonkeyPatch) -> None:
+    """Segments of a few messages."""
+    for what, value in SMALL.items():
+        shrink(patch, what, value)
+
+
+class Wrong(AssertionError):
+    """What an image shows is not allowed."""
+
+
+class Life:
+    """A message store on a simulated disk.
+
+    acked   what is durable; since: of each id what it has been after that, too
+    model   what the store shows
+    """
+
+    def __init__(self, kind: str, seed: int, *, trace: bool = False) -> None:
+        self.kind, self.seed, self.trace = kind, seed, trace
+        self.rng = random.Random(f"{kind} {seed}")
+        self.disk = SimulatedDisk(self.rng.getrandbits(32), torn=self.rng.choice((1, 512)))
+        self.checked = kind == "checked"
+        self.acked: dict[bytes, Value] = {}
+        self.since: dict[bytes, list[Value]] = {}
+        self.model: dict[bytes, Value] = {}
+        self.images = self.phantoms = 0
+        self.done: Counter[str] = Counter()
+        if kind == "v1":
+            self._begin_with_v1()
+        else:
+            create(self.path, checksums=self.checked)
+        self.store = MessageStore(self.path, "a", checksums=self.checked)
+        self.often = self.rng.choice((0.01, 0.05, 0.2))
+
+    @property
+    def path(self) -> str:
+        return f"{self.disk.path}/s"
+
+    def say(self, what: str) -> None:
+        if self.trace:
+            print(what)
+
+    def _begin_with_v1(self) -> None:
+        directory_of(self.disk.path).mkdir("s")
+        directory, taken = directory_of(self.path), set()
+        for number in range(1, self.rng.randint(2, 4)):
+            parts = []
+            for _ in range(self.rng.randint(1, 12)):
+                msg_id = self.rng.choice(IDS)
+                if msg_id not in taken:
+                    taken.add(msg_id)
+                    body = self.body()
+                    self.acked[msg_id] = self.model[msg_id] = 1, body
+                    parts.append(rdq.record(msg_id, body))
+            with directory.create_new(f"{number}.rdq") as storage:
+                storage.write(0, [b"".join(parts)])
+                storage.sync()
+        directory.sync()
+        directory_of(self.disk.path).sync()
+
+    def body(self) -> bytes:
+        size = self.rng.choice((0, 1, 20, 100, 300, 700, 700, 3500))
+        return self.rng.randbytes(4).ljust(4, b"x") * (size // 4) + b"y" * (size % 4)
+
+    # --- what happens ---
+
+    def set(self, msg_id: bytes, value: Value) -> None:
+        before = self.model.get(msg_id)
+        self.since.setdefault(msg_id, [before]).append(value)
+        self.model[msg_id] = value
+
+    def write(self) -> None:
+        msg_id = self.rng.choice(IDS)
+        before = self.model.get(msg_id)
+        body = self.body()
+        value = (1, body) if before is None else (before[0] + 1, before[1])
+        self.note(msg_id, value)
+        self.store.write(msg_id, body)
+        self.model[msg_id] = value
+
+    def note(self, msg_id: bytes, value: Value) -> None:
+        """It may be so from now on."""
+        self.since.setdefault(msg_id, [self.model.get(msg_id)]).append(value)
+
+    def write_many(self) -> None:
+        new = {msg_id: self.body() for msg_id in self.rng.sample(IDS, self.rng.randint(1, 9))}
+        for msg_id, body in new.items():
+            before = self.model.get(msg_id)
+            self.note(msg_id, (1, body) if before is None else (before[0] + 1, before[1]))
+        self.store.write_many(new.items())
+        for msg_id in new:
+            self.model[msg_id] = self.since[msg_id][-1]
+
+    def remove(self) -> None:
+        there = sorted(msg_id for msg_id, value in self.model.items() if value is not None)
+        for msg_id in self.rng.sample(there, min(len(there), self.rng.randint(1, 8))):
+            value = self.model[msg_id]
+            assert value is not None
+            self.note(msg_id, (value[0] - 1, value[1]) if value[0] > 1 else None)
+            self.store.remove(msg_id)
+            self.model[msg_id] = self.since[msg_id][-1]
+
+    def sync(self) -> None:
+        self.store.sync()
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        self.acked, self.since = dict(self.model), {}
+
+    def compact(self) -> None:
+        self.done["compacted"] += self.store.compact().files
+
+    def migrate(self) -> None:
+        self.done["migrated"] += self.store.migrate()
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.acknowledge()
+        self.store = MessageStore(self.path, "a", checksums=self.checked)
+        self.compare(self.store, "after a close", exactly=True)
+        if self.store.problems:
+            raise Wrong(f"after a close: {self.store.problems}")
+
+    def abandon(self) -> None:
+        """The process ends: what it did not write is lost, what it did the disk may not have."""
+        self.store.abort()
+        self.take_up()
+
+    def look(self) -> None:
+        self.compare(self.store, "the store", exactly=True)
+
+    def step(self) -> None:
+        steps = {self.write: 8, self.write_many: 5, self.remove: 8, self.sync: 3, self.look: 1,
+                 self.compact: 2, self.reopen: 1, self.abandon: 1,
+                 self.migrate: 1 * (self.kind == "v1")}  # fmt: skip
+        step = self.rng.choices(list(steps), list(steps.values()))[0]
+        self.say(step.__name__)
+        step()
+
+    # --- what is there ---
+
+    def compare(self, store: MessageStore, where: str, *, exactly: bool) -> None:
+        found = {}
+        for msg_id in IDS:
+            place = store.place(msg_id)
+            if place is not None:
+                try:
+                    found[msg_id] = place.refs, store.read(msg_id)
+                except CorruptError:
+                    found[msg_id] = place.refs, b"damaged"
+        count = len(found) + self.phantoms
+        if len(store) != count and (exactly or self.checked or not (self.since or self.phantoms)):
+            raise Wrong(f"{where}: {len(store)} messages, {len(found)} of ours")
+        bodies = store.read_many(sorted(found)) if exactly else []
+        if exactly and bodies != [found[msg_id][1] for msg_id in sorted(found)]:
+            raise Wrong(f"{where}: read_many reads otherwise")
+        for msg_id in IDS:
+            allowed = [self.model.get(msg_id)] if exactly else self.allowed(msg_id)
+            value = found.get(msg_id)
+            if value not in allowed:
+                if not exactly and not self.checked and self.is_torn(msg_id, value):
+                    continue
+                raise Wrong(
+                    f"{where}: {msg_id[0]} is {short(value)}, not {list(map(short, allowed))}"
+                )
+
+    def allowed(self, msg_id: bytes) -> list[Value]:
+        """References change one by one, and bodies stay as long as there are any."""
+        return self.since.get(msg_id) or [self.acked.get(msg_id)]
+
+    def is_torn(self, msg_id: bytes, value: Value) -> bool:
+        """A message without a checksum that was not acknowledged may have any body."""
+        values = self.since.get(msg_id, [])
+        sizes = {len(known[1]) for known in values if known is not None}
+        return value is not None and None in values and len(value[1]) in sizes
+
+    def check(self, image: SimulatedDisk) -> None:
+        """What an image shows to a reader and to a writer, and again to the next one."""
+        self.images += 1
+        path = f"{image.path}/s"
+        with MessageStore(path) as reader:
+            self.compare(reader, "image", exactly=False)
+        with MessageStore(path, "a", checksums=self.checked) as writer:
+            self.compare(writer, "image for a writer", exactly=False)
+            found = {msg_id: writer.place(msg_id) for msg_id in IDS}
+            refs = {msg_id: place.refs for msg_id, place in found.items() if place is not None}
+        report = verify(path)
+        if report.problems and (self.checked or not self.since):
+            raise Wrong(f"image: {report.problems}")
+        with MessageStore(path, "a") as again:
+            if again.problems:
+                raise Wrong(f"image again: {again.problems}")
+            for msg_id in IDS:
+                place = again.place(msg_id)
+                if refs.get(msg_id) != (None if place is None else place.refs):
+                    raise Wrong(f"image again: {msg_id[0]} has another state")
+
+    def watch(self, event: Event) -> None:
+        if self.rng.random() < self.often:
+            watch, self.disk.watch = self.disk.watch, None
+            try:
+                self.check(self.disk.crash(self.rng))
+            finally:
+                self.disk.watch = watch
+
+    def go(self, steps: int) -> None:
+        self.disk.watch = self.watch
+        faulty = self.rng.random() < 0.5
+        for number in range(steps):
+            if faulty and self.rng.random() < 0.05:
+                call = self.rng.choice(FAULTS)
+                self.say(f"-- {call} is to fail")
+                self.disk.arm(call, self.rng.randint(1, 4))
+            try:
+                self.step()
+            except OSError as error:
+                self.say(f"-- {error}")
+                self.done["failed"] += 1
+                self.disk.watch = None
+                for fault in FAULTS:
+                    self.disk.arm(fault, 0)
+                self.begin_again()
+                self.disk.watch = self.watch
+            self.done["steps"] += 1
+            del number
+        self.disk.watch = None
+        self.check(self.disk.crash(self.rng))
+        self.store.abort()
+
+    def begin_again(self) -> None:
+        """After a fault the power goes; what there is then is what there was."""
+        with suppress(OSError):
+            self.store.abort()
+        self.check(self.disk.crash(self.rng))
+        self.disk = self.disk.crash(self.rng)
+        self.take_up()
+
+    def take_up(self) -> None:
+        """What is there now is what there was."""
+        self.store = MessageStore(self.path, "a", checksums=self.checked)
+        self.compare(self.store, "after a fault", exactly=False)
+        self.model = {}
+        # Of a header that is torn, and has no checksum, some of the id may be there.
+        self.phantoms = (
+            0
+            if self.checked
+            else len(self.store) - sum(self.store.place(msg_id) is not None for msg_id in IDS)
+        )
+        for msg_id in IDS:
+            place = self.store.place(msg_id)
+            if place is not None:
+                self.model[msg_id] = place.refs, self.store.read(msg_id)
+        self.acknowledge()
+
+
+def short(value: Value) -> str:
+    return "gone" if value is None else f"{value[0]} x {len(value[1])} {value[1][:4].hex()}"
+
+
+def live(kind: str, seed: int, steps: int = 120, *, trace: bool = False) -> Life:
+    """One life. Raises Wrong, with what to call to see it again."""
+    life = Life(kind, seed, trace=trace)
+    try:
+        life.go(steps)
+    except Exception as error:
+        error.add_note(f"python {Path(__file__).name} {kind} {seed}")
+        raise
+    return life
+
+
+if __name__ == "__main__":
+    with pytest.MonkeyPatch.context() as patch:
+        small(patch)
+        live(sys.argv[1], int(sys.argv[2]), trace=True)
