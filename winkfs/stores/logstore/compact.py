@@ -39,7 +39,7 @@ def usage(log: Log, view: View) -> list[Usage]:
         where = np.searchsorted(ages, log.ages(some.positions))
         live += np.bincount(where, some.lengths & entry.LENGTH, len(live))
     return [
-        Usage(number, log.files.handle(number).storage.size(), int(bytes_))
+        Usage(number, log.files.size(number), int(bytes_))
         for number, bytes_ in zip(numbers, live.tolist(), strict=False)
     ]
 
@@ -128,7 +128,8 @@ class _Group:
             scan, numbers, size = Scan(log.layout), [known[at]], 0
             scan.resume(gap=True)
             while True:
-                storage = log.files.handle(numbers[-1]).storage
+                handle = log.files.handle(numbers[-1])
+                storage = handle.storage
                 wrong = scan.read(storage, numbers[-1])
                 size += storage.size()
                 if wrong:
@@ -181,18 +182,19 @@ class _Group:
                     return -1
                 moved += done
             if progress is not None:
-                progress(self.log.files.handle(number).storage.size())
+                progress(self.log.files.size(number))
         return moved
 
     def _move(self, number: int, places: Int64, some: Entries) -> int:
         log, sizes = self.log, some.sizes
-        storage = log.files.handle(number).storage
+        handle = log.files.handle(number)
+        storage = handle.storage
         first = int(places[0])
         data = storage.read(first, int(places[-1] + sizes[-1]) - first)
         starts = places - first
         for recid, at, size in zip(some.recids.tolist(), starts.tolist(), sizes.tolist(),
                                    strict=True):  # fmt: skip
-            if not _is_whole(data[at : at + size], recid):
+            if entry.known_length(data[at : at + size], recid) is None:
                 problem = CorruptError(f"record {recid}", file=storage.name, offset=first + at)
                 log.problems.append(str(problem))
                 return -1
@@ -223,16 +225,6 @@ def _pieces(places: Int64, sizes: Int64) -> list[slice]:
     cuts = np.flatnonzero(np.diff(places // PIECE)) + 1
     bounds = [0, *cuts.tolist(), len(places)]
     return list(map(slice, bounds[:-1], bounds[1:]))
-
-
-def _is_whole(data: bytes, recid: int) -> bool:
-    if data == entry.deletion(recid):
-        return True
-    try:
-        entry.decode(data, recid, file="", offset=0)
-    except CorruptError:
-        return False
-    return True
 
 
 def remove(log: Log, numbers: tuple[int, ...]) -> None:

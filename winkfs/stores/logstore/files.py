@@ -27,6 +27,7 @@ FOLDERS: Final = ("data", "blob", "generations")
 NUMBER: Final = re.compile(r"[0-9a-f]{16}")
 GENERATION: Final = re.compile(r"[0-9a-f]{4}")
 OPEN: Final = 128  # data files, at most, that are kept open to read
+EMPTY: Final = bytes([entry.EOF])  # at the start of a data file: nothing in it counts
 PIECE: Final = 1 << 20  # bytes of a blob at a time
 
 
@@ -65,6 +66,17 @@ class Files:
     def list_data(self) -> list[int]:
         return [int(name, 16) for name in self.data.list() if NUMBER.fullmatch(name)]
 
+    def is_emptied(self, number: int) -> bool:
+        """Whether a data file is being removed."""
+        handle = self.handle(number)
+        return handle.storage.read(entry.START, 1) == EMPTY
+
+    def is_unfinished(self, number: int) -> bool:
+        """Whether a data file is not yet begun: it has at most a header, and that is not whole."""
+        handle = self.handle(number)
+        data = handle.storage.read(0, entry.START + 1)
+        return len(data) <= entry.START and data != entry.header(number)
+
     def list_blobs(self) -> list[int]:
         return [int(name, 16) for name in self.blob.list() if NUMBER.fullmatch(name)]
 
@@ -88,6 +100,11 @@ class Files:
                     del handles[next(iter(handles))]
             handles[number] = handle
         return handle
+
+    def size(self, number: int) -> int:
+        """Bytes of a data file."""
+        handle = self.handle(number)
+        return handle.storage.size()
 
     def forget(self, number: int | None = None) -> None:
         """Close a data file, or all, when their readers are through."""
@@ -115,8 +132,7 @@ class Files:
         """
         name = f"{number:016x}"
         with self.data.open(name, "w") as storage:
-            storage.write(entry.START, [bytes([entry.EOF])])
-            storage.truncate(entry.START + 1)
+            storage.write(entry.START, [EMPTY])
             storage.sync()
         self.forget(number)
         self.data.unlink(name)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -22,6 +21,7 @@ from winkfs.stores.logstore.files import Files
 from winkfs.stores.logstore.table import Table, View, Words
 
 TRIES: Final = 8  # to read a store whose files come and go
+Progress = Callable[[int], None]
 FEW: Final = 2  # generations that commits leave unused; compaction needs one of them
 
 
@@ -57,8 +57,13 @@ class Log:
     failed    why nothing can be written any more, "" where it can
     """
 
-    def __init__(self, path: str) -> None:
-        """Open to read. Raises NoSuchFile, CorruptError, OSError."""
+    def __init__(self, path: str, *, full: bool = False, progress: Progress | None = None) -> None:
+        """Open to read. Raises NoSuchFile, CorruptError, OSError.
+
+        full      read all data files, and of damaged transactions the records that are whole
+        progress  called with bytes that were read
+        """
+        self._full, self._progress = full, progress
         self.files = Files(path)
         self.layout = self.files.layout
         self.table = Table()
@@ -95,19 +100,24 @@ class Log:
         saved = self._saved()
         if saved is not None:
             head, positions, lengths = saved
-            table.load(positions, lengths)
             start, self.blobs = head.position, max(self.blobs, head.blobs)
-            self.scan.sequence, self.scan.durable = head.sequence, start
-            self.scan.number, self.scan.end = self.layout.split(start)
         self.saved_at = start or 0
+        if saved is not None and not self._full:
+            table.load(positions, lengths)
+            self.scan.sequence, self.scan.durable = head.sequence, head.position
+            self.scan.number, self.scan.end = self.layout.split(head.position)
         self._replay(table)
         self.table = table
 
     def _list(self) -> None:
+        """Find the files. Cost: a look at each."""
         for attempt in range(TRIES):
             # In this order: a generation is in use before it has a file, and after.
-            numbers = self.files.list_data()
+            listed = self.files.list_data()
             self.used = self.files.list_generations()
+            # A power cut may bring back the name of such a file long after its removal.
+            self.emptied = [number for number in listed if self.files.is_emptied(number)]
+            numbers = [number for number in listed if number not in self.emptied]
             try:
                 self.oldest = self.layout.oldest(self.used, numbers)
                 break
@@ -115,7 +125,10 @@ class Log:
                 if attempt == TRIES - 1:
                     where = f"{self.files.path}/generations"
                     raise CorruptError(str(error), file=where, offset=0) from error
-        self.numbers = tuple(sorted(numbers, key=self.age))
+        numbers.sort(key=self.age)
+        while numbers and self.files.is_unfinished(numbers[-1]):
+            self.emptied.append(numbers.pop())
+        self.numbers = tuple(numbers)
 
     def age(self, number: int) -> int:
         return self.layout.age(number, self.oldest)
@@ -166,16 +179,17 @@ class Log:
 
     def _replay_file(self, table: Table, number: int, start: int, *, last: bool) -> bool:
         """-> whether the next file may follow."""
-        scan, storage = self.scan, self.files.handle(number).storage
+        scan, handle = self.scan, self.files.handle(number)
+        storage = handle.storage
         size = storage.size()
-        if start > size:
+        if start > max(size, START):
             if last:
                 what = f"a file of {size} bytes that was synced up to {start}"
                 self.problems.append(str(Damage(storage.name, size, size, what, True)))
                 return False
-            start = START  # it is emptied, to be removed
+            start = START
         wrong = scan.read(storage, number, start)
-        if not wrong and not scan.ended and not last and scan.at > START + 1:
+        if not wrong and not scan.ended and not last:
             wrong = "no end"
         while wrong:
             begin = scan.end if scan.number == number else START
@@ -188,19 +202,27 @@ class Log:
             damage = Damage(storage.name, begin, scan.at, wrong, True)
             self.problems.append(str(damage))
             scan.resume()
+            if self._full:
+                table.replay(scan.entries())
+                stop = size if found is None else found[0]
+                table.replay(entry.whole_records(storage, self.layout, number, begin, stop))
             if found is None:
                 break
             scan.number, scan.end = number, found[0]
             wrong = scan.read(storage, number, found[0])
         table.replay(scan.entries())
+        if self._progress is not None:
+            self._progress(size)
         if last:
             self.torn = size - scan.end if scan.number == number else size
-        if scan.ended and scan.at == START:  # it is emptied, to be removed
-            scan.resume(gap=True)
         return True
 
     def _proves(self, found: tuple[int, int] | None, number: int, begin: int) -> bool:
-        """Whether a commit behind damage says that the bytes from `begin` on were synced."""
+        """Whether the bytes from `begin` on were synced: the saved table ends behind them, or a
+        commit behind the damage says so."""
+        file, offset = self.layout.split(self.saved_at)
+        if self.saved_at and (self.age(file), offset) > (self.age(number), begin):
+            return True
         if found is None:
             return False
         file, offset = self.layout.split(found[1])
@@ -210,18 +232,15 @@ class Log:
         """Read what was appended since -> whether there was any. Raises CorruptError, OSError."""
         before = self.scan.number, self.scan.end, self.scan.sequence
         self.files.forget()
-        self._list()
-        size = -1
-        if self.scan.number in self.numbers:
-            with contextlib.suppress(FileNotFoundError):
-                size = self.files.handle(self.scan.number).storage.size()
-        if size < self.scan.end:
-            self.load()
-        else:
-            try:
+        try:
+            self._list()
+            there = self.scan.number in self.numbers
+            if there and self.files.size(self.scan.number) >= self.scan.end:
                 self._replay(self.table)
-            except FileNotFoundError:
+            else:
                 self.load()
+        except FileNotFoundError:
+            self.load()
         return before != (self.scan.number, self.scan.end, self.scan.sequence)
 
     # --- to write ---
@@ -243,6 +262,8 @@ class Log:
             self.files.forget(numbers[-1])
             self.files.data.unlink(f"{numbers.pop():016x}")
             self.files.data.sync()
+        for number in self.emptied:
+            self.files.remove(number)
         self.files.sync_names()
         self.numbers = tuple(numbers)
         self.sequence = scan.sequence or 0
@@ -254,11 +275,18 @@ class Log:
             if self.torn:
                 where = self.files.name(scan.number)
                 self.notes.append(f"{where}: {self.torn} bytes that were not synced are cut off")
-            self.files.use_generation(self.layout.generation(scan.number))
+            for generation in self._youngest(self.layout.generation(scan.number)):
+                self.files.use_generation(generation)
             head = self.files.rewrite(scan.number, scan.end)
             self._take(head, scan.number, scan.end)
         self.since = 0  # files since the index was saved
-        self._count_blobs()
+        self._clear_blobs()
+
+    def _youngest(self, first: int) -> list[int]:
+        """Generations in use from this one on."""
+        count = self.layout.generations
+        since = (first - self.oldest) % count
+        return [one for one in self.used if (one - self.oldest) % count >= since]
 
     def _begin(self, number: int) -> None:
         """The first file of a store."""
@@ -273,8 +301,42 @@ class Log:
         self.durable = self.position(number, end)
         self.written = self.synced = 0
 
-    def _count_blobs(self) -> None:
-        self.blobs = max([self.blobs, *(number + 1 for number in self.files.list_blobs())])
+    def _clear_blobs(self) -> None:
+        """Remove the files of bodies that no record has. Cost: a read for each that one has."""
+        there = self.files.list_blobs()
+        self.blobs = max([self.blobs, *(number + 1 for number in there)])
+        if there:
+            used = {blob.number for _, blob in self.live_blobs(self.table.view())}
+            for number in set(there) - used:
+                self.files.blob.unlink(f"{number:016x}")
+
+    def live_blobs(self, view: View) -> Iterator[tuple[int, entry.Blob]]:
+        """Recid and blob of all that a view has. Raises CorruptError, OSError."""
+        for some in view.parts():
+            blobs = some.take(np.flatnonzero(some.lengths & entry.IS_BLOB))
+            for recid, position in zip(
+                blobs.recids.tolist(), blobs.positions.tolist(), strict=True
+            ):
+                yield recid, self.blob_at(recid, position)
+
+    def read(self, recid: int, position: int, length: int) -> bytes | None:
+        """The body of a record; None: null. Raises CorruptError, OSError."""
+        number, offset = self.layout.split(position)
+        handle = self.files.handle(number)
+        data = handle.storage.read(offset, length & entry.LENGTH)
+        found = entry.decode(data, recid, file=handle.storage.name, offset=offset)
+        return self.files.read_blob(found) if isinstance(found, entry.Blob) else found
+
+    def blob_at(self, recid: int, position: int) -> entry.Blob:
+        """The entry of a blob record. Raises CorruptError, OSError."""
+        number, offset = self.layout.split(position)
+        handle = self.files.handle(number)
+        data = handle.storage.read(offset, entry.BLOB_HEAD.size)
+        name = handle.storage.name
+        found = entry.decode(data, recid, file=name, offset=offset)
+        if not isinstance(found, entry.Blob):
+            raise CorruptError("no blob record", file=name, offset=offset)
+        return found
 
     def position(self, number: int, offset: int) -> int:
         return self.layout.position(number, offset)
@@ -306,13 +368,12 @@ class Log:
         raises   OSError, and nothing is changed; Full
         """
         self.check()
-        start, before = (self.number, self.end), self.written
+        start = self.number, self.end
         sizes = np.where(batch.lengths == 0, entry.HEAD.size, batch.lengths & entry.LENGTH)
         left = [0]
         try:
             positions = self._write(sizes, batch.data, reserve, left)
         except BaseException:
-            self.written = before
             if not self.failed:
                 self._undo(start, left[0])
             raise
@@ -365,8 +426,10 @@ class Log:
                 self._head.truncate(self.end)
                 return
             self._head.truncate(self.end)
-            mark = entry.rollback(self.sequence, self.durable, left, self.layout)
-            self.end += self._head.write(self.end, [mark])
+            if left:
+                mark = entry.rollback(self.sequence, self.durable, left, self.layout)
+                self.end += self._head.write(self.end, [mark])
+                self.written += len(mark)
         except BaseException as error:
             self.failed = f"a transaction could not be taken back: {error}"
 

@@ -16,7 +16,7 @@ import threading
 import weakref
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from types import TracebackType
@@ -93,21 +93,13 @@ class Lookups(ABC):
             if not position:
                 break
             try:
-                return self._read(recid, position, length)
+                return self._log.read(recid, position, length)
             except (CorruptError, FileNotFoundError):
                 if found == before:
                     raise
             before = found
             self._again()
         raise NoSuchFile(f"no record {recid}", self._log.files.path)
-
-    def _read(self, recid: int, position: int, length: int) -> bytes | None:
-        log = self._log
-        number, offset = log.layout.split(position)
-        handle = log.files.handle(number)
-        data = handle.storage.read(offset, length & LENGTH)
-        found = entry.decode(data, recid, file=handle.storage.name, offset=offset)
-        return log.files.read_blob(found) if isinstance(found, Blob) else found
 
     def get_many(self, recids: Sequence[int] | Int64) -> list[bytes | None]:
         """The bodies of many, in their order. Raises as `get` does.
@@ -293,6 +285,11 @@ class Transaction:
         """Add records that are null -> their recids."""
         return self.put_many(repeat(None, count))
 
+    def restore(self, recid: int, body: Body) -> None:
+        """Add a record that had this recid, to a store that has none of its own."""
+        self._check()
+        self._writes[recid] = self._take(body)
+
     def update(self, recid: int, body: Body) -> None:
         """Give a record another body. Raises NoSuchFile; Conflict."""
         self._check()
@@ -346,6 +343,7 @@ class Transaction:
         """
         self._check()
         if self._writes:
+            self._drop_blobs({id(value) for value in self._writes.values()})
             self._store._commit(self._batch(), bool(self._blobs), self._gone())
         upto = self._log.written
         self._blobs = []
@@ -353,6 +351,13 @@ class Transaction:
         if sync:
             self._log.sync(upto)
         self._store._settle()
+
+    def _drop_blobs(self, kept: Collection[int]) -> None:
+        """Remove the files of blobs of this transaction other than those with these ids."""
+        drop = [blob for blob in self._blobs if id(blob) not in kept]
+        self._blobs = [blob for blob in self._blobs if id(blob) in kept]
+        for blob in drop:
+            self._log.files.blob.unlink(f"{blob.number:016x}")
 
     def _gone(self) -> list[int]:
         return [recid for recid, value in self._writes.items() if value is DELETED]
@@ -386,9 +391,7 @@ class Transaction:
     def rollback(self) -> None:
         """Forget the changes. Idempotent, and after a commit without effect."""
         if not self._state:
-            blobs, self._blobs = self._blobs, []
-            for blob in blobs:
-                self._log.files.blob.unlink(f"{blob.number:016x}")
+            self._drop_blobs(())
             self._end("rolled back", self._new)
 
     def _end(self, state: str, unused: list[int]) -> None:
@@ -702,17 +705,11 @@ class LogStore(Lookups):
 
     def _doom_blobs(self, old: Entries) -> None:
         """Have the files of blobs that were replaced removed."""
-        files = self._log.files
-        which = np.flatnonzero(old.lengths & IS_BLOB)
-        for recid, position in zip(
-            old.recids[which].tolist(), old.positions[which].tolist(), strict=True
-        ):
-            number, offset = self._log.layout.split(position)
-            storage = files.handle(number).storage
-            data = storage.read(offset, entry.BLOB_HEAD.size)
-            found = entry.decode(data, recid, file=storage.name, offset=offset)
-            if isinstance(found, Blob):
-                self._doom(partial(files.blob.unlink, f"{found.number:016x}"))
+        log, which = self._log, np.flatnonzero(old.lengths & IS_BLOB)
+        recids, positions = old.recids[which].tolist(), old.positions[which].tolist()
+        for recid, position in zip(recids, positions, strict=True):
+            number = log.blob_at(recid, position).number
+            self._doom(partial(log.files.blob.unlink, f"{number:016x}"))
 
     def _doom(self, remove: Callable[[], None], files: tuple[int, ...] = ()) -> None:
         views = list(self._log.table._views.values())
