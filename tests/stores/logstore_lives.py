@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs.errors import Refusal
-from winkfs.stores.logstore import LogStore
+from winkfs.stores.logstore import Full, LogStore
 
 State = dict[int, bytes | None]
 SMALL = {"file_size": 700, "cutoff": 90, "file_bits": 5, "generation_bits": 3, "save_every": 2}
@@ -33,6 +33,7 @@ class Life:
     chance: float = 0.05  # of an image at an event
     faults: bool = False
     images: int = 0
+    full: int = 0  # commits that found no file number
     states: list[State] = field(default_factory=lambda: [{}])
     acknowledged: int = 0  # index in `states`
 
@@ -85,7 +86,10 @@ class Life:
         for _ in range(steps):
             try:
                 self.step()
-            except Refusal:  # it writes nothing any more, or is full
+            except Full:
+                self.full += 1
+                self.reopen()
+            except Refusal:  # it writes nothing any more
                 self.reopen()
             except OSError:
                 if not self.faults:

@@ -15,7 +15,6 @@ import numpy as np
 from winkformats.arrays import Int64, UInt8, gather
 from winkformats.logstore import entry
 from winkformats.logstore.entry import HEAD, START, Entries, Scan
-from winkfs.errors import CorruptError
 from winkfs.stores.logstore.log import Batch, Log
 from winkfs.stores.logstore.table import View
 
@@ -75,8 +74,6 @@ def compact(
             continue
         done.update(group.numbers)
         moved = group.move(progress)
-        if moved < 0:
-            continue
         log.sync()
         removed(group.numbers)
         report["files"] += len(group.numbers)
@@ -169,7 +166,7 @@ class _Group:
         return False
 
     def move(self, progress: Callable[[int], None] | None) -> int:
-        """-> bytes; -1: a record is damaged, and the files must stay."""
+        """-> bytes. Raises OSError, Full."""
         moved = 0
         for number in self.numbers:
             base = np.uint64(self.log.position(number, 0))
@@ -177,27 +174,17 @@ class _Group:
             own = kept.take(np.flatnonzero(_files(self.log, kept) == number))
             places = (own.positions - base).astype(np.int64)
             for some in _pieces(places, own.sizes):
-                done = self._move(number, places[some], own.take(some))
-                if done < 0:
-                    return -1
-                moved += done
+                moved += self._move(number, places[some], own.take(some))
             if progress is not None:
                 progress(self.log.files.size(number))
         return moved
 
     def _move(self, number: int, places: Int64, some: Entries) -> int:
         log, sizes = self.log, some.sizes
-        handle = log.files.handle(number)
-        storage = handle.storage
-        first = int(places[0])
-        data = storage.read(first, int(places[-1] + sizes[-1]) - first)
+        handle, first = log.files.handle(number), int(places[0])
+        # `_Group.read` has just checked them, with the checksums of their commits.
+        data = handle.storage.read(first, int(places[-1] + sizes[-1]) - first)
         starts = places - first
-        for recid, at, size in zip(some.recids.tolist(), starts.tolist(), sizes.tolist(),
-                                   strict=True):  # fmt: skip
-            if entry.known_length(data[at : at + size], recid) is None:
-                problem = CorruptError(f"record {recid}", file=storage.name, offset=first + at)
-                log.problems.append(str(problem))
-                return -1
         raw: UInt8 = np.frombuffer(data, np.uint8)
         with log.write_lock:
             arrays = log.table.arrays
@@ -231,7 +218,7 @@ def remove(log: Log, numbers: tuple[int, ...]) -> None:
     """Remove data files that have nothing any more, the oldest first. Raises OSError."""
     for number in numbers:
         log.sure(partial(log.files.remove, number))
-        with log.write_lock:
+        with log.saving, log.write_lock:
             log.numbers = tuple(one for one in log.numbers if one != number)
             log.kept.pop(number, None)
             log.free_generations()

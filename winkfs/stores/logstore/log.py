@@ -15,7 +15,17 @@ from winkformats.arrays import Int64, UInt64
 from winkformats.disk.storage import Storage, replacing
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.logstore import entry, index
-from winkformats.logstore.entry import EOF, RESERVE, START, Damage, Entries, Scan
+from winkformats.logstore.entry import (
+    EOF,
+    HEAD,
+    PART,
+    RECORD,
+    RESERVE,
+    START,
+    Damage,
+    Entries,
+    Scan,
+)
 from winkfs.errors import Refusal
 from winkfs.stores.logstore.files import Files
 from winkfs.stores.logstore.table import Table, View, Words
@@ -72,7 +82,7 @@ class Log:
         self.failed = ""
         self.write_lock = threading.Lock()  # of all below
         self._syncing = threading.Lock()  # of the storage; taken after it
-        self._saving = threading.Lock()  # of the index; taken before it
+        self.saving = threading.Lock()  # of the index; taken before it
         self._head: Storage | None = None
         self.kept: dict[int, int] = {}  # bytes of files that must stay beside live records
         self.torn = 0  # bytes behind the last commit
@@ -167,6 +177,11 @@ class Log:
         scan, before = self.scan, None
         begin, at = self.age(scan.number) if scan.number >= 0 else 0, scan.end
         numbers = [number for number in self.numbers if self.age(number) >= begin]
+        if scan.number >= 0 and not numbers:
+            name = self.files.name(scan.number)
+            self.problems.append(
+                f"{self.files.path}/{name}: the file of the last commit is missing"
+            )
         for number in numbers:
             start = at if self.age(number) == begin else START
             adjacent = before is not None and number == self.layout.following(before)
@@ -192,25 +207,25 @@ class Log:
         if not wrong and not scan.ended and not last:
             wrong = "no end"
         while wrong:
-            begin = scan.end if scan.number == number else START
+            begin = scan.end if scan.number == number else min(scan.at, START)
             found = scan.find(storage, number, begin)
             proved = not last or self._proves(found, number, begin)
             if not proved:
                 self.torn = size - begin
-                table.replay(scan.entries())
+                table.apply(scan.entries())
                 return False
             damage = Damage(storage.name, begin, scan.at, wrong, True)
             self.problems.append(str(damage))
             scan.resume()
             if self._full:
-                table.replay(scan.entries())
+                table.apply(scan.entries())
                 stop = size if found is None else found[0]
-                table.replay(entry.whole_records(storage, self.layout, number, begin, stop))
+                table.apply(entry.whole_records(storage, self.layout, number, begin, stop))
             if found is None:
                 break
             scan.number, scan.end = number, found[0]
             wrong = scan.read(storage, number, found[0])
-        table.replay(scan.entries())
+        table.apply(scan.entries())
         if self._progress is not None:
             self._progress(size)
         if last:
@@ -268,7 +283,7 @@ class Log:
         self.numbers = tuple(numbers)
         self.sequence = scan.sequence or 0
         if not kept:
-            self._begin(0)
+            self._begin(self.oldest << self.layout.file_bits - self.layout.generation_bits)
         elif self.saved_at == self.position(scan.number, scan.end) and not self.torn:
             self._take(self.files.data.open(f"{scan.number:016x}", "w"), scan.number, scan.end)
         else:
@@ -290,9 +305,8 @@ class Log:
 
     def _begin(self, number: int) -> None:
         """The first file of a store."""
-        self.used = [self.layout.generation(number)]
-        self.oldest = self.used[0]
         self.files.use_generation(self.oldest)
+        self.used = list({*self.used, self.oldest})
         self._take(self._create(number), number, START)
         self.numbers = (number,)
 
@@ -324,6 +338,12 @@ class Log:
         number, offset = self.layout.split(position)
         handle = self.files.handle(number)
         data = handle.storage.read(offset, length & entry.LENGTH)
+        if length < entry.IS_NULL:  # the usual case of `decode`
+            body = data[HEAD.size :]
+            if data[: HEAD.size] == HEAD.pack(
+                RECORD, len(body), recid, zlib.crc32(body, zlib.crc32(data[: PART.size]))
+            ):
+                return body
         found = entry.decode(data, recid, file=handle.storage.name, offset=offset)
         return self.files.read_blob(found) if isinstance(found, entry.Blob) else found
 
@@ -504,13 +524,13 @@ class Log:
 
     def settle(self) -> None:
         """Save the index table, if that is due. Raises OSError where the log cannot be synced."""
-        while self.due is not None and self._saving.acquire(blocking=False):
+        while self.due is not None and self.saving.acquire(blocking=False):
             try:
                 due, self.due = self.due, None
                 if due is not None:
                     self._save(due)
             finally:
-                self._saving.release()
+                self.saving.release()
 
     def _save(self, due: Due) -> None:
         try:
@@ -529,18 +549,24 @@ class Log:
             return
         self.saved_at = due.position
 
+    def _generation_at(self, position: int) -> int:
+        return self.layout.generation(self.layout.split(position)[0])
+
     def _unsure(self) -> None:
         self.failed = "the directory could not be synced"
 
     def free_generations(self) -> None:
-        """Free those at the old end that have no file; the caller has `write_lock`."""
+        """Free those at the old end that have no file; the caller has `saving` and `write_lock`."""
         there = {self.layout.generation(number) for number in self.numbers}
         while self.oldest not in there:
             # A saved table must end in a generation that was in use ever since.
-            if self.layout.generation(self.layout.split(self.saved_at)[0]) == self.oldest:
+            due = self.due.position if self.due is not None else self.saved_at
+            if self._generation_at(due) == self.oldest:
+                self.plan_save()
+            if self._generation_at(self.saved_at) == self.oldest:
                 self.files.root.unlink(index.NAME)
                 self.sure(self.files.root.sync)
-                self.plan_save()
+                self.saved_at = 0
             self.sure(partial(self.files.free_generation, self.oldest))
             self.used.remove(self.oldest)
             self.oldest = (self.oldest + 1) % self.layout.generations

@@ -108,53 +108,53 @@ class Lookups(ABC):
         """
         wanted = np.asarray(recids, np.int64)
         found = self._look_many(wanted)
-        bodies: list[bytes | None] = [None] * len(wanted)
         order = np.argsort(found.positions, kind="stable")
-        for run in self._runs(found.take(order)):
-            places = order[run].tolist()
-            for place, body in zip(places, self._read_run(found.take(order[run])), strict=True):
-                bodies[place] = body
+        found = found.take(order)
+        lengths = found.lengths & LENGTH
+        columns = found.recids.tolist(), found.positions.tolist(), lengths.tolist()
+        read: list[bytes | None] = []
+        for start, stop in self._runs(found, lengths):
+            if stop - start == 1:
+                read.append(self.get(columns[0][start]))
+            else:
+                read += self._read_run(*(column[start:stop] for column in columns))
+        bodies: list[bytes | None] = [None] * len(read)
+        for place, body in zip(order.tolist(), read, strict=True):
+            bodies[place] = body
         return bodies
 
-    def _runs(self, found: Entries) -> Iterator[slice]:
+    def _runs(self, found: Entries, lengths: Int64) -> Iterator[tuple[int, int]]:
         """Cut what is sorted by position where a read ends."""
-        if not len(found.positions):
-            return
-        bits = np.uint64(self._log.layout.offset_bits)
-        begin = (found.positions & np.uint64((1 << int(bits)) - 1)).astype(np.int64)
-        stop = begin + (found.lengths & LENGTH)
-        files = found.positions >> bits
+        if not len(lengths):
+            return iter(())
+        bits = self._log.layout.offset_bits
+        begin = (found.positions & np.uint64((1 << bits) - 1)).astype(np.int64)
+        stop = begin + lengths
+        files = found.positions >> np.uint64(bits)
         far = (begin[1:] > stop[:-1] + GAP) | (files[1:] != files[:-1])
         far |= begin[1:] // RUN != begin[:-1] // RUN
-        starts = [0, *(np.flatnonzero(far) + 1).tolist(), len(begin)]
-        yield from map(slice, starts[:-1], starts[1:])
+        far |= found.positions[:-1] == 0
+        ends = [*(np.flatnonzero(far) + 1).tolist(), len(begin)]
+        return zip([0, *ends[:-1]], ends, strict=True)
 
-    def _read_run(self, found: Entries) -> Iterator[bytes | None]:
-        recids, positions = found.recids.tolist(), found.positions.tolist()
-        lengths = (found.lengths & LENGTH).tolist()
-        if len(recids) == 1 or not positions[0]:
-            yield from map(self.get, recids)
-            return
+    def _read_run(
+        self, recids: list[int], positions: list[int], lengths: list[int]
+    ) -> Iterator[bytes | None]:
         number, start = self._log.layout.split(positions[0])
         try:
             handle = self._log.files.handle(number)
             data = handle.storage.read(start, positions[-1] - positions[0] + lengths[-1])
         except FileNotFoundError:
             data = b""
-        unpack, crc32, part, last = HEAD.unpack_from, zlib.crc32, PART.size, len(data)
-        first, head = positions[0], HEAD.size
+        pack, crc32, part, last, head = HEAD.pack, zlib.crc32, PART.size, len(data), HEAD.size
+        first = positions[0]
         for recid, position, length in zip(recids, positions, lengths, strict=True):
             at = position - first
             stop = at + length
             if stop <= last:
-                kind, size, is_of, checksum = unpack(data, at)
                 body = data[at + head : stop]
-                if (
-                    kind == RECORD
-                    and is_of == recid
-                    and size == length - head
-                    and crc32(body, crc32(data[at : at + part])) == checksum
-                ):
+                checksum = crc32(body, crc32(data[at : at + part]))
+                if data[at : at + head] == pack(RECORD, length - head, recid, checksum):
                     yield body
                     continue
             yield self.get(recid)  # null, a blob, moved, or damaged
@@ -599,6 +599,9 @@ class LogStore(Lookups):
     def _again(self) -> None:
         if self.mode == "r":
             self.refresh()
+        else:  # behind a change that is under way both columns of the table are new
+            with self._log.write_lock:
+                pass
 
     def snapshot(self) -> Snapshot:
         """The records as of now. Takes no lock; cost: microseconds, then 48 KiB of memory for
@@ -609,7 +612,8 @@ class LogStore(Lookups):
 
     def refresh(self) -> bool:
         """Follow the writer, in mode "r" -> whether there was anything new. Raises CorruptError."""
-        return self.mode == "r" and self._log.refresh()
+        with self._own_lock:
+            return self.mode == "r" and self._log.refresh()
 
     @property
     def problems(self) -> list[str]:
@@ -686,20 +690,21 @@ class LogStore(Lookups):
         log = self._log
         if blobs:
             log.sure(log.files.blob.sync)
-        while True:
+        for _ in range(log.layout.generations):
             with log.write_lock:
-                used = len(log.used)
                 try:
                     old = log.append(batch)
                 except Full:
-                    pass
+                    oldest = log.oldest
                 else:
                     if (old.lengths & IS_BLOB).any():
                         self._doom_blobs(old)
                     break
             self.compact(oldest=True)
-            if len(log.used) >= used:
+            if log.oldest == oldest:
                 raise Full("no file numbers left, and nothing to compact", self.path)
+        else:
+            raise Full("no file numbers left for records that are live", self.path)
         if gone:
             self._recids.free(gone)
 

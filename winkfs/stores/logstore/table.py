@@ -175,12 +175,6 @@ class Table:
             arrays.lengths[: now.recids] = now.lengths
             self.arrays = arrays
 
-    def replay(self, entries: Entries) -> None:
-        """Take in entries in the order of the log; a recid may come several times."""
-        if len(entries.recids):
-            self._reserve(int(entries.recids.max()) + 1)
-            self._assign(entries)
-
     def _assign(self, entries: Entries) -> None:
         positions = entries.positions
         gone = entries.lengths == 0
@@ -190,8 +184,10 @@ class Table:
     def apply(self, entries: Entries) -> Entries:
         """Change the table at once for all views -> what the recids had before.
 
-        entries  each recid once
+        entries  in the order of the log: of several of a recid the last one counts
         """
+        if not len(entries.recids):
+            return entries
         recids = entries.recids
         self._reserve(int(recids.max()) + 1)
         arrays = self.arrays
