@@ -15,7 +15,7 @@ import numpy as np
 from winkformats.arrays import Int64, UInt8, gather
 from winkformats.logstore import entry
 from winkformats.logstore.entry import HEAD, START, Entries, Scan
-from winkfs.stores.logstore.log import Batch, Log
+from winkfs.stores.logstore.log import LAST, Batch, Log
 from winkfs.stores.logstore.table import View
 
 PIECE: Final = 1 << 20  # bytes that are moved under the lock of writers at once
@@ -53,7 +53,7 @@ def compact(
     removed: Callable[[tuple[int, ...]], None],
 ) -> dict[str, Any]:
     """See `LogStore.compact`. taken: files that only wait to be removed."""
-    if not dry_run:
+    if not dry_run and not oldest:
         _leave_head(log, least)
     view = log.table.view()
     chosen = [one for one in _candidates(log, view, least, oldest) if one.number not in taken]
@@ -73,7 +73,7 @@ def compact(
             done.add(one.number)
             continue
         done.update(group.numbers)
-        moved = group.move(progress)
+        moved = group.move(progress, LAST if force else None)
         log.sync()
         removed(group.numbers)
         report["files"] += len(group.numbers)
@@ -165,7 +165,7 @@ class _Group:
             self.log.kept[number] = kept
         return False
 
-    def move(self, progress: Callable[[int], None] | None) -> int:
+    def move(self, progress: Callable[[int], None] | None, reserve: int | None) -> int:
         """-> bytes. Raises OSError, Full."""
         moved = 0
         for number in self.numbers:
@@ -174,12 +174,12 @@ class _Group:
             own = kept.take(np.flatnonzero(_files(self.log, kept) == number))
             places = (own.positions - base).astype(np.int64)
             for some in _pieces(places, own.sizes):
-                moved += self._move(number, places[some], own.take(some))
+                moved += self._move(number, places[some], own.take(some), reserve)
             if progress is not None:
                 progress(self.log.files.size(number))
         return moved
 
-    def _move(self, number: int, places: Int64, some: Entries) -> int:
+    def _move(self, number: int, places: Int64, some: Entries, reserve: int | None) -> int:
         log, sizes = self.log, some.sizes
         handle, first = log.files.handle(number), int(places[0])
         # `_Group.read` has just checked them, with the checksums of their commits.
@@ -196,7 +196,7 @@ class _Group:
                 return 0
             moving = some.take(which)
             packed = gather(raw, starts[which], sizes[which]).tobytes()
-            log.append(Batch(moving.recids, moving.lengths, packed), reserve=1)
+            log.append(Batch(moving.recids, moving.lengths, packed), reserve=reserve)
             gone = int((moving.lengths == 0).sum()) * HEAD.size
             log.kept[log.number] = log.kept.get(log.number, 0) + gone
         return len(packed)

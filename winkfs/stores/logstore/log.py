@@ -32,7 +32,8 @@ from winkfs.stores.logstore.table import Table, View, Words
 
 TRIES: Final = 8  # to read a store whose files come and go
 Progress = Callable[[int], None]
-FEW: Final = 2  # generations that commits leave unused; compaction needs one of them
+FEW: Final = 3  # generations that are left unused, where there are 8
+LAST: Final = 1  # that compaction of the oldest one leaves: it needs the others to free it
 
 
 class Full(Refusal):
@@ -76,6 +77,7 @@ class Log:
         self._full, self._progress = full, progress
         self.files = Files(path)
         self.layout = self.files.layout
+        self._few = min(FEW, self.layout.generations // 2)
         self.table = Table()
         self.problems: list[str] = []
         self.notes: list[str] = []
@@ -380,10 +382,10 @@ class Log:
             self.blobs += 1
             return self.blobs - 1
 
-    def append(self, batch: Batch, *, reserve: int = FEW) -> Entries:
+    def append(self, batch: Batch, *, reserve: int | None = None) -> Entries:
         """Append a transaction and apply it; the caller has `write_lock`.
 
-        reserve  generations that are left unused
+        reserve  generations that are left unused; None: as many as compaction needs
         ->       what its recids had before
         raises   OSError, and nothing is changed; Full
         """
@@ -392,7 +394,7 @@ class Log:
         sizes = np.where(batch.lengths == 0, entry.HEAD.size, batch.lengths & entry.LENGTH)
         left = [0]
         try:
-            positions = self._write(sizes, batch.data, reserve, left)
+            positions = self._write(sizes, batch.data, reserve or self._few, left)
         except BaseException:
             if not self.failed:
                 self._undo(start, left[0])
@@ -482,9 +484,9 @@ class Log:
         self.since += 1
 
     def next_file(self) -> None:
-        """Go on in a new file, for compaction; the caller has `write_lock`. Raises as `append`."""
+        """Go on in a new file; the caller has `write_lock`. Raises as `append`."""
         self.check()
-        self._roll(1)
+        self._roll(self._few)
 
     def _create(self, number: int) -> Storage:
         name = f"{number:016x}"

@@ -771,7 +771,13 @@ class LogStore(Lookups):
         with self._compacting:
             self._sweep()
             taken = {number for one in self._doomed for number in one.files}
-            found = compact(self._log, progress, dry_run, least, oldest, taken, self._removed)
+            run = partial(compact, self._log, progress, dry_run, least)
+            try:
+                found = run(oldest, taken, self._removed)
+            except Full:
+                if oldest:
+                    raise
+                found = run(True, taken, self._removed)
             self._sweep()
         self._log.settle()
         return found
