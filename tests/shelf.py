@@ -219,7 +219,8 @@ register(Kind("shelf", detect(".shelf"), {
 register(Kind("ledger", detect(".ledger"), {
     "open": Ledger, "create": maker(Ledger)}, editable=True))
 '''
-KINDS = ("shelf", "ledger", "message")
+KINDS = ("shelf", "ledger", "message", "log")
+REAL = KINDS[2:]
 COUNTING = ("shelf", "message")
 ENTRY = "[winkfs.stores]\nshelves = shelves.kind\n"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import shelf
 from mounting import mounted
-from shelf import COUNTING, KINDS, WRITER, made, writing
+from shelf import COUNTING, REAL, WRITER, made, writing
 
-from winkfs.stores.recordmount import FLAT
+from winkfs.stores.general import FLAT
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory, pytest.mark.usefixtures("installed")]
 
@@ -24,7 +24,7 @@ installed, shelves = shelf.installed, shelf.shelves  # fixtures
 MANY = FLAT + 5
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=REAL)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -55,11 +55,8 @@ def test_records_are_files_by_id(tmp_path: Path, kind: str) -> None:
             (there / ids[0]).write_bytes(b"x")
 
 
-@pytest.mark.parametrize("kind", ["ledger", "log"])
-def test_a_number_has_one_name(tmp_path: Path, kind: str) -> None:
-    if kind not in KINDS:
-        pytest.skip("not there yet")
-    (id,) = made(tmp_path / "s", kind, [b"x"])
+def test_a_number_has_one_name(tmp_path: Path) -> None:
+    (id,) = made(tmp_path / "s", "log", [b"x"])
     with mounted(tmp_path / "s", "--ro") as there:
         assert not (there / f"0{id}").exists()
         assert not (there / f"+{id}").exists()
@@ -119,6 +116,21 @@ def test_changes_of_another_process_come_through(tmp_path: Path, kind: str) -> N
             store.sync()
             for number in (0, 9):
                 assert (there / ids[number]).read_bytes() == b"%d" % number
+
+
+def test_an_open_record_is_one_version(tmp_path: Path) -> None:
+    old, new = os.urandom(300_000), os.urandom(400_000)
+    (id,) = made(tmp_path / "s", "log", [old])
+    with mounted(tmp_path / "s", "--ro", "--follow") as there, (there / id).open("rb", 0) as file:
+        assert file.read(1000) == old[:1000]
+        with writing(tmp_path / "s") as store:
+            store.put(id, new)
+            store.sync()
+        soon(lambda: (there / id).stat().st_size == len(new))
+        assert b"".join(iter(lambda: file.read(1 << 16), b"")) == old[1000:]
+        assert (there / id).read_bytes() == old  # as long as it is open
+        file.close()
+        assert (there / id).read_bytes() == new
 
 
 def test_without_follow_it_is_as_of_the_mount(tmp_path: Path, kind: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import shelf
-from shelf import COUNTING, KINDS, made
+from shelf import COUNTING, REAL, made
 from sparking import application
 
 pytest.importorskip("pyspark")
@@ -57,7 +57,7 @@ for wrong in ({"where": "size > 1"}, {"orderBy": "path"}, {"asOf": "1"}):
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", REAL)
 def test_records_are_rows(kind: str, installed: str, tmp_path: Path) -> None:
     ids = made(tmp_path / "s", kind, BODIES)
     other = made(tmp_path / "t", kind, [b"1", b"2"])
@@ -127,7 +127,7 @@ print({str(row.id) for row in rows} == kept | set(open(sys.argv[3]).read().split
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", REAL)
 def test_spark_reads_while_a_writer_goes_on(kind: str, installed: str, tmp_path: Path) -> None:
     """What is there all the time comes once, whatever is moved."""
     ids = made(tmp_path / "s", kind, [b"needle %d\n" % number * 20 for number in range(3000)])
@@ -151,7 +151,7 @@ for again in range(3):
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", REAL)
 def test_ingest_takes_a_store(kind: str, installed: str, tmp_path: Path) -> None:
     import winkfs
 

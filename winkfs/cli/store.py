@@ -263,7 +263,7 @@ def _each(
         except NoSuchFile as error:
             failures.add(id, error.strerror or str(error))
         except ValueError as error:  # FormatError is one
-            failures.add(id, str(error).removeprefix(f"{id}: "))
+            failures.add(id, str(error))
 
 
 @store.command()
