@@ -612,8 +612,8 @@ class LogStore(Lookups):
         return Snapshot(self)
 
     def refresh(self) -> bool:
-        """Follow the writer, in mode "r" -> whether there was anything new since the last call, or a
-        read followed it before. Raises CorruptError."""
+        """Follow the writer, in mode "r" -> whether there was anything new since the last call; a
+        read may have followed it, too. Raises CorruptError."""
         with self._own_lock:
             news, self._news = self._news, False
             return (self.mode == "r" and self._log.refresh()) or news
