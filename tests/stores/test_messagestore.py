@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from constants import shrink
 from message_lives import small
-from seam import disk_calls, refusing
+from seam import disk_calls, once, refusing
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -308,6 +308,27 @@ def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
         wanted = {i for i in range(900) if not (i < 800 and (i + 100) % 4)}
         assert content(reader) == wanted and reader.problems == []
         assert writer.returncode == 0 and changes > 3 and reads > 100
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_message_that_moves_while_it_is_read_is_read_again(path: str, mode: str) -> None:
+    fill(path, range(200))
+    with MessageStore(path, "a") as store:
+        store._roll()  # the other segment is closed
+        reader = store if mode == "a" else MessageStore(path)
+        last = max(range(200), key=lambda i: store.place(id_of(i)).offset)  # type: ignore[union-attr]
+        store.remove_many(id_of(i) for i in range(150) if i != last)
+
+        def compact() -> None:
+            before = store.place(id_of(last))
+            assert store.compact().files == 1 and store.place(id_of(last)) != before
+
+        with disk_calls(once("read", "0.sqs", compact)):
+            assert reader.read(id_of(last)) == body_of(last)
+        with disk_calls(once("read", "0.sqs", lambda: store.remove(id_of(last)))):
+            found = reader.read_many([id_of(last), id_of(199)])
+        assert found == [body_of(last), body_of(199)]
+        reader.close()
 
 
 # --- damage and faults ---
