@@ -39,6 +39,12 @@ GROWING, STORE, DATAFILE = (
     "winkfs/container/store.py",
     "winkfs/container/datafile.py",
 )
+MESSAGES, MESSAGE_RECOVERY = (
+    "winkfs/stores/messagestore/store.py",
+    "winkfs/stores/messagestore/recovery.py",
+)
+MESSAGE_CUTS = "tests/stores/test_message_power_cuts.py::test_every_image_has_what_was_acknowledged"
+MESSAGE_TESTS = "tests/stores/test_messagestore.py"
 REPLACE, CHANGES = "formats/winkformats/disk/storage.py", "winkfs/container/write.py"
 
 
@@ -213,6 +219,87 @@ MUTANTS = (
         '            variables.get("CONTID", 0),\n',
         "            0,\n",
         "tests/formats/test_entry.py::test_an_entry_in_another_place_or_container_is_none",
+    ),
+    Mutant(
+        "messages are not synced", MESSAGES,
+        "                    for storage in files[:-1]:\n                        storage.sync()\n",
+        "",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "new segments have no durable names", MESSAGES,
+        "                    if named:\n                        self.directory.sync()\n",
+        "",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "removals are not synced", MESSAGES,
+        "                    files[-1].sync()\n",
+        "",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "a segment is removed before that is durable", MESSAGES,
+        "        self._sync_journal()\n        for segment in empty:\n",
+        "        for segment in empty:\n",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "a segment that was removed may be back behind a snapshot", MESSAGES,
+        "            self.directory.sync()\n            head = Snapshot(\n",
+        "            head = Snapshot(\n",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "a compaction does not say what it is about to do", MESSAGES,
+        "                self._state_all(INTENT, segment, kept)\n",
+        "",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "a compaction that was interrupted is forgotten", MESSAGE_RECOVERY,
+        "            state.redo[number] = [",
+        "            state.redo[-1] = [",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "a segment is cut short before the journal says so", MESSAGES,
+        "                    self._state_all(RESET, segment, after)\n",
+        "",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "what a dead process wrote is taken as durable", MESSAGE_RECOVERY,
+        '        with directory.open(name, "w", follow=False) as storage:\n'
+        "            storage.sync()\n    directory.sync()\n",
+        "        pass\n",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "an id that was removed and came again is found once", MESSAGE_RECOVERY,
+        "checked=True, repeated=True)",
+        "checked=True)",
+        f"{MESSAGE_CUTS}[plain]",
+    ),
+    Mutant(
+        "half of a group of the journal is believed",
+        "formats/winkformats/messagestore/journal.py",
+        "            if len(rest) < found[at].offset or any",
+        "            if any",
+        f"{MESSAGE_CUTS}[v1]",
+    ),
+    Mutant(
+        "the checksum of a message is not looked at",
+        "formats/winkformats/messagestore/sqs.py",
+        "if kind == MESSAGE or SUM.unpack_from(data, HEAD.size)[0] == _sum(msg_id, body):",
+        "if kind >= MESSAGE:",
+        f"{MESSAGE_TESTS}::test_flips_of_messages_with_checksums_are_no_wrong_bodies",
+    ),
+    Mutant(
+        "a reader does not look whether a segment was compacted", MESSAGES,
+        "            if storage is not None and segment.moved == moved:\n",
+        "            if storage is not None:\n",
+        f"{MESSAGE_TESTS}::test_a_message_that_moves_while_it_is_read_is_read_again",
     ),
 )  # fmt: skip
 

@@ -216,6 +216,8 @@ class Life:
         path = f"{image.path}/s"
         with MessageStore(path) as reader:
             self.compare(reader, "image", exactly=False)
+            if any("lost" in problem for problem in reader.problems):
+                raise Wrong(f"image: {reader.problems}")
         with MessageStore(path, "a", checksums=self.checked) as writer:
             self.compare(writer, "image for a writer", exactly=False)
             found = {msg_id: writer.place(msg_id) for msg_id in IDS}
@@ -232,7 +234,8 @@ class Life:
                     raise Wrong(f"image again: {msg_id[0]} has another state")
 
     def watch(self, event: Event) -> None:
-        if self.rng.random() < self.often:
+        telling = event.call == "directory sync" or "/refs." in event.path
+        if self.rng.random() < self.often * (4 if telling else 1):
             watch, self.disk.watch = self.disk.watch, None
             try:
                 self.check(self.disk.crash(self.rng))

@@ -161,6 +161,8 @@ def load(directory: Directory, say: Say, *, removed: bool = False) -> State:
 
 def _moved_on(directory: Directory, state: State) -> bool:
     """Whether a writer has done something meanwhile."""
+    if not state.generation:
+        return False
     info = directory.info(f"{JOURNAL}{state.generation}")
     return info is None or info.size > state.journal
 

@@ -142,7 +142,7 @@ class MessageStore:
         self._why, self._closed, self._ready = "", False, self.writable
         self._held: Lock | None = None
         self._heard: Storage | None = None  # the journal of the writer that is followed
-        self._news = False  # whether a read has followed it
+        self._changed = False  # since the last `refresh`
         self._stop = threading.Event()
         tell_of_forks(self)
         if not is_directory(self.path):
@@ -662,7 +662,7 @@ class MessageStore:
                 storage = self._files.get(number) or self._storage(segment)
             data = b"" if storage is None else storage.read(offset, size)
             if storage is None or (not self.writable and self._overtaken()):
-                self._news = self.refresh()
+                self._follow()
             if storage is not None and segment.moved == moved:
                 if data.startswith(sqs.HEAD.pack(sqs.MESSAGE, size, msg_id)) and len(data) == size:
                     return data[sqs.HEAD.size :]
@@ -716,7 +716,7 @@ class MessageStore:
                     if data.startswith(pack(kind, length, ids[place]), at):
                         found[place] = data[at + head : at + length]
         if not self.writable and self._overtaken():
-            self._news = self.refresh()
+            self._follow()
             found = [None] * len(ids)  # what was read may have been another's
         return [self.read(i) if body is None else body for i, body in zip(ids, found, strict=True)]
 
@@ -765,32 +765,34 @@ class MessageStore:
         return found.take(np.lexsort((found.offset, found.file)))
 
     def refresh(self) -> bool:
-        """Follow the writer -> whether anything has changed since the last call, a read that met a
-        compaction included. Raises CorruptError; OSError.
+        """Follow the writer -> whether anything has changed since the last time. Raises
+        CorruptError; OSError.
 
         cost  2 us a message that came or went; where a new snapshot was made, as to open
         """
-        if self.writable:
-            return False
+        if not self.writable:
+            self._follow()
+        found, self._changed = self._changed, False
+        return found
+
+    def _follow(self) -> None:
         with self._lock:
-            news, self._news = self._news, False
             state, heard = self._state, self._heard
             past, end = list[Entry](), 0
             if heard is not None:
                 past, end = entries(heard, state.generation, state.journal)
             anew = heard is None and self.directory.exists(INDEX)
             changes = None if anew else follow(self.directory, state, past, self._say)
+            self._changed = self._changed or changes != 0
+            state.journal = max(state.journal, end)
             if changes is None:
                 for segment in state.segments.values():
                     segment.moved += 1
                 for number in list(self._files):
                     self._retire(number)
                 self._listen(load(self.directory, self._say, removed=True))
-                return True
-            state.journal = max(state.journal, end)
-            for number in [n for n in self._files if n not in state.segments]:
+            for number in [n for n in self._files if n not in self._state.segments]:
                 self._retire(number)
-            return bool(changes) or news
 
     def _listen(self, state: State) -> None:
         """Read what was found, and hear of what follows."""

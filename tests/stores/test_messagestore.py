@@ -1,0 +1,495 @@
+"""The message store over a directory, beside dicts; on this machine's disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from constants import shrink
+from message_lives import small
+from seam import disk_calls, once, refusing
+
+import winkfs
+from winkformats.errors import CorruptError
+from winkformats.messagestore import rdq, sqs
+from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
+from winkfs.registry import kind_of
+from winkfs.stores.messagestore.check import salvage, verify
+from winkfs.stores.messagestore.store import MessageStore, create
+
+pytestmark = pytest.mark.in_memory
+
+
+def id_of(number: int) -> bytes:
+    return random.Random(number).randbytes(16)
+
+
+def body_of(number: int) -> bytes:
+    return b"%d " % number * (number % 300)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    create(str(tmp_path / "s"))
+    return str(tmp_path / "s")
+
+
+@pytest.fixture
+def segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+
+
+def fill(path: str, numbers: Iterator[int] | range, **options: object) -> None:
+    with MessageStore(path, "a", **options) as store:  # type: ignore[arg-type]
+        store.write_many((id_of(i), body_of(i)) for i in numbers)
+
+
+def content(store: MessageStore, most: int = 1000) -> set[int]:
+    """The numbers whose messages are there; their bodies are right."""
+    there = [i for i in range(most) if id_of(i) in store]
+    assert store.read_many([id_of(i) for i in there]) == [body_of(i) for i in there]
+    assert len(store) == len(there)
+    return set(there)
+
+
+def segment_files(path: str) -> list[str]:
+    return sorted(name for name in os.listdir(path) if name.endswith((".sqs", ".rdq")))
+
+
+# --- what one caller sees ---
+
+
+def test_references_are_counted_and_the_first_body_stays(path: str) -> None:
+    with MessageStore(path, "a") as store:
+        store.write(b"a" * 16, b"body")
+        store.write(b"a" * 16, b"another")
+        store.write_many([(b"a" * 16, b"")] * 3)
+        assert store.read(b"a" * 16) == b"body"
+        assert store.place(b"a" * 16).refs == 5  # type: ignore[union-attr]
+        store.remove_many([b"a" * 16] * 4)
+        assert b"a" * 16 in store
+    with MessageStore(path, "a") as store:
+        assert store.read(b"a" * 16) == b"body"
+        store.remove(b"a" * 16)
+        assert b"a" * 16 not in store and len(store) == 0
+        for call in (store.read, store.remove):
+            with pytest.raises(NoSuchFile, match=(b"a" * 16).hex()):
+                call(b"a" * 16)
+        store.write(b"a" * 16, b"new")
+        assert store.read(b"a" * 16) == b"new"
+    with MessageStore(path) as store:
+        assert store.read(b"a" * 16) == b"new"
+
+
+def test_wrong_arguments_change_nothing(path: str) -> None:
+    with MessageStore(path, "a") as store:
+        for call in (
+            lambda: store.write(b"short", b""),
+            lambda: store.write_many([(b"x" * 16, b""), (b"y" * 17, b"")]),
+            lambda: store.remove(b""),
+            lambda: store.read(b"x" * 15),
+            lambda: b"x" in store,
+        ):
+            with pytest.raises(ValueError, match="16 bytes"):
+                call()
+        assert len(store) <= 1
+    with pytest.raises(ValueError, match="mode"):
+        MessageStore(path, "w")
+    with pytest.raises(NoSuchFile, match="no message store"):
+        MessageStore(os.path.dirname(path))
+    with pytest.raises(Refusal, match="not empty"):
+        create(path)
+
+
+def test_who_may_write(path: str) -> None:
+    with MessageStore(path, "a") as store, MessageStore(path) as reader:
+        with pytest.raises(Locked, match="another writer"):
+            MessageStore(path, "a")
+        for call in (lambda: reader.write(b"a" * 16, b""), reader.sync, lambda: reader.compact()):
+            with pytest.raises(ReadOnly):
+                call()
+        if os.fork() == 0:
+            code = 1
+            try:
+                store.write(b"a" * 16, b"")
+            except (Closed, ReadOnly):
+                code = 0
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    with pytest.raises(Closed):
+        store.write(b"a" * 16, b"")
+    with pytest.raises(Closed):
+        store.read(b"a" * 16)
+
+
+@pytest.mark.usefixtures("segments")
+def test_segments_roll_large_bodies_are_alone_and_empty_ones_go(path: str) -> None:
+    with MessageStore(path, "a") as store:
+        store.write_many((id_of(i), body_of(i)) for i in range(300))
+        large = b"L" * 16
+        store.write(large, bytes(3500))
+        place = store.place(large)
+        assert place is not None and place.offset == sqs.START
+        store.sync()
+        sizes = {name: os.path.getsize(f"{path}/{name}") for name in segment_files(path)}
+        assert sizes[f"{place.file}.sqs"] == sqs.START + 21 + 3500
+        assert 40 > len(sizes) > 10 and max(sizes.values()) < 6000 + 21 + 300 * 4
+        before = set(segment_files(path))
+        with disk_calls() as calls:
+            store.remove(large)
+        assert before - set(segment_files(path)) == {f"{place.file}.sqs"}  # at once, unread
+        assert not [call for call in calls if call.verb == "read"]
+        store.remove_many(id_of(i) for i in range(300))
+        assert len(segment_files(path)) <= 1
+    with MessageStore(path) as store:
+        assert content(store) == set() and store.problems == []
+
+
+@pytest.mark.usefixtures("segments")
+@pytest.mark.parametrize("version", [1, 2])
+def test_compaction_reclaims_and_keeps(path: str, version: int) -> None:
+    if version == 1:
+        shutil.rmtree(path)
+        os.mkdir(path)
+        for number in range(20):
+            rows = [rdq.record(id_of(i), body_of(i)) for i in range(number * 15, number * 15 + 15)]
+            Path(path, f"{number}.rdq").write_bytes(b"".join(rows))
+    else:
+        fill(path, range(300))
+    with MessageStore(path, "a") as store:
+        gone = [i for i in range(300) if i % 3]
+        store.remove_many(map(id_of, gone))
+        planned = store.compact(dry_run=True)
+        before = store.stats()["disk_bytes"]
+        done = store.compact()
+        assert planned.files == done.files > 10 and done.moved > 10 and done.problems == ()
+        assert before - store.stats()["disk_bytes"] == done.before - done.after > before // 3
+        assert content(store, 300) == set(range(0, 300, 3))
+        store.abort()
+    for mode in "r", "a", "r":
+        with MessageStore(path, mode) as store:
+            assert content(store, 300) == set(range(0, 300, 3)) and store.problems == []
+    assert verify(path).problems == []
+
+
+@pytest.mark.usefixtures("segments")
+def test_migration_leaves_no_segment_of_version_1(path: str) -> None:
+    shutil.rmtree(path)
+    os.mkdir(path)
+    for number in range(5):
+        rows = [rdq.record(id_of(i), body_of(i)) for i in range(number * 40, number * 40 + 40)]
+        Path(path, f"{number}.rdq").write_bytes((b"\0" * 9).join(rows))
+    with MessageStore(path, "a") as store:
+        assert store.last_v1_file == 4
+        store.write(id_of(0), b"")  # one more reference
+        store.write(id_of(500), body_of(500))
+        store.remove_many(map(id_of, range(0, 200, 4)))
+        told: list[int] = []
+        assert store.migrate(told.append) == 5 and len(told) == 5
+        assert store.last_v1_file is None and store.place(id_of(0)).refs == 1  # type: ignore[union-attr]
+        wanted = {i for i in range(200) if i % 4} | {0, 500}
+        assert content(store) == wanted
+        store.abort()
+    assert all(name.endswith(".sqs") for name in segment_files(path))
+    with MessageStore(path, "a") as store:
+        assert content(store) == wanted
+    assert verify(path).problems == []
+
+
+@pytest.mark.parametrize("sync", ["none", "interval", "always"])
+def test_what_is_durable_is_confirmed_by_name(path: str, sync: str) -> None:
+    said: list[bytes] = []
+    with MessageStore(path, "a", sync=sync, interval=0.01, confirm=said.extend) as store:  # type: ignore[arg-type]
+        store.write(id_of(1), b"1")
+        store.write_many([(id_of(2), b"2"), (id_of(3), b"3")])
+        if sync == "interval":
+            deadline = time.monotonic() + 10
+            while len(said) < 3 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        elif sync == "none":
+            assert said == []
+            store.sync()
+        assert said == [id_of(1), id_of(2), id_of(3)]
+
+
+# --- threads and processes ---
+
+
+@pytest.mark.usefixtures("segments")
+def test_many_threads_write_read_remove_and_compact(path: str) -> None:
+    wrong: list[object] = []
+    stop = threading.Event()
+    with MessageStore(path, "a", sync="interval", interval=0.01) as store:
+
+        def work(thread: int) -> None:
+            rng, mine = random.Random(thread), set[int]()
+            try:
+                for step in range(600):
+                    number = thread * 10_000 + step
+                    store.write(id_of(number), body_of(number))
+                    mine.add(number)
+                    for other in rng.sample(sorted(mine), min(3, len(mine))):
+                        if store.read(id_of(other)) != body_of(other):
+                            wrong.append(other)
+                    if step % 3:
+                        store.remove(id_of(gone := rng.choice(sorted(mine))))
+                        mine.remove(gone)
+                some = sorted(mine)
+                if store.read_many(list(map(id_of, some))) != list(map(body_of, some)):
+                    wrong.append("many")
+                kept.update(mine)
+            except BaseException as error:
+                wrong.append(repr(error))
+
+        def compact() -> None:
+            try:
+                while not stop.is_set():
+                    done.append(store.compact().files)
+            except BaseException as error:
+                wrong.append(repr(error))
+
+        kept, done = set[int](), list[int]()
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        compacter = threading.Thread(target=compact)
+        for thread in (*threads, compacter):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stop.set()
+        compacter.join()
+        assert not wrong and sum(done) > 10
+        assert len(store) == len(kept)
+    with MessageStore(path) as store:
+        assert store.read_many(list(map(id_of, sorted(kept)))) == list(map(body_of, sorted(kept)))
+    assert verify(path).problems == []
+
+
+@pytest.mark.usefixtures("segments")
+def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
+    fill(path, range(100))
+    code = (
+        "import sys, time, pytest; sys.path[:0] = sys.argv[2:]\n"
+        "from message_lives import small\n"
+        "from test_messagestore import id_of, body_of\n"
+        "from winkfs.stores.messagestore.store import MessageStore\n"
+        "small(pytest.MonkeyPatch())\n"
+        "store = MessageStore(sys.argv[1], 'a', sync='interval', interval=0.002)\n"
+        "for i in range(100, 900):\n"
+        "    store.write(id_of(i), body_of(i))\n"
+        "    if i % 4: store.remove(id_of(i - 100))\n"
+        "    if i % 50 == 0: store.compact()\n"
+        "    time.sleep(0.001)\n"
+        "store.close()\n"
+    )
+    here = Path(__file__).parent
+    places = [str(here), str(here.parent), *sys.path]
+    command = [sys.executable, "-c", code, path, *places]
+    with subprocess.Popen(command) as writer, MessageStore(path) as reader:
+        changes = reads = 0
+        while writer.poll() is None:
+            changes += reader.refresh()
+            numbers = [i for i in range(900) if id_of(i) in reader]
+            for i in random.sample(numbers, min(20, len(numbers))):
+                try:
+                    assert reader.read(id_of(i)) == body_of(i)
+                    reads += 1
+                except NoSuchFile:
+                    pass
+        reader.refresh()
+        wanted = {i for i in range(900) if not (i < 800 and (i + 100) % 4)}
+        assert content(reader) == wanted and reader.problems == []
+        assert writer.returncode == 0 and changes > 3 and reads > 100
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_a_message_that_moves_while_it_is_read_is_read_again(path: str, mode: str) -> None:
+    fill(path, range(200))
+    with MessageStore(path, "a") as store:
+        store._roll()  # the other segment is closed
+        reader = store if mode == "a" else MessageStore(path)
+        last = max(range(200), key=lambda i: store.place(id_of(i)).offset)  # type: ignore[union-attr]
+        store.remove_many(id_of(i) for i in range(150) if i != last)
+
+        def compact() -> None:
+            before = store.place(id_of(last))
+            assert store.compact().files == 1 and store.place(id_of(last)) != before
+
+        with disk_calls(once("read", "0.sqs", compact)):
+            assert reader.read(id_of(last)) == body_of(last)
+        with disk_calls(once("read", "0.sqs", lambda: store.remove(id_of(last)))):
+            found = reader.read_many([id_of(last), id_of(199)])
+        assert found == [body_of(last), body_of(199)]
+        reader.close()
+
+
+# --- damage and faults ---
+
+
+def test_a_failed_sync_is_the_end_for_the_writer(path: str) -> None:
+    store = MessageStore(path, "a")
+    store.write(id_of(1), b"1")
+    with disk_calls(refusing("sync", ".sqs", errno.EIO)), pytest.raises(OSError, match="rror"):
+        store.sync()
+    for call in (store.sync, lambda: store.write(id_of(2), b""), lambda: store.compact()):
+        with pytest.raises(Refusal, match="nothing can be written any more"):
+            call()
+    assert store.read(id_of(1)) == b"1"
+    store.close()
+
+
+def test_a_full_disk_loses_nothing_that_was_taken(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch, "bytes that a message store gathers", 1000)
+    taken = []
+    with MessageStore(path, "a") as store:
+        store.write(id_of(500), body_of(500))
+        with disk_calls(refusing("write", ".sqs", errno.ENOSPC)):
+            for i in range(100):
+                try:
+                    store.write(id_of(i), body_of(i))
+                    taken.append(i)
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+            with pytest.raises(OSError, match="space"):
+                store.sync()
+        assert 0 < len(taken) < 100
+        store.sync()
+        assert store.read_many(list(map(id_of, taken))) == list(map(body_of, taken))
+    with MessageStore(path) as store:
+        assert content(store) == {*taken, 500}
+
+
+def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: bool) -> None:
+    fill(path, range(200), checksums=True)
+    raw = {name: Path(path, name).read_bytes() for name in os.listdir(path)}
+    rng, told = random.Random(7), 0
+    for _ in range(20_000 if soak else 300):
+        name = rng.choice([n for n in raw if raw[n]])
+        changed = bytearray(raw[name])
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        Path(path, name).write_bytes(changed)
+        try:
+            with MessageStore(path) as store:
+                there = [i for i in range(200) if id_of(i) in store]
+                for i in there:
+                    try:
+                        assert store.read(id_of(i)) == body_of(i), (name, i)
+                    except CorruptError:
+                        told += 1
+                told += len(there) < 200
+                assert len(there) == 200 or store.problems, name
+        finally:
+            Path(path, name).write_bytes(raw[name])
+    assert told > 60
+
+
+@pytest.mark.parametrize("name", ["index", "refs", "0.sqs", "0.rdq"])
+def test_hostile_bytes_are_one_line_or_less(path: str, name: str) -> None:
+    """Integers of all sizes anywhere: no crash, no hang, no other error."""
+    fill(path, range(40))
+    if name == "0.rdq":
+        rows = [rdq.record(id_of(i), body_of(i)) for i in range(40)]
+        Path(path, "0.rdq").write_bytes(b"".join(rows))
+        for other in ("0.sqs", "index"):
+            os.unlink(f"{path}/{other}")
+    with MessageStore(path, "a") as store:
+        store.remove_many(map(id_of, range(0, 40, 2)))
+        store.sync()
+        store.abort()
+    file = next(Path(path).glob(f"{name}*"))
+    raw, rng = file.read_bytes(), random.Random(3)
+    started = time.monotonic()
+    for _ in range(150):
+        changed = bytearray(raw)
+        at = rng.randrange(max(len(raw) - 8, 1))
+        width, order = rng.choice((1, 2, 4, 8)), rng.choice(("big", "little"))
+        value = rng.choice(
+            (0, 1, 2, 3, 4, 255, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, (1 << 64) - 1)
+        )
+        changed[at : at + width] = (value & ((1 << 8 * width) - 1)).to_bytes(width, order)
+        file.write_bytes(changed)
+        with MessageStore(path) as store:
+            for row in store.index.rows():
+                assert len(row.file)
+            for i in range(40):
+                try:
+                    store.read(id_of(i))
+                except (NoSuchFile, CorruptError):
+                    continue
+        verify(path)
+    file.write_bytes(raw)
+    assert time.monotonic() - started < 60
+
+
+def test_a_torn_end_is_cut_kept_and_told(path: str) -> None:
+    fill(path, range(20))
+    os.unlink(f"{path}/index")
+    with Path(path, "0.sqs").open("ab") as file:
+        file.write(b"\xffgarbage behind it")
+    with MessageStore(path) as store:  # a reader changes nothing
+        assert content(store) == set(range(20)) and "unrecognised record type" in store.problems[0]
+    with MessageStore(path, "a") as store:
+        assert content(store) == set(range(20)) and any(".cut" in p for p in store.problems)
+    assert Path(path, "0.sqs.cut").read_bytes() == b"\xffgarbage behind it"
+    with MessageStore(path, "a") as store:
+        assert content(store) == set(range(20)) and not store.problems
+
+
+def test_symbolic_links_and_numbers_that_come_twice_are_refused(path: str, tmp_path: Path) -> None:
+    fill(path, range(5))
+    (tmp_path / "away").write_bytes(b"x")
+    os.symlink(tmp_path / "away", f"{path}/7.sqs")
+    with pytest.raises(Refusal, match="symbolic link"):
+        MessageStore(path, "a")
+    os.unlink(f"{path}/7.sqs")
+    Path(path, "0.rdq").touch()
+    with pytest.raises(Refusal, match="remove one of them"):
+        MessageStore(path)
+
+
+def test_salvage_finds_what_is_whole(path: str, tmp_path: Path) -> None:
+    fill(path, range(100), checksums=True)
+    with MessageStore(path, "a") as store:
+        store.remove(id_of(99))
+        places = {i: store.place(id_of(i)) for i in range(99)}
+    raw = bytearray(Path(path, "0.sqs").read_bytes())
+    for i in 20, 50:
+        place = places[i]
+        assert place is not None
+        raw[place.offset + 1] = 0x7F  # its size leads nowhere
+    Path(path, "0.sqs").write_bytes(raw)
+    assert len(verify(path).problems) >= 2
+    found = salvage(path, str(tmp_path / "new"))
+    assert found["messages"] == 97 and found["lost_messages"] == 2 and found["lost_bytes"] > 0
+    with MessageStore(str(tmp_path / "new")) as store:
+        assert content(store) == set(range(99)) - {20, 50}
+    with pytest.raises(Refusal, match="not empty"):
+        salvage(path, str(tmp_path / "new"))
+
+
+# --- as any other store ---
+
+
+def test_it_is_a_store_like_others(path: str) -> None:
+    fill(path, range(30))
+    assert kind_of(path)[0].name == "message store"
+    with winkfs.open(path) as reader:
+        found = {entry.name: entry.read() for entry in reader.scan()}
+        assert found == {id_of(i).hex(): body_of(i) for i in range(30)}
+        assert reader.stat(id_of(7).hex()).size == len(body_of(7))
+        assert reader.read(id_of(9).hex(), 2, 3) == body_of(9)[2:5]
+        for wrong in ("x", id_of(7).hex()[:-1], "zz" * 16, id_of(70).hex()):
+            with pytest.raises(FileNotFoundError):
+                reader.read(wrong)
+    report = winkfs.verify(path)
+    assert report.files == 30 and report.problems == []
