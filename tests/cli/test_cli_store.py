@@ -13,7 +13,7 @@ import commands
 import pytest
 import shelf
 from commands import PROGRAM, Run, listed, one_line
-from shelf import COUNTING, KINDS
+from shelf import COUNTING, KINDS, REAL
 
 import winkfs
 from winkfs.stores.records import Records
@@ -275,6 +275,7 @@ def test_a_second_writer_is_refused_and_readers_go_on(run: Run, made: str) -> No
     assert put(run, made, b"b")
 
 
+@pytest.mark.parametrize("kind", REAL)
 def test_an_interrupted_put_keeps_what_it_has_printed(made: str) -> None:
     writer = subprocess.Popen(
         [*PROGRAM, "store", "put", made, "--lines"],
@@ -291,8 +292,8 @@ def test_an_interrupted_put_keeps_what_it_has_printed(made: str) -> None:
         assert found[first] == b"line"
 
 
+@pytest.mark.parametrize("kind", REAL)
 def test_a_broken_pipe_is_quiet(run: Run, made: str) -> None:
-    put(run, made, *[b"x"] * 3)
     run("store", "put", made, "--lines", stdin=b"line\n" * 9000)
     with subprocess.Popen(
         [*PROGRAM, "store", "ls", made], stdout=subprocess.PIPE, stderr=subprocess.PIPE

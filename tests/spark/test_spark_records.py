@@ -46,7 +46,7 @@ say(chosen=[load(minSize="1", maxSize="1").count(), load(paths=[str(rows[7].id)]
     prefix=load(prefix=str(rows[7].id)[:5]).count() >= 1, none=load(maxSize="0").count())
 both = spark.read.format("winkfs").load([path, many])
 say(both=both.count())
-for wrong in ({"where": "size > 1"}, {"orderBy": "path"}, {"asOf": "1"}):
+for wrong in ({"where": "size > 1"}, {"orderBy": "path"}, {"content": "ref"}, {"asOf": "1"}):
     try:
         load(**wrong).collect()
     except Exception as error:
@@ -71,7 +71,7 @@ def test_records_are_rows(kind: str, tmp_path: Path) -> None:
         "there": [True], "refs": [[1] if kind in COUNTING else None],
         "tasks": [True], "same": [True, True], "mtime": [True], "count": [len(ids)],
         "chosen": [[1, 1]], "prefix": [True], "none": [1], "both": [len(ids) + len(other)],
-        "refused": [["containers and data sets"]] * 2 + [["for a data set"]],
+        "refused": [["containers and data sets"]] * 3 + [["for a data set"]],
     }, done.stderr[-3000:]  # fmt: skip
 
 
@@ -184,4 +184,4 @@ def test_a_bad_record_is_told_by_ingest(damaged: tuple[Path, str], tmp_path: Pat
     code = INGEST.replace("print(", "print([b.name for b in bad], ", 1)
     code = code.replace("range(3)", "range(1)")
     done = application(code, path, path, tmp_path / "out", master="local[1]")
-    assert done.stdout.startswith(f"['{bad}', '{bad}'] 2 "), done.stderr[-3000:]
+    assert done.stdout.startswith(f"['{bad}', '{bad}'] 4 20 0 2 2"), done.stderr[-3000:]

@@ -236,10 +236,9 @@ class TextFan:
         return b"".join(id[2 * i : 2 * i + 2] + b"/" for i in range(level))
 
     def bounds(self, path: bytes) -> tuple[Any, Any] | None:
-        """The ids [low, high) of a directory; None for what can be none."""
-        key = path.replace(b"/", b"")
-        level = path.count(b"/")
-        if level > self.levels or not re.fullmatch(rb"([0-9a-f]{2})*", key):
+        """The first and the last id that a directory may have; None for what can be none."""
+        key, level = path.replace(b"/", b""), path.count(b"/")
+        if level > self.levels or not re.fullmatch(rb"[0-9a-f]{%d}" % (2 * level), key):
             return None
         return (key, key + b"g") if self.folder(key, level) == path else None
 
@@ -269,7 +268,7 @@ class NumberFan:
         if found is None or level > self.levels or self.folder(found[1], level) != path:
             return None
         low = int(found[1])
-        return (low, min(low + self._unit(level), LAST)) if low < LAST else None
+        return (low, min(low + self._unit(level) - 1, LAST)) if low <= LAST else None
 
 
 def levels_of(count: int, width: int) -> int:
@@ -349,8 +348,8 @@ class RecordSource(ReadOnlySource):
         ids = self._all()
         bounds = self._fan.bounds(path)
         assert bounds is not None
-        at, stop = (0, len(ids)) if not path else np.searchsorted(ids, bounds).tolist()
-        return _Listing(path, ids, at, stop)
+        at, stop = np.searchsorted(ids, bounds[0]), np.searchsorted(ids, bounds[1], "right")
+        return _Listing(path, ids, int(at), int(stop))
 
     # names
 
@@ -383,7 +382,7 @@ class RecordSource(ReadOnlySource):
             path = self._fan.folder(_name(found.ids[at]), level + 1)
             bounds = self._fan.bounds(path)
             assert bounds is not None
-            at = min(int(np.searchsorted(found.ids, bounds[1])), found.stop)
+            at = int(np.searchsorted(found.ids, bounds[1], "right"))
             yield DirEntry(path[len(found.path) : -1], self._directory(path), at - found.at)
 
     def _records(self, found: _Listing, offset: int) -> Iterator[DirEntry]:

@@ -90,6 +90,8 @@ def part_of(options: Options, contents: bool, store: Store) -> Part | None:
     opener = kind.function("open", path)
     with opener(path) as reader:
         if records := _as_records(reader):
+            if options.content == "ref":
+                raise ValueError(f"{path}: content=ref is for containers and data sets")
             from winkfs.spark.reading.records import part_of as part_of_records
 
             chosen = options.selection
