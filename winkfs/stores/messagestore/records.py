@@ -47,9 +47,7 @@ class MessageRecords(Records):
         self.store.close()
 
     def rows(self, part: Part | None = None) -> Iterator[Row]:
-        found = self.store.rows()
-        if part is not None:
-            found = found.take(found.file == int(part.file.partition(".")[0]))
+        found = self.store.rows(None if part is None else int(part.file.partition(".")[0]))
         for at in range(0, len(found.file), ROWS):
             yield from self._rows(found.take(np.arange(at, min(at + ROWS, len(found.file)))))
 
