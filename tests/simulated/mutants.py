@@ -248,7 +248,8 @@ MUTANTS = (
         "a segment that was removed may be back behind a snapshot", MESSAGES,
         "            self.directory.sync()\n            head = Snapshot(\n",
         "            head = Snapshot(\n",
-        f"{MESSAGE_CUTS}[plain]",
+        f"{MESSAGE_CUTS.partition('::')[0]}"
+        "::test_segments_that_were_removed_are_not_back_behind_a_snapshot",
     ),
     Mutant(
         "a compaction does not say what it is about to do", MESSAGES,

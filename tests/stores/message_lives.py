@@ -65,7 +65,7 @@ class Life:
             self._begin_with_v1()
         else:
             create(self.path, checksums=self.checked)
-        self.store = MessageStore(self.path, "a", checksums=self.checked)
+        self.store = MessageStore(self.path, "a")
         self.often = self.rng.choice((0.01, 0.05, 0.2))
 
     @property
@@ -152,7 +152,7 @@ class Life:
     def reopen(self) -> None:
         self.store.close()
         self.acknowledge()
-        self.store = MessageStore(self.path, "a", checksums=self.checked)
+        self.store = MessageStore(self.path, "a")
         self.compare(self.store, "after a close", exactly=True)
         if self.store.problems:
             raise Wrong(f"after a close: {self.store.problems}")
@@ -218,7 +218,7 @@ class Life:
             self.compare(reader, "image", exactly=False)
             if any("lost" in problem for problem in reader.problems):
                 raise Wrong(f"image: {reader.problems}")
-        with MessageStore(path, "a", checksums=self.checked) as writer:
+        with MessageStore(path, "a") as writer:
             self.compare(writer, "image for a writer", exactly=False)
             found = {msg_id: writer.place(msg_id) for msg_id in IDS}
             refs = {msg_id: place.refs for msg_id, place in found.items() if place is not None}
@@ -276,7 +276,7 @@ class Life:
 
     def take_up(self) -> None:
         """What is there now is what there was."""
-        self.store = MessageStore(self.path, "a", checksums=self.checked)
+        self.store = MessageStore(self.path, "a")
         self.compare(self.store, "after a fault", exactly=False)
         self.model = {}
         # Of a header that is torn, and has no checksum, some of the id may be there.

@@ -7,6 +7,9 @@ import itertools
 import pytest
 from message_lives import VARIANTS, live, small
 
+from winkformats.disk.simulated import Event, SimulatedDisk
+from winkfs.stores.messagestore.store import MessageStore, create
+
 pytestmark = pytest.mark.slow
 
 
@@ -23,3 +26,40 @@ def test_every_image_has_what_was_acknowledged(
         images += live(kind, number).images
         if images >= (34_000 if soak else 500):
             break
+
+
+def test_segments_that_were_removed_are_not_back_behind_a_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What says that they are gone is gone then, too."""
+    small(monkeypatch)
+    disk, images = SimulatedDisk(1), 0
+    path = f"{disk.path}/s"
+    create(path)
+    store = MessageStore(path, "a")
+    ids = [bytes([i]) * 16 for i in range(1, 100)]
+    store.write_many((msg_id, bytes(300)) for msg_id in ids)
+    store.sync()
+    gone, kept = ids[:-1], ids[-1]
+    store.remove_many(gone)
+    store._roll()
+    store.write(ids[0], b"")
+    store.sync()
+
+    def look(_: Event) -> None:
+        nonlocal images
+        watch, disk.watch = disk.watch, None
+        for _ in range(20):
+            image = disk.crash()
+            with MessageStore(f"{image.path}/s") as reader:
+                assert kept in reader and not any(msg_id in reader for msg_id in gone)
+            images += 1
+        disk.watch = watch
+
+    store.remove(ids[0])
+    store._roll()  # removes the last segment without a message, whose name no sync covers
+    disk.watch = look
+    store._renew()
+    assert images > 100
+    disk.watch = None
+    store.close()

@@ -110,9 +110,18 @@ def test_wrong_arguments_change_nothing(path: str) -> None:
         create(path)
 
 
+def test_bodies_that_change_behind_a_write_are_kept_as_they_were(path: str) -> None:
+    with MessageStore(path, "a") as store:
+        body = bytearray(b"first")
+        store.write(b"a" * 16, body)
+        store.write_many([(b"b" * 16, body), (b"c" * 16, memoryview(body))])
+        body[:] = b"later"
+        assert store.read_many([b"a" * 16, b"b" * 16, b"c" * 16]) == [b"first"] * 3
+
+
 def test_who_may_write(path: str) -> None:
     with MessageStore(path, "a") as store, MessageStore(path) as reader:
-        with pytest.raises(Locked, match="another writer"):
+        with pytest.raises(Locked, match=f"process {os.getpid()}"):
             MessageStore(path, "a")
         for call in (lambda: reader.write(b"a" * 16, b""), reader.sync, lambda: reader.compact()):
             with pytest.raises(ReadOnly):

@@ -54,9 +54,9 @@ def test_the_tables_of_the_page_are_what_is_written(tmp_path: Path) -> None:
 
     head = fields("Little-endian, save ids")
     assert cut_out(index, head["magic"]) == b"WINKMSGX"
-    names = "generation", "last_v1", "next", "files", "messages"
-    assert [number(index, head[name]) for name in names] == [generation + 1, -1, 1, 1, 1]
-    assert len(index) == sum(head["messages"]) + 16 + 32 + 8
+    names = "generation", "last_v1", "next", "files", "messages", "flags"
+    assert [number(index, head[name]) for name in names] == [generation + 1, -1, 1, 1, 1, 0]
+    assert len(index) == sum(head["flags"]) + 16 + 32 + 8
     assert journal[:16] == b"WINKMSGJ" + generation.to_bytes(8, "little")
     row = fields("`refs.G` has a header")
     last = journal[-sum(row["checksum"]) :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import tracemalloc
 from collections.abc import Iterable, Iterator
@@ -149,10 +150,14 @@ def test_rows_go_on_while_a_writer_takes_files_away(kind: str, tmp_path: Path) -
         writer.sync()
         assert reader.refresh() and not reader.refresh()
         found = dict(reader.contents([first, *rows]))
-        assert {row.id: body for row, body in found.items()} == {ids[0]: bodies[0], ids[3]: bodies[3]}
+        assert {row.id: body for row, body in found.items()} == {
+            ids[0]: bodies[0],
+            ids[3]: bodies[3],
+        }
         parts = reader.parts()
+        gone = re.sub(r"[0-9](?=[^0-9]*$)", "9", parts[0].file)
         assert {row.id for row in reader.rows(*parts)} == {ids[0], ids[3]}
-        assert list(reader.rows(parts[0]._replace(file=parts[0].file.replace("0", "7")))) == []
+        assert list(reader.rows(parts[0]._replace(file=gone))) == []
 
 
 # --- the tree of a mount ---

@@ -9,6 +9,7 @@
     24      8     Q     next        no segment has this number or a higher one
     32      8     Q     files       rows of segments
     40      8     Q     messages    rows of messages
+    48      8     Q     flags       CHECKSUMS: messages are written with one
 
     a segment    number u64, bytes of it that the snapshot covers u64, SEALED: nothing is added
     a message    id 16, segment u32, offset u32, size u32, references u32
@@ -56,7 +57,8 @@ from winkformats.messagestore.index import Rows
 INDEX: Final = "index"
 JOURNAL: Final = "refs."
 MAGIC: Final = b"WINKMSGX"
-HEAD: Final = struct.Struct("<8sQqQQQ")
+HEAD: Final = struct.Struct("<8sQqQQQQ")
+CHECKSUMS: Final = 1
 FILE: Final = np.dtype([("file", "<u8"), ("covered", "<u8")])
 MESSAGE: Final = np.dtype(
     [("id", ">u8", 2), ("file", "<u4"), ("offset", "<u4"), ("size", "<u4"), ("refs", "<u4")]
@@ -71,7 +73,7 @@ STRIDE: Final = ROW.size + CRC.size
 REFS, RESET, KEPT, INTENT, END = 1, 2, 3, 4, 5
 SEALED: Final = (1 << 64) - 1
 NO_ID: Final = bytes(16)
-assert (HEAD.size, FILE.itemsize, MESSAGE.itemsize, STRIDE) == (48, 16, 32, 40)
+assert (HEAD.size, FILE.itemsize, MESSAGE.itemsize, STRIDE) == (56, 16, 32, 40)
 
 
 class Entry(NamedTuple):
@@ -92,6 +94,7 @@ class Snapshot(NamedTuple):
     last_v1: int | None
     next_file: int
     covered: dict[int, int]
+    checksums: bool
     rows: Rows
 
 
@@ -103,7 +106,8 @@ def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], coun
     last = -1 if head.last_v1 is None else head.last_v1
     files = np.zeros(len(head.covered), FILE)
     files["file"], files["covered"] = list(head.covered), list(head.covered.values())
-    numbers = head.generation, last, head.next_file, len(files), count
+    flags = CHECKSUMS if head.checksums else 0
+    numbers = head.generation, last, head.next_file, len(files), count, flags
     hashed, at = xxhash.xxh3_64(), 0
 
     def put(data: bytes) -> None:
@@ -130,7 +134,7 @@ def read_snapshot(storage: Storage) -> Snapshot:
     head = storage.read(0, HEAD.size)
     if len(head) < HEAD.size or not head.startswith(MAGIC):
         raise wrong("no index of a message store")
-    _, generation, last, next_file, files, count = HEAD.unpack(head)
+    _, generation, last, next_file, files, count, flags = HEAD.unpack(head)
     end = HEAD.size + files * FILE.itemsize + count * MESSAGE.itemsize
     if size != end + SUM.size:
         raise wrong(f"an index of {size} bytes, of {end + SUM.size} by its header")
@@ -147,9 +151,8 @@ def read_snapshot(storage: Storage) -> Snapshot:
     if storage.read(end, SUM.size) != SUM.pack(hashed.intdigest()):
         raise wrong("an index with a wrong checksum")
     covered = dict(zip(listed["file"].tolist(), listed["covered"].tolist(), strict=True))
-    return Snapshot(
-        generation, None if last < 0 else last, next_file, covered, Rows.joined(parts)
-    )  # fmt: skip
+    known = generation, None if last < 0 else last, next_file, covered, bool(flags & CHECKSUMS)
+    return Snapshot(*known, Rows.joined(parts))
 
 
 def _rows(packed: np.ndarray[tuple[int], np.dtype[np.void]]) -> Rows:

@@ -14,7 +14,7 @@ from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import ids_of
 from winkformats.messagestore.segment import Message
 from winkfs.container.verify import Report
-from winkfs.stores.messagestore.recovery import Segment, listed, load
+from winkfs.stores.messagestore.recovery import Segment, listed, load, neutral
 from winkfs.stores.messagestore.store import MessageStore, create
 from winkfs.stores.records import Progress
 
@@ -39,7 +39,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
             )
         }  # fmt: skip
         try:
-            with directory.open(segment.name, follow=False) as storage:
+            with directory.open(segment.name, follow=False) as storage, neutral(storage):
                 _check(segment, storage, places, report)
         except OSError as error:
             report.add(f"{path}/{segment.name}: {error}")
@@ -81,11 +81,11 @@ def salvage(path: str, target: str, progress: Progress | None = None) -> dict[st
     problems: list[str] = []
     directory = directory_of(path)
     state = load(directory, problems.append, removed=True)
-    create(target)
+    create(target, checksums=state.checksums)
     saved = taken = lost = 0
     with MessageStore(target, "a") as into:
         for number, segment in listed(directory).items():
-            with directory.open(segment.name, follow=False) as storage:
+            with directory.open(segment.name, follow=False) as storage, neutral(storage):
                 messages, bad = everything(segment, storage)
                 lost += bad
                 for message in messages:

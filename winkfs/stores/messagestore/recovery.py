@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Final
@@ -17,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from winkformats.arrays import Int64
+from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Directory, Kind, Storage
 from winkformats.errors import CorruptError
@@ -84,6 +86,7 @@ class State:
     segments    by number
     generation  of the snapshot, 0: there is none; journal: bytes of its journal that were read
     next_file   no segment has this number or a higher one
+    checksums   whether messages are written with one
     clean       the snapshot says all
     cuts        segment -> where its good records end, where there is more behind them
     torn        segments of which what is cut is not known to be dead
@@ -96,6 +99,7 @@ class State:
     generation: int = 0
     journal: int = 0
     next_file: int = 0
+    checksums: bool = False
     clean: bool = False
     cuts: dict[int, int] = field(default_factory=dict)
     torn: set[int] = field(default_factory=set)
@@ -172,6 +176,7 @@ def _load(directory: Directory, say: Say, *, last: bool) -> State:
     past, ends = list[Entry](), False
     if head is not None:
         state.generation, state.next_file = head.generation, head.next_file
+        state.checksums = head.checksums
         past, state.journal, ends = _journal(directory, head.generation, say, last=last)
     segments = state.segments = listed(directory)  # behind the journal: it says what was removed
     state.next_file = max([state.next_file, *(number + 1 for number in segments)])
@@ -249,10 +254,23 @@ def _tail(
 
 def scan(segment: Segment, storage: Storage, start: int) -> Scan:
     """The messages of a segment from `start` on, as far as they are good; one that was removed and
-    came again is there twice."""
-    if segment.version is rdq:
-        return rdq.scan(storage)
-    return sqs.scan(storage, start=start, checked=True, repeated=True)
+    came again is there twice. The page cache stays as it was."""
+    with neutral(storage):
+        if segment.version is rdq:
+            return rdq.scan(storage)
+        return sqs.scan(storage, start=start, checked=True, repeated=True)
+
+
+@contextmanager
+def neutral(storage: Storage) -> Iterator[None]:
+    """What is read of a file meanwhile does not stay in the page cache."""
+    size = storage.size()
+    drop = storage.dropper(0, size)
+    try:
+        yield
+    finally:
+        if drop is not None:
+            drop(0, size + PAGE)
 
 
 def _rows(number: int, messages: Iterable[tuple[bytes, int, int]]) -> Rows:
