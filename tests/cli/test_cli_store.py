@@ -73,6 +73,14 @@ def test_lines_and_folders_become_records(run: Run, made: str) -> None:
     assert run("store", "cat", made, *ids).out == b"d/ad/bd/e/c"
 
 
+def test_what_is_put_before_an_error_is_told(run: Run, made: str) -> None:
+    Path("a").write_text("a")
+    done = run("store", "put", made, "a", "missing")
+    assert (done.status, done.err) == (1, "winkfs: missing: No such file or directory\n")
+    assert run("store", "cat", made, *done.out.decode().split()).out == b"a"
+    assert len(listed(run("store", "ls", made, "--json"))) == 1
+
+
 def test_ls_says_where_each_record_is(run: Run, made: str, kind: str) -> None:
     ids = put(run, made, b"a", b"longer")
     if kind in COUNTING:
@@ -220,7 +228,6 @@ def test_commands_of_containers_refuse_it(run: Run, command: str) -> None:
         ("migrate l", "winkfs: l: migrate is not for a ledger\n"),
         ("get l x", "winkfs: l: x: not a number\n"),
         ("get l 99999999999999999999", "winkfs: l: 99999999999999999999: not a number\n"),
-        ("put l none", "winkfs: none: No such file or directory\n"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_one_line(run: Run, command: str, line: str) -> None:

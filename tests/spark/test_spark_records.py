@@ -141,7 +141,7 @@ def test_spark_reads_while_a_writer_goes_on(kind: str, tmp_path: Path) -> None:
     ids = made(tmp_path / "s", kind, [b"needle %d\n" % number * 20 for number in range(3000)])
     (tmp_path / "ids").write_text("\n".join(ids[:100]))
     (tmp_path / "kept").write_text("\n".join(ids[100:]))
-    arguments = (tmp_path / "s", shelf.WRITER, tmp_path / "ids", tmp_path / "kept", "5")
+    arguments = (tmp_path / "s", shelf.WRITER, tmp_path / "ids", tmp_path / "kept", "3")
     done = application(WHILE, *arguments, master="local[2]")
     assert done.stdout.splitlines() == ["0 True", "True"], done.stderr[-3000:]
 

@@ -160,6 +160,20 @@ def test_rows_go_on_while_a_writer_takes_files_away(kind: str, tmp_path: Path) -
         assert list(reader.rows(parts[0]._replace(file=gone))) == []
 
 
+@pytest.mark.parametrize("kind", REAL)
+def test_find_leaves_out_what_is_not_there(kind: str, tmp_path: Path) -> None:
+    ids = made(tmp_path / "s", kind, [b"x" * number for number in range(1000)])
+    with writing(tmp_path / "s") as store:
+        for id in ids[::3]:
+            store.remove(id)
+        store.sync()
+        left = [id for number, id in enumerate(ids) if number % 3]
+        found = list(store.find(ids[::-1]))
+        assert [row.id for row in found] == left[::-1]
+        assert found == [store.row(id) for id in left[::-1]]
+        assert list(store.find([])) == list(store.find(ids[:1])) == []
+
+
 # --- the tree of a mount ---
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -199,12 +198,17 @@ def put(base: str, files: tuple[str, ...], id: str | None, lines: bool) -> None:
     with records(base, "a") as found:
         made: list[str] = []
         size = 0
-        for body in _bodies(files or (STDIN,), lines):
-            made.append(found.put(id, body))
-            size += len(body)
-            if len(made) == SYNC or size >= SYNC_BYTES:
+        try:
+            for body in _bodies(files or (STDIN,), lines):
+                made.append(found.put(id, body))
+                size += len(body)
+                if len(made) == SYNC or size >= SYNC_BYTES:
+                    _acknowledge(found, made)
+                    made, size = [], 0
+        except Exception:  # what is put has to be known
+            with contextlib.suppress(OSError):
                 _acknowledge(found, made)
-                made, size = [], 0
+            raise
         _acknowledge(found, made)
 
 
@@ -219,7 +223,9 @@ def _bodies(files: tuple[str, ...], lines: bool) -> Iterator[bytes]:
     for file in files:
         for path in _below(file) if os.path.isdir(file) else [file]:
             with (
-                nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb") as content
+                contextlib.nullcontext(sys.stdin.buffer)
+                if path == STDIN
+                else Path(path).open("rb") as content
             ):
                 if lines:
                     yield from (line.removesuffix(b"\n") for line in content)

@@ -388,13 +388,11 @@ class RecordSource(ReadOnlySource):
     def _records(self, found: _Listing, offset: int) -> Iterator[DirEntry]:
         for first in range(found.at + offset, found.stop, AT_ONCE):
             some = found.ids[first : min(first + AT_ONCE, found.stop)].tolist()
-            for behind, id in enumerate(some, first + 1 - found.at):
-                name = _name(id)
-                try:
-                    attr = self._record(self._store.named(name), name)
-                except NoSuchFile:  # since the ids were collected
-                    continue
-                yield DirEntry(name, attr, behind)
+            names = map(_name, some)
+            behind = {name: at for at, name in enumerate(names, first + 1 - found.at)}
+            for row in self._store.find(map(os.fsdecode, behind)):
+                name = row.id.encode()
+                yield DirEntry(name, self._record(row, name), behind[name])
 
     def releasedir(self, handle: int) -> None:
         del self._handles[handle]

@@ -148,6 +148,14 @@ class Records(Reader):
             kind = "i8" if self.numbers else "S"
             yield np.array(ids).astype(kind), np.array([row.size for row in some], np.int64)
 
+    def find(self, ids: Iterable[str]) -> Iterator[Row]:
+        """Those of these ids that are there, in their order; ids as `rows` has them."""
+        for id in ids:
+            try:
+                yield self.row(id)
+            except NoSuchFile:
+                continue
+
     def contents(self, rows: Iterable[Row]) -> Iterator[tuple[Row, bytes | Exception]]:
         """Rows with their bodies, or with what is wrong with them; records that went are left out.
 

@@ -15,7 +15,6 @@ import numpy as np
 from winkfs.container.columns import Columns
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.ondisk.typed import Column
-from winkfs.errors import NoSuchFile
 from winkfs.spark.reading.partition import Part, Recorded, unpack
 from winkfs.stores.records import MODE, Records, Row, batches
 from winkfs.stores.records import Part as File
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
     from winkformats.arrays import Int64
 
 ANY: Final = 1 << 62  # bytes of records whose bodies are not read yet
-AT_ONCE: Final = (
-    1 << 16
-)  # numbered records that are looked up together, and read in the order of files
+AT_ONCE: Final = 1 << 16  # numbered records that are looked up together, and read in file order
 
 
 def part_of(store: Records, piece: Recorded, contents: bool) -> Part | None:
@@ -70,10 +67,12 @@ class RecordsSource:
 
     def chunks(self) -> Iterator[Columns]:
         """The records of the piece, so many at a time as a batch may hold, with their bodies."""
+        selection = self._piece.selection
         for some in batches(self._found(), ANY):
-            chosen = self._piece.selection.chosen(self._columns(some)).tolist()
-            kept = (row for row, good in zip(some, chosen, strict=True) if good)
-            for part in batches(kept, self._batch):
+            if not selection.everything:
+                chosen = selection.chosen(self._columns(some)).tolist()
+                some = [row for row, good in zip(some, chosen, strict=True) if good]
+            for part in batches(some, self._batch):
                 self._take(part)
                 if self._rows:
                     yield self._columns(self._rows)
@@ -85,12 +84,7 @@ class RecordsSource:
             return
         ids = unpack(piece.rows)
         for at in range(0, len(ids), AT_ONCE):
-            found = []
-            for id in ids[at : at + AT_ONCE].tolist():
-                try:
-                    found.append(store.row(str(id)))
-                except NoSuchFile:
-                    continue
+            found = store.find(map(str, ids[at : at + AT_ONCE].tolist()))
             yield from sorted(found, key=lambda row: (row.file, row.offset))
 
     def _take(self, rows: list[Row]) -> None:

@@ -106,6 +106,10 @@ class LogRecords(Records):
             raise NoSuchFile(f"no record {recid}", self.base)
         return next(self._rows(found))
 
+    def find(self, ids: Iterable[str]) -> Iterator[Row]:
+        found = self.store._look_many(np.array(list(map(int, ids)), np.int64))
+        yield from self._rows(found.take(np.flatnonzero(found.positions)))
+
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
         some: list[int] = []
         size = 0

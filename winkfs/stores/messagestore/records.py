@@ -78,6 +78,9 @@ class MessageRecords(Records):
         name, head = self.store.head(place.file, place.offset)
         return Row(id.lower(), place.size - head, name, place.offset, place.refs)
 
+    def find(self, ids: Iterable[str]) -> Iterator[Row]:
+        yield from self._rows(self.store.places(bytes.fromhex("".join(ids))))
+
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
         left = iter(rows)
         while some := list(islice(left, BATCH)):

