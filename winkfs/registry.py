@@ -58,6 +58,10 @@ class Kind:
                mount    (options) -> Source
                shards   (as_of) -> Snapshot: Spark reads its containers by bytes, others by name
                pack     (source, ...) -> PackReport
+               create   (**options) -> the new store, open, or None: of records, `winkfs store`
+               salvage  (target, progress) -> a record for people and JSON: bytes, lost_bytes,
+                        problems ...; of a store of records in any state
+               migrate  (progress) -> a record: what is in an older format is rewritten
 
     folder     whether the path is a folder that holds the whole store
     editable   whether it can be opened with mode "a"
@@ -110,6 +114,13 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
         _load_stores()
         found = _detect(path, folder, [_kinds[name] for name in _kinds if name not in known])
     return found
+
+
+def kinds_with(what: str) -> list[Kind]:
+    """All kinds that have a function, those of other distributions, too."""
+    _load_built_in()
+    _load_stores()
+    return [kind for kind in _kinds.values() if kind.has(what)]
 
 
 def _detect(path: str, folder: bool, kinds: Iterable[Kind]) -> tuple[Kind, str] | None:

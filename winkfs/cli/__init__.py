@@ -37,6 +37,7 @@ COMMANDS: Final = {  # name: (module in this package, "": this one; what `winkfs
     "rollback": ("maintain", "Return to the state of the last sync."),
     "salvage": ("maintain", "Copy the intact files of a damaged data file."),
     "dataset": ("dataset", "Create and maintain data sets: folders of containers."),
+    "store": ("store", "Create and maintain stores of records: message stores, LogStores."),
     "mount": ("mount", "Mount a container as a directory."),
     "umount": ("mount", "Unmount a directory."),
     "mounts": ("mount", "List all mounts."),

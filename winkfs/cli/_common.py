@@ -96,6 +96,7 @@ def _container(ctx: click.Context, param: click.Parameter, base: str) -> str:
     if (found := find_kind(base)) is not None and found[0].name != "container":
         name = found[0].name
         also = ": see winkfs dataset --help" if name == "data set" else ""
+        also = ": see winkfs store --help" if found[0].has("create") else also
         raise Refusal(f"{ctx.info_name} is for containers, and this is a {name}{also}", base)
     return base
 
@@ -190,11 +191,26 @@ def opened(  # type: ignore[overload-overlap]  # of all modes "r" alone only rea
 def opened(base: str, mode: str) -> AbstractContextManager[Files]: ...
 @contextlib.contextmanager
 def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any]:
-    """The container or data set, open; its refusals name it.
+    """The container or data set, open, or another store to be read; its refusals name it.
 
     Damage that it skipped is said, at first what is known at once, and ends the command with
     status 1 when its work is done.
     """
+    if mode == "a":
+        from winkfs.registry import kind_of
+
+        kind, path = kind_of(base)
+        if kind.editable and not kind.has("shards"):
+            raise Refusal(
+                f"a {kind.name} has no files that can be changed: see winkfs store --help", path
+            )
+    with opened_any(base, mode, as_of) as container:
+        yield container
+
+
+@contextlib.contextmanager
+def opened_any(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any]:
+    """As `opened`, also stores of other kinds to be changed."""
     import winkfs
 
     said: list[str] = []
@@ -203,7 +219,7 @@ def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any
         try:
             yield container
         except Refusal as error:
-            if error.filename not in (None, container.base):
+            if error.filename and not error.filename.startswith(container.base):
                 error.filename = f"{container.base}: {error.filename}"
             raise
         finally:

@@ -117,7 +117,7 @@ def _bad_list(path: str | None) -> Iterator[Report]:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.argument("dataset")
 @click.option(
-    "--kind", type=click.Choice(["tree", "tar", "warc", "parquet"]),
+    "--kind", type=click.Choice(["tree", "tar", "warc", "parquet", "records"]),
     help="Kind of the inputs (default: detected). For a directory: its files of that kind.",
 )  # fmt: skip
 @click.option("--path-column", default="path", show_default=True, help="Of Parquet files.")
@@ -143,11 +143,11 @@ def ingest(
     bad_list: str | None,
     **where: Any,
 ) -> int:
-    """Read directories, tar, WARC and Parquet files into a data set.
+    """Read directories, tar, WARC and Parquet files and stores of records into a data set.
 
-    Names are relative to the directory, those in the archive, or URLs. From WARC files, responses
-    with an HTTP status of 200 to 299 are stored. An interrupted run resumes where it stopped:
-    inputs that are in DATASET and have not changed are skipped.
+    Names are relative to the directory, those in the archive, URLs, or the ids of records. From
+    WARC files, responses with an HTTP status of 200 to 299 are stored. An interrupted run resumes
+    where it stopped: inputs that are in DATASET and have not changed are skipped.
 
     With --html, `winkfs ls DATASET --columns title,lang --where "lang = 'de'"` shows what the
     documents say of themselves.

@@ -510,7 +510,7 @@ def info(base: str, as_json: bool) -> int:
     if as_json:
         emit(record)
         return 1 if problems else 0
-    _print_nested({key: value for key, value in record.items() if key != "problems"})
+    print_nested({key: value for key, value in record.items() if key != "problems"})
     for problem in problems:
         say(problem)
     return 1 if problems else 0
@@ -577,13 +577,14 @@ DESCRIBE: Final[dict[tuple[int, str], Callable[[Superblock], Record]]] = {
 }  # FORMAT and PURPOSE; "" for any other purpose
 
 
-def _print_nested(record: Record, indent: str = "") -> None:
+def print_nested(record: Record, indent: str = "") -> None:
+    """Facts for people, a line each."""
     width = max((len(key) for key in record), default=0) + 1
     for key, value in record.items():
         label = printable(key)
         if isinstance(value, dict):
             sys.stdout.write(f"{indent}{label}:\n")
-            _print_nested(value, indent + "  ")
+            print_nested(value, indent + "  ")
         else:
             sys.stdout.write(f"{indent}{label + ':':{width}} {_value_text(value)}\n")
 

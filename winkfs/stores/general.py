@@ -1,34 +1,61 @@
 """What can be done with any store that has a `Reader`: info, verify, a read-only mount.
 
-A store with many files has forms of its own: these read the names of all files into memory.
+A store with many files has forms of its own: these read the names of all files into memory, save
+those of a store of records.
+
+In a mount of a store of records, up to FLAT records lie in the top directory. Where there are more
+at the mount, they lie in directories: `ab/cd/abcd...` for hexadecimal ids, `5000-5999/5123` for
+numbers. A look-up of `5123` in the top directory finds that record, too. A look-up asks the store;
+a listing needs the ids of all records, in order, which are collected when a directory is listed, or
+looked up, for the first time.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from winkformats.errors import CorruptError
 from winkfs.container.ondisk.inode import FileType
 from winkfs.container.verify import Report
 from winkfs.errors import NoSuchFile, Refusal
+from winkfs.mounting.ids import Places, Users
 from winkfs.names import to_bytes
-from winkfs.reader import Reader
+from winkfs.reader import Problem, Reader
 from winkfs.registry import kind_of, open_silently
-from winkmount.source import Attr, DirEntry, ReadOnlySource
+from winkfs.stores.records import MODE, Ids, Records, Row, batches
+from winkmount.source import Attr, DirEntry, ReadOnlySource, refuse
 
 if TYPE_CHECKING:
     from winkmount.options import Options
+    from winkmount.source import Source
+
+FLAT: Final = 4096  # records in a directory that is not divided further, on average
+RARELY: Final = 10  # how many times as long as collecting the ids took, these are good at least
+KEPT: Final = 64 << 20  # bytes of bodies that are kept while they are read in parts
+AT_ONCE: Final = 256  # names made of ids at a time
+LAST: Final = (1 << 63) - 1
 
 
 def info(path: str) -> dict[str, Any]:
-    """-> how many files there are, and their bytes. Cost: a scan."""
+    """-> how many files there are, and their bytes; the facts of a store of records.
+
+    cost  a scan, save of a store of records
+    """
     with open_silently(path) as store:
-        sizes = [entry.size for entry in store.scan()]
         record = {"base": path, "kind": kind_of(path)[0].name}
+        if isinstance(store, Records):
+            facts = {"records": len(store), **store.stats()}
+            return record | facts | {"problems": store.problems}
+        sizes = [entry.size for entry in store.scan()]
         return record | {"files": len(sizes), "bytes": sum(sizes), "problems": store.problems}
 
 
@@ -40,16 +67,15 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
         report.add(str(error))
 
     with open_silently(path) as store:
-        for entry in store.scan(problem=damaged):
+        for name, told, content in _contents(store, damaged):
             report.files += 1
-            try:
-                size = len(entry.read())
-            except (OSError, ValueError) as error:  # FormatError is a ValueError
-                report.add(f"{path}: {entry.name}: {error}")
+            if isinstance(content, Exception):
+                report.add(f"{path}: {name}: {content}")
                 continue
+            size = len(content)
             report.bytes += size
-            if size != entry.size:
-                report.add(f"{path}: {entry.name}: {size} bytes, {entry.size} are told")
+            if size != told:
+                report.add(f"{path}: {name}: {size} bytes, {told} are told")
             if progress is not None:
                 progress(size)
         for problem in store.problems:
@@ -57,12 +83,31 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     return report
 
 
-def mount(path: str, options: Options) -> ReaderSource:
+def _contents(store: Reader, damaged: Problem) -> Iterator[tuple[str, int, bytes | Exception]]:
+    """Name and size of each file, and its content, or what is wrong with it."""
+    if isinstance(store, Records):
+        for some in batches(store.rows()):
+            for row, content in store.contents(some):
+                yield row.id, row.size, content
+        return
+    for entry in store.scan(problem=damaged):
+        try:
+            yield entry.name, entry.size, entry.read()
+        except (OSError, ValueError) as error:  # FormatError is a ValueError
+            yield entry.name, entry.size, error
+
+
+def mount(path: str, options: Options) -> Source:
     """What `winkfs mount` serves. Raises Refusal for an option that it does not have."""
     for name, given in (("timedir", options.timedir), ("as_of", bool(options.as_of))):
         if given:
             raise Refusal(f"{name} is not for a {kind_of(path)[0].name}", path)
-    return ReaderSource(open_silently(path))
+    store = open_silently(path)
+    if not isinstance(store, Records):
+        return ReaderSource(store)
+    if options.follow and store.numbers:
+        options.cache = "none"  # it would cut a new version off at the size of the one before
+    return RecordSource(store)
 
 
 class ReaderSource(ReadOnlySource):
@@ -157,7 +202,7 @@ class ReaderSource(ReadOnlySource):
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         size = self.stat(id).size
         if not 0 <= offset < size:
-            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+            raise refuse(errno.ENXIO)
         return size if hole else offset
 
     # the whole
@@ -173,3 +218,268 @@ class ReaderSource(ReadOnlySource):
 
     def close(self) -> None:
         self._store.close()
+
+
+# --- the mount of a store of records ---
+
+
+class TextFan:
+    """Directories by the first characters of hexadecimal ids, two a level."""
+
+    width = 256
+
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+
+    def folder(self, id: bytes, level: int) -> bytes:
+        """The path of the directory of an id, `/` behind each level; b"": the top directory."""
+        return b"".join(id[2 * i : 2 * i + 2] + b"/" for i in range(level))
+
+    def bounds(self, path: bytes) -> tuple[Any, Any] | None:
+        """The ids [low, high) of a directory; None for what can be none."""
+        key = path.replace(b"/", b"")
+        level = path.count(b"/")
+        if level > self.levels or not re.fullmatch(rb"([0-9a-f]{2})*", key):
+            return None
+        return (key, key + b"g") if self.folder(key, level) == path else None
+
+
+class NumberFan:
+    """Directories by ranges of numbers: of a thousand, of a million ..."""
+
+    width = 1000
+
+    def __init__(self, levels: int) -> None:
+        self.levels = levels
+
+    def _unit(self, level: int) -> int:
+        return int(1000 ** (self.levels + 1 - level))
+
+    def folder(self, id: bytes, level: int) -> bytes:
+        """See `TextFan`."""
+        starts = ((int(id) // unit * unit, unit) for unit in map(self._unit, range(1, level + 1)))
+        return b"".join(b"%d-%d/" % (start, start + unit - 1) for start, unit in starts)
+
+    def bounds(self, path: bytes) -> tuple[Any, Any] | None:
+        """See `TextFan`."""
+        level = path.count(b"/")
+        if not path:
+            return 0, LAST
+        found = re.search(rb"([0-9]{1,19})-[0-9]+/\Z", path)
+        if found is None or level > self.levels or self.folder(found[1], level) != path:
+            return None
+        low = int(found[1])
+        return (low, min(low + self._unit(level), LAST)) if low < LAST else None
+
+
+def levels_of(count: int, width: int) -> int:
+    """How deep so many records lie."""
+    levels = 0
+    while count > FLAT * width**levels:
+        levels += 1
+    return levels
+
+
+@dataclass(slots=True)
+class _Listing:
+    """Ids of a directory, [at, stop) of all: what a handle lists does not change."""
+
+    path: bytes
+    ids: Ids
+    at: int
+    stop: int
+
+
+class RecordSource(ReadOnlySource):
+    """The records of a store as of the mount, or of the last `refresh`.
+
+    Memory beside that of the store, once a directory was listed: a number, or the text of the id,
+    for each record, twice while they are collected.
+    """
+
+    def __init__(self, store: Records) -> None:
+        """Raises OSError."""
+        self._store = store
+        fan = NumberFan if store.numbers else TextFan
+        self._fan: TextFan | NumberFan = fan(levels_of(len(store), fan.width))
+        self._places = Places()  # directories with "/" behind them
+        self.root = self._places.root
+        self._users = Users()
+        self._handles: dict[int, _Listing] = {}
+        self._ids: Ids | None = None
+        self._stale, self._good_until = False, 0.0
+        self._bodies: dict[int, bytes] = {}
+        self._look()
+
+    def _look(self) -> None:
+        self._mtimes: dict[str, int] = {}
+        folder = os.stat(self._store.base)
+        self._owner = folder.st_mtime_ns, folder.st_uid, folder.st_gid
+
+    def refresh(self) -> bool:
+        """See `winkmount.source.Following`."""
+        if not self._store.refresh():
+            return False
+        self._look()
+        self._stale = True
+        return True
+
+    # all ids
+
+    def _all(self) -> Ids:
+        """The ids of all records, ascending; with --follow from a moment ago."""
+        if self._ids is None or (self._stale and time.monotonic() >= self._good_until):
+            started = time.monotonic()
+            self._stale = False
+            self._ids = self._collected()
+            now = time.monotonic()
+            self._good_until = now + RARELY * (now - started)
+        return self._ids
+
+    def _collected(self) -> Ids:
+        parts = [ids for ids, _ in self._store.listing()]
+        if not parts:
+            return np.empty(0, np.int64 if self._store.numbers else "S1")
+        ids = np.concatenate(parts)
+        parts.clear()
+        ids.sort()
+        return ids
+
+    def _listed(self, path: bytes) -> _Listing:
+        ids = self._all()
+        bounds = self._fan.bounds(path)
+        assert bounds is not None
+        at, stop = (0, len(ids)) if not path else np.searchsorted(ids, bounds).tolist()
+        return _Listing(path, ids, at, stop)
+
+    # names
+
+    def lookup(self, parent: int, name: bytes) -> Attr:
+        above = self._places[parent]
+        path = above + name + b"/"
+        if self._fan.bounds(path) is not None:
+            found = self._listed(path)
+            if found.at < found.stop:
+                return self._directory(path)
+        row = self._store.named(name)
+        if above not in (b"", self._fan.folder(name, self._fan.levels)):
+            raise NoSuchFile("no such record", os.fsdecode(path))
+        return self._record(row, name)
+
+    def opendir(self, directory: int) -> int:
+        handle = max(self._handles, default=0) + 1
+        self._handles[handle] = self._listed(self._places[directory])
+        return handle
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        found = self._handles[handle]
+        level = found.path.count(b"/")
+        below = level < self._fan.levels
+        return self._directories(found, level, offset) if below else self._records(found, offset)
+
+    def _directories(self, found: _Listing, level: int, offset: int) -> Iterator[DirEntry]:
+        at = found.at + offset
+        while at < found.stop:
+            path = self._fan.folder(_name(found.ids[at]), level + 1)
+            bounds = self._fan.bounds(path)
+            assert bounds is not None
+            at = min(int(np.searchsorted(found.ids, bounds[1])), found.stop)
+            yield DirEntry(path[len(found.path) : -1], self._directory(path), at - found.at)
+
+    def _records(self, found: _Listing, offset: int) -> Iterator[DirEntry]:
+        for first in range(found.at + offset, found.stop, AT_ONCE):
+            some = found.ids[first : min(first + AT_ONCE, found.stop)].tolist()
+            for behind, id in enumerate(some, first + 1 - found.at):
+                name = _name(id)
+                try:
+                    attr = self._record(self._store.named(name), name)
+                except NoSuchFile:  # since the ids were collected
+                    continue
+                yield DirEntry(name, attr, behind)
+
+    def releasedir(self, handle: int) -> None:
+        del self._handles[handle]
+
+    # attributes
+
+    def stat(self, id: int) -> Attr:
+        path = self._places[id]
+        if not path or path.endswith(b"/"):
+            return self._directory(path)
+        return self._record(self._store.named(path), path)
+
+    def _directory(self, path: bytes) -> Attr:
+        id = self._places.directory_id(path)
+        self._places.note(id, path)
+        mtime_ns, uid, gid = self._owner
+        return Attr(id, stat.S_IFDIR | 0o755, 0, mtime_ns, uid, gid)
+
+    def _record(self, row: Row, name: bytes) -> Attr:
+        id = self._places.other_id(name)
+        self._places.note(id, name)
+        mtime = self._mtimes.get(row.file)
+        if mtime is None:
+            mtime = self._mtimes[row.file] = self._store.mtime_ns(row.file)
+        return Attr(id, stat.S_IFREG | MODE, row.size, mtime, *self._owner[1:])
+
+    def readlink(self, id: int) -> bytes:
+        raise refuse(errno.EINVAL)
+
+    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
+        return {}
+
+    def facts(self, id: int) -> Mapping[str, str]:
+        path = self._places[id]
+        if not path or path.endswith(b"/"):
+            return {}
+        row = self._store.named(path)
+        refs = {} if row.refs is None else {"refs": str(row.refs)}
+        return {"file": row.file, "offset": str(row.offset)} | refs
+
+    # content
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        self._places.hold(id)
+        if id not in self._users:
+            self._bodies.pop(id, None)
+        self._users.add(id)
+
+    def release(self, id: int) -> None:
+        if self._users.remove(id):
+            self._places.let_go(id)
+            self._bodies.pop(id, None)
+
+    def read(self, id: int, offset: int, size: int) -> bytes:
+        """What is open is one version of it, if there is room to keep it."""
+        body = self._bodies.pop(id, None)
+        if body is None:
+            body = next(iter(self._store.bodies([self._store.named(self._places[id])])))
+        if id in self._users or offset + size < len(body):
+            self._bodies[id] = body
+            while len(self._bodies) > 1 and sum(map(len, self._bodies.values())) > KEPT:
+                del self._bodies[next(iter(self._bodies))]
+        return body[offset : offset + size]
+
+    def seek(self, id: int, offset: int, *, hole: bool) -> int:
+        size = self.stat(id).size
+        if not 0 <= offset < size:
+            raise refuse(errno.ENXIO)
+        return size if hole else offset
+
+    # the whole
+
+    def status(self) -> Mapping[str, object]:
+        return {"base": self._store.base, "files": len(self._store)}
+
+    def statfs(self) -> Mapping[str, int]:
+        blocks = -(-int(self._store.stats()["bytes"]) // 4096)
+        return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": blocks, "f_bfree": 0,
+                "f_bavail": 0, "f_files": len(self._store), "f_namemax": 255}  # fmt: skip
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def _name(id: Any) -> bytes:
+    """The name of a record by its id in `Ids`."""
+    return bytes(id) if isinstance(id, bytes) else b"%d" % id

@@ -11,16 +11,26 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.arrays import Int64
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
+from winkfs.errors import FormatError, NoSuchFile
 from winkfs.names import Name, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.units import NANO
 
 Progress = Callable[[int], None]
+Ids = npt.NDArray[Any]
+"""int64[n] where ids are numbers, else their text: S[n]."""
 MODE = 0o644
+MANY = 1 << 13  # records at a time
+MUCH = 4 << 20  # bytes of their bodies, about
 
 
 class Row(NamedTuple):
@@ -41,6 +51,20 @@ class Part(NamedTuple):
     size: int
 
 
+def batches(rows: Iterable[Row], size: int = MUCH) -> Iterator[list[Row]]:
+    """Rows, MANY at most at a time, with bodies of so many bytes; a larger one is alone."""
+    some: list[Row] = []
+    left = size
+    for row in rows:
+        if some and (row.size > left or len(some) == MANY):
+            yield some
+            some, left = [], size
+        some.append(row)
+        left -= row.size
+    if some:
+        yield some
+
+
 class Records(Reader):
     """A store of records. The id of a record is text here: hexadecimal or decimal digits.
 
@@ -49,12 +73,18 @@ class Records(Reader):
     """
 
     changed_by = "put"
+    numbers: ClassVar[bool] = False
+    """Whether ids are decimal numbers of 0 to 2**63 - 1; else hexadecimal digits, small letters."""
+    counts: ClassVar[bool] = False
+    """Whether references are counted: `Row.refs`."""
 
     # --- to read ---
 
     @abstractmethod
-    def rows(self, part: Part | None = None) -> Iterator[Row]:
-        """The live records, of one part or of all, in the order of the files and offsets.
+    def rows(self, *parts: Part) -> Iterator[Row]:
+        """The live records, of these parts or of all, in the order of the files and offsets.
+
+        A part that is gone by now has none. Other calls may come between two records.
 
         raises  CorruptError
         """
@@ -73,15 +103,17 @@ class Records(Reader):
 
     @abstractmethod
     def mtime_ns(self, file: str) -> int:
-        """When this file was last written."""
+        """When this file was last written; 0: it is gone."""
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Follow the writer to what is durable, or was written, by now -> whether that is more."""
+        """Follow the writer to what is durable, or was written, by now -> whether anything has
+        changed since the last call, also where a read had to follow the writer before."""
 
     @abstractmethod
     def stats(self) -> Mapping[str, Any]:
-        """Facts for people and JSON: records, bytes, files, those that are dead, memory, ..."""
+        """Facts for people and JSON: bytes (those of live records), files, bytes that are dead,
+        memory, ... Cost: little, also with many records."""
 
     # --- to write, with mode "a"; in the other mode these raise ReadOnly ---
 
@@ -103,7 +135,65 @@ class Records(Reader):
     ) -> Mapping[str, Any]:
         """Reclaim space -> what was done, or with `dry_run` what would be. progress: bytes."""
 
+    # --- built on them, a store may have better ones: many at a time ---
+
+    def listing(self) -> Iterator[tuple[Ids, Int64]]:
+        """The ids of all live records, and their bytes, about; some at a time, in any order.
+
+        A store that has them as arrays should say them so: mounts and Spark list all records.
+        """
+        rows = self.rows()
+        while some := list(islice(rows, MANY)):
+            ids: list[Any] = [row.id for row in some]
+            kind = "i8" if self.numbers else "S"
+            yield np.array(ids).astype(kind), np.array([row.size for row in some], np.int64)
+
+    def contents(self, rows: Iterable[Row]) -> Iterator[tuple[Row, bytes | Exception]]:
+        """Rows with their bodies, or with what is wrong with them; records that went are left out.
+
+        Memory: what `bodies` needs, and the rows.
+        """
+        left = list(rows)
+        at = 0
+        while at < len(left):
+            try:
+                for body in self.bodies(left[at:]):
+                    yield left[at], body
+                    at += 1
+            except (OSError, ValueError):  # of this one, or of one that is read together with it
+                alone = left[at : at + MANY]
+                at += len(alone)
+                yield from self._alone(alone)
+
+    def _alone(self, rows: Iterable[Row]) -> Iterator[tuple[Row, bytes | Exception]]:
+        for row in rows:
+            try:
+                body = next(iter(self.bodies([row])))
+            except NoSuchFile:
+                continue
+            except (OSError, ValueError) as error:  # FormatError is a ValueError
+                yield row, error
+            else:
+                yield row, body
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.rows())
+
     # --- built on them: files ---
+
+    @property
+    def columns(self) -> dict[str, str]:
+        refs = {"refs": "int64"} if self.counts else {}
+        return {
+            "id": "int64" if self.numbers else "string",
+            "file": "string",
+            "offset": "int64",
+        } | refs
+
+    def getcolumns(self, name: Name) -> dict[str, Any]:
+        row = self.named(name)._asdict()
+        return {column: int(row[column]) if kind == "int64" else row[column]
+                for column, kind in self.columns.items()}  # fmt: skip
 
     def scan(
         self,
@@ -122,7 +212,23 @@ class Records(Reader):
                     yield entry
 
     def stat(self, name: Name) -> Entry:
-        return self._entry(self.row(to_str(name)))
+        return self._entry(self.named(name))
+
+    def named(self, name: Name) -> Row:
+        """The record of a name, which is the id as the store itself writes it.
+
+        raises  NoSuchFile, also for what can be no id
+        """
+        id = to_str(name)
+        try:
+            row = self.row(id)
+        except FormatError:
+            raise
+        except ValueError as error:
+            raise NoSuchFile(str(error), id) from None
+        if row.id != id:
+            raise NoSuchFile("no such record", id)
+        return row
 
     def _entry(self, row: Row) -> Entry:
         mtime = self.mtime_ns(row.file)
@@ -133,5 +239,5 @@ class Records(Reader):
         return Entry(row.id, 0, row.size, mtime, FileType.FILE, MODE, 0, 0, mtime, read)
 
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
-        body = next(iter(self.bodies([self.row(to_str(name))])))
+        body = next(iter(self.bodies([self.named(name)])))
         return body[offset:] if size < 0 else body[offset : offset + size]

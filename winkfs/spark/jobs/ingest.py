@@ -1,4 +1,4 @@
-"""Job `ingest`: directories, tar, WARC and Parquet files into a data set.
+"""Job `ingest`: directories, tar, WARC and Parquet files, stores of records into a data set.
 
 The input is cut into units. A unit is what one task reads, and writes as a shard; its id is made of
 the path, size and mtime of each file in it, so an input that changes is another unit. When the
@@ -43,15 +43,18 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
+from winkfs.registry import find_kind
 from winkfs.spark.jobs.reading import HEAD, language_of, title_of
 from winkfs.spark.jobs.session import KEPT, Bad, Report, attempt, guarded, ignore, on_units
+from winkfs.stores.records import Records, batches
+from winkfs.stores.records import Row as Record
 from winkfs.units import nearest_ns
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-KINDS: Final = ("tree", "tar", "warc", "parquet")
+KINDS: Final = ("tree", "tar", "warc", "parquet", "records")
 SUFFIXES: Final = {
     "tar": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),
     "warc": (".warc", ".warc.gz"),
@@ -68,7 +71,8 @@ ROUND: Final = 8 << 30  # bytes of input in one commit: what a run that is broke
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One piece of work. names: files below the directory `path`; else the whole file."""
+    """One piece of work. names: files below the directory `path`, or with the records of the store
+    there; else the whole file."""
 
     kind: str
     path: str
@@ -89,8 +93,8 @@ class ParquetColumns:
 def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]:
     """The work of all inputs, in their order.
 
-    kind        one of KINDS, or None: found out; with a kind other than tree, a directory stands
-                for the files of that kind below it
+    kind        one of KINDS, or None: found out; with a kind of file, a directory stands for the
+                files of that kind below it
     leave_out   a directory that is not looked into, should it lie below an input
     raises  NoSuchFile; Refusal where nothing is to be read; OSError
     cost    a directory is walked
@@ -99,7 +103,13 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
     for path in map(os.path.abspath, inputs):
         if not os.path.exists(path):
             raise NoSuchFile("no such directory or file", path)
-        if os.path.isdir(path) and kind in (None, "tree"):
+        store = _records_at(path) if kind in (None, "records") else None
+        if store is not None:
+            with store:
+                found += _record_units(store)
+        elif kind == "records":
+            raise Refusal("no store of records", path)
+        elif os.path.isdir(path) and kind in (None, "tree"):
             found += _tree_units(path, os.fsencode(os.path.realpath(leave_out)))
         elif os.path.isdir(path):
             found += [_file_unit(file, str(kind)) for file in _files_of(path, str(kind))]
@@ -156,6 +166,37 @@ def _tree_unit(root: str, chosen: list[tuple[bytes, int, int]], size: int) -> Un
     return Unit("tree", root, size, _id(chosen, f"tree {root}"), names)
 
 
+def _records_at(path: str) -> Records | None:
+    """The store of records that a path is, open."""
+    found = find_kind(path)
+    if found is None or found[0].has("shards") or not found[0].has("open"):
+        return None
+    store = found[0].function("open", found[1])(found[1])
+    if isinstance(store, Records):
+        return store
+    store.close()
+    return None
+
+
+def _record_units(store: Records) -> Iterator[Unit]:
+    """The files with records, so many together that a task has enough to do."""
+    chosen: list[tuple[bytes, int, int]] = []
+    size = 0
+    for file in store.parts():
+        chosen.append((os.fsencode(file.file), file.size, store.mtime_ns(file.file)))
+        size += file.size
+        if size >= UNIT:
+            yield _record_unit(store.base, chosen, size)
+            chosen, size = [], 0
+    if chosen:
+        yield _record_unit(store.base, chosen, size)
+
+
+def _record_unit(base: str, chosen: list[tuple[bytes, int, int]], size: int) -> Unit:
+    names = tuple(name for name, _, _ in chosen)
+    return Unit("records", base, size, _id(chosen, f"records {base}"), names)
+
+
 def _walk(root: bytes, below: bytes, leave_out: bytes) -> Iterator[tuple[bytes, int, int]]:
     """(name from the root, size, mtime in ns) of everything, directories before what is in them."""
     try:
@@ -195,7 +236,33 @@ def source_of(unit: Unit, note: Notes, scratch: str, columns: ParquetColumns) ->
         return Tarball(unit.path, note, scratch, exclude=None)
     if unit.kind == "warc":
         return Warc(unit.path, note)
+    if unit.kind == "records":
+        return RecordFiles(unit.path, unit.names, note)
     return Table(unit.path, note, columns)
+
+
+class RecordFiles:
+    """The records in some files of a store, with their ids as names; damaged ones are noted."""
+
+    def __init__(self, path: str, files: Iterable[bytes], note: Notes) -> None:
+        self._path, self._files, self._note = path, set(map(os.fsdecode, files)), note
+
+    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
+        """Raises NoSuchFile for a store that is gone; FormatError, OSError."""
+        store = _records_at(self._path)
+        if store is None:
+            raise NoSuchFile("no such store", self._path)
+        with store:
+            parts = [part for part in store.parts() if part.file in self._files]
+            for rows in batches(store.rows(*parts)) if parts else ():
+                yield from self._rows(store, rows)
+
+    def _rows(self, store: Records, rows: list[Record]) -> Iterator[Row]:
+        for row, body in store.contents(rows):
+            if isinstance(body, Exception):
+                self._note(Note(row.id.encode(), str(body), True))
+            else:
+                yield Row(row.id.encode(), body, store.mtime_ns(row.file))
 
 
 class Table:

@@ -20,7 +20,15 @@ from winkfs.dataset.shard import tombstones
 from winkfs.errors import Refusal
 from winkfs.names import MARK, to_path
 from winkfs.spark import arrow
-from winkfs.spark.reading.partition import Named, Ordered, Piece, Scan, batch_ranges, unpack
+from winkfs.spark.reading.partition import (
+    Named,
+    Ordered,
+    Piece,
+    Recorded,
+    Scan,
+    batch_ranges,
+    unpack,
+)
 from winkfs.spark.reading.rows import Source
 from winkfs.units import MICRO
 
@@ -176,7 +184,14 @@ class _Open:
         self.reading, self.piece = reading, piece
         self._damaged: list[CorruptError] = []
         self.source: Any = None
-        if isinstance(piece, Named):
+        if isinstance(piece, Recorded):
+            from winkfs.spark.reading.records import RecordsSource
+
+            self.source = RecordsSource(
+                piece, contents=reading.contents, batch=reading.batch, largest=reading.largest,
+                typed=reading.typed,
+            )  # fmt: skip
+        elif isinstance(piece, Named):
             from winkfs.spark.reading.stores import NamedSource
 
             self.source = NamedSource(piece, include_dirs=reading.include_dirs, typed=reading.typed)

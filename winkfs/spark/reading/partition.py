@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -16,10 +16,10 @@ import numpy as np
 from pyspark.sql.datasource import InputPartition
 
 from winkformats.arrays import Int64
+from winkfs.container.selection import Selection
 from winkfs.names import after
 
 if TYPE_CHECKING:
-    from winkfs.container.selection import Selection
     from winkfs.dataset.shard import Shard
     from winkfs.reader import Reader
     from winkfs.spark.reading.options import Options
@@ -119,6 +119,23 @@ class Named(Piece):
     opener: Callable[[str], Reader] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded(Piece):
+    """Records of a store: those in `files`, or `rows`, their ids, where these are numbers.
+
+    files      relative path and bytes of each
+    opener     opens the store, of its path
+    selection  which of the records
+    """
+
+    files: tuple[tuple[str, int], ...] = ()
+    opener: Callable[[str], Reader] | None = None
+    selection: Selection = field(default_factory=Selection)
+
+    def of_files(self, files: Iterable[tuple[str, int]]) -> Recorded:
+        return replace(self, files=tuple((name, size) for name, size in files))
+
+
 class Scan(InputPartition):  # type: ignore[misc]
     """Pieces one after the other, in the order of the inodes."""
 
@@ -194,6 +211,8 @@ class Part:
         if i == k:
             return None
         rows = np.sort(self.rows[i:k])
+        if isinstance(self.piece, Recorded) and self.piece.files:
+            return self.piece.of_files(self.piece.files[number] for number in rows.tolist())
         return replace(self.piece, low=int(rows[0]), high=int(rows[-1]) + 1, rows=pack(rows))
 
     def _listed(self, piece: Listed, low: float, high: float) -> Listed | None:

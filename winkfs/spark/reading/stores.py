@@ -1,7 +1,7 @@
 """The stores that the paths of a query name, their columns, and those that are read by name.
 
-A container or a data set is planned and read by bytes. Of a store of another kind that can be
-opened, the planner lists the files, and tasks read them by name.
+A container or a data set is planned and read by bytes, a store of records as `records` says. Of a
+store of another kind that can be opened, the planner lists the files, and tasks read them by name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, base_of, to_bytes
 from winkfs.registry import Kind, find_kind
 from winkfs.spark.reading.options import ALIASES, FIELDS, REFS, Options, column_of, type_of
-from winkfs.spark.reading.partition import OPEN, Named, Part, weights_of
+from winkfs.spark.reading.partition import OPEN, Named, Part, Recorded, weights_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from winkfs.container.entry import Stat
     from winkfs.dataset.manifest import AsOf
     from winkfs.dataset.shard import Shard
+    from winkfs.reader import Reader
+    from winkfs.stores.records import Records
 
 Store = tuple[Kind, str]
 
@@ -83,20 +85,33 @@ def part_of(options: Options, contents: bool, store: Store) -> Part | None:
     kind, path = store
     if options.as_of is not None:
         raise ValueError(f"{path}: a {kind.name} has no generations: asOf is for a data set")
+    if options.selection.where is not None:
+        raise ValueError(f"{path}: is a {kind.name}: where is for containers and data sets")
     opener = kind.function("open", path)
     with opener(path) as reader:
+        if records := _as_records(reader):
+            from winkfs.spark.reading.records import part_of as part_of_records
+
+            chosen = options.selection
+            piece = Recorded(path, 0, 0, True, 0, 0, opener=opener, selection=chosen)
+            return part_of_records(records, piece, contents)
         found = list(reader.scan())
     if not options.selection.everything:
-        if options.selection.where is not None:
-            raise ValueError(f"{path}: is a {kind.name}: where is for containers and data sets")
-        chosen = options.selection.chosen(_columns(found)).tolist()
-        found = [stat for stat, good in zip(found, chosen, strict=True) if good]
+        good = options.selection.chosen(_columns(found)).tolist()
+        found = [stat for stat, one in zip(found, good, strict=True) if one]
     if not found:
         return None
     sizes = np.array([stat.size for stat in found], np.int64)
     names = tuple(stat.name for stat in found)
-    piece = Named(path, 0, 0, False, 0, len(names), names=names, opener=opener)
-    return Part(piece, OPEN + int(weights_of(sizes, contents).sum()), np.empty(0, np.int64))
+    named = Named(path, 0, 0, False, 0, len(names), names=names, opener=opener)
+    return Part(named, OPEN + int(weights_of(sizes, contents).sum()), np.empty(0, np.int64))
+
+
+def _as_records(reader: Reader) -> Records | None:
+    """The same, if it is a store of records."""
+    from winkfs.stores.records import Records  # most queries have none
+
+    return reader if isinstance(reader, Records) else None
 
 
 def _columns(stats: Sequence[Stat]) -> Columns:
@@ -162,9 +177,9 @@ class NamedSource:
 
 
 def typed_of(options: Options) -> dict[str, str]:
-    """The columns of the user that containers and data sets have: name -> type.
+    """The columns that the stores have beside those of all files: name -> type.
 
-    cost  reads the superblock of a container, the manifest of a data set
+    cost  reads the superblock of a container, the manifest of a data set; opens another store
     """
     from winkfs.dataset.records import union
 
@@ -178,7 +193,21 @@ def typed_of(options: Options) -> dict[str, str]:
             found += [record.schema for manifest in made for record in manifest.added]
         if kind.has("shards"):
             found.append(kind.function("shards", path)(path, options.as_of).columns)
+        else:
+            with kind.function("open", path)(path) as reader:
+                found.append(reader.columns)
     return union(found)
+
+
+def _all_records(options: Options) -> bool:
+    """Whether all stores are stores of records."""
+    for kind, path in stores_of(options.sources):
+        if kind.has("shards"):
+            return False
+        with kind.function("open", path)(path) as reader:
+            if _as_records(reader) is None:
+                return False
+    return True
 
 
 def _asked_for(options: Options, names: Iterable[str]) -> dict[str, str]:
@@ -208,10 +237,12 @@ def ddl_of(options: Options) -> str:
 
 
 def _default(options: Options, typed: Iterable[str]) -> tuple[str, ...]:
-    named = ("path", "modificationTime", "length") if options.binary_file else (
+    named: tuple[str, ...] = ("path", "modificationTime", "length") if options.binary_file else (
         "path", "size", "mtime",
     )  # fmt: skip
     content = {"inline": ("content",), "ref": REFS, "none": ()}[options.content]
+    if "id" in typed and _all_records(options):
+        named, typed = ("id", "size"), [name for name in typed if name != "id"]
     found = (*named, *content, *typed, *(("_error",) if options.mode == "PERMISSIVE" else ()))
     return (*found, "_change", "_generation") if options.changes else found
 

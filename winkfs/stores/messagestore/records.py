@@ -10,11 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from winkformats.arrays import Int64
 from winkformats.messagestore.index import Rows
 from winkformats.messagestore.segment import ID
 from winkfs.errors import NoSuchFile
 from winkfs.stores.messagestore.store import MessageStore
-from winkfs.stores.records import Part, Progress, Records, Row
+from winkfs.stores.records import Ids, Part, Progress, Records, Row
 from winkfs.units import NANO
 
 BATCH: Final = 1024  # bodies read together
@@ -29,6 +30,8 @@ def migrate(path: str, progress: Progress | None = None) -> dict[str, Any]:
 
 class MessageRecords(Records):
     """A message store. What is put without an id gets a random one."""
+
+    counts = True
 
     def __init__(self, path: str, mode: str = "r", **options: Any) -> None:
         """`options`: of `MessageStore`. Raises as that does."""
@@ -46,8 +49,8 @@ class MessageRecords(Records):
     def close(self) -> None:
         self.store.close()
 
-    def rows(self, part: Part | None = None) -> Iterator[Row]:
-        found = self.store.rows(None if part is None else int(part.file.partition(".")[0]))
+    def rows(self, *parts: Part) -> Iterator[Row]:
+        found = self.store.rows([int(part.file.partition(".")[0]) for part in parts] or None)
         for at in range(0, len(found.file), ROWS):
             yield from self._rows(found.take(np.arange(at, min(at + ROWS, len(found.file)))))
 
@@ -58,6 +61,11 @@ class MessageRecords(Records):
         for number, (file, offset, size, refs) in enumerate(rows):
             name, head = self.store.head(file, offset)
             yield Row(ids[2 * ID * number :][: 2 * ID], size - head, name, offset, refs)
+
+    def listing(self) -> Iterator[tuple[Ids, Int64]]:
+        for found in self.store.index.rows():
+            ids = found.ids.astype(">u8").tobytes().hex().encode()
+            yield np.frombuffer(ids, f"S{2 * ID}"), found.size
 
     def parts(self) -> list[Part]:
         segments = sorted(self.store.segments.items())

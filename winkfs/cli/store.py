@@ -1,0 +1,414 @@
+"""`winkfs store`: stores of records with ids, such as message stores and LogStores."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from winkformats.errors import FormatError
+from winkfs.cli._common import (
+    JSON,
+    STDIN,
+    Failures,
+    Progress,
+    complete_file,
+    emit,
+    opened_any,
+    pairs,
+    printable,
+    say,
+    shown,
+)
+from winkfs.cli.read import print_nested
+from winkfs.errors import NoSuchFile, Refusal
+from winkfs.units import parse_size
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from winkfs.registry import Kind
+    from winkfs.stores.records import Records, Row
+
+SYNC: Final = 4096  # records that are put before they are synced and their ids printed
+SYNC_BYTES: Final = 16 << 20  # or bytes of them
+Record = dict[str, Any]
+
+
+def complete_folder(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """For the shell: any folder, as it does it itself."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(incomplete, type="dir")]
+
+
+DIR: Final = click.argument("base", metavar="DIR", shell_complete=complete_folder)
+IDS: Final = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+
+
+@click.group()
+def store() -> None:
+    """Create, change and maintain stores of records with ids.
+
+    \b
+    message   message store of RabbitMQ classic queues (.rdq, .sqs): records are counted references,
+              ids are 32 hexadecimal digits
+    log       LogStore: records have versions and come in transactions, ids are numbers
+
+    DIR is the folder of the store; which kind it is, is found out. ls, cat, info, verify and mount
+    show the records of such a folder as files with their ids as names.
+    """
+
+
+@contextlib.contextmanager
+def records(base: str, mode: str = "r") -> Iterator[Records]:
+    """The store at DIR, open; its refusals name it. Damage that it skipped: see `opened`."""
+    from winkfs.stores.records import Records
+
+    kind, path = store_at(base)
+    with opened_any(path, mode) as found:
+        if not isinstance(found, Records):
+            raise _no_records(kind, base)
+        try:
+            yield found
+        except FormatError:
+            raise
+        except ValueError as error:  # an id that can be none
+            raise Refusal(str(error), base) from None
+
+
+def store_at(base: str) -> tuple[Kind, str]:
+    """The kind of store at a path, and its canonical path. Raises NoSuchFile; Refusal for one of a
+    kind that is none of records."""
+    from winkfs.registry import find_kind
+
+    found = find_kind(base)
+    if found is None and os.path.isdir(base):
+        raise Refusal("a folder, but no store: see winkfs store create --help", base)
+    if found is None:
+        raise NoSuchFile("no such store", base)
+    if found[0].has("shards") or not found[0].has("open"):
+        raise _no_records(found[0], base)
+    return found
+
+
+def _no_records(kind: Kind, base: str) -> Refusal:
+    return Refusal(f"winkfs store is for stores of records, and this is a {kind.name}", base)
+
+
+def say_facts(facts: Mapping[str, Any], as_json: bool) -> None:
+    """A record of the store, and what is wrong there on standard error."""
+    if as_json:
+        emit(facts)
+        return
+    print_nested({name: value for name, value in facts.items() if name != "problems"})
+    for problem in facts.get("problems", ()):
+        say(problem)
+
+
+# --- create ---
+
+
+def kinds() -> dict[str, Kind]:
+    """The kinds that can be created, by what they are called here: `log` of a log store."""
+    from winkfs.registry import kinds_with
+
+    return {kind.name.removesuffix(" store"): kind for kind in kinds_with("create")}
+
+
+def complete_kind(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """For the shell: the kinds."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in kinds() if name.startswith(incomplete)]
+
+
+@store.command()
+@DIR
+@click.option("--kind", "name", required=True, metavar="KIND", shell_complete=complete_kind,
+              help="message or log, or another that is installed.")  # fmt: skip
+@click.option("-o", "--option", "options", multiple=True, metavar="NAME=VALUE",
+              help="A setting of the kind; for a wrong NAME it says which there are.")  # fmt: skip
+def create(base: str, name: str, options: tuple[str, ...]) -> None:
+    """Make an empty store in the folder DIR, which is made where there is none."""
+    known = kinds()
+    if name not in known:
+        there = ", ".join(sorted(known)) or "none"
+        raise click.UsageError(f"{name!r} is no kind of store: there are {there}")
+    function = known[name].function("create", base)
+    made = function(base, **_settings(function, name, pairs(options, "VALUE")))
+    if made is not None:
+        made.close()
+
+
+def _settings(function: Callable[..., Any], kind: str, given: Mapping[str, str]) -> Record:
+    """The options of a kind, each of the type of its default; numbers as `winkfs.units` has sizes.
+
+    raises  UsageError
+    """
+    known = list(inspect.signature(function).parameters.values())[1:]
+    defaults = {one.name: one.default for one in known if one.kind is not one.VAR_KEYWORD}
+    if wrong := [name for name in given if name not in defaults]:
+        there = f"there are {', '.join(defaults)}" if defaults else "it has none"
+        raise click.UsageError(f"a {kind} store has no option {wrong[0]!r}: {there}")
+    return {name: _value(name, word, defaults[name]) for name, word in given.items()}
+
+
+def _value(name: str, word: str, default: object) -> Any:
+    if isinstance(default, bool):
+        if word not in ("true", "false"):
+            raise click.UsageError(f"option {name} is true or false, not {word!r}")
+        return word == "true"
+    if isinstance(default, str):
+        return word
+    number = parse_size(word)
+    if number is None and isinstance(default, int):
+        raise click.UsageError(f"option {name} is a number as 500, 16M or 1G, not {word!r}")
+    return word if number is None else number
+
+
+# --- records ---
+
+
+@store.command()
+@DIR
+@click.argument("files", metavar="[FILE]...", nargs=-1, shell_complete=complete_file)
+@click.option("--id", "id", metavar="ID", help="The id of the record; for one FILE.")
+@click.option("--lines", is_flag=True, help="Each line of the FILEs is a record.")
+def put(base: str, files: tuple[str, ...], id: str | None, lines: bool) -> None:
+    """Add a record for each FILE, and print their ids, a line each, as they are durable.
+
+    FILE is standard input where there is none, or for -. Of a folder, all files below it are put,
+    in byte order of their paths, and links are left out. Without --id the store chooses the ids. A
+    record that is there gets one more reference, or a new version, as is the way of the store.
+    """
+    if id is not None and (lines or len(files) > 1 or any(map(os.path.isdir, files))):
+        raise click.UsageError("--id goes with one FILE")
+    with records(base, "a") as found:
+        made: list[str] = []
+        size = 0
+        for body in _bodies(files or (STDIN,), lines):
+            made.append(found.put(id, body))
+            size += len(body)
+            if len(made) == SYNC or size >= SYNC_BYTES:
+                _acknowledge(found, made)
+                made, size = [], 0
+        _acknowledge(found, made)
+
+
+def _acknowledge(found: Records, ids: list[str]) -> None:
+    found.sync()
+    sys.stdout.write("".join(f"{id}\n" for id in ids))
+    sys.stdout.flush()
+
+
+def _bodies(files: tuple[str, ...], lines: bool) -> Iterator[bytes]:
+    """Raises OSError."""
+    for file in files:
+        for path in _below(file) if os.path.isdir(file) else [file]:
+            with (
+                nullcontext(sys.stdin.buffer) if path == STDIN else Path(path).open("rb") as content
+            ):
+                if lines:
+                    yield from (line.removesuffix(b"\n") for line in content)
+                else:
+                    yield content.read()
+
+
+def _below(folder: str) -> Iterator[str]:
+    """The files below a folder, in byte order."""
+    with os.scandir(folder) as listing:
+        entries = sorted(listing, key=lambda entry: os.fsencode(entry.name))
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(entry.path)
+        elif entry.is_file(follow_symlinks=False):
+            yield entry.path
+
+
+@store.command()
+@DIR
+@click.argument("id")
+@click.option("-o", "--output", "out", metavar="FILE", shell_complete=complete_file,
+              help="Write it to FILE, not to standard output.")  # fmt: skip
+def get(base: str, id: str, out: str | None) -> None:
+    """Write the body of one record to standard output, or to a file."""
+    with records(base) as found:
+        body = next(iter(found.bodies([found.row(id)])))
+    if out is None or out == STDIN:
+        sys.stdout.buffer.write(body)
+    else:
+        Path(out).write_bytes(body)
+
+
+def _each(
+    found: Records, ids: tuple[str, ...], failures: Failures, work: Callable[[str], None]
+) -> None:
+    """Work on each of the ids; what is missing or wrong is one line, and the others go on."""
+    for id in ids:
+        try:
+            work(id)
+        except NoSuchFile as error:
+            failures.add(id, error.strerror or str(error))
+        except ValueError as error:  # FormatError is one
+            failures.add(id, str(error))
+
+
+@store.command()
+@DIR
+@IDS
+def cat(base: str, ids: tuple[str, ...]) -> int:
+    """Write the bodies of records to standard output, one after another.
+
+    A missing or damaged record is an error (exit status 1); all others are written.
+    """
+    failures = Failures(base)
+    with records(base) as found:
+
+        def write(id: str) -> None:
+            sys.stdout.buffer.write(next(iter(found.bodies([found.row(id)]))))
+
+        _each(found, ids, failures, write)
+    return failures.status
+
+
+@store.command()
+@DIR
+@IDS
+def rm(base: str, ids: tuple[str, ...]) -> int:
+    """Remove records, or one reference of each where references are counted.
+
+    A missing record is an error (exit status 1); all others are removed.
+    """
+    failures = Failures(base)
+    with records(base, "a") as found:
+        _each(found, ids, failures, found.remove)
+        found.sync()
+    return failures.status
+
+
+@store.command()
+@DIR
+@JSON
+def ls(base: str, as_json: bool) -> None:
+    """List the records: id, size of the body, references where they are counted, file and offset.
+
+    They come in the order of the files and of the offsets in them.
+    """
+    with records(base) as found:
+        write = _json if as_json else _line
+        if not as_json:
+            refs = f"{'REFS':>6}  " if found.counts else ""
+            width = 20 if found.numbers else 32
+            click.echo(f"{'ID':{width}}  {'SIZE':>12}  {refs}{'OFFSET':>12}  FILE")
+        for row in found.rows():
+            sys.stdout.write(write(found, row))
+
+
+def _json(found: Records, row: Row) -> str:
+    id = row.id if found.numbers else json.dumps(row.id)
+    refs = "" if row.refs is None else f'"refs": {row.refs}, '
+    file = json.dumps(row.file)
+    return f'{{"id": {id}, "size": {row.size}, {refs}"file": {file}, "offset": {row.offset}}}\n'
+
+
+def _line(found: Records, row: Row) -> str:
+    refs = "" if row.refs is None else f"{row.refs:6}  "
+    width = 20 if found.numbers else 32
+    return f"{row.id:{width}}  {row.size:12}  {refs}{row.offset:12}  {printable(row.file)}\n"
+
+
+# --- the whole ---
+
+
+@store.command()
+@DIR
+@JSON
+def verify(base: str, as_json: bool) -> int:
+    """Read and check everything. Changes nothing.
+
+    Prints one line per problem; the exit status is 1 if there is any.
+    """
+    import winkfs
+
+    store_at(base)
+    with Progress("verifying", "bytes") as bar:
+        report = winkfs.verify(base, progress=bar)
+    if as_json:
+        counts = {"records": report.files, "bytes": report.bytes}
+        emit({"base": base, **counts, "problems": report.problems, "notes": report.notes,
+              "more_problems": report.more})  # fmt: skip
+    else:
+        for note in report.notes:
+            say(note)
+        for problem in report.problems:
+            sys.stdout.buffer.write(shown(problem) + b"\n")
+        if report.more:
+            click.echo(f"and {report.more} more problems")
+        state = f"{len(report.problems) + report.more} problems" if report.problems else "sound"
+        click.echo(f"{base}: {report.files} records, {report.bytes} bytes: {state}")
+    return 1 if report.problems else 0
+
+
+@store.command()
+@DIR
+@JSON
+def stats(base: str, as_json: bool) -> None:
+    """Show how many records and bytes there are, and what the store knows beside."""
+    with records(base) as found:
+        facts = {"records": len(found), **found.stats()}
+    say_facts({"base": base, "kind": store_at(base)[0].name} | facts, as_json)
+
+
+@store.command()
+@DIR
+@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
+@JSON
+def compact(base: str, dry_run: bool, as_json: bool) -> int:
+    """Reclaim the space of records that were removed or replaced. Readers go on meanwhile."""
+    with records(base, "a") as found, Progress("compacting", "bytes") as bar:
+        done = found.compact(bar, dry_run=dry_run)
+    say_facts(done, as_json)
+    return 1 if done.get("problems") else 0
+
+
+@store.command()
+@DIR
+@click.argument("target", shell_complete=complete_folder)
+@JSON
+def salvage(base: str, target: str, as_json: bool) -> int:
+    """Copy every intact record of DIR, a store in any state, into a new store TARGET.
+
+    Says what was saved and what was lost, in bytes; the exit status is 1 if anything was lost.
+    """
+    kind, path = store_at(base)
+    function = kind.function("salvage", path)
+    with Progress("salvaging", "bytes") as bar:
+        facts = function(path, target, bar)
+    say_facts(facts, as_json)
+    lost = any(value for name, value in facts.items() if "lost" in name)
+    return 1 if lost or facts.get("problems") else 0
+
+
+@store.command()
+@DIR
+@JSON
+def migrate(base: str, as_json: bool) -> None:
+    """Rewrite what is in an older format: in a message store all .rdq files become .sqs files."""
+    kind, path = store_at(base)
+    function = kind.function("migrate", path)
+    with Progress("migrating", "bytes") as bar:
+        facts = function(path, bar)
+    say_facts(facts, as_json)

@@ -1,0 +1,163 @@
+"""Records of a store as Spark rows: planned by files, or where ids are numbers by ids.
+
+A task opens the store anew and reads what is there then. A record of a store with text ids stays in
+its file, so each file is read by one task; a numbered record may move, and tasks are sent the
+numbers. Records that went since the plan are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+
+from winkfs.container.columns import Columns
+from winkfs.container.ondisk.inode import FileType
+from winkfs.container.ondisk.typed import Column
+from winkfs.errors import NoSuchFile
+from winkfs.spark.reading.partition import Part, Recorded, unpack
+from winkfs.stores.records import MODE, Records, Row, batches
+from winkfs.stores.records import Part as File
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from winkformats.arrays import Int64
+
+ANY: Final = 1 << 62  # bytes of records whose bodies are not read yet
+AT_ONCE: Final = (
+    1 << 16
+)  # numbered records that are looked up together, and read in the order of files
+
+
+def part_of(store: Records, piece: Recorded, contents: bool) -> Part | None:
+    """All records of a store, None where there are none.
+
+    contents  whether bodies are read
+    cost      of numbered records a listing, else none
+    """
+    if not store.numbers:
+        files = store.parts()
+        sizes = np.array([file.size for file in files], np.int64)
+        piece = piece.of_files(files)
+        return Part.of_rows(piece, np.arange(len(files)), sizes, True) if files else None
+    found = list(store.listing())
+    if not found:
+        return None
+    ids, sizes = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    order = np.argsort(ids)
+    return Part.of_rows(piece, ids[order], sizes[order], contents)
+
+
+class RecordsSource:
+    """A store that is open in a task: what `rows.Source` is for a container."""
+
+    def __init__(
+        self, piece: Recorded, *, contents: bool, batch: int, largest: int, typed: Mapping[str, str]
+    ) -> None:
+        assert piece.opener is not None
+        self._piece, self._with_contents, self._batch = piece, contents, batch
+        self._largest, self._typed = largest, typed
+        self._store = cast(Records, piece.opener(piece.base))
+        self._mtimes: dict[str, int] = {}
+        self._rows: list[Row] = []  # of the chunk
+        self._bodies: list[bytes | Exception | None] = []
+        self.contents = self
+
+    def __exit__(self, *exc: object) -> None:
+        self._store.close()
+
+    def chunks(self) -> Iterator[Columns]:
+        """The records of the piece, so many at a time as a batch may hold, with their bodies."""
+        for some in batches(self._found(), ANY):
+            chosen = self._piece.selection.chosen(self._columns(some)).tolist()
+            kept = (row for row, good in zip(some, chosen, strict=True) if good)
+            for part in batches(kept, self._batch):
+                self._take(part)
+                if self._rows:
+                    yield self._columns(self._rows)
+
+    def _found(self) -> Iterator[Row]:
+        store, piece = self._store, self._piece
+        if piece.rows is None:
+            yield from store.rows(*(File(name, size) for name, size in piece.files))
+            return
+        ids = unpack(piece.rows)
+        for at in range(0, len(ids), AT_ONCE):
+            found = []
+            for id in ids[at : at + AT_ONCE].tolist():
+                try:
+                    found.append(store.row(str(id)))
+                except NoSuchFile:
+                    continue
+            yield from sorted(found, key=lambda row: (row.file, row.offset))
+
+    def _take(self, rows: list[Row]) -> None:
+        """Make these the rows of the chunk, with their bodies where these are asked for."""
+        if not self._with_contents:
+            self._rows, self._bodies = rows, []
+            return
+        self._rows = [row for row in rows if row.size > self._largest]
+        self._bodies = [None] * len(self._rows)
+        for row, body in self._store.contents(row for row in rows if row.size <= self._largest):
+            new = row if isinstance(body, Exception) else row._replace(size=len(body))
+            self._rows.append(new)
+            self._bodies.append(body)
+
+    def _columns(self, rows: list[Row]) -> Columns:
+        """Their positions are their numbers."""
+        names = [row.id.encode() for row in rows]
+        count = len(rows)
+        return Columns.joined(
+            np.arange(count), np.zeros(count, np.int64),
+            np.array([row.size for row in rows], np.int64),
+            np.array([self._mtime(row.file) for row in rows], np.int64),
+            np.full(count, FileType.FILE, np.uint8), np.zeros(count, np.uint8),
+            np.array(list(map(len, names)), np.int64), np.frombuffer(b"".join(names), np.uint8),
+        )  # fmt: skip
+
+    def _mtime(self, file: str) -> int:
+        if file not in self._mtimes:
+            self._mtimes[file] = self._store.mtime_ns(file)
+        return self._mtimes[file]
+
+    def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
+        """See `rows.Contents.read`."""
+        from winkfs.spark import arrow
+
+        values: list[bytes | None] = []
+        errors: dict[int, str] = {}
+        for number, at in enumerate(pos.tolist()):
+            body = self._bodies[at]
+            if isinstance(body, Exception):
+                errors[number] = str(body)
+                body = None
+            values.append(body)
+        return arrow.binaries(values), errors
+
+    def values(self, rows: Columns) -> dict[str, Column]:
+        """See `rows.Source.values`: id, file, offset, refs."""
+        chosen = [self._rows[at]._asdict() for at in rows.pos.tolist()]
+        known = self._store.columns
+        return {
+            name: _column(kind, [row[name] for row in chosen] if name in known else None, len(rows))
+            for name, kind in self._typed.items()
+        }
+
+    def mode(self, pos: int) -> int:
+        return MODE
+
+    def drop(self) -> None:
+        """The next chunk takes the place of this one."""
+
+
+def _column(kind: str, values: list[Any] | None, count: int) -> Column:
+    if values is None:
+        return Column.nulls(kind, count)
+    if kind == "int64":
+        return Column(kind, np.ones(count, bool), np.array(values, np.int64), [])
+    words = dict.fromkeys(values)
+    codes: Mapping[str, int] = {word: code for code, word in enumerate(words)}
+    numbers = np.array([codes[value] for value in values], np.int64)
+    return Column(kind, np.ones(count, bool), numbers, [word.encode() for word in words])
