@@ -70,7 +70,7 @@ _HOMES = {
 }
 
 
-def _exports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:
+def exports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a package whose names are imported on first use: `winkfs --help` must
     not wait for numpy.
 
@@ -90,4 +90,4 @@ def _exports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[s
 
 
 __all__ = list(_HOMES)
-__getattr__ = _exports(globals(), _HOMES)
+__getattr__ = exports(globals(), _HOMES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from winkfs.stores.messagestore.store import MessageStore, create
+from winkfs.stores.messagestore import MessageStore, create
 
 pytestmark = pytest.mark.in_memory
 PAGE = (Path(__file__).parents[2] / "docs/messagestore.md").read_text()

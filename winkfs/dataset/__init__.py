@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from winkfs import _exports
+from winkfs import exports
 
 if TYPE_CHECKING:
     from winkfs.dataset.dataset import Dataset as Dataset
@@ -30,4 +30,4 @@ _HOMES = {
     "open": "dataset",
 }
 __all__ = list(_HOMES)
-__getattr__ = _exports(globals(), _HOMES)
+__getattr__ = exports(globals(), _HOMES)

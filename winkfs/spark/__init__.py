@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from winkfs import _exports
+from winkfs import exports
 
 if TYPE_CHECKING:
     from winkfs.spark.reading.fetch import fetch_content as fetch_content
@@ -34,4 +34,4 @@ _HOMES = {
     "upsert": "session",
 }
 __all__ = list(_HOMES)
-__getattr__ = _exports(globals(), _HOMES)
+__getattr__ = exports(globals(), _HOMES)

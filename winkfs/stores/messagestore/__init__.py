@@ -1,0 +1,11 @@
+"""MessageStore: messages by id in segments of RabbitMQ's formats, each held by so many."""
+
+from typing import TYPE_CHECKING
+
+from winkfs import exports
+
+if TYPE_CHECKING:
+    from winkfs.stores.messagestore.store import MessageStore as MessageStore
+    from winkfs.stores.messagestore.store import create as create
+
+__getattr__ = exports(globals(), {"MessageStore": "store", "create": "store"})

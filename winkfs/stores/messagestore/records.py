@@ -50,7 +50,7 @@ class MessageRecords(Records):
         self.store.close()
 
     def rows(self, *parts: Part) -> Iterator[Row]:
-        found = self.store.rows(*(int(part.file.partition(".")[0]) for part in parts))
+        found = self.store.rows([int(part.file.partition(".")[0]) for part in parts] or None)
         for at in range(0, len(found.file), ROWS):
             yield from self._rows(found.take(np.arange(at, min(at + ROWS, len(found.file)))))
 
