@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
@@ -331,6 +331,29 @@ def shown(name: str) -> bytes:
     if sys.stdout.isatty():
         return printable(name).encode("utf-8", "backslashreplace")
     return to_bytes(name)
+
+
+# --- facts ---
+
+
+def print_nested(record: Mapping[str, Any], indent: str = "") -> None:
+    """Facts for people, a line each."""
+    width = max((len(key) for key in record), default=0) + 1
+    for key, value in record.items():
+        label = printable(key)
+        if isinstance(value, dict):
+            sys.stdout.write(f"{indent}{label}:\n")
+            print_nested(value, indent + "  ")
+        else:
+            sys.stdout.write(f"{indent}{label + ':':{width}} {_value_text(value)}\n")
+
+
+def _value_text(value: object) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value))
 
 
 # --- JSON ---

@@ -34,6 +34,7 @@ from winkfs.cli._common import (
     missing,
     name_bytes,
     opened,
+    print_nested,
     printable,
     say,
     shown,
@@ -575,23 +576,3 @@ DESCRIBE: Final[dict[tuple[int, str], Callable[[Superblock], Record]]] = {
     (0x20, ""): describe_hindex,
     (0x30, ""): describe_perm,
 }  # FORMAT and PURPOSE; "" for any other purpose
-
-
-def print_nested(record: Record, indent: str = "") -> None:
-    """Facts for people, a line each."""
-    width = max((len(key) for key in record), default=0) + 1
-    for key, value in record.items():
-        label = printable(key)
-        if isinstance(value, dict):
-            sys.stdout.write(f"{indent}{label}:\n")
-            print_nested(value, indent + "  ")
-        else:
-            sys.stdout.write(f"{indent}{label + ':':{width}} {_value_text(value)}\n")
-
-
-def _value_text(value: object) -> str:
-    if value is None:
-        return "unknown"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return printable(str(value))

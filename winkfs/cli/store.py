@@ -23,11 +23,11 @@ from winkfs.cli._common import (
     emit,
     opened_any,
     pairs,
+    print_nested,
     printable,
     say,
     shown,
 )
-from winkfs.cli.read import print_nested
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.units import parse_size
 
