@@ -42,8 +42,7 @@ say(tasks=cut.rdd.getNumPartitions() > 1, same=sorted(map(str, cut.drop("content
 small = load(columns="path,mtime,id,size,_container")
 say(same=sorted(str(r.id) for r in small.collect()) == sorted(r.path for r in small.collect()))
 say(mtime=small.agg({"mtime": "min"}).collect()[0][0].year > 2000, count=small.count())
-say(chosen=[load(minSize="1", maxSize="1").count(), load(paths=[str(rows[7].id)]).count()],
-    prefix=load(prefix=str(rows[7].id)[:5]).count() >= 1, none=load(maxSize="0").count())
+say(chosen=[load(minSize="1", maxSize="1").count(), load(paths=[str(rows[7].id)]).count()])
 both = spark.read.format("winkfs").load([path, many])
 say(both=both.count())
 for wrong in ({"where": "size > 1"}, {"orderBy": "path"}, {"content": "ref"}, {"asOf": "1"}):
@@ -70,7 +69,7 @@ def test_records_are_rows(kind: str, tmp_path: Path) -> None:
         "columns": [columns + ["refs bigint"] * (kind in COUNTING)], "rows": [rows],
         "there": [True], "refs": [[1] if kind in COUNTING else None],
         "tasks": [True], "same": [True, True], "mtime": [True], "count": [len(ids)],
-        "chosen": [[1, 1]], "prefix": [True], "none": [1], "both": [len(ids) + len(other)],
+        "chosen": [[1, 1]], "both": [len(ids) + len(other)],
         "refused": [["containers and data sets"]] * 3 + [["for a data set"]],
     }, done.stderr[-3000:]  # fmt: skip
 
