@@ -180,7 +180,7 @@ def test_compaction_reclaims_and_keeps(path: str, version: int) -> None:
         planned = store.compact(dry_run=True)
         before = store.stats()["disk_bytes"]
         done = store.compact()
-        assert planned.files == done.files > 10 and done.moved > 10 and done.problems == ()
+        assert planned == done and done.files > 10 and done.moved > 10 and done.problems == ()
         assert before - store.stats()["disk_bytes"] == done.before - done.after > before // 3
         assert content(store, 300) == set(range(0, 300, 3))
         store.abort()
@@ -188,6 +188,19 @@ def test_compaction_reclaims_and_keeps(path: str, version: int) -> None:
         with MessageStore(path, mode) as store:
             assert content(store, 300) == set(range(0, 300, 3)) and store.problems == []
     assert verify(path).problems == []
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_the_segment_that_grows_is_compacted_too(path: str, kept: int) -> None:
+    with MessageStore(path, "a") as store:
+        store.write_many((id_of(i), body_of(i)) for i in range(100))
+        store.remove_many(id_of(i) for i in range(kept, 100))
+        assert store.compact().files == (1 if kept else 0)
+        assert store.stats()["dead_bytes"] == 0
+        store.write(id_of(200), body_of(200))
+        assert content(store) == {*range(kept), 200}
+    with MessageStore(path) as store:
+        assert content(store) == {*range(kept), 200}
 
 
 @pytest.mark.usefixtures("segments")

@@ -41,7 +41,7 @@ from winkformats.messagestore.journal import (
     entries,
     write_snapshot,
 )
-from winkformats.messagestore.segment import ID, Message
+from winkformats.messagestore.segment import ID, Message, plan
 from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
 from winkfs.reader import tell_of_forks
 from winkfs.stores.messagestore.recovery import (
@@ -842,10 +842,8 @@ class MessageStore:
 
     def candidates(self) -> list[Segment]:
         """The segments that a compaction makes smaller by half or more."""
-        return [
-            segment for segment in list(self.segments.values())
-            if segment is not self._current and 0 < segment.valid * 2 < segment.size
-        ]  # fmt: skip
+        segments = list(self.segments.values())
+        return [segment for segment in segments if 0 < segment.valid * 2 < segment.size]
 
     def compact(
         self, progress: Callable[[int], object] | None = None, *, dry_run: bool = False
@@ -859,13 +857,16 @@ class MessageStore:
         if not dry_run:
             with self._lock:
                 self._check()
+                current = self._current
+                if current is not None and current.valid * 2 < current.size:
+                    self._flush()
+                    self._current = None  # the next message begins another
+                    if not current.count:
+                        self._remove_segments([current])
         done = Compaction()
         for segment in self.candidates():
             before = segment.size
-            if dry_run:
-                after, moved, problem = segment.version.START + segment.valid, 0, ""
-            else:
-                after, moved, problem = self._compact(segment)
+            after, moved, problem = (self._planned if dry_run else self._compact)(segment)
             if problem:
                 done = done._replace(problems=(*done.problems, problem))
             else:
@@ -892,11 +893,21 @@ class MessageStore:
             what = f"a scan finds {len(kept)} of {segment.count} messages: verify it"
             return [], f"{self.path}/{segment.name}: {what}"
 
+    def _planned(self, segment: Segment) -> tuple[int, int, str]:
+        """What `_compact` would return."""
+        if self.writable:
+            with self._lock:
+                self._flush()
+        kept, problem = self._kept(segment)
+        made = plan(kept, segment.version.START)
+        return made.size, len(made.moves), problem
+
     def _compact(self, segment: Segment) -> tuple[int, int, str]:
         """-> bytes then, messages moved, and why it was left alone."""
         with self._lock:
             self._check()
-            if segment.number in self._busy or segment.number not in self.segments:
+            gone = segment.number not in self.segments
+            if gone or segment.number in self._busy or segment is self._current:
                 return segment.size, 0, ""
             self._busy.add(segment.number)
         started = False
@@ -910,19 +921,19 @@ class MessageStore:
                 segment.moved += 1
             started = True
             with self.directory.open(segment.name, "w", follow=False) as storage:
-                plan = segment.version.compact(storage, kept)
+                made = segment.version.compact(storage, kept)
                 storage.sync()
                 with self._lock:
                     self._check()
-                    relocate(self.index, segment, plan.moves)
-                    new = {message.msg_id: offset for message, offset in plan.moves}
+                    relocate(self.index, segment, made.moves)
+                    new = {message.msg_id: offset for message, offset in made.moves}
                     after = [m._replace(offset=new.get(m.msg_id, m.offset)) for m in kept]
                     self._state_all(RESET, segment, after)
                     segment.moved += 1
-                    segment.size = plan.size
-                storage.truncate(plan.size)
+                    segment.size = made.size
+                storage.truncate(made.size)
                 storage.sync()
-            return plan.size, len(plan.moves), ""
+            return made.size, len(made.moves), ""
         except OSError as error:
             with self._lock:
                 if started:  # what is in it is not known: the next who opens it does it again
