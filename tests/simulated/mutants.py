@@ -44,7 +44,7 @@ MESSAGES, MESSAGE_RECOVERY = (
     "winkfs/stores/messagestore/recovery.py",
 )
 MESSAGE_CUTS = "tests/stores/test_message_power_cuts.py::test_every_image_has_what_was_acknowledged"
-MESSAGE_TESTS = "tests/stores/test_messagestore.py"
+MESSAGE_TESTS = "tests/stores/test_message_store.py"
 REPLACE, CHANGES = "formats/winkformats/disk/storage.py", "winkfs/container/write.py"
 
 

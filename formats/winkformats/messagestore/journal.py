@@ -11,7 +11,8 @@
     40      8     Q     messages    rows of messages
     48      8     Q     flags       CHECKSUMS: messages are written with one
 
-    a segment    number u64, bytes of it that the snapshot covers u64, SEALED: nothing is added
+    a segment    number u32, bytes of each of its records beside the body i32, 0: it has none, -1:
+                 not all have the same, bytes that the snapshot covers u64, SEALED: nothing is added
     a message    id 16, segment u32, offset u32, size u32, references u32
     at the end   xxh3_64 of all before, u64
 
@@ -59,7 +60,7 @@ JOURNAL: Final = "refs."
 MAGIC: Final = b"WINKMSGX"
 HEAD: Final = struct.Struct("<8sQqQQQQ")
 CHECKSUMS: Final = 1
-FILE: Final = np.dtype([("file", "<u8"), ("covered", "<u8")])
+FILE: Final = np.dtype([("file", "<u4"), ("beside", "<i4"), ("covered", "<u8")])
 MESSAGE: Final = np.dtype(
     [("id", ">u8", 2), ("file", "<u4"), ("offset", "<u4"), ("size", "<u4"), ("refs", "<u4")]
 )
@@ -88,12 +89,13 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """covered: segment -> bytes of it that the rows say all of; rows: in no order."""
+    """covered: segment -> bytes beside a body, and bytes that the rows say all of; rows: in no
+    order."""
 
     generation: int
     last_v1: int | None
     next_file: int
-    covered: dict[int, int]
+    covered: dict[int, tuple[int, int]]
     checksums: bool
     rows: Rows
 
@@ -104,8 +106,8 @@ def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], coun
     cost  32 bytes a message, 20 ns
     """
     last = -1 if head.last_v1 is None else head.last_v1
-    files = np.zeros(len(head.covered), FILE)
-    files["file"], files["covered"] = list(head.covered), list(head.covered.values())
+    listed = [(number, *facts) for number, facts in head.covered.items()]
+    files = np.array(listed, FILE)
     flags = CHECKSUMS if head.checksums else 0
     numbers = head.generation, last, head.next_file, len(files), count, flags
     hashed, at = xxhash.xxh3_64(), 0
@@ -150,7 +152,7 @@ def read_snapshot(storage: Storage) -> Snapshot:
         at += len(raw)
     if storage.read(end, SUM.size) != SUM.pack(hashed.intdigest()):
         raise wrong("an index with a wrong checksum")
-    covered = dict(zip(listed["file"].tolist(), listed["covered"].tolist(), strict=True))
+    covered = {number: (beside, size) for number, beside, size in listed.tolist()}
     known = generation, None if last < 0 else last, next_file, covered, bool(flags & CHECKSUMS)
     return Snapshot(*known, Rows.joined(parts))
 

@@ -33,12 +33,14 @@ class Scan:
     end       bytes: where the scan ended
     error     what is wrong there; "" at the end of the file, or where a record is torn
     value     the byte that says so, where one does
+    checked   messages with a checksum, those with an id that came before, too
     """
 
     rows: list[tuple[bytes, int, int]] = field(default_factory=list)
     end: int = 0
     error: str = ""
     value: int | None = None
+    checked: int = 0
 
     @property
     def messages(self) -> list[Message]:

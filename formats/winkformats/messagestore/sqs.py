@@ -128,8 +128,10 @@ def scan(
         if kind != HOLE:
             if valid is not None and not valid(_body(window, at, kind, length)):
                 return _failed(found, at, "invalid_message_body")
-            if kind == CHECKED and checked and not _good(window, at, length):
-                return _failed(found, at, "wrong_checksum")
+            if kind == CHECKED:
+                if checked and not _good(window, at, length):
+                    return _failed(found, at, "wrong_checksum")
+                found.checked += 1
             if repeated or msg_id not in seen:
                 know(msg_id)
                 add((msg_id, length, at))

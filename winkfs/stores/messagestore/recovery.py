@@ -55,6 +55,7 @@ class Segment:
 
     size    bytes up to the end of its last record
     valid   bytes of the messages that are held by somebody, and how many these are
+    beside  bytes of each of its records beside the body; 0: it has none, -1: they differ, or may
     sealed  nothing is added to it any more
     scanned what is in it was not known
     moved   grows when bytes of it are about to change, and when they have
@@ -65,6 +66,7 @@ class Segment:
     size: int
     valid: int = 0
     count: int = 0
+    beside: int = 0
     sealed: bool = False
     scanned: bool = False
     moved: int = 0
@@ -72,6 +74,10 @@ class Segment:
     @property
     def name(self) -> str:
         return f"{self.number}.{self.extension}"
+
+    def has(self, beside: int) -> None:
+        """There is a record with so many bytes beside its body."""
+        self.beside = beside if self.beside in (0, beside) else -1
 
     @property
     def version(self) -> ModuleType:
@@ -136,7 +142,8 @@ def listed(directory: Directory) -> dict[int, Segment]:
             raise Refusal(f"{name} is no segment: a {info.kind.value}", directory.path)
         if number in found:
             raise Refusal(f"{found[number].name} and {name}: remove one of them", directory.path)
-        found[number] = Segment(number, match[2], info.size)
+        found[number] = segment = Segment(number, match[2], info.size)
+        segment.beside = rdq.LEAST if segment.version is rdq else 0
     return dict(sorted(found.items()))
 
 
@@ -187,8 +194,12 @@ def _load(directory: Directory, say: Say, *, last: bool) -> State:
     parts += [_kept(kept) for number, kept in changes.resets.items() if number in segments]
     state.clean = ends and not past and covered.keys() == segments.keys()
     for number, segment in segments.items():
-        length, start = segment.size, covered.get(number, segment.version.START)
+        length = segment.size
+        beside, start = covered.get(number, (0, segment.version.START))
+        segment.beside = segment.beside or beside
         segment.sealed = number in changes.resets or start == SEALED
+        if segment.sealed and number not in covered and segment.version is sqs:
+            segment.beside = -1
         if number in changes.intents:
             kept = changes.resets[number]
             state.redo[number] = [Message(row.msg_id, row.size, row.offset) for row in kept]
@@ -247,6 +258,10 @@ def _tail(
     with directory.open(segment.name, follow=False) as storage:
         found = scan(segment, storage, start)
     segment.size = found.end
+    if segment.version is sqs and found.rows:
+        plain, checked = sqs.LEAST[sqs.MESSAGE], sqs.LEAST[sqs.CHECKED]
+        mixed = 0 < found.checked < len(found.rows)
+        segment.has(-1 if mixed else checked if found.checked else plain)
     if found.error:
         say(f"{directory.path}/{segment.name}: {found.said} at byte {found.end}")
     return found.rows
@@ -395,7 +410,7 @@ def follow(directory: Directory, state: State, past: list[Entry], say: Say) -> i
                 segment = state.segments[number] = found
                 segment.size = segment.version.START
                 if number in resets:
-                    segment.size, segment.sealed = length, True
+                    segment.size, segment.sealed, segment.beside = length, True, -1
             if length > segment.size and not segment.sealed:
                 rows = _rows(number, _tail(directory, segment, segment.size, say))
                 count += len(rows.file)

@@ -347,6 +347,8 @@ class MessageStore:
         self._parts += parts
         self._waiting += size
         current.size = offset + size
+        if current.beside != size - len(body):
+            current.has(size - len(body))
         current.valid += size
         current.count += 1
 
@@ -382,6 +384,7 @@ class MessageStore:
             written = int(part.sum())
             self._waiting += written
             current.size += written
+            current.has(sqs.HEAD.size)
             current.valid += written
             current.count += count
             at += count
@@ -398,7 +401,7 @@ class MessageStore:
             self._discard(segment)
             raise
         segment.size += len(record)
-        segment.valid, segment.count = len(record), 1
+        segment.valid, segment.count, segment.beside = len(record), 1, -1
         self._dirty.add(segment.number)
         self.index.add(msg_id, segment.number, sqs.START, len(record))
 
@@ -616,7 +619,10 @@ class MessageStore:
             self.directory.sync()
             head = Snapshot(
                 number, self.last_v1_file, self._next,
-                {n: s.size if s is self._current else SEALED for n, s in self.segments.items()},
+                {
+                    n: (s.beside, s.size if s is self._current else SEALED)
+                    for n, s in self.segments.items()
+                },
                 self._checked, Rows.joined([]),
             )  # fmt: skip
             with replacing(self.directory, INDEX) as index:
@@ -764,14 +770,14 @@ class MessageStore:
     def head(self, number: int, offset: int) -> tuple[str, int]:
         """Of a message: the name of its segment, and bytes of its record that are not its body.
 
-        cost  of version 2 a read
+        cost  a read, in a segment where these differ
         """
         with self._lock:
             segment = self.segments.get(number)
             if segment is None:  # it went since
                 return f"{number}{sqs.SUFFIX}", sqs.LEAST[sqs.MESSAGE]
-            if segment.version is rdq:
-                return segment.name, rdq.LEAST
+            if segment.beside > 0:
+                return segment.name, segment.beside
             if segment is self._current and offset >= self._flushed:
                 self._flush()
             storage = self._storage(segment)
@@ -994,7 +1000,7 @@ class MessageStore:
                         self.index.put(msg_id, Place(new.number, offset, size, place.refs))
                         new.valid += size
                         new.count += 1
-                new.size = at
+                new.size, new.beside = at, -1
                 segment.count = segment.valid = 0
                 self._state_all(RESET, new, copied)
                 self._busy.discard(segment.number)

@@ -301,7 +301,7 @@ def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
     code = (
         "import sys, time, pytest; sys.path[:0] = sys.argv[2:]\n"
         "from message_lives import small\n"
-        "from test_messagestore import id_of, body_of\n"
+        "from test_message_store import id_of, body_of\n"
         "from winkfs.stores.messagestore.store import MessageStore\n"
         "small(pytest.MonkeyPatch())\n"
         "store = MessageStore(sys.argv[1], 'a', sync='interval', interval=0.002)\n"
