@@ -9,6 +9,8 @@ work on them through `Reader`. `winkfs store` calls the rest.
 
 from __future__ import annotations
 
+import fnmatch
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -188,6 +190,11 @@ class Records(Reader):
         return sum(1 for _ in self.rows())
 
     # --- built on them: files ---
+
+    def names(self, glob: str | None = None, *, problem: Problem | None = None) -> Iterator[str]:
+        match = re.compile(fnmatch.translate(glob)).match if glob is not None else None
+        ids = (row.id for row in self.rows())
+        return ids if match is None else filter(match, ids)
 
     @property
     def columns(self) -> dict[str, str]:

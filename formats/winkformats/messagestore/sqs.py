@@ -141,7 +141,9 @@ def scan(
 
 
 def _head(data: bytes) -> tuple[int, int]:
-    """Kind and size of a record; size -1: it is torn."""
+    """Kind and size of a record; size -1: it is torn, or the file was cut short meanwhile."""
+    if not data:
+        return MESSAGE, -1
     return RECORD.unpack_from(data) if len(data) >= RECORD.size else (data[0], -1)
 
 

@@ -55,12 +55,16 @@ class MessageRecords(Records):
             yield from self._rows(found.take(np.arange(at, min(at + ROWS, len(found.file)))))
 
     def _rows(self, found: Rows) -> Iterator[Row]:
-        ids = found.ids.astype(">u8").tobytes().hex()
-        columns = (found.file, found.offset, found.size, found.refs)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        for number, (file, offset, size, refs) in enumerate(rows):
-            name, head = self.store.head(file, offset)
-            yield Row(ids[2 * ID * number :][: 2 * ID], size - head, name, offset, refs)
+        text = found.ids.astype(">u8").tobytes().hex()
+        ids = [text[at : at + 2 * ID] for at in range(0, len(text), 2 * ID)]
+        files, offsets = found.file.tolist(), found.offset.tolist()
+        known = {file: self.store.form(file) for file in set(files)}
+        sizes = [
+            size - (known[file][1] or self.store.beside(file, offset))
+            for file, offset, size in zip(files, offsets, found.size.tolist(), strict=True)
+        ]
+        names = [known[file][0] for file in files]
+        return map(Row._make, zip(ids, sizes, names, offsets, found.refs.tolist(), strict=True))
 
     def listing(self) -> Iterator[tuple[Ids, Int64]]:
         for found in self.store.index.rows():
@@ -75,8 +79,9 @@ class MessageRecords(Records):
         place = self.store.place(_bytes(id))
         if place is None:
             raise NoSuchFile("no such message", f"{self.base}: {id}")
-        name, head = self.store.head(place.file, place.offset)
-        return Row(id.lower(), place.size - head, name, place.offset, place.refs)
+        name, beside = self.store.form(place.file)
+        size = place.size - (beside or self.store.beside(place.file, place.offset))
+        return Row(id.lower(), size, name, place.offset, place.refs)
 
     def find(self, ids: Iterable[str]) -> Iterator[Row]:
         yield from self._rows(self.store.places(bytes.fromhex("".join(ids))))

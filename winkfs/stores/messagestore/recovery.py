@@ -256,7 +256,10 @@ def _tail(
 ) -> list[tuple[bytes, int, int]]:
     """Id, size and offset of the messages from `start` on; `size` becomes where they end."""
     with directory.open(segment.name, follow=False) as storage:
+        length = storage.size()
         found = scan(segment, storage, start)
+        if storage.size() < length:
+            raise FileNotFoundError(f"{storage.name}: it was cut short meanwhile")
     segment.size = found.end
     if segment.version is sqs and found.rows:
         plain, checked = sqs.LEAST[sqs.MESSAGE], sqs.LEAST[sqs.CHECKED]

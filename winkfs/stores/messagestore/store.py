@@ -767,22 +767,23 @@ class MessageStore:
         if len(self._retired) > OPEN:
             self._retired.pop(0).close()
 
-    def head(self, number: int, offset: int) -> tuple[str, int]:
-        """Of a message: the name of its segment, and bytes of its record that are not its body.
+    def form(self, number: int) -> tuple[str, int]:
+        """Of a segment: its name, and the bytes of each of its records beside the body, 0: see
+        `beside`."""
+        segment = self.segments.get(number)
+        if segment is None:  # it went since
+            return f"{number}{sqs.SUFFIX}", sqs.LEAST[sqs.MESSAGE]
+        return segment.name, max(segment.beside, 0)
 
-        cost  a read, in a segment where these differ
-        """
+    def beside(self, number: int, offset: int) -> int:
+        """Bytes of a record of version 2 beside the body. Cost: a read."""
         with self._lock:
             segment = self.segments.get(number)
-            if segment is None:  # it went since
-                return f"{number}{sqs.SUFFIX}", sqs.LEAST[sqs.MESSAGE]
-            if segment.beside > 0:
-                return segment.name, segment.beside
-            if segment is self._current and offset >= self._flushed:
+            if segment is not None and segment is self._current and offset >= self._flushed:
                 self._flush()
-            storage = self._storage(segment)
+            storage = None if segment is None else self._storage(segment)
         kind = b"" if storage is None else storage.read(offset, 1)
-        return segment.name, sqs.LEAST[sqs.CHECKED if kind == CHECKED else sqs.MESSAGE]
+        return sqs.LEAST[sqs.CHECKED if kind == CHECKED else sqs.MESSAGE]
 
     def rows(self, numbers: Sequence[int] | None = None) -> Rows:
         """The messages of some segments, or all, by segment and offset. Cost: 1 us each,
