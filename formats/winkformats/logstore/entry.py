@@ -227,14 +227,16 @@ class Scan:
             raise CorruptError(what, file=f"data/{number:016x}", offset=offset)
         return found
 
-    def read(self, storage: Storage, number: int, start: int = START) -> str:
-        """Read a file, or from a commit in it on.
+    def read(
+        self, storage: Storage, number: int, start: int = START, *, headed: bool = True
+    ) -> str:
+        """Read a file, or from a commit in it on; `headed`: its header must be right.
 
         ->      what is wrong at `at`, "" at EOF or at the end of the file
         raises  OSError
         """
         self._at, self.ended = start, False
-        if start == START:
+        if start == START and headed:
             head = storage.read(0, START)
             if head != header(number):
                 self._at = 0

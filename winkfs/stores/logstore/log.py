@@ -208,9 +208,10 @@ class Log:
         wrong = scan.read(storage, number, start)
         if not wrong and not scan.ended and not last:
             wrong = "no end"
+        searched = 0
         while wrong:
             begin = scan.end if scan.number == number else min(scan.at, START)
-            found = scan.find(storage, number, begin)
+            found = scan.find(storage, number, max(begin, searched))
             proved = not last or self._proves(found, number, begin)
             if not proved:
                 self.torn = size - begin
@@ -225,8 +226,8 @@ class Log:
                 table.apply(entry.whole_records(storage, self.layout, number, begin, stop))
             if found is None:
                 break
-            scan.number, scan.end = number, found[0]
-            wrong = scan.read(storage, number, found[0])
+            scan.number, scan.end, searched = number, found[0], found[0] + 1
+            wrong = scan.read(storage, number, found[0], headed=False)
         table.apply(scan.entries())
         if self._progress is not None:
             self._progress(size)

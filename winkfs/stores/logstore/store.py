@@ -226,6 +226,7 @@ class Transaction:
         self._writes: dict[int, Any] = {}  # bytes, None, Blob or DELETED
         self._new: list[int] = []  # recids of this transaction
         self._owned: list[int] = []
+        self._token = object()  # of its records; a reference to itself would keep it
         self._blobs: list[Blob] = []
         self.epoch = store._recids.begin(self)
         self._state = ""
@@ -302,8 +303,7 @@ class Transaction:
         wanted = np.asarray(recids, np.int64).tolist()
         for recid in wanted:
             self._own(recid)
-        values = list(map(self._take, bodies))
-        self._writes.update(zip(wanted, values, strict=True))
+        self._writes.update(dict(zip(wanted, map(self._take, bodies), strict=True)))
 
     def delete(self, recid: int) -> None:
         """Raises NoSuchFile; Conflict."""
@@ -326,7 +326,7 @@ class Transaction:
                 raise NoSuchFile(f"no record {recid}", self._log.files.path)
             return
         owners = self._store._owners
-        if owners.setdefault(recid, self) is not self:
+        if owners.setdefault(recid, self._token) is not self._token:
             raise Conflict(f"another transaction changes record {recid}", self._log.files.path)
         if recid not in self._store:
             del owners[recid]
@@ -334,6 +334,10 @@ class Transaction:
         self._owned.append(recid)
 
     # --- its end ---
+
+    @property
+    def ended(self) -> bool:
+        return self._state != ""
 
     def commit(self, *, sync: bool = True) -> None:
         """Make the changes visible at once, and with `sync` durable.
@@ -524,7 +528,7 @@ class LogStore(Lookups):
         self._is_closed = False
         self._own_lock = threading.RLock()
         self._own: Transaction | None = None
-        self._owners: dict[int, Transaction] = {}
+        self._owners: dict[int, object] = {}
         self._recids = Recids()
         self._doomed: list[Doomed] = []
         self._dooming = threading.Lock()
@@ -677,8 +681,12 @@ class LogStore(Lookups):
         """End the shared transaction. With `sync` all commits before are durable, too, also where
         there is nothing to commit."""
         with self._own_lock:
-            self._mine().commit(sync=sync)
-            self._own = None
+            mine = self._mine()
+            try:
+                mine.commit(sync=sync)
+            finally:
+                if mine.ended:
+                    self._own = None
 
     def rollback(self) -> None:
         with self._own_lock:
@@ -702,7 +710,7 @@ class LogStore(Lookups):
                     break
             self.compact(oldest=True)
             if log.oldest == oldest:
-                raise Full("no file numbers left, and nothing to compact", self.path)
+                raise Full("no file numbers left; close old snapshots", self.path)
         else:
             raise Full("no file numbers left for records that are live", self.path)
         if gone:
