@@ -6,7 +6,7 @@ come back. So it ends where no older file is left. Files that share a transactio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -49,7 +49,7 @@ def compact(
     dry_run: bool,
     least: float,
     oldest: bool,
-    taken: Collection[int],
+    taken: set[int],
     removed: Callable[[tuple[int, ...]], None],
 ) -> dict[str, Any]:
     """See `LogStore.compact`. taken: files that only wait to be removed."""
@@ -69,10 +69,11 @@ def compact(
             continue
         force = oldest and log.layout.generation(one.number) == log.oldest
         group = _Group.read(log, one.number)
-        if group is None or (not force and not group.worth(least)):
-            done.add(one.number)
+        done.update((one.number,) if group is None else group.numbers)
+        if group is None or set(group.numbers) & taken:
             continue
-        done.update(group.numbers)
+        if not force and not group.worth(least):
+            continue
         moved = group.move(progress, LAST if force else None)
         log.sync()
         removed(group.numbers)
