@@ -665,3 +665,26 @@ def test_blobs_are_told_from_records(path: str) -> None:
     layout = Layout.new(4096, 100)
     assert entry.Blob(1, 200, 5).encode(1)[0] == entry.BLOB
     assert layout.largest < IS_BLOB
+
+
+def test_a_commit_that_is_interrupted_gives_nothing_back(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be in the log already: its recids are not free, and nothing is written behind it."""
+    with LogStore.create(path) as store:
+        first = store.put(b"1")
+        store.commit()
+
+        def interrupted(entries: Entries) -> Entries:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), store.begin() as transaction:
+            second = transaction.put(b"2")
+            monkeypatch.setattr(store._log.table, "apply", interrupted)
+        monkeypatch.undo()
+        with pytest.raises(Refusal, match="interrupted"):
+            store.put(b"3")
+        assert content(store) == {first: b"1"}
+    with LogStore(path, "a") as store:
+        assert content(store) == {first: b"1", second: b"2"}
+        assert store.put(b"3") > second

@@ -394,14 +394,18 @@ class Log:
         start = self.number, self.end
         sizes = np.where(batch.lengths == 0, entry.HEAD.size, batch.lengths & entry.LENGTH)
         left = [0]
+        self.table.reserve(int(batch.recids.max(initial=0)) + 1)
         try:
             positions = self._write(sizes, batch.data, reserve or self._few, left)
-        except BaseException:
+            old = self.table.apply(Entries(batch.recids, positions, batch.lengths))
+            self.sequence += 1
+        except OSError:
             if not self.failed:
                 self._undo(start, left[0])
             raise
-        self.sequence += 1
-        old = self.table.apply(Entries(batch.recids, positions, batch.lengths))
+        except BaseException as error:  # it may be in the log, and not in the table
+            self.failed = f"a commit was interrupted by {type(error).__name__}"
+            raise
         if self.since >= self.layout.every:
             self.plan_save()
         return old

@@ -348,7 +348,13 @@ class Transaction:
         self._check()
         if self._writes:
             self._drop_blobs({id(value) for value in self._writes.values()})
-            self._store._commit(self._batch(), bool(self._blobs), self._gone())
+            try:
+                self._store._commit(self._batch(), bool(self._blobs), self._gone())
+            except OSError:
+                raise
+            except BaseException:  # it may be in the log: nothing of it is given back
+                self._end("interrupted", [])
+                raise
         upto = self._log.written
         self._blobs = []
         self._end("committed", [])

@@ -135,7 +135,7 @@ class Table:
     def load(self, positions: UInt64, lengths: Words) -> None:
         """Start from a saved table."""
         self.arrays, self.top = Arrays.empty(LEAST), 1
-        self._reserve(len(positions))
+        self.reserve(len(positions))
         self.arrays.positions[: len(positions)] = positions
         self.arrays.lengths[: len(lengths)] = lengths
 
@@ -162,7 +162,8 @@ class Table:
         """Copy no more pages for a view."""
         self._views.pop(id(view), None)
 
-    def _reserve(self, recids: int) -> None:
+    def reserve(self, recids: int) -> None:
+        """Make room for all recids that are less. Raises Refusal where there is no memory."""
         self.top = max(self.top, recids)
         now = self.arrays
         if recids > now.recids:
@@ -189,7 +190,7 @@ class Table:
         if not len(entries.recids):
             return entries
         recids = entries.recids
-        self._reserve(int(recids.max()) + 1)
+        self.reserve(int(recids.max()) + 1)
         arrays = self.arrays
         lengths = arrays.lengths[recids].astype(np.int64)
         old = Entries(recids, arrays.positions[recids], lengths)
