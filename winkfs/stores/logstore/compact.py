@@ -65,7 +65,7 @@ def compact(
     done: set[int] = set()
     report["files"] = report["bytes"] = report["freed"] = 0
     for one in chosen:
-        if one.number in done:
+        if one.number in done or one.number not in log.numbers:
             continue
         force = oldest and log.layout.generation(one.number) == log.oldest
         group = _Group.read(log, one.number)

@@ -784,17 +784,22 @@ class LogStore(Lookups):
         self._check_writable()
         with self._compacting:
             self._sweep()
-            taken = {number for one in self._doomed for number in one.files}
-            run = partial(compact, self._log, progress, dry_run, least)
+            run = partial(self._compact, progress, dry_run, least)
             try:
-                found = run(oldest, taken, self._removed)
+                found = run(oldest)
             except Full:
                 if oldest:
                     raise
-                found = run(True, taken, self._removed)
+                found = run(True)
             self._sweep()
         self._log.settle()
         return found
+
+    def _compact(
+        self, progress: Callable[[int], None] | None, dry_run: bool, least: float, oldest: bool
+    ) -> dict[str, Any]:
+        taken = {number for one in self._doomed for number in one.files}
+        return compact(self._log, progress, dry_run, least, oldest, taken, self._removed)
 
     def _removed(self, group: tuple[int, ...]) -> None:
         """These data files are compacted."""
