@@ -131,7 +131,7 @@ class _Group:
                 wrong = scan.read(storage, numbers[-1])
                 size += storage.size()
                 if wrong:
-                    log.problems.append(f"{storage.name}: {wrong} at byte {scan.at}: not compacted")
+                    log.tell(f"{storage.name}: {wrong} at byte {scan.at}: not compacted")
                     return None
                 if not scan.pending:
                     break

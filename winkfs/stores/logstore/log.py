@@ -181,9 +181,7 @@ class Log:
         numbers = [number for number in self.numbers if self.age(number) >= begin]
         if scan.number >= 0 and not numbers:
             name = self.files.name(scan.number)
-            self.problems.append(
-                f"{self.files.path}/{name}: the file of the last commit is missing"
-            )
+            self.tell(f"{self.files.path}/{name}: the file of the last commit is missing")
         for number in numbers:
             start = at if self.age(number) == begin else START
             adjacent = before is not None and number == self.layout.following(before)
@@ -202,7 +200,7 @@ class Log:
         if start > max(size, START):
             if last:
                 what = f"a file of {size} bytes that was synced up to {start}"
-                self.problems.append(str(Damage(storage.name, size, size, what, True)))
+                self.tell(str(Damage(storage.name, size, size, what, True)))
                 return False
             start = START
         wrong = scan.read(storage, number, start)
@@ -218,7 +216,7 @@ class Log:
                 table.apply(scan.entries())
                 return False
             damage = Damage(storage.name, begin, scan.at, wrong, True)
-            self.problems.append(str(damage))
+            self.tell(str(damage))
             scan.resume()
             if self._full:
                 table.apply(scan.entries())
@@ -234,6 +232,11 @@ class Log:
         if last:
             self.torn = size - scan.end if scan.number == number else size
         return True
+
+    def tell(self, problem: str) -> None:
+        """Add a problem, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _proves(self, found: tuple[int, int] | None, number: int, begin: int) -> bool:
         """Whether the bytes from `begin` on were synced: the saved table ends behind them, or a
@@ -448,12 +451,14 @@ class Log:
         """Take back a transaction that is not in the log as a whole."""
         assert self._head is not None
         try:
-            if self.number == start[0]:
-                self.end = start[1]
-                self._head.truncate(self.end)
-                return
+            one_file = self.number == start[0]
+            self.end = start[1] if one_file else self.end
             self._head.truncate(self.end)
-            if left:
+            with self._syncing:  # another thread may have synced what is cut off
+                number, offset = self.layout.split(self.durable)
+                if number == self.number:
+                    self.durable = self.position(number, min(offset, self.end))
+            if left and not one_file:
                 mark = entry.rollback(self.sequence, self.durable, left, self.layout)
                 self.end += self._head.write(self.end, [mark])
                 self.written += len(mark)
@@ -491,7 +496,13 @@ class Log:
     def next_file(self) -> None:
         """Go on in a new file; the caller has `write_lock`. Raises as `append`."""
         self.check()
-        self._roll(self._few)
+        try:
+            self._roll(self._few)
+        except OSError:
+            raise
+        except BaseException as error:
+            self.failed = f"a new file was interrupted by {type(error).__name__}"
+            raise
 
     def _create(self, number: int) -> Storage:
         name = f"{number:016x}"

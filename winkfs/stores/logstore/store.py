@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, FormatError
 from winkformats.logstore import entry
 from winkformats.logstore.entry import (
     HEAD,
@@ -757,6 +757,8 @@ class LogStore(Lookups):
         if self._doomed and self._compacting.acquire(blocking=False):
             try:
                 self._sweep()
+            except OSError as error:  # the commit has been done
+                self._log.notes.append(f"files that nobody needs: {error}")
             finally:
                 self._compacting.release()
 
@@ -815,7 +817,7 @@ class LogStore(Lookups):
             while not stop.wait(seconds):
                 try:
                     self.compact(least=least)
-                except OSError as error:
+                except (OSError, FormatError) as error:
                     self._log.notes.append(f"compaction: {error}")
                     return
 
