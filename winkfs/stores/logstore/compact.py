@@ -62,19 +62,20 @@ def compact(
               "moved": 0, "freed": sum(one.size - one.live for one in chosen)}  # fmt: skip
     if dry_run:
         return report | {"moved": sum(one.live for one in chosen)}
-    done: set[int] = set()
+    first, done = log.oldest, set[int]()
+    many = len(log.used) > log.layout.generations // 2
     report["files"] = report["bytes"] = report["freed"] = 0
     for one in chosen:
         if one.number in done or one.number not in log.numbers:
             continue
-        force = oldest and log.layout.generation(one.number) == log.oldest
+        force = (oldest or many) and log.layout.generation(one.number) == first
         group = _Group.read(log, one.number)
         done.update((one.number,) if group is None else group.numbers)
         if group is None or set(group.numbers) & taken:
             continue
         if not force and not group.worth(least):
             continue
-        moved = group.move(progress, LAST if force else None)
+        moved = group.move(progress, LAST if oldest and force else None)
         log.sync()
         removed(group.numbers)
         report["files"] += len(group.numbers)
@@ -101,6 +102,8 @@ def _dead(one: Usage) -> float:
 def _candidates(log: Log, view: View, least: float, oldest: bool) -> list[Usage]:
     head = log.number
     found = []
+    # Long before the last generation is used, the oldest one goes, whatever is in it.
+    oldest = oldest or len(log.used) > log.layout.generations // 2
     for one in usage(log, view):
         forced = oldest and log.layout.generation(one.number) == log.oldest
         kept = one._replace(live=max(one.live, log.kept.get(one.number, 0)))

@@ -536,8 +536,10 @@ class Log:
         """Have the table saved as of the last commit, by `settle`; the caller has `write_lock`."""
         if self.due is not None:
             self.table.close(self.due.view)
+        view = self.table.view()
+        view.needs_files = False
         at = self.position(self.number, self.end)
-        self.due = Due(self.table.view(), at, self.sequence, self.table.top, self.written)
+        self.due = Due(view, at, self.sequence, self.table.top, self.written)
         self.since = 0
 
     def settle(self) -> None:

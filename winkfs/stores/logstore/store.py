@@ -11,8 +11,10 @@ with LogStore.create("records") as store:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
+import time
 import weakref
 import zlib
 from abc import ABC, abstractmethod
@@ -51,6 +53,7 @@ TRIES: Final = 16  # of a read beside a compaction
 GAP: Final = 4 << 10  # bytes between two records up to which they are read at once
 RUN: Final = 1 << 20  # bytes that are read at once
 FREED: Final = 1 << 20  # recids without a record that are known from the opening on
+PATIENCE: Final = 5.0  # seconds that a commit waits for snapshots, where no file number is left
 DELETED: Final = object()
 Body = bytes | bytearray | memoryview | None
 
@@ -714,13 +717,27 @@ class LogStore(Lookups):
                     if (old.lengths & IS_BLOB).any():
                         self._doom_blobs(old)
                     break
-            self.compact(oldest=True)
-            if log.oldest == oldest:
-                raise Full("no file numbers left; close old snapshots", self.path)
+            self._make_room(oldest)
         else:
             raise Full("no file numbers left for records that are live", self.path)
         if gone:
             self._recids.free(gone)
+
+    def _make_room(self, oldest: int) -> None:
+        """Free the oldest generation, if it still is this one. Raises Full."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            with self._compacting:
+                if self._log.oldest == oldest:
+                    with contextlib.suppress(Full):
+                        self._compact(None, False, 1.0, True)
+                    self._sweep()
+                if self._log.oldest != oldest:
+                    return
+                waits = bool(self._doomed)
+            if not waits or time.monotonic() > deadline:
+                raise Full("no file numbers left; close old snapshots", self.path)
+            time.sleep(0.01)  # for the snapshots of other threads
 
     def _doom_blobs(self, old: Entries) -> None:
         """Have the files of blobs that were replaced removed."""
@@ -731,7 +748,8 @@ class LogStore(Lookups):
             self._doom(partial(log.files.blob.unlink, f"{number:016x}"))
 
     def _doom(self, remove: Callable[[], None], files: tuple[int, ...] = ()) -> None:
-        views = list(self._log.table._views.values())
+        refs = list(self._log.table._views.values())
+        views = [ref for ref in refs if (view := ref()) is not None and view.needs_files]
         with self._dooming:
             self._doomed.append(Doomed(views, self._log.written, remove, files))
 

@@ -46,6 +46,7 @@ class View:
     """The table as of a moment. Reading takes no lock."""
 
     def __init__(self) -> None:
+        self.needs_files = True  # False: only the table is read
         self.saved: dict[int, Page] = {}  # pages as they were, before they changed
         self._undo: Entries | None = None
         self._undone: dict[int, tuple[int, int]] | None = {}
