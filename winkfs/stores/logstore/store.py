@@ -90,15 +90,13 @@ class Lookups(ABC):
         raises  NoSuchFile; CorruptError where a checksum is wrong; OSError
         cost    one read, of its bytes alone
         """
-        before = (0, 0)
-        for _ in range(TRIES):
-            found = position, length = self._look(recid)
-            if not position:
-                break
+        before, left = (0, 0), TRIES
+        while (found := self._look(recid))[0]:
+            left -= 1
             try:
-                return self._log.read(recid, position, length)
+                return self._log.read(recid, *found)
             except (CorruptError, FileNotFoundError):
-                if found == before:
+                if found == before or not left:
                     raise
             before = found
             self._again()
@@ -744,8 +742,9 @@ class LogStore(Lookups):
         log, which = self._log, np.flatnonzero(old.lengths & IS_BLOB)
         recids, positions = old.recids[which].tolist(), old.positions[which].tolist()
         for recid, position in zip(recids, positions, strict=True):
-            number = log.blob_at(recid, position).number
-            self._doom(partial(log.files.blob.unlink, f"{number:016x}"))
+            with contextlib.suppress(OSError, FormatError):  # then the next opening finds it
+                number = log.blob_at(recid, position).number
+                self._doom(partial(log.files.blob.unlink, f"{number:016x}"))
 
     def _doom(self, remove: Callable[[], None], files: tuple[int, ...] = ()) -> None:
         refs = list(self._log.table._views.values())
@@ -762,7 +761,7 @@ class LogStore(Lookups):
             due: list[Doomed] = []
             kept: list[Doomed] = []
             for one in self._doomed:
-                needed = any((view := ref()) and known.get(id(view)) is ref for ref in one.views)
+                needed = any(ref is known.get(id(ref())) for ref in one.views)
                 wait = needed or one.synced > self._log.synced
                 (kept if wait else due).append(one)
             self._doomed = kept
