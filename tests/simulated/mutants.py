@@ -45,6 +45,9 @@ MESSAGES, MESSAGE_RECOVERY = (
 )
 MESSAGE_CUTS = "tests/stores/test_message_power_cuts.py::test_every_image_has_what_was_acknowledged"
 MESSAGE_TESTS = "tests/stores/test_message_store.py"
+LOG, LOGCUTS = "winkfs/stores/logstore", "tests/stores/test_logstore_cuts.py"
+LOGTEST = "tests/stores/test_logstore.py"
+LOGIMAGES = f"{LOGCUTS}::test_every_image_shows_what_was_acknowledged"
 REPLACE, CHANGES = "formats/winkformats/disk/storage.py", "winkfs/container/write.py"
 
 
@@ -301,6 +304,103 @@ MUTANTS = (
         "            if storage is not None and segment.moved == moved:\n",
         "            if storage is not None:\n",
         f"{MESSAGE_TESTS}::test_a_message_that_moves_while_it_is_read_is_read_again",
+    ),
+    Mutant(
+        "log store: acknowledged without a sync", f"{LOG}/log.py",
+        "            self.sure(head.sync)\n",
+        "",
+        f"{LOGIMAGES}[power cuts]",
+    ),
+    Mutant(
+        "log store: checksum of a commit not looked at", "formats/winkformats/logstore/entry.py",
+        "        if zlib.crc32(part, self._sum if kind == COMMIT else self._seed) != checksum:\n",
+        "        if False:\n",
+        f"{LOGTEST}::test_a_flipped_bit_is_found_and_gives_no_wrong_body",
+    ),
+    Mutant(
+        "log store: checksum of a record not looked at", f"{LOG}/log.py",
+        "zlib.crc32(body, zlib.crc32(data[: PART.size]))",
+        'int.from_bytes(data[PART.size : HEAD.size], "big")',
+        f"{LOGTEST}::test_a_flipped_bit_is_found_and_gives_no_wrong_body",
+    ),
+    Mutant(
+        "log store: a deletion dropped while an older file has the record", f"{LOG}/compact.py",
+        "        if not self.is_oldest:\n",
+        "        if False:\n",
+        f"{LOGCUTS}::test_a_delete_stays_as_long_as_an_older_file_has_the_record",
+    ),
+    Mutant(
+        "log store: a blob removed before it is replaced for good", f"{LOG}/store.py",
+        "                wait = needed or one.synced > self._log.synced\n",
+        "                wait = needed\n",
+        f"{LOGIMAGES}[power cuts]",
+    ),
+    Mutant(
+        "log store: a new file without a sync of the old one", f"{LOG}/log.py",
+        "            self.sure(old.sync)\n",
+        "",
+        f"{LOGIMAGES}[power cuts]",
+    ),
+    Mutant(
+        "log store: a new file without a sync of its name", f"{LOG}/log.py",
+        "            self.sure(self.files.data.sync)\n",
+        "",
+        f"{LOGIMAGES}[power cuts]",
+    ),
+    Mutant(
+        "log store: a blob without a sync of its name", f"{LOG}/store.py",
+        "            log.sure(log.files.blob.sync)\n",
+        "            pass\n",
+        f"{LOGIMAGES}[power cuts]",
+    ),
+    Mutant(
+        "log store: a generation not marked before its file", f"{LOG}/log.py",
+        "                    self.sure(partial(self.files.use_generation, generation))\n",
+        "",
+        f"{LOGIMAGES}[power cuts]",
+    ),
+    Mutant(
+        "log store: a saved table that knows more than is synced", f"{LOG}/log.py",
+        "            self.sync(due.written)\n",
+        "",
+        f"{LOGIMAGES}[power cuts]",
+    ),
+    Mutant(
+        "log store: what a failed sync lost believed", f"{LOG}/log.py",
+        "            head = self.files.rewrite(scan.number, scan.end)\n",
+        '            head = self.files.data.open(f"{scan.number:016x}", "w")\n'
+        "            head.truncate(scan.end)\n",
+        f"{LOGCUTS}::test_what_a_failed_sync_lost_is_not_built_upon",
+    ),
+    Mutant(
+        "log store: a transaction that failed left in the log", f"{LOG}/log.py",
+        "                self._undo(start, left[0])\n",
+        "                pass\n",
+        f"{LOGCUTS}::test_a_full_disk_leaves_nothing_half",
+    ),
+    Mutant(
+        "log store: files that a snapshot needs removed", f"{LOG}/store.py",
+        "                wait = needed or",
+        "                wait =",
+        f"{LOGTEST}::test_a_snapshot_stays_as_it_is",
+    ),
+    Mutant(
+        "log store: a page that changes not copied", f"{LOG}/table.py",
+        "                self._save(views, np.unique(recids >> BITS))\n",
+        "                pass\n",
+        f"{LOGTEST}::test_a_snapshot_stays_as_it_is",
+    ),
+    Mutant(
+        "log store: a change under way seen by a new snapshot", f"{LOG}/table.py",
+        "        undo = self._applying\n",
+        "        undo = None\n",
+        f"{LOGTEST}::test_a_snapshot_made_in_the_middle_of_a_change_shows_nothing_of_it",
+    ),
+    Mutant(
+        "log store: damage of what was synced cut off", f"{LOG}/log.py",
+        "            proved = not last or self._proves(found, number, begin)\n",
+        "            proved = not last\n",
+        f"{LOGTEST}::test_damage_of_what_was_synced_is_told_and_not_cut_off",
     ),
 )  # fmt: skip
 

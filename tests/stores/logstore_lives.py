@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from winkformats.disk.simulated import Event, SimulatedDisk
 from winkfs.errors import Refusal
 from winkfs.stores.logstore import Full, LogStore
+from winkfs.stores.logstore import store as store_module
 
 State = dict[int, bytes | None]
 SMALL = {"file_size": 700, "cutoff": 90, "file_bits": 5, "generation_bits": 3, "save_every": 2}
@@ -145,6 +146,7 @@ class Life:
             self.reopen()
         else:
             with self.store.snapshot() as snapshot:
+                store_module.PATIENCE = 0.0  # nobody else closes it
                 self.change()
                 self.commit(False)
                 self.store.compact(least=0.2)

@@ -149,7 +149,7 @@ def together(path: str, seconds: float, seed: int) -> None:
 def test_threads_that_write_read_and_compact_agree_with_their_models(
     tmp_path: Path, seed: int, soak: bool
 ) -> None:
-    together(str(tmp_path / "s"), 600 if soak else 5, seed)
+    together(str(tmp_path / "s"), 600 if soak else 4, seed)
 
 
 class Machine(RuleBasedStateMachine):

@@ -151,6 +151,9 @@ class Entries(NamedTuple):
         return np.where(self.lengths == 0, HEAD.size, self.lengths & LENGTH)
 
 
+NONE: Final = Entries(np.empty(0, np.int64), np.empty(0, np.uint64), np.empty(0, np.int64))
+
+
 class Damage(NamedTuple):
     """Bytes of a file that are no whole transaction: from `start`; `at` says where it is seen.
 
@@ -184,13 +187,12 @@ class Scan:
         self.number, self.end, self.durable = -1, START, 0
         self.ended = False
         self._at, self._gap, self.skipped = 0, False, False
-        self._clear()
-
-    def _clear(self) -> None:
         self._recids: list[int] = []
         self._positions: list[int] = []
         self._lengths: list[int] = []
-        self._good = 0  # entries of these that are committed
+        self._packed: list[Entries] = []  # those before, in arrays
+        self._before = 0  # how many
+        self._good = 0  # entries that are committed
         self._restart()
 
     def _restart(self) -> None:
@@ -199,9 +201,29 @@ class Scan:
 
     def forget(self) -> None:
         """Forget what is of a transaction that has not ended."""
-        for values in (self._recids, self._positions, self._lengths):
-            del values[self._good :]
+        if self._count() > self._good:
+            self._pack()
+            self._keep(self._joined().take(slice(self._good)))
         self._restart()
+
+    def _count(self) -> int:
+        return self._before + len(self._recids)
+
+    def _pack(self) -> None:
+        """Three lists of numbers take eight times the memory of arrays."""
+        if self._recids:
+            positions = np.array(self._positions, np.uint64)
+            lengths = np.array(self._lengths, np.int64)
+            self._packed.append(Entries(np.array(self._recids, np.int64), positions, lengths))
+            self._before += len(positions)
+            for values in (self._recids, self._positions, self._lengths):
+                values.clear()
+
+    def _keep(self, some: Entries) -> None:
+        self._packed, self._before = [some], len(some.recids)
+
+    def _joined(self) -> Entries:
+        return Entries(*map(np.concatenate, zip(NONE, *self._packed, strict=True)))
 
     @property
     def pending(self) -> bool:
@@ -210,15 +232,12 @@ class Scan:
 
     def entries(self) -> Entries:
         """-> those committed since the last call. Raises CorruptError for a recid out of range."""
-        good = self._good
-        recids = np.array(self._recids[:good], np.int64)
-        found = Entries(
-            recids,
-            np.array(self._positions[:good], np.uint64),
-            np.array(self._lengths[:good], np.int64),
-        )
-        del self._recids[:good], self._positions[:good], self._lengths[:good]
+        self._pack()
+        known = self._joined()
+        found, rest = known.take(slice(self._good)), known.take(slice(self._good, None))
+        self._keep(rest)
         self._good = 0
+        recids = found.recids
         wrong = (recids <= 0) | (recids >= RECIDS)
         if wrong.any():
             at = int(wrong.argmax())
@@ -227,14 +246,16 @@ class Scan:
             raise CorruptError(what, file=f"data/{number:016x}", offset=offset)
         return found
 
-    def read(self, storage: Storage, number: int, start: int = START) -> str:
-        """Read a file, or from a commit in it on.
+    def read(
+        self, storage: Storage, number: int, start: int = START, *, headed: bool = True
+    ) -> str:
+        """Read a file, or from a commit in it on; `headed`: its header must be right.
 
         ->      what is wrong at `at`, "" at EOF or at the end of the file
         raises  OSError
         """
         self._at, self.ended = start, False
-        if start == START:
+        if start == START and headed:
             head = storage.read(0, START)
             if head != header(number):
                 self._at = 0
@@ -265,6 +286,7 @@ class Scan:
                 data, last = data + bytes(BLOB_HEAD.size), stop
             place = summed = 0
             need, base_at = PIECE, base + at
+            self._pack()
             while place <= last:
                 kind, length, recid, _ = unpack(data, place)
                 if kind == RECORD:
@@ -341,7 +363,7 @@ class Scan:
             return f"commit {sequence} after commit {known}"
         self.sequence, self.durable = sequence, durable
         if kind == COMMIT:
-            self._good = len(self._recids)
+            self._good = self._count()
         self.forget()
         return ""
 

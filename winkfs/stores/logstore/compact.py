@@ -6,7 +6,7 @@ come back. So it ends where no older file is left. Files that share a transactio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -49,7 +49,7 @@ def compact(
     dry_run: bool,
     least: float,
     oldest: bool,
-    taken: Collection[int],
+    taken: set[int],
     removed: Callable[[tuple[int, ...]], None],
 ) -> dict[str, Any]:
     """See `LogStore.compact`. taken: files that only wait to be removed."""
@@ -62,18 +62,20 @@ def compact(
               "moved": 0, "freed": sum(one.size - one.live for one in chosen)}  # fmt: skip
     if dry_run:
         return report | {"moved": sum(one.live for one in chosen)}
-    done: set[int] = set()
+    first, done = log.oldest, set[int]()
+    many = len(log.used) > log.layout.generations // 2
     report["files"] = report["bytes"] = report["freed"] = 0
     for one in chosen:
-        if one.number in done:
+        if one.number in done or one.number not in log.numbers:
             continue
-        force = oldest and log.layout.generation(one.number) == log.oldest
+        force = (oldest or many) and log.layout.generation(one.number) == first
         group = _Group.read(log, one.number)
-        if group is None or (not force and not group.worth(least)):
-            done.add(one.number)
+        done.update((one.number,) if group is None else group.numbers)
+        if group is None or set(group.numbers) & taken:
             continue
-        done.update(group.numbers)
-        moved = group.move(progress, LAST if force else None)
+        if not force and not group.worth(least):
+            continue
+        moved = group.move(progress, LAST if oldest and force else None)
         log.sync()
         removed(group.numbers)
         report["files"] += len(group.numbers)
@@ -100,6 +102,8 @@ def _dead(one: Usage) -> float:
 def _candidates(log: Log, view: View, least: float, oldest: bool) -> list[Usage]:
     head = log.number
     found = []
+    # Long before the last generation is used, the oldest one goes, whatever is in it.
+    oldest = oldest or len(log.used) > log.layout.generations // 2
     for one in usage(log, view):
         forced = oldest and log.layout.generation(one.number) == log.oldest
         kept = one._replace(live=max(one.live, log.kept.get(one.number, 0)))
@@ -130,7 +134,7 @@ class _Group:
                 wrong = scan.read(storage, numbers[-1])
                 size += storage.size()
                 if wrong:
-                    log.problems.append(f"{storage.name}: {wrong} at byte {scan.at}: not compacted")
+                    log.tell(f"{storage.name}: {wrong} at byte {scan.at}: not compacted")
                     return None
                 if not scan.pending:
                     break

@@ -142,9 +142,14 @@ class Files:
 
     def write_blob(self, number: int, body: bytes) -> entry.Blob:
         """Make a blob file with this body. The file is synced, its name is not."""
-        with self.blob.create_new(f"{number:016x}") as storage:
-            storage.write(0, [body])
-            storage.sync()
+        name = f"{number:016x}"
+        with self.blob.create_new(name) as storage:
+            try:
+                storage.write(0, [body])
+                storage.sync()
+            except BaseException:
+                self.blob.unlink(name)
+                raise
         return entry.Blob(number, len(body), zlib.crc32(body))
 
     def read_blob(self, blob: entry.Blob) -> bytes:

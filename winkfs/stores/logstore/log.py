@@ -181,9 +181,7 @@ class Log:
         numbers = [number for number in self.numbers if self.age(number) >= begin]
         if scan.number >= 0 and not numbers:
             name = self.files.name(scan.number)
-            self.problems.append(
-                f"{self.files.path}/{name}: the file of the last commit is missing"
-            )
+            self.tell(f"{self.files.path}/{name}: the file of the last commit is missing")
         for number in numbers:
             start = at if self.age(number) == begin else START
             adjacent = before is not None and number == self.layout.following(before)
@@ -202,22 +200,23 @@ class Log:
         if start > max(size, START):
             if last:
                 what = f"a file of {size} bytes that was synced up to {start}"
-                self.problems.append(str(Damage(storage.name, size, size, what, True)))
+                self.tell(str(Damage(storage.name, size, size, what, True)))
                 return False
             start = START
         wrong = scan.read(storage, number, start)
         if not wrong and not scan.ended and not last:
             wrong = "no end"
+        searched = 0
         while wrong:
             begin = scan.end if scan.number == number else min(scan.at, START)
-            found = scan.find(storage, number, begin)
+            found = scan.find(storage, number, max(begin, searched))
             proved = not last or self._proves(found, number, begin)
             if not proved:
                 self.torn = size - begin
                 table.apply(scan.entries())
                 return False
             damage = Damage(storage.name, begin, scan.at, wrong, True)
-            self.problems.append(str(damage))
+            self.tell(str(damage))
             scan.resume()
             if self._full:
                 table.apply(scan.entries())
@@ -225,14 +224,19 @@ class Log:
                 table.apply(entry.whole_records(storage, self.layout, number, begin, stop))
             if found is None:
                 break
-            scan.number, scan.end = number, found[0]
-            wrong = scan.read(storage, number, found[0])
+            scan.number, scan.end, searched = number, found[0], found[0] + 1
+            wrong = scan.read(storage, number, found[0], headed=False)
         table.apply(scan.entries())
         if self._progress is not None:
             self._progress(size)
         if last:
             self.torn = size - scan.end if scan.number == number else size
         return True
+
+    def tell(self, problem: str) -> None:
+        """Add a problem, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _proves(self, found: tuple[int, int] | None, number: int, begin: int) -> bool:
         """Whether the bytes from `begin` on were synced: the saved table ends behind them, or a
@@ -393,14 +397,18 @@ class Log:
         start = self.number, self.end
         sizes = np.where(batch.lengths == 0, entry.HEAD.size, batch.lengths & entry.LENGTH)
         left = [0]
+        self.table.reserve(int(batch.recids.max(initial=0)) + 1)
         try:
             positions = self._write(sizes, batch.data, reserve or self._few, left)
-        except BaseException:
+            old = self.table.apply(Entries(batch.recids, positions, batch.lengths))
+            self.sequence += 1
+        except OSError:
             if not self.failed:
                 self._undo(start, left[0])
             raise
-        self.sequence += 1
-        old = self.table.apply(Entries(batch.recids, positions, batch.lengths))
+        except BaseException as error:  # it may be in the log, and not in the table
+            self.failed = f"a commit was interrupted by {type(error).__name__}"
+            raise
         if self.since >= self.layout.every:
             self.plan_save()
         return old
@@ -443,12 +451,14 @@ class Log:
         """Take back a transaction that is not in the log as a whole."""
         assert self._head is not None
         try:
-            if self.number == start[0]:
-                self.end = start[1]
-                self._head.truncate(self.end)
-                return
+            one_file = self.number == start[0]
+            self.end = start[1] if one_file else self.end
             self._head.truncate(self.end)
-            if left:
+            with self._syncing:  # another thread may have synced what is cut off
+                number, offset = self.layout.split(self.durable)
+                if number == self.number:
+                    self.durable = self.position(number, min(offset, self.end))
+            if left and not one_file:
                 mark = entry.rollback(self.sequence, self.durable, left, self.layout)
                 self.end += self._head.write(self.end, [mark])
                 self.written += len(mark)
@@ -486,7 +496,13 @@ class Log:
     def next_file(self) -> None:
         """Go on in a new file; the caller has `write_lock`. Raises as `append`."""
         self.check()
-        self._roll(self._few)
+        try:
+            self._roll(self._few)
+        except OSError:
+            raise
+        except BaseException as error:
+            self.failed = f"a new file was interrupted by {type(error).__name__}"
+            raise
 
     def _create(self, number: int) -> Storage:
         name = f"{number:016x}"
@@ -520,8 +536,10 @@ class Log:
         """Have the table saved as of the last commit, by `settle`; the caller has `write_lock`."""
         if self.due is not None:
             self.table.close(self.due.view)
+        view = self.table.view()
+        view.needs_files = False
         at = self.position(self.number, self.end)
-        self.due = Due(self.table.view(), at, self.sequence, self.table.top, self.written)
+        self.due = Due(view, at, self.sequence, self.table.top, self.written)
         self.since = 0
 
     def settle(self) -> None:

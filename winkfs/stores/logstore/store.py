@@ -11,8 +11,10 @@ with LogStore.create("records") as store:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
+import time
 import weakref
 import zlib
 from abc import ABC, abstractmethod
@@ -25,7 +27,7 @@ from typing import Any, Final, NamedTuple, Self, cast
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, FormatError
 from winkformats.logstore import entry
 from winkformats.logstore.entry import (
     HEAD,
@@ -51,6 +53,7 @@ TRIES: Final = 16  # of a read beside a compaction
 GAP: Final = 4 << 10  # bytes between two records up to which they are read at once
 RUN: Final = 1 << 20  # bytes that are read at once
 FREED: Final = 1 << 20  # recids without a record that are known from the opening on
+PATIENCE: Final = 5.0  # seconds that a commit waits for snapshots, where no file number is left
 DELETED: Final = object()
 Body = bytes | bytearray | memoryview | None
 
@@ -87,15 +90,13 @@ class Lookups(ABC):
         raises  NoSuchFile; CorruptError where a checksum is wrong; OSError
         cost    one read, of its bytes alone
         """
-        before = (0, 0)
-        for _ in range(TRIES):
-            found = position, length = self._look(recid)
-            if not position:
-                break
+        before, left = (0, 0), TRIES
+        while (found := self._look(recid))[0]:
+            left -= 1
             try:
-                return self._log.read(recid, position, length)
+                return self._log.read(recid, *found)
             except (CorruptError, FileNotFoundError):
-                if found == before:
+                if found == before or not left:
                     raise
             before = found
             self._again()
@@ -226,6 +227,7 @@ class Transaction:
         self._writes: dict[int, Any] = {}  # bytes, None, Blob or DELETED
         self._new: list[int] = []  # recids of this transaction
         self._owned: list[int] = []
+        self._token = object()  # of its records; a reference to itself would keep it
         self._blobs: list[Blob] = []
         self.epoch = store._recids.begin(self)
         self._state = ""
@@ -302,8 +304,7 @@ class Transaction:
         wanted = np.asarray(recids, np.int64).tolist()
         for recid in wanted:
             self._own(recid)
-        values = list(map(self._take, bodies))
-        self._writes.update(zip(wanted, values, strict=True))
+        self._writes.update(dict(zip(wanted, map(self._take, bodies), strict=True)))
 
     def delete(self, recid: int) -> None:
         """Raises NoSuchFile; Conflict."""
@@ -326,7 +327,7 @@ class Transaction:
                 raise NoSuchFile(f"no record {recid}", self._log.files.path)
             return
         owners = self._store._owners
-        if owners.setdefault(recid, self) is not self:
+        if owners.setdefault(recid, self._token) is not self._token:
             raise Conflict(f"another transaction changes record {recid}", self._log.files.path)
         if recid not in self._store:
             del owners[recid]
@@ -334,6 +335,10 @@ class Transaction:
         self._owned.append(recid)
 
     # --- its end ---
+
+    @property
+    def ended(self) -> bool:
+        return self._state != ""
 
     def commit(self, *, sync: bool = True) -> None:
         """Make the changes visible at once, and with `sync` durable.
@@ -344,7 +349,13 @@ class Transaction:
         self._check()
         if self._writes:
             self._drop_blobs({id(value) for value in self._writes.values()})
-            self._store._commit(self._batch(), bool(self._blobs), self._gone())
+            try:
+                self._store._commit(self._batch(), bool(self._blobs), self._gone())
+            except OSError:
+                raise
+            except BaseException:  # it may be in the log: nothing of it is given back
+                self._end("interrupted", [])
+                raise
         upto = self._log.written
         self._blobs = []
         self._end("committed", [])
@@ -525,7 +536,7 @@ class LogStore(Lookups):
         self._own_lock = threading.RLock()
         self._news = False  # whether a read has followed the writer
         self._own: Transaction | None = None
-        self._owners: dict[int, Transaction] = {}
+        self._owners: dict[int, object] = {}
         self._recids = Recids()
         self._doomed: list[Doomed] = []
         self._dooming = threading.Lock()
@@ -680,8 +691,12 @@ class LogStore(Lookups):
         """End the shared transaction. With `sync` all commits before are durable, too, also where
         there is nothing to commit."""
         with self._own_lock:
-            self._mine().commit(sync=sync)
-            self._own = None
+            mine = self._mine()
+            try:
+                mine.commit(sync=sync)
+            finally:
+                if mine.ended:
+                    self._own = None
 
     def rollback(self) -> None:
         with self._own_lock:
@@ -703,24 +718,40 @@ class LogStore(Lookups):
                     if (old.lengths & IS_BLOB).any():
                         self._doom_blobs(old)
                     break
-            self.compact(oldest=True)
-            if log.oldest == oldest:
-                raise Full("no file numbers left, and nothing to compact", self.path)
+            self._make_room(oldest)
         else:
             raise Full("no file numbers left for records that are live", self.path)
         if gone:
             self._recids.free(gone)
+
+    def _make_room(self, oldest: int) -> None:
+        """Free the oldest generation, if it still is this one. Raises Full."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            with self._compacting:
+                if self._log.oldest == oldest:
+                    with contextlib.suppress(Full):
+                        self._compact(None, False, 1.0, True)
+                    self._sweep()
+                if self._log.oldest != oldest:
+                    return
+                waits = bool(self._doomed)
+            if not waits or time.monotonic() > deadline:
+                raise Full("no file numbers left; close old snapshots", self.path)
+            time.sleep(0.01)  # for the snapshots of other threads
 
     def _doom_blobs(self, old: Entries) -> None:
         """Have the files of blobs that were replaced removed."""
         log, which = self._log, np.flatnonzero(old.lengths & IS_BLOB)
         recids, positions = old.recids[which].tolist(), old.positions[which].tolist()
         for recid, position in zip(recids, positions, strict=True):
-            number = log.blob_at(recid, position).number
-            self._doom(partial(log.files.blob.unlink, f"{number:016x}"))
+            with contextlib.suppress(OSError, FormatError):  # then the next opening finds it
+                number = log.blob_at(recid, position).number
+                self._doom(partial(log.files.blob.unlink, f"{number:016x}"))
 
     def _doom(self, remove: Callable[[], None], files: tuple[int, ...] = ()) -> None:
-        views = list(self._log.table._views.values())
+        refs = list(self._log.table._views.values())
+        views = [ref for ref in refs if (view := ref()) is not None and view.needs_files]
         with self._dooming:
             self._doomed.append(Doomed(views, self._log.written, remove, files))
 
@@ -733,7 +764,7 @@ class LogStore(Lookups):
             due: list[Doomed] = []
             kept: list[Doomed] = []
             for one in self._doomed:
-                needed = any((view := ref()) and known.get(id(view)) is ref for ref in one.views)
+                needed = any(ref is known.get(id(ref())) for ref in one.views)
                 wait = needed or one.synced > self._log.synced
                 (kept if wait else due).append(one)
             self._doomed = kept
@@ -746,6 +777,8 @@ class LogStore(Lookups):
         if self._doomed and self._compacting.acquire(blocking=False):
             try:
                 self._sweep()
+            except OSError as error:  # the commit has been done
+                self._log.notes.append(f"files that nobody needs: {error}")
             finally:
                 self._compacting.release()
 
@@ -773,17 +806,22 @@ class LogStore(Lookups):
         self._check_writable()
         with self._compacting:
             self._sweep()
-            taken = {number for one in self._doomed for number in one.files}
-            run = partial(compact, self._log, progress, dry_run, least)
+            run = partial(self._compact, progress, dry_run, least)
             try:
-                found = run(oldest, taken, self._removed)
+                found = run(oldest)
             except Full:
                 if oldest:
                     raise
-                found = run(True, taken, self._removed)
+                found = run(True)
             self._sweep()
         self._log.settle()
         return found
+
+    def _compact(
+        self, progress: Callable[[int], None] | None, dry_run: bool, least: float, oldest: bool
+    ) -> dict[str, Any]:
+        taken = {number for one in self._doomed for number in one.files}
+        return compact(self._log, progress, dry_run, least, oldest, taken, self._removed)
 
     def _removed(self, group: tuple[int, ...]) -> None:
         """These data files are compacted."""
@@ -799,7 +837,7 @@ class LogStore(Lookups):
             while not stop.wait(seconds):
                 try:
                     self.compact(least=least)
-                except OSError as error:
+                except (OSError, FormatError) as error:
                     self._log.notes.append(f"compaction: {error}")
                     return
 

@@ -46,6 +46,7 @@ class View:
     """The table as of a moment. Reading takes no lock."""
 
     def __init__(self) -> None:
+        self.needs_files = True  # False: only the table is read
         self.saved: dict[int, Page] = {}  # pages as they were, before they changed
         self._undo: Entries | None = None
         self._undone: dict[int, tuple[int, int]] | None = {}
@@ -135,7 +136,7 @@ class Table:
     def load(self, positions: UInt64, lengths: Words) -> None:
         """Start from a saved table."""
         self.arrays, self.top = Arrays.empty(LEAST), 1
-        self._reserve(len(positions))
+        self.reserve(len(positions))
         self.arrays.positions[: len(positions)] = positions
         self.arrays.lengths[: len(lengths)] = lengths
 
@@ -162,7 +163,8 @@ class Table:
         """Copy no more pages for a view."""
         self._views.pop(id(view), None)
 
-    def _reserve(self, recids: int) -> None:
+    def reserve(self, recids: int) -> None:
+        """Make room for all recids that are less. Raises Refusal where there is no memory."""
         self.top = max(self.top, recids)
         now = self.arrays
         if recids > now.recids:
@@ -189,7 +191,7 @@ class Table:
         if not len(entries.recids):
             return entries
         recids = entries.recids
-        self._reserve(int(recids.max()) + 1)
+        self.reserve(int(recids.max()) + 1)
         arrays = self.arrays
         lengths = arrays.lengths[recids].astype(np.int64)
         old = Entries(recids, arrays.positions[recids], lengths)
