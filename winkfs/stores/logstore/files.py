@@ -1,0 +1,194 @@
+"""Files of a LogStore by their numbers: data files, blob files, and markers of generations.
+
+logstore            the settings
+index               the saved index table
+store.lock          of the one writer
+data/N              16 hexadecimal digits: a data file
+blob/N              16 hexadecimal digits: a large body
+generations/G       4 hexadecimal digits, empty: this generation is in use
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import zlib
+from typing import Final
+
+from winkformats.disk.paths import directory_of, make_directory
+from winkformats.disk.storage import Storage, replacing
+from winkformats.errors import CorruptError
+from winkformats.logstore import entry
+from winkformats.logstore.layout import SETTINGS, Layout
+from winkfs.errors import FileExists, NoSuchFile
+
+FOLDERS: Final = ("data", "blob", "generations")
+NUMBER: Final = re.compile(r"[0-9a-f]{16}")
+GENERATION: Final = re.compile(r"[0-9a-f]{4}")
+OPEN: Final = 128  # data files, at most, that are kept open to read
+EMPTY: Final = bytes([entry.EOF])  # at the start of a data file: nothing in it counts
+PIECE: Final = 1 << 20  # bytes of a blob at a time
+
+
+class Handle:
+    """An open data file. It is closed when nobody refers to it any more."""
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def __del__(self) -> None:
+        self.storage.close()
+
+
+class Files:
+    """The directories of a store. All methods raise OSError."""
+
+    def __init__(self, path: str) -> None:
+        """Raises NoSuchFile; CorruptError for settings that are damaged."""
+        self.path = path
+        self.root = directory_of(path)
+        try:
+            with self.root.open(SETTINGS) as storage:
+                data = storage.read(0, 1 << 10)
+        except FileNotFoundError as error:
+            raise NoSuchFile("no LogStore is there", path) from error
+        self.layout = Layout.decode(data, file=os.path.join(path, SETTINGS))
+        self.data, self.blob, self.generations = (
+            directory_of(os.path.join(path, folder)) for folder in FOLDERS
+        )
+        self._handles: dict[int, Handle] = {}
+
+    # --- numbers ---
+
+    def list_data(self) -> list[int]:
+        return [int(name, 16) for name in self.data.list() if NUMBER.fullmatch(name)]
+
+    def is_emptied(self, number: int) -> bool:
+        """Whether a data file is being removed."""
+        handle = self.handle(number)
+        return handle.storage.read(entry.START, 1) == EMPTY
+
+    def is_unfinished(self, number: int) -> bool:
+        """Whether a data file is not yet begun: it has at most a header, and that is not whole."""
+        handle = self.handle(number)
+        data = handle.storage.read(0, entry.START + 1)
+        return len(data) <= entry.START and data != entry.header(number)
+
+    def list_blobs(self) -> list[int]:
+        return [int(name, 16) for name in self.blob.list() if NUMBER.fullmatch(name)]
+
+    def list_generations(self) -> list[int]:
+        return [int(name, 16) for name in self.generations.list() if GENERATION.fullmatch(name)]
+
+    def name(self, number: int) -> str:
+        """Of a data file, relative to the store."""
+        return f"data/{number:016x}"
+
+    # --- data files ---
+
+    def handle(self, number: int) -> Handle:
+        """A data file, open to read."""
+        handle = self._handles.get(number)
+        if handle is None:
+            handle = Handle(self.data.open(f"{number:016x}"))
+            handles = self._handles
+            while len(handles) >= OPEN:
+                with contextlib.suppress(KeyError, StopIteration, RuntimeError):
+                    del handles[next(iter(handles))]
+            handles[number] = handle
+        return handle
+
+    def size(self, number: int) -> int:
+        """Bytes of a data file."""
+        handle = self.handle(number)
+        return handle.storage.size()
+
+    def forget(self, number: int | None = None) -> None:
+        """Close a data file, or all, when their readers are through."""
+        if number is None:
+            self._handles = {}
+        else:
+            self._handles.pop(number, None)
+
+    def rewrite(self, number: int, end: int) -> Storage:
+        """Put a copy of the first bytes of a data file in its place, durable -> open to write.
+
+        What an earlier writer could not sync may be seen and yet not be on the disk: a copy is.
+        """
+        self.forget(number)
+        name = f"{number:016x}"
+        with self.data.open(name) as old, replacing(self.data, name, like=old) as new:
+            for at in range(0, end, PIECE):
+                new.write(at, [old.read(at, min(PIECE, end - at))])
+        return new
+
+    def remove(self, number: int) -> None:
+        """Remove a data file for good.
+
+        First it is emptied: where the removal of the name fails, a power cut may bring it back.
+        """
+        name = f"{number:016x}"
+        with self.data.open(name, "w") as storage:
+            storage.write(entry.START, [EMPTY])
+            storage.sync()
+        self.forget(number)
+        self.data.unlink(name)
+        self.data.sync()
+
+    # --- blobs ---
+
+    def write_blob(self, number: int, body: bytes) -> entry.Blob:
+        """Make a blob file with this body. The file is synced, its name is not."""
+        with self.blob.create_new(f"{number:016x}") as storage:
+            storage.write(0, [body])
+            storage.sync()
+        return entry.Blob(number, len(body), zlib.crc32(body))
+
+    def read_blob(self, blob: entry.Blob) -> bytes:
+        """Raises CorruptError; FileNotFoundError."""
+        name = f"{blob.number:016x}"
+        with self.blob.open(name) as storage:
+            body = storage.read(0, blob.size) if storage.size() == blob.size else b""
+            if len(body) != blob.size or zlib.crc32(body) != blob.checksum:
+                raise CorruptError("body of a blob", file=storage.name, offset=0)
+        return body
+
+    # --- generations ---
+
+    def use_generation(self, generation: int) -> None:
+        """Mark a generation as in use, durable; again where it is: its name may be lost."""
+        with replacing(self.generations, f"{generation:04x}") as storage:
+            pass
+        storage.close()
+
+    def free_generation(self, generation: int) -> None:
+        self.generations.unlink(f"{generation:04x}")
+        self.generations.sync()
+
+    def sync_names(self) -> None:
+        for directory in (self.blob, self.data, self.generations, self.root):
+            directory.sync()
+
+    def close(self) -> None:
+        self.forget()
+        for directory in (self.blob, self.data, self.generations, self.root):
+            directory.close()
+
+
+def create(path: str, layout: Layout) -> None:
+    """Make an empty store; the settings, which make it one, come last.
+
+    raises  FileExists where there is one
+    """
+    root = directory_of(path)
+    make_directory(path)
+    if root.exists(SETTINGS):
+        raise FileExists("a LogStore is there already", path)
+    for folder in FOLDERS:
+        make_directory(os.path.join(path, folder))
+    with replacing(root, SETTINGS) as storage:
+        storage.write(0, [layout.encode()])
+    storage.close()

@@ -1,0 +1,214 @@
+"""Table of a LogStore: recid -> position of its entry and bytes of it, and views as of a moment.
+
+A view costs nothing to make: before a page of the table changes for the first time after that, it
+is copied for the views that there are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from winkformats.arrays import Int64, UInt64
+from winkformats.logstore.entry import RECIDS, Entries
+from winkfs.errors import Refusal
+
+BITS: Final = 12  # of a recid within its page
+MASK: Final = (1 << BITS) - 1
+LEAST: Final = 1 << 12  # recids
+ROWS: Final = 1 << 18  # recids looked at together
+Words = npt.NDArray[np.uint32]
+Page = tuple[UInt64, Words]
+
+
+class Arrays:
+    """The two columns: positions uint64[n], lengths uint32[n], and views of them for single looks.
+
+    A position of 0: there is no record. Lengths have the flags of `entry.Entries`.
+    """
+
+    __slots__ = ("lengths", "one_length", "one_position", "positions", "recids")
+
+    def __init__(self, positions: UInt64, lengths: Words) -> None:
+        self.positions, self.lengths, self.recids = positions, lengths, len(positions)
+        self.one_position, self.one_length = positions.data, lengths.data
+
+    @classmethod
+    def empty(cls, room: int) -> Arrays:
+        return cls(np.zeros(room, np.uint64), np.zeros(room, np.uint32))
+
+
+class View:
+    """The table as of a moment. Reading takes no lock."""
+
+    def __init__(self) -> None:
+        self.saved: dict[int, Page] = {}  # pages as they were, before they changed
+        self._undo: Entries | None = None
+        self._undone: dict[int, tuple[int, int]] | None = {}
+        self._arrays = Arrays.empty(0)
+
+    def begin(self, arrays: Arrays, undo: Entries | None) -> None:
+        """`undo`: what a change that is under way replaces."""
+        self._undo, self._arrays = undo, arrays
+        self._undone = None if undo is not None else {}
+
+    def _old(self) -> dict[int, tuple[int, int]]:
+        if self._undone is None:
+            assert self._undo is not None
+            recids, positions, lengths = (column.tolist() for column in self._undo)
+            self._undone = dict(zip(recids, zip(positions, lengths, strict=True), strict=True))
+        return self._undone
+
+    @property
+    def recids(self) -> int:
+        """All recids are less."""
+        return self._arrays.recids
+
+    def get(self, recid: int) -> tuple[int, int]:
+        """-> position and length; position 0: there is no record."""
+        arrays = self._arrays
+        if not 0 < recid < arrays.recids:
+            return 0, 0
+        # First the table, then the copy: a page is copied before it changes.
+        found = arrays.one_position[recid], arrays.one_length[recid]
+        page = self.saved.get(recid >> BITS)
+        if page is not None:
+            found = int(page[0][recid & MASK]), int(page[1][recid & MASK])
+        return self._old().get(recid, found)
+
+    def get_many(self, recids: Int64) -> Entries:
+        """The same of many. A recid out of range has no record."""
+        arrays = self._arrays
+        within = np.where((recids > 0) & (recids < arrays.recids), recids, 0)
+        if not arrays.recids:
+            return Entries(recids, np.zeros(len(recids), np.uint64), within)
+        positions, lengths = arrays.positions[within], arrays.lengths[within].astype(np.int64)
+        saved = dict(self.saved)
+        if saved:
+            pages = within >> BITS
+            for number in np.intersect1d(pages, np.fromiter(saved, np.int64)).tolist():
+                which = np.flatnonzero(pages == number)
+                at = within[which] & MASK
+                positions[which] = saved[number][0][at]
+                lengths[which] = saved[number][1][at]
+        if old := self._old():
+            for i in np.flatnonzero(np.isin(within, list(old))).tolist():
+                positions[i], lengths[i] = old[int(within[i])]
+        return Entries(recids, positions, lengths)
+
+    def parts(self) -> Iterator[Entries]:
+        """All records, by recid."""
+        for start in range(0, self.recids, ROWS):
+            found = self.get_many(np.arange(start, min(start + ROWS, self.recids)))
+            yield found.take(np.flatnonzero(found.positions))
+
+    def columns(self) -> Page:
+        """Copies of both columns. Memory: 12 bytes a recid."""
+        found = Arrays.empty(self.recids)
+        for some in self.parts():
+            found.positions[some.recids] = some.positions
+            found.lengths[some.recids] = some.lengths
+        return found.positions, found.lengths
+
+    def __len__(self) -> int:
+        return sum(len(some.recids) for some in self.parts())
+
+
+class Table:
+    """The newest positions. One thread at a time changes it; any number read."""
+
+    def __init__(self) -> None:
+        self.arrays = Arrays.empty(LEAST)
+        self.top = 1  # all recids are less
+        self._applying: Entries | None = None
+        self._views: dict[int, weakref.ref[View]] = {}
+
+    @property
+    def memory(self) -> int:
+        """Bytes."""
+        return self.arrays.positions.nbytes + self.arrays.lengths.nbytes
+
+    def load(self, positions: UInt64, lengths: Words) -> None:
+        """Start from a saved table."""
+        self.arrays, self.top = Arrays.empty(LEAST), 1
+        self._reserve(len(positions))
+        self.arrays.positions[: len(positions)] = positions
+        self.arrays.lengths[: len(lengths)] = lengths
+
+    def view(self) -> View:
+        """The table as of now. Takes no lock; cost: some microseconds."""
+        view = View()
+        # The order counts. A change that does not see this view is seen by it.
+        self._views[id(view)] = weakref.ref(view, self._forget(id(view)))
+        undo = self._applying
+        view.begin(self.arrays, undo)
+        return view
+
+    def _forget(self, key: int) -> Callable[[weakref.ref[View]], None]:
+        views = weakref.ref(self)
+
+        def forget(gone: weakref.ref[View]) -> None:
+            table = views()
+            if table is not None and table._views.get(key) is gone:
+                del table._views[key]
+
+        return forget
+
+    def close(self, view: View) -> None:
+        """Copy no more pages for a view."""
+        self._views.pop(id(view), None)
+
+    def _reserve(self, recids: int) -> None:
+        self.top = max(self.top, recids)
+        now = self.arrays
+        if recids > now.recids:
+            room = min(max(recids + recids // 8, now.recids * 2, LEAST), RECIDS)
+            try:
+                arrays = Arrays.empty(room)
+            except MemoryError as error:
+                raise Refusal(f"no memory for a table of {recids} recids") from error
+            arrays.positions[: now.recids] = now.positions
+            arrays.lengths[: now.recids] = now.lengths
+            self.arrays = arrays
+
+    def _assign(self, entries: Entries) -> None:
+        positions = entries.positions
+        gone = entries.lengths == 0
+        self.arrays.positions[entries.recids] = np.where(gone, np.uint64(0), positions)
+        self.arrays.lengths[entries.recids] = entries.lengths
+
+    def apply(self, entries: Entries) -> Entries:
+        """Change the table at once for all views -> what the recids had before.
+
+        entries  in the order of the log: of several of a recid the last one counts
+        """
+        if not len(entries.recids):
+            return entries
+        recids = entries.recids
+        self._reserve(int(recids.max()) + 1)
+        arrays = self.arrays
+        lengths = arrays.lengths[recids].astype(np.int64)
+        old = Entries(recids, arrays.positions[recids], lengths)
+        self._applying = old
+        try:
+            views = [view for ref in list(self._views.values()) if (view := ref()) is not None]
+            if views:
+                self._save(views, np.unique(recids >> BITS))
+            self._assign(entries)
+        finally:
+            self._applying = None
+        return old
+
+    def _save(self, views: list[View], pages: Int64) -> None:
+        arrays = self.arrays
+        for number in pages.tolist():
+            missing = [view.saved for view in views if number not in view.saved]
+            if missing:
+                part = slice(number << BITS, (number + 1) << BITS)
+                page = arrays.positions[part].copy(), arrays.lengths[part].copy()
+                for saved in missing:
+                    saved[number] = page
