@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Int64
+from winkformats.arrays import Bools, Int64
 from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Directory, Kind, Storage
 from winkformats.errors import CorruptError
@@ -328,13 +328,23 @@ class Changes:
 def add(state: State, rows: Rows) -> None:
     """Add messages that are not there yet; of an id that comes more than once the first."""
     new = ~state.index.get_many(rows.ids)[1]
-    first = np.zeros(len(new), bool)
-    first[np.unique(rows.ids, axis=0, return_index=True)[1]] = True
+    first = _first(rows)
     state.index.add_many(rows.take(new & first))
     others = rows.take(~(new & first))
     for i, msg_id in enumerate(ids_of(others)):
         place = Place(*(int(column[i]) for column in others[1:]))
         state.later.setdefault(msg_id, []).append(place)
+
+
+def _first(rows: Rows) -> Bools:
+    """Which rows are the first of their id."""
+    # Of a good store all ids are different, mostly in one word: to compare both takes 0.5 us each.
+    words = np.sort(rows.ids[:, 1])
+    first = np.ones(len(words), bool)
+    if (words[1:] == words[:-1]).any():
+        first[:] = False
+        first[np.unique(rows.ids, axis=0, return_index=True)[1]] = True
+    return first
 
 
 def _sum_up(state: State) -> None:
