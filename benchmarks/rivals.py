@@ -67,10 +67,18 @@ class Messages(Rival):
 
 
 class Sqlite(Rival):
-    """One table, whose key is the id. WAL."""
+    """One table, whose key is the id, of this type. WAL."""
 
-    def __init__(self, path: Path, *, durable: bool = False, synchronous: str = "NORMAL") -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durable: bool = False,
+        synchronous: str = "NORMAL",
+        key: str = "BLOB",
+    ) -> None:
         super().__init__(path, durable=durable)
+        self.key = key
         self.synchronous = "FULL" if durable else synchronous
 
     def open(self, *, new: bool = False) -> None:
@@ -79,7 +87,7 @@ class Sqlite(Rival):
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={self.synchronous}")
         if new:
-            db.execute("CREATE TABLE records (id BLOB PRIMARY KEY, body BLOB)")
+            db.execute(f"CREATE TABLE records (id {self.key} PRIMARY KEY, body BLOB)")
         run = db.execute
         self.put = lambda id, body: run("INSERT INTO records VALUES (?, ?)", (id, body))
         self.get = lambda id: run("SELECT body FROM records WHERE id = ?", (id,)).fetchone()[0]
