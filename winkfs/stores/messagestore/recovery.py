@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Final
@@ -452,12 +452,26 @@ def cut(directory: Directory, state: State) -> None:
     state.cuts.clear()
 
 
-def relocate(index: Index, segment: Segment, moves: Iterable[tuple[Message, int]]) -> None:
+def relocate(index: Index, segment: Segment, moves: list[tuple[Message, int]]) -> None:
     """Say where messages are now, those that are still where they were."""
-    for message, offset in moves:
-        place = index.get(message.msg_id)
-        if place is not None and place[:2] == (segment.number, message.offset):
-            index.put(message.msg_id, place._replace(offset=offset))
+    messages = [message for message, _ in moves]
+    refs = held(index, segment.number, messages)
+    moved = _rows(segment.number, [(m.msg_id, m.size, at) for m, at in moves])
+    index.put_many(moved._replace(refs=refs).take(refs > 0))
+
+
+def held(index: Index, number: int, messages: Sequence[tuple[bytes, int, int]]) -> Int64:
+    """How many hold each of these messages of a segment, int64[n]; 0: it is not there any more.
+
+    messages  id, size, offset
+    cost      0.5 us each, a quarter of a look at one after the other
+    """
+    refs = np.zeros(len(messages), np.int64)
+    offsets = np.fromiter((message[2] for message in messages), np.int64, len(messages))
+    rows, there = index.get_many(words_of(b"".join([message[0] for message in messages])))
+    here = (rows.file == number) & (rows.offset == offsets[there])
+    refs[there] = np.where(here, rows.refs, 0)
+    return refs
 
 
 def _keep_aside(directory: Directory, segment: Segment, start: int, say: Say) -> None:

@@ -49,6 +49,7 @@ from winkfs.stores.messagestore.recovery import (
     State,
     cut,
     follow,
+    held,
     load,
     mend,
     relocate,
@@ -868,13 +869,10 @@ class MessageStore:
     def _kept(self, segment: Segment) -> tuple[list[Message], str]:
         """The messages of a segment that are held, in the order of the file; or why not."""
         with self.directory.open(segment.name, follow=False) as storage:
-            found = scan(segment, storage, segment.version.START).messages
+            found = scan(segment, storage, segment.version.START).rows
         with self._lock:
-            places = [self.index.get(message.msg_id) for message in found]
-            kept = [
-                message for message, place in zip(found, places, strict=True)
-                if place is not None and place[:2] == (segment.number, message.offset)
-            ]  # fmt: skip
+            refs = held(self.index, segment.number, found).tolist()
+            kept = [Message._make(row) for row, n in zip(found, refs, strict=True) if n]
             if len(kept) == segment.count:
                 return kept, ""
             what = f"a scan finds {len(kept)} of {segment.count} messages: verify it"
@@ -904,7 +902,10 @@ class MessageStore:
                     self._check()
                     relocate(self.index, segment, plan.moves)
                     new = {message.msg_id: offset for message, offset in plan.moves}
-                    after = [m._replace(offset=new.get(m.msg_id, m.offset)) for m in kept]
+                    after = [
+                        Message(m.msg_id, m.size, new[m.msg_id]) if m.msg_id in new else m
+                        for m in kept
+                    ]
                     self._state_all(RESET, segment, after)
                     segment.moved += 1
                     segment.size = plan.size
@@ -922,17 +923,15 @@ class MessageStore:
                 if not segment.count and segment.number in self.segments and not self._failed:
                     self._remove_segments([segment])
 
-    def _state_all(self, kind: int, segment: Segment, messages: Iterable[Message]) -> None:
+    def _state_all(self, kind: int, segment: Segment, messages: Sequence[Message]) -> None:
         """Say in the journal, durable, which messages a segment has: those of these that are held.
         What is in the segment is durable."""
-        kept = []
-        for msg_id, size, offset in messages:
-            place = self.index.get(msg_id)
-            if place is not None and place[:2] == (segment.number, offset):
-                kept.append((offset, size, place.refs, msg_id))
-        self._journal.add(kind, segment.number, len(kept), 0, 0, NO_ID)
-        for row in kept:
-            self._journal.add(KEPT, segment.number, *row)
+        refs = held(self.index, segment.number, messages)
+        add, number = self._journal.add, segment.number
+        add(kind, number, int(np.count_nonzero(refs)), 0, 0, NO_ID)
+        for (msg_id, size, offset), n in zip(messages, refs.tolist(), strict=True):
+            if n:
+                add(KEPT, number, offset, size, n, msg_id)
         self._done += 1
         self._sync_journal()
 
