@@ -461,15 +461,19 @@ def relocate(index: Index, segment: Segment, moves: list[tuple[Message, int]]) -
 
 
 def held(index: Index, number: int, messages: Sequence[tuple[bytes, int, int]]) -> Int64:
-    """How many hold each of these messages of a segment, int64[n]; 0: it is not there any more.
+    """How many hold each of these messages of a segment, int64[n]; 0: it is not there any more, or
+    not of this size.
 
     messages  id, size, offset
-    cost      0.5 us each, a quarter of a look at one after the other
+    cost      0.7 us each, a third of a look at one after the other
     """
-    refs = np.zeros(len(messages), np.int64)
-    offsets = np.fromiter((message[2] for message in messages), np.int64, len(messages))
+    count = len(messages)
+    refs = np.zeros(count, np.int64)
+    sizes, offsets = (
+        np.fromiter((message[i] for message in messages), np.int64, count) for i in (1, 2)
+    )
     rows, there = index.get_many(words_of(b"".join([message[0] for message in messages])))
-    here = (rows.file == number) & (rows.offset == offsets[there])
+    here = (rows.file == number) & (rows.offset == offsets[there]) & (rows.size == sizes[there])
     refs[there] = np.where(here, rows.refs, 0)
     return refs
 
