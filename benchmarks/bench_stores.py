@@ -47,7 +47,7 @@ GOALS: Final = {
     "open without its index": Goal(1_000_000),
 }
 STEPS: Final = (
-    "write, singly", "write, at once", "write, all in a call", "sync after that", "read, singly",
+    "write, singly", "write, at once", "write, all in a call", "read, singly",
     "read, 1,000 at once", "read, 10,000 at once", "read, singly, cold",
     "read, 10,000 at once, cold", "remove, singly", "remove, 1,000 at once",
     "open after a clean end", "open after an unclean end", "open without its index",
@@ -154,13 +154,9 @@ def life(name: str, place: Path, pairs: Pairs) -> Phases:
         for id, body in one:
             put(id, body)
     path = place / "store"
-    with made(kind, place, keep=True) as store:
-        with steps.of("write, at once", len(pairs)):
-            for some in parts_of(pairs, BATCH):
-                store.put_many(some)
-        if isinstance(store, Messages):
-            with steps.of("sync after that", len(pairs)):
-                store.store.sync()
+    with made(kind, place, keep=True) as store, steps.of("write, at once", len(pairs)):
+        for some in parts_of(pairs, BATCH):
+            store.put_many(some)
     store = kind(path)
     reads(steps, store, pairs)
     removes(steps, store, pairs, len(one))
@@ -290,8 +286,6 @@ def raw(place: Path, data: bytes) -> Phases:
         with steps.of("write, at once", len(data) // SIZE):
             for piece in pieces:
                 os.write(fd, piece)
-        with steps.of("sync after that", len(data) // SIZE):
-            os.fsync(fd)
         for step in ("open after an unclean end", "read, 10,000 at once, cold"):
             if "cold" in step:
                 evict(path)
