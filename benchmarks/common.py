@@ -131,6 +131,19 @@ class Watch:
         self.phases[name] = now - self._last
         self._last = now
 
+    def step(self, name: str) -> None:
+        """Seconds since the last step, and those on the processor, as "NAME, CPU"."""
+        cpu = _cpu()
+        self.phases[f"{name}, CPU"] = cpu - self._cpu
+        self.lap(name)
+        self._cpu = cpu
+
+    def ready(self) -> None:
+        """What follows is another step."""
+        gc.collect()
+        os.sync()
+        self._cpu, self._last = _cpu(), time.perf_counter()
+
     def total(self, name: str) -> None:
         """Seconds since the start, which also begins the next lap."""
         self._last = time.perf_counter()

@@ -161,6 +161,17 @@ def in_memory(what: str, work: str, rival: str) -> Make:
     return make
 
 
+def compacting(what: str, messages: str) -> Make:
+    def make(result: Result) -> Line:
+        mine = picked(result, "compact, s (range)", messages, "cold")
+        other = picked(result, "copy, s (range)", messages, "cold")
+        times = number(picked(result, "times as fast as a copy", messages, "cold"))
+        rival = "copy of its files, fsync"
+        return Line(what, f"{number(mine):.1f} s", rival, f"{number(other):.1f}", times)
+
+    return make
+
+
 def alone(what: str, column: str, unit: str, *starts: str) -> Make:
     def make(result: Result) -> Line:
         return Line(what, f"{rate(number(picked(result, column, *starts)))} {unit}")
@@ -216,6 +227,10 @@ SHOWN: Final[Sequence[tuple[str, Make]]] = (
     ("flat", flat("one of 10,000,000 files: listed by name", "list, warm", "in no order")),
     ("flat", flat("`close` after 1,000 puts into 10,000,000 files", "close after 1,000 puts",
                   "in no order")),
+    ("stores-compact", compacting("message store of 1 GiB, half dead, compacted: messages of "
+                                  "1 KiB", "1 KiB")),
+    ("stores-compact", compacting("message store of 1 GiB, half dead, compacted: messages of "
+                                  "64 KiB", "64 KiB")),
     ("mount", beside_mount(STAT, "stat/s", "stat", RO, "squashfuse_ll")),
     ("mount", beside_mount("mount: HTML files read", "first read, files/s", "first", RO,
                            "squashfuse_ll")),
@@ -275,6 +290,33 @@ def page_of(shown: Iterable[Line]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+STORES: Final[Sequence[tuple[str, str, Sequence[str]]]] = (
+    ("message store", "stores", (
+        "write, singly", "write, at once", "read, singly", "read, 1,000 at once",
+        "read, 10,000 at once", "read, 10,000 at once, cold", "remove, 1,000 at once",
+        "write, each 100 synced",
+    )),
+    ("LogStore", "stores-log", (
+        "put_many, commit of 100", "put_many, commit of 100, synced", "get singly",
+        "get, 1,000 at once", "get, 10,000 at once", "snapshots, with a get each",
+    )),
+)  # fmt: skip
+BESIDE: Final = ("winkfs", "SQLite, NORMAL", "LMDB", "RocksDB, WAL")
+
+
+def stores() -> str:
+    """The stores of records beside others: cells as they are in the newest results."""
+    found = {result["name"]: (date, result) for date, result in newest()}
+    rows = [("", *BESIDE, "measured"), ("---",) * (len(BESIDE) + 2)]
+    for store, name, steps in STORES:
+        if name in found:
+            date, result = found[name]
+            for step in steps:
+                cells = (picked(result, column, step) for column in BESIDE)
+                rows.append((f"{store}: {step}", *cells, date))
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 def machines() -> str:
     """A line for each day of results, with the machine."""
     found = {(date, result["machine"].partition(";")[0]) for date, result in newest()}
@@ -289,8 +331,9 @@ def in_readme() -> list[Line]:
 
 def blocks() -> dict[Path, dict[str, str]]:
     """The generated parts of the pages, by the names in their comments."""
+    page = {"numbers": page_of(lines()), "machines": machines(), "stores": stores()}
     return {
-        DOCS / "performance.md": {"numbers": page_of(lines()), "machines": machines()},
+        DOCS / "performance.md": page,
         README: {"numbers": page_of(in_readme())},
     }
 

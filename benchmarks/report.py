@@ -21,7 +21,7 @@ from typing import Any, Final
 from common import Options
 
 RESULTS: Final = Path(__file__).parent / "results"
-PACKAGES: Final = ("winkfs", "numpy", "xxhash", "lmdb", "mfusepy", "fusepy")
+PACKAGES: Final = ("winkfs", "numpy", "xxhash", "lmdb", "rocksdict", "mfusepy", "fusepy")
 MIB: Final = 1 << 20
 
 

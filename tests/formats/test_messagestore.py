@@ -198,6 +198,24 @@ def test_a_compaction_keeps_what_is_kept(rows: list[tuple[int, bool]], old: bool
             assert data == version.record(one, bodies[one])
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_messages_that_move_together_come_where_each_alone_would(seed: int) -> None:
+    rng, kept = random.Random(seed), list[Message]()
+    data = bytearray(sqs.START)
+    for i in range(rng.choice([1, 5, 50, 300])):
+        data += rng.randbytes(rng.choice([0, 10, 500, segment.NEAR + 1, 100_000]))
+        size = rng.choice([30, 1000, 3000, segment.COPY + 9 if rng.random() < 0.1 else 40])
+        kept.append(Message(i.to_bytes(16, "big"), size, len(data)))
+        data += rng.randbytes(size)
+    storage = MemoryStorage(name="7.sqs")
+    storage.write(0, [data])
+    moves = segment.plan(kept, sqs.START).moves
+    segment.move(storage, moves)
+    for message, offset in moves:
+        data[offset : offset + message.size] = storage.read(message.offset, message.size)
+    assert storage.read(0, len(data) + 1) == data
+
+
 def test_the_plan_is_that_of_the_document() -> None:
     """Several messages fit into one gap; it goes on where the last one does not fit."""
     kept = [Message(b"a", 10, 100), Message(b"b", 30, 110), Message(b"c", 40, 200),

@@ -90,6 +90,20 @@ def test_references_are_counted_and_the_first_body_stays(path: str) -> None:
         assert store.read(b"a" * 16) == b"new"
 
 
+def test_a_segment_that_was_cut_gives_no_short_bodies(path: str) -> None:
+    fill(path, range(100))
+    with MessageStore(path) as store:
+        ids = [id_of(i) for i in range(100)]
+        assert store.read_many(ids) == [body_of(i) for i in range(100)]
+        place = store.place(id_of(99))
+        assert place is not None
+        os.truncate(f"{path}/{place.file}.sqs", place.offset + place.size - 1)
+        assert store.read_many(ids[:99]) == [body_of(i) for i in range(99)]
+        for read in (store.read_many, lambda ids: [store.read(one) for one in ids]):
+            with pytest.raises(CorruptError, match="no message"):
+                read(ids[98:])
+
+
 def test_wrong_arguments_change_nothing(path: str) -> None:
     with MessageStore(path, "a") as store:
         for call in (

@@ -32,7 +32,9 @@ MASK: Final = (1 << 64) - 1
 LEAST: Final = 1 << 10  # slots
 IDS: Final = struct.Struct(">QQ")
 PARTS: Final = 1 << 16  # messages looked up together
+FEW: Final = 24  # ids that are looked up one by one: a step of all costs as much
 Slots = npt.NDArray[np.uint64]  # [n, WORDS]
+_new: Final = tuple.__new__
 
 
 class Place(NamedTuple):
@@ -127,7 +129,8 @@ class Index:
         if at < 0:
             return None
         where, what = self._words[at + 2], self._words[at + 3]
-        return Place(where >> 32, where & LOW, what >> 32, what & LOW)
+        # Place(...) runs Python code: 0.1 us of 1.4.
+        return _new(Place, (where >> 32, where & LOW, what >> 32, what & LOW))
 
     def __contains__(self, msg_id: bytes) -> bool:
         return self._find(*IDS.unpack(msg_id)) >= 0
@@ -205,12 +208,16 @@ class Index:
         """The slots of ids, -1: not there."""
         found = np.full(len(ids), -1, np.int64)
         todo, slots = np.arange(len(ids)), self._homes(ids)
-        while len(todo):
-            rows = self._table[slots]
-            hit = (rows[:, :2] == ids[todo]).all(1) & (rows[:, 2] < GONE)
+        # The last few take dozens of steps: with 1,000 ids 0.06 us each, to add them 0.15 us.
+        while len(todo) > FEW:
+            rows, wanted = self._table[slots], ids[todo]
+            hit = (rows[:, 1] == wanted[:, 1]) & (rows[:, 0] == wanted[:, 0])
+            hit &= rows[:, 2] < GONE
             found[todo[hit]] = slots[hit]
             on = ~hit & (rows[:, 2] != FREE)
             todo, slots = todo[on], slots[on] + 1 & self._mask
+        for i, (high, low) in zip(todo.tolist(), ids[todo].tolist(), strict=True):
+            found[i] = max(self._find(high, low) >> 2, -1)
         return found
 
     def get_many(self, ids: UInt64) -> tuple[Rows, Bools]:
@@ -252,13 +259,22 @@ class Index:
     def _add(self, values: Slots) -> None:
         """Put ids that are not there into free slots."""
         slots = self._homes(values[:, :2])
-        while len(values):
+        while len(values) > FEW:
             free = self._table[slots, 2] == FREE
             # Of those that meet in a slot one gets it: the one that is written last.
             self._table[slots[free]] = values[free]
-            done = (self._table[slots] == values).all(1)
+            rows = self._table[slots]
+            done = (rows[:, 1] == values[:, 1]) & (rows[:, 0] == values[:, 0])
+            done &= rows[:, 2] < GONE
             self._used += int(done.sum())
             values, slots = values[~done], slots[~done] + 1 & self._mask
+        for row in values.tolist():
+            at = self._find(row[0], row[1])
+            if at < 0:
+                at = ~at
+                self._used += self._words[at + 2] == FREE
+            for i, word in enumerate(row, at):
+                self._words[i] = word
 
     def _grow(self, more: int) -> None:
         rows = self._table[self._table[:, 2] < GONE]

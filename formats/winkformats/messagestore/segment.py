@@ -5,7 +5,8 @@ Source: seeds/cq-message-store-v2.txt; where the document is silent, what the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import errno
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -14,6 +15,7 @@ from winkformats.disk.storage import Storage
 ID: Final = 16  # bytes of a message id
 WINDOW: Final = 1 << 18  # bytes read at a time
 COPY: Final = 1 << 20  # bytes moved or blanked at a time
+NEAR: Final = 4096  # bytes between messages up to which they are moved at once
 Valid = Callable[[bytes], bool]  # of a body
 
 
@@ -109,9 +111,61 @@ def blank(storage: Storage, start: int, stop: int) -> None:
         storage.write(at, [bytes(min(COPY, stop - at))])
 
 
-def move(storage: Storage, moves: Iterable[tuple[Message, int]]) -> None:
-    """Copy messages to their new offsets, each into a gap before it."""
-    for message, offset in moves:
-        for at in range(0, message.size, COPY):
-            piece = storage.read(message.offset + at, min(COPY, message.size - at))
-            storage.write(offset + at, [piece])
+def move(storage: Storage, moves: list[tuple[Message, int]]) -> None:
+    """Copy messages to their new offsets, each into a gap before it.
+
+    moves  as `plan` makes them: new offsets ascend, old ones descend and are behind all new ones
+    cost   a read and a write for messages that are less than NEAR bytes apart, which write what
+           is between them again as it is: of 1 KiB a quarter of what calls for each cost
+    """
+    for some in _together(moves):
+        if len(some) == 1 and some[0][0].size > COPY:
+            _move_large(storage, *some[0])
+            continue
+        pieces = _read_near(storage, [message for message, _ in reversed(some)])
+        start = some[0][1]
+        stop = some[-1][1] + some[-1][0].size
+        data = bytearray(storage.read(start, stop - start)) if len(some) > 1 else bytearray()
+        for (message, offset), piece in zip(some, reversed(pieces), strict=True):
+            data[offset - start : offset - start + message.size] = piece
+        storage.write(start, [data])
+
+
+def _together(moves: list[tuple[Message, int]]) -> Iterator[list[tuple[Message, int]]]:
+    """Runs of moves whose new places are near each other, of COPY bytes, about."""
+    some: list[tuple[Message, int]] = []
+    for one in moves:
+        if some:
+            end = some[-1][1] + some[-1][0].size
+            if one[1] - end >= NEAR or one[1] + one[0].size - some[0][1] > COPY:
+                yield some
+                some = []
+        some.append(one)
+    if some:
+        yield some
+
+
+def _read_near(storage: Storage, messages: list[Message]) -> list[bytes]:
+    """Their records, which ascend; those that are near each other are read at once."""
+    found: list[bytes] = []
+    first = 0
+    for i in range(1, len(messages) + 1):
+        if i < len(messages):
+            before, start = messages[i - 1], messages[first].offset
+            end = messages[i].offset + messages[i].size
+            if messages[i].offset - before.offset - before.size < NEAR and end - start <= COPY:
+                continue
+        start = messages[first].offset
+        length = messages[i - 1].offset + messages[i - 1].size - start
+        data = storage.read(start, length)
+        if len(data) < length:
+            raise OSError(errno.EIO, "was cut while it was compacted", storage.name)
+        found += [data[m.offset - start : m.offset - start + m.size] for m in messages[first:i]]
+        first = i
+    return found
+
+
+def _move_large(storage: Storage, message: Message, offset: int) -> None:
+    for at in range(0, message.size, COPY):
+        piece = storage.read(message.offset + at, min(COPY, message.size - at))
+        storage.write(offset + at, [piece])

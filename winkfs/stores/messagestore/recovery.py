@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Int64
+from winkformats.arrays import Bools, Int64
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Directory, Kind, Storage
@@ -364,13 +364,23 @@ class Changes:
 def add(state: State, rows: Rows) -> None:
     """Add messages that are not there yet; of an id that comes more than once the first."""
     new = ~state.index.get_many(rows.ids)[1]
-    first = np.zeros(len(new), bool)
-    first[np.unique(rows.ids, axis=0, return_index=True)[1]] = True
+    first = _first(rows)
     state.index.add_many(rows.take(new & first))
     others = rows.take(~(new & first))
     for i, msg_id in enumerate(ids_of(others)):
         place = Place(*(int(column[i]) for column in others[1:]))
         state.later.setdefault(msg_id, []).append(place)
+
+
+def _first(rows: Rows) -> Bools:
+    """Which rows are the first of their id."""
+    # Of a good store all ids are different, mostly in one word: to compare both takes 0.5 us each.
+    words = np.sort(rows.ids[:, 1])
+    first = np.ones(len(words), bool)
+    if (words[1:] == words[:-1]).any():
+        first[:] = False
+        first[np.unique(rows.ids, axis=0, return_index=True)[1]] = True
+    return first
 
 
 def _sum_up(state: State) -> None:
@@ -478,12 +488,30 @@ def cut(directory: Directory, state: State) -> None:
     state.cuts.clear()
 
 
-def relocate(index: Index, segment: Segment, moves: Iterable[tuple[Message, int]]) -> None:
+def relocate(index: Index, segment: Segment, moves: list[tuple[Message, int]]) -> None:
     """Say where messages are now, those that are still where they were."""
-    for message, offset in moves:
-        place = index.get(message.msg_id)
-        if place is not None and place[:2] == (segment.number, message.offset):
-            index.put(message.msg_id, place._replace(offset=offset))
+    messages = [message for message, _ in moves]
+    refs = held(index, segment.number, messages)
+    moved = _rows(segment.number, [(m.msg_id, m.size, at) for m, at in moves])
+    index.put_many(moved._replace(refs=refs).take(refs > 0))
+
+
+def held(index: Index, number: int, messages: Sequence[tuple[bytes, int, int]]) -> Int64:
+    """How many hold each of these messages of a segment, int64[n]; 0: it is not there any more, or
+    not of this size.
+
+    messages  id, size, offset
+    cost      0.7 us each, a third of a look at one after the other
+    """
+    count = len(messages)
+    refs = np.zeros(count, np.int64)
+    sizes, offsets = (
+        np.fromiter((message[i] for message in messages), np.int64, count) for i in (1, 2)
+    )
+    rows, there = index.get_many(words_of(b"".join([message[0] for message in messages])))
+    here = (rows.file == number) & (rows.offset == offsets[there]) & (rows.size == sizes[there])
+    refs[there] = np.where(here, rows.refs, 0)
+    return refs
 
 
 def _keep_aside(directory: Directory, segment: Segment, start: int, say: Say) -> None:

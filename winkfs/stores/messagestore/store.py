@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import chain, repeat
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -49,6 +49,7 @@ from winkfs.stores.messagestore.recovery import (
     State,
     cut,
     follow,
+    held,
     load,
     mend,
     relocate,
@@ -704,14 +705,16 @@ class MessageStore:
         with self._lock:
             if self._closed:
                 raise Closed("the store is closed", self.path)
-            rows, there = self.index.get_many(words_of(b"".join(map(_checked_id, ids))))
+            if set(map(len, ids)) != {ID}:
+                list(map(_checked_id, ids))
+            rows, there = self.index.get_many(words_of(b"".join(ids)))
             if not there.all():
                 missing = ids[int(np.argmin(there))]
                 raise NoSuchFile(f"no message {missing.hex()}", self.path)
             self._flush()
             moved = {n: self.segments[n].moved for n in np.unique(rows.file).tolist()}
         found: list[bytes | None] = [None] * len(ids)
-        pack, kind, head = sqs.HEAD.pack, sqs.MESSAGE, sqs.HEAD.size
+        left: list[int] = []  # what is of another form, or no good: for `read`
         order = np.lexsort((rows.offset, rows.file))
         file, start, size = rows.file[order], rows.offset[order], rows.size[order]
         apart = (start[1:] - start[:-1] - size[:-1] >= GAP) | (
@@ -721,7 +724,9 @@ class MessageStore:
         last = np.append(first[1:], len(ids)) - 1
         ends = (start[last] + size[last]).tolist()
         places, starts, sizes = order.tolist(), start.tolist(), size.tolist()
-        storage, number = None, -1
+        # By columns: 0.3 us a message.
+        heads = list(map(sqs.HEAD.pack, repeat(sqs.MESSAGE), sizes, map(ids.__getitem__, places)))
+        head, storage, number = sqs.HEAD.size, None, -1
         spans = zip(first.tolist(), last.tolist(), file[first].tolist(), ends, strict=True)
         for low, high, here, end in spans:
             if here != number:
@@ -729,20 +734,28 @@ class MessageStore:
                 with self._lock:
                     segment = self.segments.get(number)
                     storage = None if segment is None else self._storage(segment)
-            if segment is None or storage is None:
-                continue
             begin = starts[low]
-            data = storage.read(begin, end - begin)
-            if segment.moved == moved[number]:
+            data = b"" if storage is None else storage.read(begin, end - begin)
+            if segment is None or segment.moved != moved[number] or len(data) < end - begin:
+                left += places[low : high + 1]
+            elif low == high:
+                if data.startswith(heads[low]):
+                    found[places[low]] = data[head:]
+                else:
+                    left.append(places[low])
+            else:
                 for i in range(low, high + 1):
-                    at, place, length = starts[i] - begin, places[i], sizes[i]
-                    # What is of another form, or no good, is left to `read`.
-                    if data.startswith(pack(kind, length, ids[place]), at):
-                        found[place] = data[at + head : at + length]
+                    at = starts[i] - begin
+                    if data.startswith(heads[i], at):
+                        found[places[i]] = data[at + head : at + sizes[i]]
+                    else:
+                        left.append(places[i])
         if not self.writable and self._overtaken():
             self._follow()
-            found = [None] * len(ids)  # what was read may have been another's
-        return [self.read(i) if body is None else body for i, body in zip(ids, found, strict=True)]
+            left = list(range(len(ids)))  # what was read may have been another's
+        for place in left:
+            found[place] = self.read(ids[place])
+        return cast("list[bytes]", found)
 
     def _storage(self, segment: Segment) -> Storage | None:
         """The file of a segment, to read; None: it is gone. Under the lock."""
@@ -888,13 +901,10 @@ class MessageStore:
     def _kept(self, segment: Segment) -> tuple[list[Message], str]:
         """The messages of a segment that are held, in the order of the file; or why not."""
         with self.directory.open(segment.name, follow=False) as storage:
-            found = scan(segment, storage, segment.version.START).messages
+            found = scan(segment, storage, segment.version.START).rows
         with self._lock:
-            places = [self.index.get(message.msg_id) for message in found]
-            kept = [
-                message for message, place in zip(found, places, strict=True)
-                if place is not None and place[:2] == (segment.number, message.offset)
-            ]  # fmt: skip
+            refs = held(self.index, segment.number, found).tolist()
+            kept = [Message._make(row) for row, n in zip(found, refs, strict=True) if n]
             if len(kept) == segment.count:
                 return kept, ""
             what = f"a scan finds {len(kept)} of {segment.count} messages: verify it"
@@ -934,7 +944,10 @@ class MessageStore:
                     self._check()
                     relocate(self.index, segment, made.moves)
                     new = {message.msg_id: offset for message, offset in made.moves}
-                    after = [m._replace(offset=new.get(m.msg_id, m.offset)) for m in kept]
+                    after = [
+                        Message(m.msg_id, m.size, new[m.msg_id]) if m.msg_id in new else m
+                        for m in kept
+                    ]
                     self._state_all(RESET, segment, after)
                     segment.moved += 1
                     segment.size = made.size
@@ -952,17 +965,15 @@ class MessageStore:
                 if not segment.count and segment.number in self.segments and not self._failed:
                     self._remove_segments([segment])
 
-    def _state_all(self, kind: int, segment: Segment, messages: Iterable[Message]) -> None:
+    def _state_all(self, kind: int, segment: Segment, messages: Sequence[Message]) -> None:
         """Say in the journal, durable, which messages a segment has: those of these that are held.
         What is in the segment is durable."""
-        kept = []
-        for msg_id, size, offset in messages:
-            place = self.index.get(msg_id)
-            if place is not None and place[:2] == (segment.number, offset):
-                kept.append((offset, size, place.refs, msg_id))
-        self._journal.add(kind, segment.number, len(kept), 0, 0, NO_ID)
-        for row in kept:
-            self._journal.add(KEPT, segment.number, *row)
+        refs = held(self.index, segment.number, messages)
+        add, number = self._journal.add, segment.number
+        add(kind, number, int(np.count_nonzero(refs)), 0, 0, NO_ID)
+        for (msg_id, size, offset), n in zip(messages, refs.tolist(), strict=True):
+            if n:
+                add(KEPT, number, offset, size, n, msg_id)
         self._done += 1
         self._sync_journal()
 
@@ -1057,7 +1068,10 @@ class MessageStore:
 
 
 def _batches(messages: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Some thousands each, and not many bytes."""
+    """Some thousands each, and not many bytes; a short list as it is, which saves 0.2 us each."""
+    if type(messages) is list and 0 < len(messages) <= BATCH:
+        yield messages
+        return
     some: list[tuple[bytes, bytes]] = []
     size = 0
     for message in messages:
