@@ -79,7 +79,14 @@ def assert_same(root: Path, back: Path) -> None:
     for name in SHAPES:
         assert (back / name).read_bytes() == (root / name).read_bytes(), name
         assert holes_of(back / name) == holes_of(root / name), name
-        assert (back / name).stat().st_blocks == (root / name).stat().st_blocks, name
+        # ext4 counts blocks of its own of a file with many extents, once that is written.
+        assert abs(_blocks(back / name) - _blocks(root / name)) <= 64, name
+
+
+def _blocks(path: Path) -> int:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_blocks
 
 
 def test_holes_are_kept_from_directory_to_directory(sparse: Path, tmp_path: Path) -> None:
