@@ -225,7 +225,7 @@ MUTANTS = (
     ),
     Mutant(
         "messages are not synced", MESSAGES,
-        "                    for storage in files[:-1]:\n                        storage.sync()\n",
+        "                    for storage in files:\n                        storage.sync()\n",
         "",
         f"{MESSAGE_CUTS}[plain]",
     ),
@@ -237,8 +237,8 @@ MUTANTS = (
     ),
     Mutant(
         "removals are not synced", MESSAGES,
-        "                    files[-1].sync()\n",
-        "",
+        "                        journal.sync()\n",
+        "                        pass\n",
         f"{MESSAGE_CUTS}[plain]",
     ),
     Mutant(

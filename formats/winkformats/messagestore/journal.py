@@ -174,6 +174,7 @@ class Journal:
         head = JOURNAL_HEAD.pack(JOURNAL_MAGIC, generation)
         self._seed, self._rows = zlib.crc32(head), [] if begun else [head]
         self.size = len(head) if begun else 0  # bytes written
+        self.unsynced = False  # whether some of them were not synced; who syncs says so
 
     def add(self, kind: int, file: int, offset: int, size: int, refs: int, msg_id: bytes) -> None:
         row = ROW.pack(kind, file, offset, size, refs, msg_id)
@@ -189,7 +190,7 @@ class Journal:
         if self._rows:
             data = b"".join(self._rows)
             self.storage.write(self.size, [data])
-            self.size += len(data)
+            self.size, self.unsynced = self.size + len(data), True
             self._rows.clear()
 
 

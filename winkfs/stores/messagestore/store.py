@@ -534,6 +534,7 @@ class MessageStore:
         except OSError as error:
             self._failed = str(error)
             raise
+        self._journal.unsynced = False
 
     def _flush_journal(self) -> None:
         """The records that it speaks of are written before."""
@@ -556,22 +557,25 @@ class MessageStore:
                     self._check()
                     self._flush_journal()
                     # Those that are removed meanwhile are closed, so duplicates are synced.
-                    files = [self._storage_out(self.segments[n]) for n in self._dirty]
-                    files = [
-                        stack.enter_context(s.duplicate()) for s in (*files, self._journal.storage)
-                    ]
+                    dirty = [self._storage_out(self.segments[n]) for n in self._dirty]
+                    files = [stack.enter_context(storage.duplicate()) for storage in dirty]
+                    journal = None
+                    if self._journal.unsynced:
+                        journal = stack.enter_context(self._journal.storage.duplicate())
                     self._dirty.clear()
+                    self._journal.unsynced = False
                     current = None if self._current is None else self._current.number
                     for number in [n for n in self._out if n != current]:
                         self._out.pop(number).close()
                     named, self._named = self._named, False
                     done, (ids, self._ids) = self._done, (self._ids, [])
                 try:
-                    for storage in files[:-1]:
+                    for storage in files:
                         storage.sync()
                     if named:
                         self.directory.sync()
-                    files[-1].sync()
+                    if journal is not None:
+                        journal.sync()
                 except OSError as error:
                     self._failed = str(error)
                     raise
@@ -616,6 +620,7 @@ class MessageStore:
         try:
             journal.flush()
             storage.sync()
+            journal.unsynced = False
             # Segments that were removed must not be back when the journal that says so is gone.
             self.directory.sync()
             head = Snapshot(
