@@ -135,7 +135,7 @@ def test_bodies_that_change_behind_a_write_are_kept_as_they_were(path: str) -> N
 
 def test_who_may_write(path: str) -> None:
     with MessageStore(path, "a") as store, MessageStore(path) as reader:
-        with pytest.raises(Locked, match=f"process {os.getpid()}"):
+        with pytest.raises(Locked, match=f"this process, {os.getpid()}"):
             MessageStore(path, "a")
         for call in (lambda: reader.write(b"a" * 16, b""), reader.sync, lambda: reader.compact()):
             with pytest.raises(ReadOnly):

@@ -89,19 +89,18 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """covered: segment -> bytes beside a body, and bytes that the rows say all of; rows: in no
-    order."""
+    """What it says before the messages. covered: segment -> bytes beside a body, and bytes of it
+    whose messages are all there."""
 
     generation: int
     last_v1: int | None
     next_file: int
     covered: dict[int, tuple[int, int]]
     checksums: bool
-    rows: Rows
 
 
 def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], count: int) -> None:
-    """Write a snapshot of `count` messages, in parts; `head.rows` are not looked at.
+    """Write a snapshot of `count` messages, in parts.
 
     cost  32 bytes a message, 20 ns
     """
@@ -126,8 +125,11 @@ def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], coun
     storage.write(at, [SUM.pack(hashed.intdigest())])
 
 
-def read_snapshot(storage: Storage) -> Snapshot:
-    """Raises CorruptError where it is damaged. Cost: reads it all."""
+def read_snapshot(storage: Storage) -> tuple[Snapshot, Rows]:
+    """-> what it says, and its messages, in no order. Cost: reads it all.
+
+    raises  CorruptError where it is damaged
+    """
     name, size = storage.name, storage.size()
 
     def wrong(what: str) -> CorruptError:
@@ -154,7 +156,7 @@ def read_snapshot(storage: Storage) -> Snapshot:
         raise wrong("an index with a wrong checksum")
     covered = {number: (beside, size) for number, beside, size in listed.tolist()}
     known = generation, None if last < 0 else last, next_file, covered, bool(flags & CHECKSUMS)
-    return Snapshot(*known, Rows.joined(parts))
+    return Snapshot(*known), Rows.joined(parts)
 
 
 def _rows(packed: np.ndarray[tuple[int], np.dtype[np.void]]) -> Rows:
@@ -179,11 +181,6 @@ class Journal:
     def add(self, kind: int, file: int, offset: int, size: int, refs: int, msg_id: bytes) -> None:
         row = ROW.pack(kind, file, offset, size, refs, msg_id)
         self._rows.append(row + CRC.pack(zlib.crc32(row, self._seed)))
-
-    @property
-    def waiting(self) -> int:
-        """Rows that are not written."""
-        return len(self._rows)
 
     def flush(self) -> None:
         """Write what was added. Raises OSError; the rows are kept then."""

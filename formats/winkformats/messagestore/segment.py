@@ -82,6 +82,11 @@ class Plan(NamedTuple):
     gaps: list[tuple[int, int]]
     size: int
 
+    @property
+    def moved(self) -> list[Message]:
+        """The messages that move, at their new offsets."""
+        return [Message(msg_id, size, at) for (msg_id, size, _), at in self.moves]
+
 
 def plan(kept: list[Message], start: int) -> Plan:
     """The last message moves into the first gap that holds it, and so on until they meet.

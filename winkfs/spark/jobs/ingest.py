@@ -149,21 +149,26 @@ def _file_unit(path: str, kind: str) -> Unit:
 
 def _tree_units(root: str, leave_out: bytes) -> Iterator[Unit]:
     """The names below a directory in byte order, so many together that a task has enough to do."""
+    return _joined("tree", root, _walk(os.fsencode(os.path.realpath(root)), b"", leave_out))
+
+
+def _joined(kind: str, root: str, files: Iterable[tuple[bytes, int, int]]) -> Iterator[Unit]:
+    """Units of many files below a directory: name, size and mtime of each."""
     chosen: list[tuple[bytes, int, int]] = []
     size = 0
-    for name, length, mtime in _walk(os.fsencode(os.path.realpath(root)), b"", leave_out):
-        chosen.append((name, length, mtime))
-        size += length
+    for one in files:
+        chosen.append(one)
+        size += one[1]
         if size >= UNIT or len(chosen) >= FILES:
-            yield _tree_unit(root, chosen, size)
+            yield _joined_unit(kind, root, chosen, size)
             chosen, size = [], 0
     if chosen:
-        yield _tree_unit(root, chosen, size)
+        yield _joined_unit(kind, root, chosen, size)
 
 
-def _tree_unit(root: str, chosen: list[tuple[bytes, int, int]], size: int) -> Unit:
+def _joined_unit(kind: str, root: str, chosen: list[tuple[bytes, int, int]], size: int) -> Unit:
     names = tuple(name for name, _, _ in chosen)
-    return Unit("tree", root, size, _id(chosen, f"tree {root}"), names)
+    return Unit(kind, root, size, _id(chosen, f"{kind} {root}"), names)
 
 
 def _records_at(path: str) -> Records | None:
@@ -180,21 +185,10 @@ def _records_at(path: str) -> Records | None:
 
 def _record_units(store: Records) -> Iterator[Unit]:
     """The files with records, so many together that a task has enough to do."""
-    chosen: list[tuple[bytes, int, int]] = []
-    size = 0
-    for file in store.parts():
-        chosen.append((os.fsencode(file.file), file.size, store.mtime_ns(file.file)))
-        size += file.size
-        if size >= UNIT:
-            yield _record_unit(store.base, chosen, size)
-            chosen, size = [], 0
-    if chosen:
-        yield _record_unit(store.base, chosen, size)
-
-
-def _record_unit(base: str, chosen: list[tuple[bytes, int, int]], size: int) -> Unit:
-    names = tuple(name for name, _, _ in chosen)
-    return Unit("records", base, size, _id(chosen, f"records {base}"), names)
+    files = (
+        (os.fsencode(part.file), part.size, store.mtime_ns(part.file)) for part in store.parts()
+    )
+    return _joined("records", store.base, files)
 
 
 def _walk(root: bytes, below: bytes, leave_out: bytes) -> Iterator[tuple[bytes, int, int]]:

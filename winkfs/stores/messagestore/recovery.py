@@ -179,19 +179,21 @@ def _moved_on(directory: Directory, state: State) -> bool:
 
 
 def _load(directory: Directory, say: Say, *, last: bool) -> State:
-    head, state = _snapshot(directory, say), State()
-    past, ends = list[Entry](), False
-    if head is not None:
+    snapshot, state = _snapshot(directory, say), State()
+    past, ends, covered = list[Entry](), False, dict[int, tuple[int, int]]()
+    if snapshot is not None:
+        head, known = snapshot
+        covered = head.covered
         state.generation, state.next_file = head.generation, head.next_file
         state.checksums = head.checksums
         past, state.journal, ends = _journal(directory, head.generation, say, last=last)
     segments = state.segments = listed(directory)  # behind the journal: it says what was removed
     state.next_file = max([state.next_file, *(number + 1 for number in segments)])
     changes = Changes(past)
-    parts, covered = [], {} if head is None else head.covered
-    if head is not None:
-        parts.append(_still_there(head.rows, segments, changes.resets, say, directory.path))
-    parts += [_kept(kept) for number, kept in changes.resets.items() if number in segments]
+    if snapshot is not None:
+        known = _still_there(known, segments, changes.resets, say, directory.path)
+        state.index.add_many(changes.applied(known))  # each id once
+    parts = [_kept(kept) for number, kept in changes.resets.items() if number in segments]
     state.clean = ends and not past and covered.keys() == segments.keys()
     for number, segment in segments.items():
         length = segment.size
@@ -214,15 +216,13 @@ def _load(directory: Directory, say: Say, *, last: bool) -> State:
         if segment.size < length:
             state.cuts[number] = segment.size
     state.clean = state.clean and not state.cuts
-    if head is not None:
-        state.index.add_many(changes.applied(parts.pop(0)))  # each id once
     for rows in parts:
         add(state, changes.applied(rows))
     _sum_up(state)
     return state
 
 
-def _snapshot(directory: Directory, say: Say) -> Snapshot | None:
+def _snapshot(directory: Directory, say: Say) -> tuple[Snapshot, Rows] | None:
     try:
         with directory.open(INDEX, follow=False) as storage:
             return read_snapshot(storage)
@@ -474,7 +474,7 @@ def mend(directory: Directory, state: State, say: Say) -> None:
         with directory.open(segment.name, "w", follow=False) as storage:
             plan = segment.version.compact(storage, kept)  # nothing that moved was overwritten
             storage.sync()
-        relocate(state.index, segment, plan.moves)
+        relocate(state.index, segment, [m for m, _ in plan.moves], segment, plan.moved)
         state.cuts[number] = segment.size = plan.size
 
 
@@ -488,12 +488,14 @@ def cut(directory: Directory, state: State) -> None:
     state.cuts.clear()
 
 
-def relocate(index: Index, segment: Segment, moves: list[tuple[Message, int]]) -> None:
-    """Say where messages are now, those that are still where they were."""
-    messages = [message for message, _ in moves]
-    refs = held(index, segment.number, messages)
-    moved = _rows(segment.number, [(m.msg_id, m.size, at) for m, at in moves])
-    index.put_many(moved._replace(refs=refs).take(refs > 0))
+def relocate(
+    index: Index, segment: Segment, before: list[Message], into: Segment, after: list[Message]
+) -> Rows:
+    """Say where messages of a segment are now, those that are still where they were -> these."""
+    refs = held(index, segment.number, before)
+    moved = _rows(into.number, after)._replace(refs=refs).take(refs > 0)
+    index.put_many(moved)
+    return moved
 
 
 def held(index: Index, number: int, messages: Sequence[tuple[bytes, int, int]]) -> Int64:

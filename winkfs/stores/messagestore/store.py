@@ -14,14 +14,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, repeat
 from typing import Any, Final, Literal, NamedTuple, Self, cast
 
 import numpy as np
 
 from winkformats.disk.paths import directory_of, is_directory, make_directory
-from winkformats.disk.storage import TEMPORARY, Kind, Lock, Storage, replacing
+from winkformats.disk.storage import TEMPORARY, Storage, replacing
 from winkformats.errors import CorruptError, FormatError
 from winkformats.messagestore import rdq, sqs
 from winkformats.messagestore.index import LAST, Place, Rows, words_of
@@ -42,7 +42,8 @@ from winkformats.messagestore.journal import (
     write_snapshot,
 )
 from winkformats.messagestore.segment import ID, Message, plan
-from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
+from winkfs.container.ondisk.lock import SUFFIX, WriterLock
+from winkfs.errors import Closed, NoSuchFile, ReadOnly, Refusal
 from winkfs.reader import tell_of_forks
 from winkfs.stores.messagestore.recovery import (
     Segment,
@@ -142,8 +143,10 @@ class MessageStore:
         self._ids: list[bytes] = []  # to be confirmed
         self._full = False  # the journal: a new snapshot is wanted
         self._busy: set[int] = set()  # segments that are compacted or migrated
-        self._why, self._closed, self._ready = "", False, self.writable
-        self._held: Lock | None = None
+        self._failed = ""  # why nothing can be written any more
+        self._closed, self._ready = False, self.writable
+        self._thread: threading.Thread | None = None
+        self._held: WriterLock | None = None
         self._heard: Storage | None = None  # the journal of the writer that is followed
         self._changed = False  # since the last `refresh`
         self._stop = threading.Event()
@@ -151,13 +154,12 @@ class MessageStore:
         if not is_directory(self.path):
             raise NoSuchFile("no such message store", self.path)
         if self.writable:
-            self._held = self._locked()
+            self._held = WriterLock(self.path, (self.directory, LOCK.removesuffix(SUFFIX)))
         try:
             self._load(make=make)
         except BaseException:
             self._let_go()
             raise
-        self._thread: threading.Thread | None = None
         if sync == "interval" and self.writable:
             self._thread = threading.Thread(
                 target=self._repeat, args=(interval,), name="winkfs-messages", daemon=True
@@ -165,23 +167,6 @@ class MessageStore:
             self._thread.start()
 
     # --- opening and closing ---
-
-    def _locked(self) -> Lock:
-        info = self.directory.info(LOCK)
-        if info is None:
-            with suppress(FileExistsError):
-                self.directory.create_new(LOCK).close()
-        elif info.kind is not Kind.FILE:
-            raise Refusal(f"{LOCK} is a {info.kind.value}: remove it", self.path)
-        held = self.directory.lock(LOCK)
-        with self.directory.open(LOCK, "w", follow=False) as storage:
-            if held is None:
-                pid = storage.read(0, 32).decode("ascii", "replace").strip() or "unknown"
-                what = f"another writer has it open (process {pid}); wait for it or stop it"
-                raise Locked(what, self.path)
-            with suppress(OSError):  # it is a courtesy
-                storage.write(0, [b"%-10d\n" % os.getpid()])
-        return held
 
     def _load(self, *, make: bool = False) -> None:
         state = load(self.directory, self._say, removed=not self.writable)
@@ -237,8 +222,8 @@ class MessageStore:
 
     def _end_thread(self) -> None:
         self._stop.set()
-        if (thread := getattr(self, "_thread", None)) is not None:
-            thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def _let_go(self) -> None:
         self._closed, self._ready = True, False
@@ -261,20 +246,22 @@ class MessageStore:
             with suppress(OSError):  # the next call says it
                 self.sync()
 
-    @property
-    def _failed(self) -> str:
-        """Why nothing can be written any more, "": it can."""
-        return self._why
-
-    @_failed.setter
-    def _failed(self, why: str) -> None:
-        self._why, self._ready = why, self._ready and not why
+    @contextmanager
+    def _finally(self) -> Iterator[None]:
+        """What fails here is final: nobody knows what of it is on the disk."""
+        try:
+            yield
+        except OSError as error:
+            self._failed, self._ready = self._failed or str(error), False
+            raise
 
     def after_fork(self) -> None:
         """In a forked child another thread may have held the lock; a writer is the parent's."""
         self._lock, self._sync_lock = threading.RLock(), threading.Lock()
         if self.writable:
-            self._ready, self._closed, self._held = False, True, None
+            self._ready, self._closed = False, True
+            if self._held is not None:
+                self._held.forget()
 
     def _check(self) -> None:
         if self._ready:
@@ -300,7 +287,6 @@ class MessageStore:
             if not self._ready:
                 self._check()
             self._write(msg_id, body)
-            self._done += 1
             if self._confirm is not None:
                 self._ids.append(msg_id)
         if self._always or self._full:
@@ -311,13 +297,9 @@ class MessageStore:
         for some in _batches(messages):
             with self._lock:
                 self._check()
-                before = self.index.count
                 if not self._write_new(some):
                     for msg_id, body in some:
                         self._write(msg_id, body)
-                        self._done += 1
-                else:
-                    self._done += self.index.count - before
                 if self._confirm is not None:
                     self._ids += [msg_id for msg_id, _ in some]
             if self._full:
@@ -328,6 +310,7 @@ class MessageStore:
     def _write(self, msg_id: bytes, body: bytes) -> None:
         if type(body) is not bytes:  # whose bytes may change before they are written
             body = bytes(body)
+        self._done += 1
         current = self._current
         if current is None or current.size >= ROLL:
             current = self._roll()
@@ -382,6 +365,7 @@ class MessageStore:
             )  # fmt: skip
             heads = map(sqs.HEAD.pack, repeat(sqs.MESSAGE), part.tolist(), ids[at : at + count])
             self._parts += chain.from_iterable(zip(heads, bodies[at : at + count], strict=True))
+            self._done += count
             written = int(part.sum())
             self._waiting += written
             current.size += written
@@ -426,11 +410,8 @@ class MessageStore:
 
     def _discard(self, segment: Segment) -> None:
         del self.segments[segment.number]
-        self._dirty.discard(segment.number)
-        if (storage := self._out.pop(segment.number, None)) is not None:
-            storage.close()
         with suppress(OSError):
-            self.directory.unlink(segment.name)
+            self._unlink(segment)
 
     def _roll(self) -> Segment:
         """A new current segment."""
@@ -529,11 +510,8 @@ class MessageStore:
 
     def _sync_journal(self) -> None:
         self._flush_journal()
-        try:
+        with self._finally():
             self._journal.storage.sync()
-        except OSError as error:
-            self._failed = str(error)
-            raise
         self._journal.unsynced = False
 
     def _flush_journal(self) -> None:
@@ -569,16 +547,13 @@ class MessageStore:
                         self._out.pop(number).close()
                     named, self._named = self._named, False
                     done, (ids, self._ids) = self._done, (self._ids, [])
-                try:
+                with self._finally():
                     for storage in files:
                         storage.sync()
                     if named:
                         self.directory.sync()
                     if journal is not None:
                         journal.sync()
-                except OSError as error:
-                    self._failed = str(error)
-                    raise
             self._synced = max(self._synced, done)
         if ids and self._confirm is not None:
             self._confirm(ids)
@@ -597,12 +572,9 @@ class MessageStore:
             if self._busy:  # the journal says what is being moved
                 return
             self._flush()
-            try:
+            with self._finally():
                 for number in self._dirty:
                     self._storage_out(self.segments[number]).sync()
-            except OSError as error:
-                self._failed = str(error)
-                raise
             self._dirty.clear()
             self._checkpoint()
             self._synced, self._full = self._done, False
@@ -629,7 +601,7 @@ class MessageStore:
                     n: (s.beside, s.size if s is self._current else SEALED)
                     for n, s in self.segments.items()
                 },
-                self._checked, Rows.joined([]),
+                self._checked,
             )  # fmt: skip
             with replacing(self.directory, INDEX) as index:
                 write_snapshot(index, head, self.index.rows(), self.index.count)
@@ -932,7 +904,6 @@ class MessageStore:
             if gone or segment.number in self._busy or segment is self._current:
                 return segment.size, 0, ""
             self._busy.add(segment.number)
-        started = False
         try:
             self.sync()
             kept, problem = self._kept(segment)
@@ -941,29 +912,21 @@ class MessageStore:
             with self._lock:
                 self._state_all(INTENT, segment, kept)
                 segment.moved += 1
-            started = True
-            with self.directory.open(segment.name, "w", follow=False) as storage:
+            # What fails in the midst the next who opens it does again.
+            with self._finally(), self.directory.open(segment.name, "w", follow=False) as storage:
                 made = segment.version.compact(storage, kept)
                 storage.sync()
                 with self._lock:
                     self._check()
-                    relocate(self.index, segment, made.moves)
-                    new = {message.msg_id: offset for message, offset in made.moves}
-                    after = [
-                        Message(m.msg_id, m.size, new[m.msg_id]) if m.msg_id in new else m
-                        for m in kept
-                    ]
+                    moved = made.moved
+                    relocate(self.index, segment, [m for m, _ in made.moves], segment, moved)
+                    after = kept[: len(kept) - len(moved)] + moved  # the last ones move
                     self._state_all(RESET, segment, after)
                     segment.moved += 1
                     segment.size = made.size
                 storage.truncate(made.size)
                 storage.sync()
             return made.size, len(made.moves), ""
-        except OSError as error:
-            with self._lock:
-                if started:  # what is in it is not known: the next who opens it does it again
-                    self._failed = self._failed or str(error)
-            raise
         finally:
             with self._lock:
                 self._busy.discard(segment.number)
@@ -1011,12 +974,8 @@ class MessageStore:
             with self._lock:
                 self._check()
                 self.directory.sync()
-                for (msg_id, _, before), (_, size, offset) in zip(kept, copied, strict=True):
-                    place = self.index.get(msg_id)
-                    if place is not None and place[:2] == (segment.number, before):
-                        self.index.put(msg_id, Place(new.number, offset, size, place.refs))
-                        new.valid += size
-                        new.count += 1
+                moved = relocate(self.index, segment, kept, new, copied)
+                new.valid, new.count = int(moved.size.sum()), len(moved.size)
                 new.size, new.beside = at, -1
                 segment.count = segment.valid = 0
                 self._state_all(RESET, new, copied)
