@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from winkfs.archive.items import Note
     from winkfs.container.container import Container
     from winkfs.container.entry import Stat
+    from winkfs.container.verify import Report
     from winkfs.dataset.dataset import Dataset
     from winkfs.reader import Reader
 
@@ -334,6 +335,16 @@ def shown(name: str) -> bytes:
 
 
 # --- facts ---
+
+
+def tell(report: Report) -> None:
+    """What a verify found, a line each: notes on standard error, problems on standard output."""
+    for note in report.notes:
+        say(note)
+    for problem in report.problems:
+        sys.stdout.buffer.write(shown(problem) + b"\n")
+    if report.more:
+        click.echo(f"and {report.more} more problems")
 
 
 def print_nested(record: Mapping[str, Any], indent: str = "") -> None:

@@ -6,7 +6,17 @@ import sys
 
 import click
 
-from winkfs.cli._common import BASE, CONTAINER, JSON, Progress, bytes_to_read, emit, say, shown
+from winkfs.cli._common import (
+    BASE,
+    CONTAINER,
+    JSON,
+    Progress,
+    bytes_to_read,
+    emit,
+    say,
+    shown,
+    tell,
+)
 
 CONTID = click.option(
     "--contid",
@@ -38,12 +48,7 @@ def verify(base: str, as_json: bool) -> int:
             | ({"notes": report.notes} if report.notes else {})
         )
     else:
-        for note in report.notes:
-            say(note)
-        for problem in report.problems:
-            sys.stdout.buffer.write(shown(problem) + b"\n")
-        if report.more:
-            click.echo(f"and {report.more} more problems")
+        tell(report)
         click.echo(_summary(base, report.files, report.entries, len(report.problems)))
     return 1 if report.problems else 0
 

@@ -26,7 +26,7 @@ from winkfs.cli._common import (
     print_nested,
     printable,
     say,
-    shown,
+    tell,
 )
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.units import parse_size
@@ -357,12 +357,7 @@ def verify(base: str, as_json: bool) -> int:
         emit({"base": base, **counts, "problems": report.problems, "notes": report.notes,
               "more_problems": report.more})  # fmt: skip
     else:
-        for note in report.notes:
-            say(note)
-        for problem in report.problems:
-            sys.stdout.buffer.write(shown(problem) + b"\n")
-        if report.more:
-            click.echo(f"and {report.more} more problems")
+        tell(report)
         state = f"{len(report.problems) + report.more} problems" if report.problems else "sound"
         click.echo(f"{base}: {report.files} records, {report.bytes} bytes: {state}")
     return 1 if report.problems else 0

@@ -200,10 +200,7 @@ class ReaderSource(ReadOnlySource):
         return self._store.read(entry.name, offset, max(min(size, entry.size - offset), 0))
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        size = self.stat(id).size
-        if not 0 <= offset < size:
-            raise refuse(errno.ENXIO)
-        return size if hole else offset
+        return _seek(self.stat(id).size, offset, hole=hole)
 
     # the whole
 
@@ -212,12 +209,23 @@ class ReaderSource(ReadOnlySource):
 
     def statfs(self) -> Mapping[str, int]:
         size = sum(entry.size for entry in self._files.values())
-        blocks = -(-size // 4096)
-        return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": blocks, "f_bfree": 0,
-                "f_bavail": 0, "f_files": len(self._paths), "f_namemax": 255}  # fmt: skip
+        return _statfs(size, len(self._paths))
 
     def close(self) -> None:
         self._store.close()
+
+
+def _seek(size: int, offset: int, *, hole: bool) -> int:
+    """In a file without holes. Raises OSError (ENXIO)."""
+    if not 0 <= offset < size:
+        raise refuse(errno.ENXIO)
+    return size if hole else offset
+
+
+def _statfs(size: int, files: int) -> dict[str, int]:
+    """Of a file system that is full."""
+    return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": -(-size // 4096), "f_bfree": 0,
+            "f_bavail": 0, "f_files": files, "f_namemax": 255}  # fmt: skip
 
 
 # --- the mount of a store of records ---
@@ -458,10 +466,7 @@ class RecordSource(ReadOnlySource):
         return body[offset : offset + size]
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        size = self.stat(id).size
-        if not 0 <= offset < size:
-            raise refuse(errno.ENXIO)
-        return size if hole else offset
+        return _seek(self.stat(id).size, offset, hole=hole)
 
     # the whole
 
@@ -469,9 +474,7 @@ class RecordSource(ReadOnlySource):
         return {"base": self._store.base, "files": len(self._store)}
 
     def statfs(self) -> Mapping[str, int]:
-        blocks = -(-int(self._store.stats()["bytes"]) // 4096)
-        return {"f_bsize": 4096, "f_frsize": 4096, "f_blocks": blocks, "f_bfree": 0,
-                "f_bavail": 0, "f_files": len(self._store), "f_namemax": 255}  # fmt: skip
+        return _statfs(int(self._store.stats()["bytes"]), len(self._store))
 
     def close(self) -> None:
         self._store.close()

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Int64
+from winkformats.disk.paths import directory_of
 from winkfs.container.entry import Entry
 from winkfs.container.ondisk.inode import FileType
 from winkfs.errors import FormatError, NoSuchFile
@@ -80,6 +81,10 @@ class Records(Reader):
     counts: ClassVar[bool] = False
     """Whether references are counted: `Row.refs`."""
 
+    def __init__(self, base: str) -> None:
+        super().__init__(base)
+        self._mtimes: dict[str, int] = {}  # `refresh` clears it
+
     # --- to read ---
 
     @abstractmethod
@@ -102,10 +107,6 @@ class Records(Reader):
     @abstractmethod
     def bodies(self, rows: Iterable[Row]) -> Iterator[bytes]:
         """Their bodies, in this order. Raises CorruptError; NoSuchFile for one that went since."""
-
-    @abstractmethod
-    def mtime_ns(self, file: str) -> int:
-        """When this file was last written; 0: it is gone."""
 
     @abstractmethod
     def refresh(self) -> bool:
@@ -185,6 +186,14 @@ class Records(Reader):
                 yield row, error
             else:
                 yield row, body
+
+    def mtime_ns(self, file: str) -> int:
+        """When this file was last written, as of the last `refresh`; 0: it is gone."""
+        found = self._mtimes.get(file)
+        if found is None:
+            info = directory_of(self.base).info(file)
+            found = self._mtimes[file] = 0 if info is None else int(info.mtime * NANO)
+        return found
 
     def __len__(self) -> int:
         return sum(1 for _ in self.rows())

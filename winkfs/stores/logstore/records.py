@@ -23,7 +23,6 @@ from winkfs.stores.logstore.compact import usage
 from winkfs.stores.logstore.log import Log
 from winkfs.stores.logstore.store import LogStore
 from winkfs.stores.records import Ids, Part, Progress, Records, Row
-from winkfs.units import NANO
 
 ID: Final = re.compile(r"[1-9][0-9]{0,9}")
 ROWS: Final = 1 << 14  # made at a time
@@ -40,7 +39,6 @@ class LogRecords(Records):
         """Raises as `LogStore` does."""
         super().__init__(path)
         self.store = LogStore(path, mode)
-        self._mtimes: dict[str, int] = {}
 
     # --- to read ---
 
@@ -127,13 +125,6 @@ class LogRecords(Records):
     def read(self, name: Name, offset: int = 0, size: int = -1) -> bytes:
         body = self.store.get(_recid(os.fsdecode(name))) or b""
         return body[offset:] if size < 0 else body[offset : offset + size]
-
-    def mtime_ns(self, file: str) -> int:
-        found = self._mtimes.get(file)
-        if found is None:
-            info = self.store._log.files.root.info(file)
-            found = self._mtimes[file] = int(info.mtime * NANO) if info is not None else 0
-        return found
 
     def refresh(self) -> bool:
         self._mtimes.clear()

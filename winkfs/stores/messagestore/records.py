@@ -16,7 +16,6 @@ from winkformats.messagestore.segment import ID
 from winkfs.errors import NoSuchFile
 from winkfs.stores.messagestore.store import MessageStore
 from winkfs.stores.records import Ids, Part, Progress, Records, Row
-from winkfs.units import NANO
 
 BATCH: Final = 1024  # bodies read together
 ROWS: Final = 1 << 14
@@ -37,7 +36,6 @@ class MessageRecords(Records):
         """`options`: of `MessageStore`. Raises as that does."""
         super().__init__(path)
         self.store = MessageStore(path, mode, **options)
-        self._mtimes: dict[str, int] = {}
 
     @property
     def problems(self) -> list[str]:
@@ -90,13 +88,6 @@ class MessageRecords(Records):
         left = iter(rows)
         while some := list(islice(left, BATCH)):
             yield from self.store.read_many([bytes.fromhex(row.id) for row in some])
-
-    def mtime_ns(self, file: str) -> int:
-        found = self._mtimes.get(file)
-        if found is None:
-            info = self.store.directory.info(file)
-            found = self._mtimes[file] = 0 if info is None else int(info.mtime * NANO)
-        return found
 
     def refresh(self) -> bool:
         self._mtimes.clear()
